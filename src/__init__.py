@@ -1,0 +1,1 @@
+"""tagrpo: reinforcement learning with verifiable rewards, and how it explores."""

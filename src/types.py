@@ -1,0 +1,186 @@
+"""The vocabulary: what flows from questions to rollouts to rewards to advantages to the loss.
+
+Symbols: B questions in a batch, P sample prompts, R responses, T tokens of a packed batch, V vocabulary.
+A question has N rephrasings (its neighbours), each of its prompts is sampled G times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class QuestionGroup(NamedTuple):
+    """A question and its rephrasings: the unit that loaders, shards and batches never split."""
+
+    id: str
+    """Unique within its source; names the question in logs, recordings and errors."""
+    question: str
+    """The original question, q0."""
+    rephrasings: tuple[str, ...]
+    """q1 … qN: problem-equivalent rewordings. Questions of one source may have different N."""
+    answer: tuple[str, ...]
+    """Reference answers, any of which is correct. Never empty."""
+    metadata: Mapping[str, Any] = {}
+    """Source-specific facts (level, subject, phrasing family), kept for analysis."""
+
+
+class Prompt(NamedTuple):
+    """One rendered prompt, and how often it is to be sampled."""
+
+    question: int
+    """Row of its question in `QuestionBatch.groups`."""
+    variant: int
+    """0 for the original question, n ≥ 1 for its n-th rephrasing."""
+    template: str
+    """Name of the template it was rendered in."""
+    text: str
+    """What the template made of the question, before tokenisation."""
+    token_ids: Tensor
+    """[L] long: the sample prompt, from which responses are drawn."""
+    anchor_ids: Tensor
+    """[L0] long: the original question in the same template; equal to `token_ids` for variant 0."""
+    num_samples: int
+    """G: responses to draw."""
+
+
+@dataclass
+class QuestionBatch:
+    """What the data module yields; the rollout callback attaches `rollouts`.
+
+    Mutable, because Lightning rebuilds the dataclasses that it moves between devices.
+    """
+
+    groups: list[QuestionGroup]
+    """[B] the questions of this rank."""
+    prompts: list[Prompt]
+    """[P] sample prompts, ordered by question, then variant, then template."""
+    split: str = "train"
+    """`train`, or the name of the evaluation split."""
+    rollouts: Rollouts | None = None
+    """Sampled and scored responses; None until the rollout callback has run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """One response as an engine returns it."""
+
+    token_ids: Tensor
+    """[T_r] long, the stop token included when there was one. Never empty."""
+    logprobs: Tensor
+    """[T_r] float32, the engine's log-prob of each token under the sample prompt, at the sampling
+    temperature and before top-p or top-k truncation, nats."""
+    truncated: bool
+    """True when the length limit ended it rather than a stop token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollouts:
+    """R scored responses to the P prompts of one rank's batch, ordered by prompt. All tensors on the CPU."""
+
+    prompts: Sequence[Prompt]
+    """[P] the prompts that were sampled."""
+    prompt: Tensor
+    """[R] long, row of the sampled prompt in `prompts`."""
+    question: Tensor
+    """[R] long, row of the original question in `QuestionBatch.groups`."""
+    variant: Tensor
+    """[R] long, 0 where the original question was sampled, n ≥ 1 for its n-th rephrasing."""
+    token_ids: Sequence[Tensor]
+    """[R] of [T_r] long, response tokens with the stop token."""
+    logprobs: Sequence[Tensor]
+    """[R] of [T_r] float32, engine log-probs under the sample prompt, nats."""
+    truncated: Tensor
+    """[R] bool, ended by the length limit."""
+    text: Sequence[str]
+    """[R] decoded responses, special tokens left out."""
+    correct: Tensor
+    """[R] bool, the verifier's verdict. Pass@k counts this and nothing else."""
+    answers: Sequence[str | None]
+    """[R] normalised final answers; None where none was found."""
+    rewards: Tensor
+    """[R] float32, what the advantage strategy learns from: `correct` plus the sum of `reward_terms`."""
+    reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
+    """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """phase → wall seconds on this rank: `sync`, `generate`, `score`."""
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def lengths(self) -> Tensor:
+        """[R] long, response tokens, stop token included."""
+        return torch.tensor([len(ids) for ids in self.token_ids], dtype=torch.long)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardGroups:
+    """What an advantage strategy sees: R responses of one *global* batch (all ranks)."""
+
+    rewards: Tensor
+    """[R] float, shaped reward to learn from."""
+    correct: Tensor
+    """[R] bool, the verifier's verdict."""
+    question: Tensor
+    """[R] long, original question of each response; any distinct integers."""
+    prompt: Tensor
+    """[R] long, sampled prompt of each response (a question has N+1, more with several templates)."""
+    entropy: Tensor | None = None
+    """[R] float, mean policy entropy per response token under the score prompt, nats."""
+    answers: Sequence[str | None] | None = None
+    """[R] normalised final answers, for strategies that cluster them."""
+    progress: float = 0.0
+    """Fraction of training done, 0..1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossInputs:
+    """One packed micro-batch. Normalisers are global, so that micro-batches and ranks simply add up."""
+
+    logprobs: Tensor
+    """[T] float32 with gradient, log π_θ of each response token under the score prompt, nats."""
+    old_logprobs: Tensor
+    """[T] float32, the same before this batch's first update. Equal to `logprobs` in the first mini-batch."""
+    reference_logprobs: Tensor | None
+    """[T] float32, the same under the frozen reference policy; needed when the KL coefficient is not zero."""
+    entropy: Tensor | None
+    """[T] float32, policy entropy at each token, nats; with gradient only when its coefficient is not zero."""
+    advantages: Tensor
+    """[R] float32, one per response of this micro-batch."""
+    response: Tensor
+    """[T] long, non-decreasing: row of each token's response in `advantages`."""
+    lengths: Tensor
+    """[R] long, tokens per response."""
+    num_responses: float
+    """Responses of the mini-batch over all ranks, including those dropped for lack of gradient."""
+    num_tokens: float
+    """Response tokens of the mini-batch over all ranks, likewise."""
+    weights: Tensor | None = None
+    """[T] float32 without gradient, importance weights that multiply the policy term; None means ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossOutputs:
+    """The loss of a micro-batch and the sums that its metrics are made of."""
+
+    loss: Tensor
+    """[] float32. Summed over micro-batches and ranks it is the loss of the mini-batch."""
+    sums: Mapping[str, Tensor]
+    """name → [] sum over this micro-batch's response tokens (`kl`, `ratio`, `clipped_low`, `clipped_high`,
+    …), without gradient; divided by the tokens seen they are means."""
+
+
+class Score(NamedTuple):
+    """A verifier's judgement of one response."""
+
+    correct: bool
+    """Whether the final answer equals a reference answer."""
+    answer: str | None
+    """The normalised final answer; None where none was found."""
+    failure: str | None = None
+    """Why no verdict was reached (`timeout`, `memory`, `crash`); None when there was one. Never correct then."""

@@ -1,0 +1,1 @@
+"""Sources of questions; `base.Source` is what each of them implements."""

@@ -1,0 +1,9 @@
+"""The policy that ships with the package: a Hugging Face folder, made by `python -m tagrpo.warmstart`."""
+
+from importlib.resources import files
+from pathlib import Path
+
+
+def starter_path() -> Path:
+    """Return the folder of the starter policy (configuration, weights, tokenizer, `warmstart.json`)."""
+    return Path(str(files(__package__)))

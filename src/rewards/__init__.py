@@ -2,5 +2,6 @@
 
 from ..types import Score
 from .final_answer import FinalAnswerReward
+from .math import MathReward
 
-__all__ = ["FinalAnswerReward", "Score"]
+__all__ = ["FinalAnswerReward", "MathReward", "Score"]

@@ -13,6 +13,32 @@ Reference = str | Sequence[str]
 """One reference answer, or several of which any is correct."""
 
 _NUMBER = re.compile(r"([+-]?)(\d{1,3}(?:,\d{3})+|\d*)(?:\.(\d*))?")
+_BOX_OR_BRACE = re.compile(
+    r"\\(?:boxed|fbox)(?![A-Za-z])\s*(?:(?P<open>\{)|(?P<bare>[^{}$\n][^$\n]*))?"
+    r"|\\[{}]|\\\\(?!boxed|fbox)|(?P<brace>[{}])"
+)
+_ANSWER_IS = re.compile(r"\banswer\s*(?:is\b|:)[\s:*]*", re.IGNORECASE)
+_MATH_SPAN = re.compile(r"\$([^$]+)\$")
+_SENTENCE_END = re.compile(r"\.(?=\s|$)")
+
+_TEXT_COMMAND = re.compile(
+    r"\\(?:text(?:bf|it|rm|normal)?|mbox|hbox|mathrm|mathbf|boxed|fbox)(?![A-Za-z])\s*\{([^{}]*)\}"
+)
+_REWRITES = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\(?:left|right)(?![A-Za-z])", ""),
+        (r"\\!", ""),
+        (r"\\[,;: ]|~|\s", " "),
+        (r"\{,\}", ","),
+        (r"\\[dt]frac(?![A-Za-z])", r"\\frac"),
+        (r"\\frac ?(\d) ?(\d)", r"\\frac{\1}{\2}"),
+        (r"\\?\$", ""),
+        (r" +", " "),
+        (r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", ""),
+        (r"\A\(([A-Za-z])\)\Z", r"\1"),
+    )
+)
 
 
 def references_of(reference: Reference) -> tuple[str, ...]:
@@ -59,3 +85,103 @@ def after_marker(response: str, marker: str) -> str | None:
     _, found, tail = response.rpartition(marker)
     lines = tail.strip().splitlines()
     return lines[0].strip() if found and lines else None
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The content of the last complete `\boxed` or `\fbox`, stripped; None without one.
+
+    Braces may nest and lines may break. Of nested boxes the innermost counts. A box that never closes (a
+    truncated response) is passed over for the one before it. Without braces (`\boxed 9$`) the rest of the
+    line counts, up to the closing dollar.
+
+    >>> last_boxed(r"so \boxed{1}, or rather \boxed{\frac{1}{2}}, not \boxed{3")
+    '\\frac{1}{2}'
+    >>> last_boxed(r"$x = \boxed 9$."), last_boxed(r"\boxed{}"), last_boxed("9")
+    ('9', '', None)
+    """
+    last = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
+    if last < 0:
+        return None
+    span = _last_box_span(text, last) or _last_box_span(text, 0)
+    return None if span is None else text[slice(*span)].strip()
+
+
+def _last_box_span(text: str, position: int) -> tuple[int, int] | None:
+    span: tuple[int, int] | None = None
+    open_braces: list[
+        int | None
+    ] = []  # where a box's content starts, None for a brace that belongs to no box
+    for token in _BOX_OR_BRACE.finditer(text, position):
+        closed: tuple[int, int] | None = None
+        if token["open"]:
+            open_braces.append(token.end())
+        elif token["bare"]:
+            closed = token.span("bare")
+        elif token["brace"] == "{":
+            open_braces.append(None)
+        elif token["brace"] == "}" and open_braces and (start := open_braces.pop()) is not None:
+            closed = (start, token.start())
+        if closed and (span is None or closed[0] > span[0]):
+            span = closed
+    return span
+
+
+def extract_answer(response: str) -> str | None:
+    r"""The final answer as it was written, None where the response has none.
+
+    The first of these that is there and not empty: the last complete box (`last_boxed`); the rest of the line
+    after the last `####`; what follows the last "answer is" or "answer:" on its line, of which the first
+    `$…$` span counts when it has one, else the text up to the end of the sentence.
+
+    >>> extract_answer(r"Thus $x=\boxed{5}$."), extract_answer("3 + 4 = 7 #### 7"), extract_answer("Seven.")
+    ('5', '7', None)
+    >>> extract_answer("The final answer is $\\frac{1}{2}$. I hope it is correct.")
+    '\\frac{1}{2}'
+    """
+    return last_boxed(response) or after_marker(response, "####") or _stated_answer(response) or None
+
+
+def _stated_answer(response: str) -> str | None:
+    statement = None
+    for statement in _ANSWER_IS.finditer(response):  # noqa: B007  (the last match is what we want)
+        pass
+    if statement is None:
+        return None
+    end = response.find("\n", statement.end())
+    line = response[statement.end() : end if end >= 0 else None]
+    span = _MATH_SPAN.search(line)
+    return (span[1] if span else _SENTENCE_END.split(line, maxsplit=1)[0]).strip(" *\t\r")
+
+
+def extract_reference(solution: str) -> str | None:
+    r"""The reference answer of a worked solution: its last box, else what follows its last `####`.
+
+    None when there is none; two solutions of the MATH training set end in an empty `\boxed{}`. A solution
+    that boxes several answers in turn yields the last one only.
+
+    >>> [extract_reference(text) for text in (r"Hence $n = \boxed{12}$.", "6*7=42 #### 42", "42")]
+    ['12', '42', None]
+    """
+    boxed = last_boxed(solution)
+    return (after_marker(solution, "####") if boxed is None else boxed) or None
+
+
+def normalize_answer(answer: str) -> str:
+    r"""A spelling under which equal answers are mostly equal strings, and equal strings are equal answers.
+
+    Drops `\left`, `\right`, dollars, spacing commands, a final full stop or comma and spaces that separate
+    nothing; unwraps `\text{…}`, `\mbox{…}` and the like; writes `\dfrac`, `\tfrac` and `\frac12` as
+    `\frac{1}{2}`, `(B)` as `B`, plain numbers as `canonical_number` does. No algebra: `1/2` and `\frac{1}{2}`
+    stay two spellings.
+
+    >>> normalize_answer(r"\$1,\!657.00"), normalize_answer(r"\left( 3, \tfrac12 \right)")
+    ('1657', '(3,\\frac{1}{2})')
+    >>> normalize_answer(r"\text{(E)},"), normalize_answer(r"2 \pi r"), normalize_answer(".50")
+    ('E', '2\\pi r', '0.5')
+    """
+    answer = answer.replace("\N{MINUS SIGN}", "-")
+    for _ in range(2):  # the second pass unwraps a command inside another, as in \boxed{\text{…}}
+        answer = _TEXT_COMMAND.sub(r" \1 ", answer)
+    for pattern, replacement in _REWRITES:
+        answer = pattern.sub(replacement, answer).lstrip().rstrip(" .,")
+    return canonical_number(answer) or answer

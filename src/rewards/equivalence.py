@@ -1,0 +1,80 @@
+"""Whether two LaTeX answers are the same mathematics, by math-verify. Unbounded: run it in `workers.WorkerPool`.
+
+Loaded by `sandbox.py` as a file: it imports nothing of this package.
+"""
+
+from __future__ import annotations
+
+import logging
+from cmath import isfinite
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from math_verify import LatexExtractionConfig, parse, verify
+from sympy import UnevaluatedExpr
+
+RELATIVE_TOLERANCE = 1e-5
+
+_LATEX = [LatexExtractionConfig(boxed_match_priority=0)]
+_WARM_UP = (
+    r"-\frac{3}{4}",
+    r"2\sqrt{3}+\frac{\pi}{6}",
+    r"x^2-3x+1",
+    r"(1,-2,\frac{1}{2})",
+    r"[0,1)\cup(2,\infty)",
+    r"\{1,2,3\}",
+    r"y=2x+3",
+    r"\begin{pmatrix}1&0\\-1&2\end{pmatrix}",
+    r"3-4i",
+    r"30^\circ",
+    r"\text{(B)}",
+    r"1\le x<5",
+    r"\log_2 5",
+    r"1.5\times10^{-3}",
+    r"\binom{5}{2}",
+    r"3 \pm 2\sqrt{2}",
+)
+
+
+def judge(job: tuple[Sequence[str], str]) -> bool:
+    """Whether an answer equals any of its references: `(references, answer)`, LaTeX without dollars.
+
+    Equality is math-verify's (simplification of the difference, sets, intervals, matrices, equations, units,
+    percentages). Two numbers must agree to `RELATIVE_TOLERANCE` besides: math-verify compares decimals to six
+    places, under which all small numbers are equal. Numbers that do not are never simplified, which is where
+    the time of a wrong answer would go.
+    """
+    references, answer = job
+    return any(_equal(_parse(reference), _parse(answer)) for reference in references)
+
+
+@lru_cache(maxsize=1024)
+def _parse(latex: str) -> tuple[list[Any], complex | None]:
+    """What math-verify makes of an answer, and its value where that is a finite number."""
+    parsed = parse(rf"\boxed{{{latex}}}", _LATEX, parsing_timeout=None)
+    try:
+        # math-verify writes 15 % as 15 · UnevaluatedExpr(1/100) and lets it equal 15 as well as 0.15.
+        value = None if parsed[0].has(UnevaluatedExpr) else complex(parsed[0])
+    except (
+        Exception
+    ):  # sets, equations, text, formulas with variables, nothing at all: whatever a model wrote
+        value = None
+    return parsed, value if value is not None and isfinite(value) else None
+
+
+def _equal(reference: tuple[list[Any], complex | None], answer: tuple[list[Any], complex | None]) -> bool:
+    (parsed_reference, a), (parsed_answer, b) = reference, answer
+    if a is not None and b is not None and abs(a - b) > RELATIVE_TOLERANCE * max(abs(a), abs(b)):
+        return False
+    return verify(parsed_reference, parsed_answer, timeout_seconds=None)
+
+
+def _warm_up() -> None:
+    """Fill the parser's tables, once, before the process is forked."""
+    logging.disable(logging.CRITICAL)  # it warns of every answer that does not parse
+    for latex in _WARM_UP:
+        judge(((latex,), "x+1"))
+
+
+_warm_up()

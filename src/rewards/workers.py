@@ -1,0 +1,243 @@
+"""A pool of processes that judge untrusted input within bounded time and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+_SANDBOX = Path(__file__).with_name("sandbox.py")
+_BATCH = 16
+"""Jobs per message at most: enough that messages cost nothing, few enough that workers share evenly."""
+
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Outcome(NamedTuple):
+    """What became of one job."""
+
+    value: Any
+    """What `judge(job)` returned; None when it failed."""
+    failure: str | None
+    """`timeout`, `memory`, `crash` or the name of the exception it raised; None when it returned."""
+
+
+class WorkerPool:
+    """Runs `judge(job)` of a Python file on batches of jobs, in `workers` processes.
+
+    Each worker is an interpreter of its own (`sandbox.py`) that loads the file once and judges each batch in a
+    fork: it shares neither threads, signals nor `__main__` with this process, so the pool works from any thread,
+    beside CUDA and under any launcher. Limits hold per job and are the kernel's: CPU time (a busy machine does
+    not change verdicts), ten times as much wall time, and memory. A job that exceeds one is reported under its
+    name; the jobs beside it are judged as if it had not been there.
+
+    Workers start with the first batch. `close` ends them, as does the end of the interpreter or of the pool
+    object; should this process be killed, they end after their current batch. A worker that was killed from
+    outside is replaced, its batch repeated once. In a forked copy of this process the pool starts workers of its own.
+
+    Args:
+        judge: file that defines `judge(job)`, for jobs and values that JSON can carry.
+        workers: number of processes.
+        cpu_seconds: CPU time that one job may use.
+        memory_bytes: resident memory that a child may reach.
+
+    POSIX only; where `/proc` is missing the memory limit rests on RLIMIT_AS.
+    """
+
+    def __init__(self, judge: Path, workers: int, cpu_seconds: float, memory_bytes: int) -> None:
+        if workers < 1 or cpu_seconds <= 0 or memory_bytes <= 0:
+            raise ValueError(
+                "Expected at least one worker and positive limits, got "
+                f"workers={workers}, cpu_seconds={cpu_seconds}, memory_bytes={memory_bytes}."
+            )
+        self.workers = workers
+        self._command = [sys.executable, "-P", str(_SANDBOX), str(judge), str(cpu_seconds), str(memory_bytes)]
+        self._lock = threading.Lock()
+        self._running: _Running | None = None
+
+    def submit(self, jobs: Sequence[Any]) -> Future[list[Outcome]]:
+        """The outcomes of these jobs, in their order; returns at once.
+
+        The future raises RuntimeError when workers do not start (for want of a dependency, say) or keep dying,
+        CancelledError when the pool is closed before they are done.
+        """
+        size = max(1, min(_BATCH, -(-len(jobs) // self.workers)))
+        batches = [jobs[start : start + size] for start in range(0, len(jobs), size)]
+        with self._lock:
+            if self._running is None or self._running.pid != os.getpid():
+                self._running = _Running(self._command, self.workers)
+                weakref.finalize(self, self._running.stop)
+            parts = [self._running.submit(batch) for batch in batches]
+        return combined(parts, lambda outcomes: list(chain.from_iterable(outcomes)))
+
+    def close(self) -> None:
+        """End the workers and cancel what they have not finished. The next `submit` starts new ones."""
+        with self._lock:
+            running, self._running = self._running, None
+        if running is not None:
+            running.stop()
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Running:
+    """The threads and processes of a started pool. Holds no reference to the pool, so that it can be collected."""
+
+    def __init__(self, command: list[str], workers: int) -> None:
+        self.pid = os.getpid()
+        self._batches: queue.SimpleQueue[tuple[Sequence[Any], Future[list[Outcome]]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._command = command
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()  # guards _processes against a start while stopping
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(workers)]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, jobs: Sequence[Any]) -> Future[list[Outcome]]:
+        future: Future[list[Outcome]] = Future()
+        self._batches.put((jobs, future))
+        return future
+
+    def stop(self) -> None:
+        if self.pid != os.getpid():  # a forked copy owns neither the threads nor the processes
+            return
+        self._stopped.set()
+        with self._lock:
+            for process in self._processes:
+                process.terminate()
+        for _ in self._threads:
+            self._batches.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _serve(self) -> None:
+        process: subprocess.Popen[bytes] | None = None
+        while (batch := self._batches.get()) is not None:
+            jobs, future = batch
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                process, outcomes = self._judge(process, jobs)
+            except BaseException as error:  # the caller's to see, wherever it waits
+                process = None
+                future.set_exception(error)
+            else:
+                future.set_result(outcomes)
+        if process is not None:
+            self._end(process)
+
+    def _judge(
+        self, process: subprocess.Popen[bytes] | None, jobs: Sequence[Any]
+    ) -> tuple[subprocess.Popen[bytes], list[Outcome]]:
+        request = json.dumps(jobs).encode() + b"\n"
+        code: int | None = None
+        for _ in range(2):
+            process = process or self._start()
+            reply = _exchange(process, request)
+            if reply:
+                return process, [Outcome(*outcome) for outcome in json.loads(reply)]
+            code, process = self._end(process), None
+        raise RuntimeError(
+            f"A judging process ended twice (exit code {code}) on a batch of {len(jobs)} jobs: {self._command}. "
+            "If it printed a traceback above, what it imports is missing; otherwise the system killed it, "
+            "most often for memory: use fewer workers."
+        )
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._stopped.is_set():
+                raise CancelledError("The worker pool was closed.")
+            process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for this process, not for its workers
+                env={
+                    **os.environ,
+                    "PYTHONHASHSEED": "0",
+                },  # sympy's search order, hence verdicts at the limit
+            )
+            self._processes.add(process)
+            return process
+
+    def _end(self, process: subprocess.Popen[bytes]) -> int:
+        process.terminate()
+        try:
+            code = process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        with self._lock:
+            self._processes.discard(process)
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
+        return code
+
+
+def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes:
+    """The reply line, empty when the process is gone."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(request)
+        process.stdin.flush()
+        reply = process.stdout.readline()
+    except OSError:
+        return b""
+    return reply if reply.endswith(b"\n") else b""
+
+
+def combined(parts: Sequence[Future[S]], combine: Callable[[list[S]], T]) -> Future[T]:
+    """A future of `combine` of the parts' results, in their order; of the first exception when a part raised.
+
+    >>> part: Future[int] = Future()
+    >>> whole = combined([part, part], sum)
+    >>> part.set_result(21)
+    >>> whole.result()
+    42
+    """
+    whole: Future[T] = Future()
+    whole.set_running_or_notify_cancel()  # from here on nobody can cancel it under the threads that finish it
+    remaining = len(parts)
+    lock = threading.Lock()
+
+    def finish() -> None:
+        try:
+            whole.set_result(combine([part.result() for part in parts]))
+        except BaseException as error:  # the caller's to see, where it waits
+            whole.set_exception(error)
+
+    def on_done(_: Future[S]) -> None:
+        nonlocal remaining
+        with lock:
+            remaining -= 1
+            last = remaining == 0
+        if last:
+            finish()
+
+    if not parts:
+        finish()
+    for part in parts:
+        part.add_done_callback(on_done)
+    return whole

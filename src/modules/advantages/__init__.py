@@ -1,0 +1,5 @@
+"""Advantage strategies: plain classes, `RewardGroups` → [R] advantages. One strategy, one file."""
+
+from .group import GroupAdvantage
+
+__all__ = ["GroupAdvantage"]

@@ -1,0 +1,122 @@
+"""Group-relative advantages: GRPO, TA-GRPO, RLOO, Dr. GRPO and REINFORCE differ in pool, baseline and scale."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...types import RewardGroups
+
+Pool = Literal["question", "prompt", "batch"]
+POOLS = ("question", "prompt", "batch")
+
+
+def pool_index(groups: RewardGroups, group_by: Pool) -> tuple[Tensor, int]:
+    """[R] long index of each response's pool in 0..num_pools-1, and the number of pools."""
+    if group_by == "batch":
+        return torch.zeros_like(groups.question), min(len(groups.question), 1)
+    ids, index = torch.unique(getattr(groups, group_by), return_inverse=True)
+    return index, len(ids)
+
+
+def pool_sum(values: Tensor, index: Tensor, num_pools: int) -> Tensor:
+    """[num_pools] float64 sums of `values` [R] over pools."""
+    return torch.zeros(num_pools, dtype=torch.float64).index_add_(0, index, values.double())
+
+
+def uniform_pools(rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
+    """[num_pools] bool: all rewards of the pool are the same number, compared exactly."""
+    low = torch.full((num_pools,), torch.inf, dtype=rewards.dtype).scatter_reduce_(0, index, rewards, "amin")
+    high = torch.full((num_pools,), -torch.inf, dtype=rewards.dtype).scatter_reduce_(0, index, rewards, "amax")
+    return low == high
+
+
+class GroupAdvantage:
+    """Rewards relative to the other responses of their pool.
+
+    A_i = (R_i − b_i) / (σ + ε), over the pool of response i:
+
+    | method | group_by | baseline | scale | source |
+    |---|---|---|---|---|
+    | GRPO | prompt | mean | std | TA-GRPO, Eq. 1 |
+    | TA-GRPO | question | mean | std | TA-GRPO, Eq. 3: one pool of (N+1)·G |
+    | Dr. GRPO | prompt | mean | none | arXiv 2503.20783, Eq. 3 |
+    | RLOO | prompt | leave_one_out | none | arXiv 2402.14740, Eq. 8 |
+    | REINFORCE, batch baseline | batch | mean | none or std | |
+
+    Degenerate pools: rewards that are all equal, or a single response, have advantages of exactly 0 (with
+    `baseline="none"` a pool of equal rewards keeps R_i when unscaled and is 0 when scaled by its own σ = 0).
+
+    Args:
+        group_by: The pool: all responses of a `question`, of a sampled `prompt`, or of the whole `batch`.
+        baseline: `mean` of the pool; `leave_one_out`, the mean of the others; `none`.
+        scale: `std` of the pool; `batch`, the standard deviation over the whole batch; `none`.
+        unbiased: Bessel's correction in σ, as the frameworks that the papers used compute it.
+        epsilon: Added to σ.
+
+    >>> groups = RewardGroups(
+    ...     rewards=torch.tensor([1.0, 1.0, 0.0, 0.0]), correct=torch.tensor([True, True, False, False]),
+    ...     question=torch.tensor([0, 0, 0, 0]), prompt=torch.tensor([0, 0, 1, 1]))
+    >>> GroupAdvantage(group_by="question", unbiased=False, epsilon=0.0)(groups)
+    tensor([ 1.,  1., -1., -1.])
+    >>> GroupAdvantage(group_by="prompt")(groups)
+    tensor([0., 0., 0., 0.])
+    """
+
+    def __init__(
+        self,
+        group_by: Pool = "question",
+        baseline: Literal["mean", "leave_one_out", "none"] = "mean",
+        scale: Literal["std", "none", "batch"] = "std",
+        unbiased: bool = True,
+        epsilon: float = 1e-6,
+    ) -> None:
+        choices = {
+            "group_by": (group_by, POOLS),
+            "baseline": (baseline, ("mean", "leave_one_out", "none")),
+            "scale": (scale, ("std", "none", "batch")),
+        }
+        for name, (value, known) in choices.items():
+            if value not in known:
+                raise ValueError(f"Expected `{name}` to be one of {', '.join(known)}, but got {value!r}.")
+        if epsilon < 0:
+            raise ValueError(f"Expected `epsilon` to be at least 0, but got {epsilon}.")
+        self.group_by = group_by
+        self.baseline = baseline
+        self.scale = scale
+        self.unbiased = unbiased
+        self.epsilon = epsilon
+
+    def __call__(self, groups: RewardGroups) -> Tensor:
+        """[R] float32 advantages."""
+        rewards = groups.rewards.double()
+        index, num_pools = pool_index(groups, self.group_by)
+        uniform = uniform_pools(rewards, index, num_pools)[index]
+        advantages = rewards - self._baseline(rewards, index, num_pools)
+        if self.baseline != "none":
+            # Rounding must not leave 1e-17 where the pool has no signal: such responses are skipped as zeros.
+            advantages = advantages.masked_fill(uniform, 0.0)
+        return self._scaled(advantages, rewards, index, num_pools).float()
+
+    def _baseline(self, rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
+        if self.baseline == "none":
+            return torch.zeros_like(rewards)
+        count = pool_sum(torch.ones_like(rewards), index, num_pools)[index]
+        total = pool_sum(rewards, index, num_pools)[index]
+        if self.baseline == "leave_one_out":
+            return (total - rewards) / (count - 1).clamp(min=1)
+        return total / count
+
+    def _scaled(self, advantages: Tensor, rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
+        if self.scale == "none":
+            return advantages
+        if self.scale == "batch":
+            index, num_pools = torch.zeros_like(index), min(len(index), 1)
+        count = pool_sum(torch.ones_like(rewards), index, num_pools)
+        mean = pool_sum(rewards, index, num_pools) / count
+        squares = pool_sum((rewards - mean[index]).square(), index, num_pools)
+        std = (squares / (count - self.unbiased).clamp(min=1)).sqrt()
+        without_signal = uniform_pools(rewards, index, num_pools)[index]
+        return (advantages / (std[index] + self.epsilon)).masked_fill(without_signal, 0.0)

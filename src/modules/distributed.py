@@ -1,0 +1,44 @@
+"""Collectives over the default process group that do nothing in a single process.
+
+They carry a handful of numbers per optimizer step; gathering them as objects costs milliseconds and adds them in
+rank order, so that every rank computes the same float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+
+def world_size() -> int:
+    """Number of ranks, 1 without a process group."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """This process's rank, 0 without a process group."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def gather_objects(value: T) -> list[T]:
+    """[world] the picklable `value` of every rank, in rank order."""
+    if world_size() == 1:
+        return [value]
+    gathered: list[T | None] = [None] * world_size()
+    dist.all_gather_object(gathered, value)
+    return gathered  # type: ignore[return-value]
+
+
+def sum_over_ranks(sums: Mapping[str, float]) -> dict[str, float]:
+    """Add values by name; a rank that lacks a name counts as zero."""
+    parts = gather_objects(dict(sums))
+    return {name: sum(part.get(name, 0.0) for part in parts) for name in sorted(set().union(*parts))}
+
+
+def max_over_ranks(value: float) -> float:
+    """The largest value of any rank."""
+    return max(gather_objects(value))

@@ -1,0 +1,71 @@
+"""Loading a Hugging Face causal language model, from a folder, the hub, or a configuration alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+
+def resolve_model_path(path: str | Path) -> str:
+    """Check that `path` can be a model before anything expensive starts.
+
+    Returns:
+        The path as a string: a folder with a `config.json`, or a hub name (`owner/name`), unchanged.
+
+    Raises:
+        FileNotFoundError: the path is neither a folder with a `config.json` nor of the form of a hub name.
+    """
+    folder = Path(path).expanduser()
+    if (folder / "config.json").is_file():
+        return str(folder)
+    looks_like_hub_name = len(Path(path).parts) <= 2 and not str(path).startswith((".", "/", "~"))
+    if folder.exists() or not looks_like_hub_name:
+        found = "a folder without one" if folder.is_dir() else "a file" if folder.exists() else "nothing"
+        raise FileNotFoundError(
+            f"Expected `model.path` to be a folder with a config.json or a hub name such as Qwen/Qwen3-1.7B, "
+            f"but found {found} at {path!s}. Set model.path to a Hugging Face model folder."
+        )
+    return str(path)
+
+
+def load_causal_lm(
+    path: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    weights: Literal["pretrained", "random"] = "pretrained",
+    gradient_checkpointing: bool = False,
+) -> PreTrainedModel:
+    """Load a causal language model for training, on the CPU.
+
+    Args:
+        path: Folder or hub name; see `resolve_model_path`.
+        dtype: Of the master weights. Keep float32: an update of 1e-6 vanishes in bfloat16.
+        weights: `random` reads the configuration only and initialises from torch's random state.
+        gradient_checkpointing: Recompute each layer's activations in the backward.
+
+    Raises:
+        FileNotFoundError: nothing is found at `path`.
+    """
+    path = resolve_model_path(path)
+    try:
+        if weights == "random":
+            config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        else:
+            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, trust_remote_code=False)
+    except OSError as error:
+        raise FileNotFoundError(
+            f"Expected a Hugging Face model at `{path}`, but it could be read neither from disk nor from the hub: "
+            f"{error}. Check model.path, the network, and HF_HUB_OFFLINE."
+        ) from error
+    if gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.config.use_cache = False
+    # Dropout would make the ratio of the first mini-batch differ from one.
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model

@@ -1,0 +1,404 @@
+"""The policy and its update: advantages, log-probs under the score prompt, loss, step. Nothing else.
+
+One training step takes one batch of scored rollouts and makes several optimizer steps on it (manual
+optimisation). Two departures from the papers' code: responses that can have no gradient are left out of the
+forward, which changes no gradient; the first mini-batch takes its own log-probs as the old ones, which makes its
+ratio exactly 1.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from transformers import PreTrainedModel, get_scheduler
+
+from ..types import LossInputs, LossOutputs, QuestionBatch, RewardGroups, Rollouts
+from .distributed import gather_objects, max_over_ranks, sum_over_ranks, world_size
+from .experience import Anchor, Experience, cat_rows, join_reward_groups, split_by_question
+from .logprobs import CausalPolicy, TokenScores
+from .model import resolve_model_path
+from .packing import pack, plan_micro_batches
+from .sharding import full_tensors, gradient_sync, shard
+from .tally import Tally
+
+
+class PolicyModule(LightningModule):
+    """A causal language model, and the update that an advantage strategy and a loss make of it.
+
+    Reads from the batch: `groups` and `rollouts` (see `tagrpo.types`).
+
+    `training_step` returns a mapping for callbacks:
+        `loss`: [] float32, this rank's share of the loss, mean over the mini-batches;
+        `advantages`: [R] float32 on the CPU, in the order of the rollouts;
+        `entropy`: [R] float32 on the CPU, mean policy entropy per token under the score prompt in nats, NaN for
+        responses that needed no forward;
+        `seconds_update`: wall seconds of the step.
+
+    Args:
+        load_model: Returns the policy, on the CPU; called when the trainer configures the model.
+        model_path: Folder or hub name of the policy; checked at once, so that a wrong path fails early.
+        advantage: Strategy, `RewardGroups` → [R] advantages.
+        loss: `LossInputs` → `LossOutputs`.
+        optimizer: Parameters → optimizer.
+        anchor: Score prompt: `original` (TA-GRPO, Eq. 4) or `own` (GRPO, Eq. 2).
+        mini_batches: Optimizer steps per batch of rollouts.
+        token_budget: Tokens per forward on one rank: distinct prompt tokens plus response tokens.
+        schedule: Learning-rate schedule by its name in transformers: `cosine`, `linear`, `constant_with_warmup`, …
+        warmup: Fraction of all optimizer steps spent warming up, 0..1.
+        max_grad_norm: Gradients are scaled down to this global L2 norm.
+        temperature: Sampling temperature; log-probs are taken at it.
+        compute_dtype: `bfloat16` computes in it while master weights stay float32; None computes in theirs.
+        mask_truncated: Leave truncated responses out of the loss and its normalisers (DAPO, overlong filtering).
+        prompt_correction: Truncate at this value the token weights π(o|q0)/π(o|qn) that correct for sampling from
+            a rephrasing while scoring under the original. None leaves it uncorrected, as the paper does.
+        cpu_offload: Under FSDP2, keep shards and optimizer state in host memory.
+        max_skipped: Optimizer steps in a row that may be skipped because of a non-finite gradient.
+
+    Raises:
+        FileNotFoundError: `model_path` leads nowhere.
+        ValueError: an option is out of its range, or options contradict each other.
+    """
+
+    def __init__(
+        self,
+        load_model: Callable[[], PreTrainedModel],
+        model_path: str,
+        advantage: Callable[[RewardGroups], Tensor],
+        loss: Callable[[LossInputs], LossOutputs],
+        optimizer: Callable[[Iterable[torch.nn.Parameter]], Optimizer],
+        *,
+        anchor: Anchor = "original",
+        mini_batches: int = 2,
+        token_budget: int = 16384,
+        schedule: str = "cosine",
+        warmup: float = 0.1,
+        max_grad_norm: float = 1.0,
+        temperature: float = 1.0,
+        compute_dtype: Literal["bfloat16"] | None = None,
+        mask_truncated: bool = False,
+        prompt_correction: float | None = None,
+        cpu_offload: bool = False,
+        max_skipped: int = 5,
+    ) -> None:
+        super().__init__()
+        if anchor not in ("original", "own"):
+            raise ValueError(f"Expected policy.anchor to be `original` or `own`, but got `{anchor}`.")
+        if mini_batches < 1 or token_budget < 1:
+            raise ValueError(
+                "Expected policy.mini_batches and policy.token_budget to be at least 1, "
+                f"but got {mini_batches} and {token_budget}."
+            )
+        if not 0 <= warmup <= 1:
+            raise ValueError(f"Expected policy.warmup to be a fraction between 0 and 1, but got {warmup}.")
+        if prompt_correction is not None and anchor == "own":
+            raise ValueError(
+                "Expected policy.prompt_correction to be null with policy.anchor=own: responses are scored under the "
+                "prompt that they were sampled from, so there is nothing to correct. Use anchor=original or drop it."
+            )
+        resolve_model_path(model_path)
+        self.automatic_optimization = False
+        self.load_model = load_model
+        self.advantage = advantage
+        self.loss = loss
+        self.make_optimizer = optimizer
+        self.anchor: Anchor = anchor
+        self.mini_batches = mini_batches
+        self.token_budget = token_budget
+        self.schedule = schedule
+        self.warmup = warmup
+        self.max_grad_norm = max_grad_norm
+        self.temperature = temperature
+        self.compute_dtype = torch.bfloat16 if compute_dtype == "bfloat16" else None
+        self.mask_truncated = mask_truncated
+        self.prompt_correction = prompt_correction
+        self.cpu_offload = cpu_offload
+        self.max_skipped = max_skipped
+        self.kl_coef: float = getattr(loss, "kl_coef", 0.0)
+        self.entropy_coef: float = getattr(loss, "entropy_coef", 0.0)
+        self.skipped_in_a_row = 0
+        self.policy: CausalPolicy
+        self.reference: CausalPolicy | None
+
+    # ------------------------------------------------------------------ set-up
+
+    def configure_model(self) -> None:
+        """Load the policy, and a frozen reference when the loss has a KL term; shard both under FSDP2."""
+        if hasattr(self, "policy"):
+            return
+        self.policy = self._build()
+        reference = self._build().eval().requires_grad_(False) if self.kl_coef else None
+        # Kept out of the module tree: the reference is neither trained nor checkpointed.
+        object.__setattr__(self, "reference", reference)
+
+    def _build(self) -> CausalPolicy:
+        policy = CausalPolicy(self.load_model(), temperature=self.temperature)
+        if isinstance(self.trainer.strategy, ModelParallelStrategy):
+            assert self.device_mesh is not None
+            mesh = self.device_mesh["data_parallel"]
+            if mesh.size() != self.trainer.world_size:
+                raise ValueError(
+                    f"Expected the data-parallel mesh to hold all {self.trainer.world_size} ranks, but it holds "
+                    f"{mesh.size()}. Use strategy=fsdp2, which sets data_parallel_size to the world size."
+                )
+            shard(policy, mesh, self.compute_dtype, self.cpu_offload)
+        return policy
+
+    def on_fit_start(self) -> None:
+        """Move the reference beside the policy; shards are placed by FSDP2 itself."""
+        if self.reference is not None and not isinstance(self.trainer.strategy, ModelParallelStrategy):
+            self.reference.to(self.device)
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """The optimizer, and a schedule over optimizer steps that `training_step` advances itself."""
+        optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
+        total = self.total_updates
+        warmup = math.ceil(self.warmup * total)
+        scheduler = get_scheduler(self.schedule, optimizer, num_warmup_steps=warmup, num_training_steps=total)
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    @property
+    def total_updates(self) -> int:
+        """Optimizer steps of the whole run: `trainer.max_steps`, or epochs × iterations × mini-batches."""
+        if self.trainer.max_steps > 0:
+            return self.trainer.max_steps
+        if not self.trainer.max_epochs or self.trainer.max_epochs < 0:
+            raise ValueError(
+                "Expected trainer.max_steps (optimizer steps) or trainer.max_epochs to be positive, but neither is: "
+                "the learning-rate schedule needs an end. Set one of them."
+            )
+        # Lightning's estimated_stepping_batches would reload the loader and lose its state (its issue 20550).
+        iterations: int = self.trainer.datamodule.iterations_per_epoch  # type: ignore[attr-defined]
+        return self.trainer.max_epochs * iterations * self.mini_batches
+
+    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """`(Hugging Face name, full tensor)` of each parameter. Collective: every rank must exhaust it."""
+        return full_tensors(self.policy.model)
+
+    # ------------------------------------------------------------------ the step
+
+    def training_step(self, batch: QuestionBatch, batch_idx: int) -> dict[str, Any]:  # noqa: ARG002
+        """Make `mini_batches` optimizer steps on the rollouts of one batch.
+
+        Raises:
+            ValueError: the batch carries no rollouts.
+            FloatingPointError: the strategy returns non-finite advantages, or too many steps were skipped.
+        """
+        start = time.perf_counter()
+        if batch.rollouts is None:
+            raise ValueError(
+                "Expected batch.rollouts before the training step, but it is None. Add RolloutCallback."
+            )
+        experience = self._experience(batch.rollouts)
+        mini_batches = split_by_question(experience.question, len(batch.groups), self.mini_batches)
+        if self.mini_batches > 1 and not experience.old_logprobs:
+            # The policy changes with the first update: what the later ones need of the old policy is taken now.
+            later = torch.cat(mini_batches[1:])
+            experience.old_logprobs = self._score(experience, later[experience.learn[later]])[0]
+        for row in mini_batches[0].tolist():
+            experience.old_logprobs.pop(row, None)
+        tally = Tally()
+        for rows in mini_batches:
+            self._update(experience, rows, tally)
+        self._log(tally)
+        return {
+            "loss": torch.tensor(tally.loss / self.mini_batches),
+            "advantages": experience.advantages,
+            "entropy": tally.entropy_of(len(batch.rollouts)),
+            "seconds_update": time.perf_counter() - start,
+        }
+
+    def _experience(self, rollouts: Rollouts) -> Experience:
+        """Rollouts under their score prompts, with advantages and the choice of what to learn from."""
+        experience = Experience.from_rollouts(rollouts, self.anchor)
+        entropy = None
+        if getattr(self.advantage, "needs_entropy", False):
+            experience.old_logprobs, entropy = self._score(experience, torch.arange(len(rollouts)))
+        experience.advantages = self._advantages(rollouts, entropy)
+        if self.mask_truncated:
+            experience.counted = ~rollouts.truncated
+        has_gradient = (experience.advantages != 0) | bool(self.kl_coef or self.entropy_coef)
+        experience.learn = experience.counted & has_gradient
+        if self.prompt_correction is not None:
+            moved = (experience.learn & ~experience.sampled_here).nonzero()[:, 0]
+            anchored, _ = self._score(experience, moved)
+            sampled, _ = self._score(Experience.from_rollouts(rollouts, "own"), moved)
+            cap = math.log(self.prompt_correction)
+            experience.weights = {row: (anchored[row] - sampled[row]).clamp(max=cap).exp() for row in anchored}
+        return experience
+
+    def _advantages(self, rollouts: Rollouts, entropy: Tensor | None) -> Tensor:
+        """[R] float32 advantages of this rank's responses, computed from the rewards of all ranks."""
+        parts = gather_objects(
+            RewardGroups(
+                rewards=rollouts.rewards,
+                correct=rollouts.correct,
+                question=rollouts.question,
+                prompt=rollouts.prompt,
+                entropy=entropy,
+                answers=rollouts.answers,
+                progress=min(self.trainer.global_step / self.total_updates, 1.0),
+            )
+        )
+        advantages = self.advantage(join_reward_groups(parts)).float()
+        if not torch.isfinite(advantages).all():
+            raise FloatingPointError(
+                f"Expected finite advantages, but {type(self.advantage).__name__} returned "
+                f"{int((~torch.isfinite(advantages)).sum())} others. Check the rewards of this batch."
+            )
+        start = sum(len(part.rewards) for part in parts[: self.global_rank])
+        return advantages[start : start + len(rollouts)]
+
+    def _update(self, experience: Experience, rows: Tensor, tally: Tally) -> None:
+        """One optimizer step on the responses `rows`, normalised over all ranks' shares of the mini-batch."""
+        counted = rows[experience.counted[rows]]
+        learned = rows[experience.learn[rows]]
+        totals = sum_over_ranks(
+            {"responses": len(counted), "tokens": float(experience.lengths[counted].sum())}
+        )
+        micro_batches = self._plan(experience, learned)
+        optimizer = self.optimizers()
+        optimizer.zero_grad()  # type: ignore[union-attr]
+        for index, micro_batch in enumerate(micro_batches):
+            last = index == len(micro_batches) - 1
+            with gradient_sync(self.policy, self.trainer.strategy, enabled=last):
+                if len(micro_batch):
+                    self._backward(experience, micro_batch, totals, tally)
+                else:
+                    # FSDP2 gathers in the forward and reduces in the backward: ranks without work do both.
+                    scores, _ = self._forward(experience, torch.zeros(1, dtype=torch.long))
+                    self.manual_backward(scores.logprobs.sum() * 0)
+        tally.dropped += len(rows) - len(learned)
+        self._step(optimizer, tally)
+
+    def _backward(self, experience: Experience, rows: Tensor, totals: dict[str, float], tally: Tally) -> None:
+        """Forward, loss and backward of one micro-batch."""
+        scores, rows = self._forward(experience, rows, "grad" if self.entropy_coef else "detached")
+        reference = self._forward(experience, rows, reference=True)[0].logprobs if self.kl_coef else None
+        current, device = scores.logprobs.detach(), scores.logprobs.device
+        lengths = experience.lengths[rows]
+        sizes = lengths.tolist()
+        response = torch.repeat_interleave(lengths).to(device)
+        old = cat_rows(experience.old_logprobs, rows, current, sizes)
+        outputs = self.loss(
+            LossInputs(
+                logprobs=scores.logprobs,
+                old_logprobs=old,
+                reference_logprobs=reference,
+                entropy=scores.entropy,
+                advantages=experience.advantages[rows].to(device),
+                response=response,
+                lengths=lengths.to(device),
+                num_responses=totals["responses"],
+                num_tokens=totals["tokens"],
+                weights=cat_rows(experience.weights, rows, torch.ones_like(current), sizes),
+            )
+        )
+        # Gradients are averaged over ranks, losses add up over them.
+        self.manual_backward(outputs.loss * world_size())
+        tally.add(outputs, rows, sizes, scores.entropy)
+        engine = torch.cat([experience.engine_logprobs[row] for row in rows.tolist()]).to(device)
+        tally.compare_engine((old - engine)[experience.sampled_here[rows].to(device)[response]])
+
+    def _step(self, optimizer: Any, tally: Tally) -> None:
+        """Clip, step, advance the schedule; a gradient that is not finite is skipped and counted."""
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
+        norm_value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        tally.grad_norms.append(norm_value)
+        tally.lr = optimizer.param_groups[0]["lr"]
+        if math.isfinite(norm_value):
+            self.skipped_in_a_row = 0
+            optimizer.step()
+        else:
+            self.skipped_in_a_row += 1
+            tally.skipped += 1
+            rank_zero_warn(f"Skipped an optimizer step: its gradient norm was {norm_value}.")
+            if self.skipped_in_a_row > self.max_skipped:
+                raise FloatingPointError(
+                    f"Expected finite gradients, but those of {self.skipped_in_a_row} optimizer steps in a row were "
+                    "not. Lower optimizer.lr, or resume from an earlier checkpoint."
+                )
+        self.lr_schedulers().step()  # type: ignore[union-attr]
+
+    # ------------------------------------------------------------------ forwards
+
+    def _plan(self, experience: Experience, rows: Tensor) -> list[Tensor]:
+        """Cut `rows` into micro-batches within the token budget; every rank gets the same number, at least one."""
+        local = plan_micro_batches(
+            experience.prompt_lengths, experience.prompt[rows], experience.lengths[rows], self.token_budget
+        )
+        count = max(int(max_over_ranks(len(local))), 1)
+        return [rows[part] for part in local] + [rows[:0]] * (count - len(local))
+
+    def _forward(
+        self,
+        experience: Experience,
+        rows: Tensor,
+        entropy: Literal["none", "detached", "grad"] = "none",
+        reference: bool = False,
+    ) -> tuple[TokenScores, Tensor]:
+        """Token scores of the responses `rows`, and those rows in the order of their scores."""
+        packed = pack(experience.prompts, experience.prompt, experience.responses, rows)
+        policy = self.reference if reference else self.policy
+        assert policy is not None
+        with torch.no_grad() if reference else nullcontext(), self._autocast():
+            return policy(packed.to(self.device), entropy=entropy), packed.rows
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        """Compute in `compute_dtype`; FSDP2 has its own mixed precision."""
+        if self.compute_dtype is None or isinstance(self.trainer.strategy, ModelParallelStrategy):
+            return nullcontext()
+        return torch.autocast(self.device.type, self.compute_dtype)
+
+    @torch.no_grad()
+    def _score(self, experience: Experience, rows: Tensor) -> tuple[dict[int, Tensor], Tensor]:
+        """Response → [T_r] log-probs under the current policy, and [R] mean entropies (zero where not in `rows`)."""
+        logprobs: dict[int, Tensor] = {}
+        entropy = torch.zeros(len(experience.responses))
+        for part in self._plan(experience, rows):
+            # An empty part keeps the ranks in step; its scores are thrown away.
+            scores, order = self._forward(experience, part if len(part) else torch.tensor([0]), "detached")
+            assert scores.entropy is not None
+            sizes = experience.lengths[order].tolist()
+            parts = zip(order.tolist(), scores.logprobs.split(sizes), scores.entropy.split(sizes), strict=True)
+            for row, row_logprobs, row_entropy in parts if len(part) else ():
+                logprobs[row] = row_logprobs
+                entropy[row] = row_entropy.mean().cpu()
+        return logprobs, entropy
+
+    # ------------------------------------------------------------------ metrics
+
+    def _log(self, tally: Tally) -> None:
+        """Log means over the tokens of all ranks, each summed once and divided once."""
+        sums = sum_over_ranks(tally.sums())
+        loss, dropped = sums.pop("loss"), sums.pop("dropped")
+        mismatch, compared = sums.pop("mismatch"), sums.pop("compared")
+        tokens = sums.pop("tokens", 0.0)
+        self.log_dict(
+            {
+                **{f"train/{name}": value / tokens for name, value in sums.items() if tokens},
+                "train/loss": loss / self.mini_batches,
+                "train/dropped_responses": dropped,
+                "train/grad_norm": sum(tally.grad_norms) / len(tally.grad_norms),
+                "train/skipped_updates": float(tally.skipped),
+                "train/lr": tally.lr,
+                "rollout/engine_mismatch_kl": mismatch / max(compared, 1),
+                "rollout/engine_mismatch_max": max_over_ranks(tally.largest_mismatch),
+            }
+        )
+
+    def validation_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Nothing: the rollout callback samples, and metric callbacks read what it attached."""
+
+    def test_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Nothing, as in `validation_step`."""

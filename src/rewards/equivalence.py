@@ -1,6 +1,7 @@
-"""Whether two LaTeX answers are the same mathematics, by math-verify. Unbounded: run it in `workers.WorkerPool`.
+"""Whether two LaTeX answers are the same mathematics, by math-verify.
 
-Loaded by `sandbox.py` as a file: it imports nothing of this package.
+Nothing here is bounded in time or memory: run it in `workers.WorkerPool`. `sandbox.py` loads it as a file,
+outside the package, of which it imports nothing.
 """
 
 from __future__ import annotations
@@ -56,9 +57,7 @@ def _parse(latex: str) -> tuple[list[Any], complex | None]:
     try:
         # math-verify writes 15 % as 15 · UnevaluatedExpr(1/100) and lets it equal 15 as well as 0.15.
         value = None if parsed[0].has(UnevaluatedExpr) else complex(parsed[0])
-    except (
-        Exception
-    ):  # sets, equations, text, formulas with variables, nothing at all: whatever a model wrote
+    except Exception:  # sets, equations, text, variables, nothing at all: whatever a model wrote
         value = None
     return parsed, value if value is not None and isfinite(value) else None
 

@@ -25,11 +25,11 @@ _Comparison = tuple[tuple[str, ...], str]
 class MathReward:
     r"""Correct when the final answer equals a reference answer mathematically.
 
-    The final answer is the last `\boxed{…}`, else what follows `####` or "answer is" (`extract_answer`). Answers
-    that are spelled alike (`normalize_answer`) are equal, two integers are compared digit by digit; every other
-    pair goes to math-verify in a pool of processes (`equivalence.judge`), once for each distinct answer of a
-    question, however many responses give it. An expression that hangs or explodes costs its own limit and
-    nothing else: its responses score 0 under the name of the failure, and `failures` counts them.
+    The final answer is the last `\boxed{…}`, else what follows `####` or "answer is" (`extract_answer`).
+    Answers that are spelled alike (`normalize_answer`) are equal, two integers are compared digit by digit;
+    every other pair goes to math-verify in a pool of processes (`equivalence.judge`), once for each distinct
+    answer of a question, however many responses give it. An expression that hangs or explodes costs its own
+    limit and nothing else: its responses score 0 under the name of the failure, and `failures` counts them.
 
     | failure | meaning |
     |---|---|

@@ -2,8 +2,8 @@
 
 Run as `python sandbox.py JUDGE CPU_SECONDS MEMORY_BYTES`, where JUDGE is a Python file that defines
 `judge(job)`. The supervisor loads that file once, forks a child, and answers each line of JSON jobs on its
-standard input with a line of `[value, failure]` pairs. The kernel ends a child that uses up its time; a new fork
-of the warm supervisor takes over at the next job, which costs milliseconds, not another interpreter.
+standard input with a line of `[value, failure]` pairs. The kernel ends a child that uses up its time; a new
+fork of the warm supervisor takes over at the next job: that costs milliseconds, not another interpreter.
 
 Standard library only, and never imported as a part of the package, whose vocabulary needs torch.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 WALL_FACTOR = 10
-"""Wall seconds per CPU second: a judge that waits without computing is ended too, a crowded machine is not."""
+"""Wall seconds per CPU second: ends a judge that waits without computing, spares one on a crowded machine."""
 POLL_SECONDS = 0.05
 """How often the memory of a busy child is read."""
 
@@ -35,7 +35,8 @@ def serve(judge: Callable[[Any], Any], cpu_seconds: float, memory_bytes: int, re
     child: Child | None = None
     try:
         for line in sys.stdin.buffer:
-            jobs, outcomes = json.loads(line), []
+            jobs = json.loads(line)
+            outcomes: list[Any] = []
             while len(outcomes) < len(jobs):
                 child = child or Child(judge, cpu_seconds, memory_bytes)
                 outcomes += child.judge(jobs[len(outcomes) :])

@@ -21,6 +21,7 @@ _BATCH = 16
 """Jobs per message at most: enough that messages cost nothing, few enough that workers share evenly."""
 
 
+_Batch = tuple[Sequence[Any], Future[list["Outcome"]]]
 T = TypeVar("T")
 S = TypeVar("S")
 
@@ -37,15 +38,15 @@ class Outcome(NamedTuple):
 class WorkerPool:
     """Runs `judge(job)` of a Python file on batches of jobs, in `workers` processes.
 
-    Each worker is an interpreter of its own (`sandbox.py`) that loads the file once and judges each batch in a
-    fork: it shares neither threads, signals nor `__main__` with this process, so the pool works from any thread,
-    beside CUDA and under any launcher. Limits hold per job and are the kernel's: CPU time (a busy machine does
-    not change verdicts), ten times as much wall time, and memory. A job that exceeds one is reported under its
+    Each worker is an interpreter of its own (`sandbox.py`) that loads the file once and judges in forks of
+    itself: it shares neither threads, signals nor `__main__` with this process, so the pool works from any
+    thread, beside CUDA and under any launcher. Limits hold per job: CPU time (so that a busy machine does not
+    change verdicts), ten times as much wall time, and memory. A job that exceeds one is reported under its
     name; the jobs beside it are judged as if it had not been there.
 
-    Workers start with the first batch. `close` ends them, as does the end of the interpreter or of the pool
+    Workers start with the first jobs. `close` ends them, as does the end of the interpreter or of the pool
     object; should this process be killed, they end after their current batch. A worker that was killed from
-    outside is replaced, its batch repeated once. In a forked copy of this process the pool starts workers of its own.
+    outside is replaced and its batch repeated, once. A forked copy of this process starts workers of its own.
 
     Args:
         judge: file that defines `judge(job)`, for jobs and values that JSON can carry.
@@ -70,8 +71,8 @@ class WorkerPool:
     def submit(self, jobs: Sequence[Any]) -> Future[list[Outcome]]:
         """The outcomes of these jobs, in their order; returns at once.
 
-        The future raises RuntimeError when workers do not start (for want of a dependency, say) or keep dying,
-        CancelledError when the pool is closed before they are done.
+        The future raises RuntimeError when workers do not start (for want of a dependency, say) or keep
+        dying, CancelledError when the pool is closed before they are done.
         """
         size = max(1, min(_BATCH, -(-len(jobs) // self.workers)))
         batches = [jobs[start : start + size] for start in range(0, len(jobs), size)]
@@ -97,13 +98,11 @@ class WorkerPool:
 
 
 class _Running:
-    """The threads and processes of a started pool. Holds no reference to the pool, so that it can be collected."""
+    """The threads and processes of a started pool; without a reference to it, so that it can be collected."""
 
     def __init__(self, command: list[str], workers: int) -> None:
         self.pid = os.getpid()
-        self._batches: queue.SimpleQueue[tuple[Sequence[Any], Future[list[Outcome]]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._batches: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._command = command
         self._stopped = threading.Event()
         self._lock = threading.Lock()  # guards _processes against a start while stopping
@@ -158,9 +157,9 @@ class _Running:
                 return process, [Outcome(*outcome) for outcome in json.loads(reply)]
             code, process = self._end(process), None
         raise RuntimeError(
-            f"A judging process ended twice (exit code {code}) on a batch of {len(jobs)} jobs: {self._command}. "
-            "If it printed a traceback above, what it imports is missing; otherwise the system killed it, "
-            "most often for memory: use fewer workers."
+            f"A judging process ended twice (exit code {code}) on a batch of {len(jobs)} jobs: "
+            f"{self._command}. If it printed a traceback above, what it imports is missing; otherwise the "
+            "system killed it, most often for memory: use fewer workers."
         )
 
     def _start(self) -> subprocess.Popen[bytes]:

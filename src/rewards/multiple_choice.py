@@ -1,0 +1,70 @@
+"""The letter of a multiple-choice answer, as in GPQA."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..types import Score
+from .extraction import Reference, last_boxed, normalize_answer, references_of
+
+
+class MultipleChoiceReward:
+    r"""Correct when the chosen letter is a reference letter.
+
+    The first of these that is there decides:
+
+    1. the last complete box: `\boxed{B}`, `\boxed{\text{(b)}}`, `\boxed{B: 42}`;
+    2. the last statement: `answer: B`, `the correct option is (b)`, `**Answer:** $\mathrm{B}$`;
+    3. the last line, when it names one choice as `(B)` or consists of it: `B.`
+
+    A box that holds anything else (`\boxed{42}`, `\boxed{A, C}`) names no choice, and nothing after it is
+    tried: a response cannot hedge between its box and its text. The article in "the answer is a guess" is no
+    choice, nor is a list of the options. Letters only: choices to be recognised by their text are for
+    `MathReward`.
+
+    Args:
+        choices: the letters that may be chosen, in upper case.
+
+    >>> reward = MultipleChoiceReward()
+    >>> reward(r"A tempting choice is (A), but $\boxed{\text{B}}$.", "B")
+    Score(correct=True, answer='B', failure=None)
+    >>> reward("I think the answer is **(c)**", "B"), reward("A hard question.", "A")
+    (Score(correct=False, answer='C', failure=None), Score(correct=False, answer=None, failure=None))
+    """
+
+    def __init__(self, choices: str = "ABCD") -> None:
+        if not (choices.isascii() and choices.isalpha() and choices.isupper()):
+            raise ValueError(f"Expected `choices` to be upper-case letters such as 'ABCD', got {choices!r}.")
+        self.choices = choices
+        letter = f"([{choices}{choices.lower()}])"
+        self._boxed = re.compile(rf"{letter}|(?:\({letter}\)|{letter}[.:)])[^()]*")
+        self._stated = re.compile(
+            r"\b(?i:answer|choice|option)[\s*_]{0,8}(?::|=|(?i:is|was|should be)\b)[\s:=*_$({\[]{0,8}"
+            rf"(?:\\(?:text(?:bf)?|mathrm|mathbf|bf)\s?\{{\(?)?{letter}(?![\w'’])(?!(?<=a)\s+[A-Za-z])"
+        )
+        self._marked = re.compile(rf"\(([{choices}])\)|^[ \t*]*([{choices}])[ \t*]*[.)]?[ \t*]*$")
+
+    def __call__(self, response: str, reference: Reference) -> Score:
+        """Judge one response against its reference letters."""
+        letters = {normalize_answer(text).upper() for text in references_of(reference)}
+        if not letters <= set(self.choices):
+            raise ValueError(f"Expected references among the choices {self.choices!r}, got {reference!r}.")
+        letter = self._letter(response)
+        return Score(letter in letters, letter)
+
+    def judge_batch(self, responses: Sequence[str], references: Sequence[Reference]) -> list[Score]:
+        """Judge each response against the references in the same place."""
+        return [self(response, reference) for response, reference in zip(responses, references, strict=True)]
+
+    def _letter(self, response: str) -> str | None:
+        boxed = last_boxed(response)
+        if boxed is not None:
+            named = self._boxed.fullmatch(normalize_answer(boxed))
+            return "".join(filter(None, named.groups())).upper() if named else None
+        stated = self._stated.findall(response)
+        if stated:
+            return str(stated[-1]).upper()
+        last_line = response.rstrip().rpartition("\n")[2]
+        marked = {"".join(groups) for groups in self._marked.findall(last_line)}
+        return marked.pop() if len(marked) == 1 else None

@@ -1,0 +1,82 @@
+import pytest
+
+from tagrpo.rewards import MultipleChoiceReward, Score
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        r"(A) is tempting, but $\boxed{B}$.",
+        r"\boxed{\text{B}}",
+        r"\boxed{\text{(B)}}",
+        r"\boxed{\mathrm{b}}",
+        r"\boxed{(B)\ 42\text{ m}}",
+        r"\boxed{B: 42}",
+        r"\boxed{B)}",
+        r"\boxed{A} is wrong, so \boxed{B}",
+        "Answer: B",
+        "**Answer:** B",
+        "**Answer**: **(B)**",
+        "ANSWER IS B",
+        "The correct answer is (b).",
+        "The answer is A? No, the answer is B because it is larger.",
+        r"The final answer is $\mathrm{B}$",
+        r"The answer is \textbf{(B)}.",
+        "the correct choice is: B",
+        "So the best option is B, not A.",
+        "I compare all of them.\n\nB.",
+        "I compare all of them.\n**B**\n",
+        "(A) 1\n(B) 2\n(C) 3\n(D) 4\nSo it must be (B).",
+    ],
+)
+def test_the_chosen_letter_is_found(response):
+    assert MultipleChoiceReward()(response, "B") == Score(True, "B")
+    assert MultipleChoiceReward()(response, "(B)").correct
+    assert MultipleChoiceReward()(response, ("C", "B")).correct
+    assert MultipleChoiceReward()(response, "A") == Score(False, "B")
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "",
+        "A hard question.",
+        "The answer is a guess.",
+        "The answer is Boron.",
+        "The answer is A's second value.",
+        "Is it (A) 1 or (B) 2",
+        "(A) 1 (B) 2 (C) 3 (D) 4",
+        "Option A is wrong.",
+        r"The answer is B, so \boxed{42}",
+        r"\boxed{A, B}",
+        r"\boxed{A and B}",
+        r"\boxed{(A) or (B)}",
+        r"\boxed{}",
+        r"The answer is B but \boxed{E}",
+        "The answer is E.",
+        "\x00\\boxed{",
+    ],
+)
+def test_what_names_no_choice_is_no_answer(response):
+    assert MultipleChoiceReward()(response, "B") == Score(False, None)
+
+
+def test_ten_choices_are_as_good_as_four():
+    reward = MultipleChoiceReward(choices="ABCDEFGHIJ")
+    assert reward.judge_batch([r"\boxed{J}", "Answer: I", "answer: (e)"], ["J", "I", "D"]) == [
+        Score(True, "J"),
+        Score(True, "I"),
+        Score(False, "E"),
+    ]
+
+
+def test_a_megabyte_of_near_misses_is_read_to_its_end():
+    noise = "answer is " * 50_000 + "(" * 50_000 + "\\boxed{A" * 50_000 + "answer" + " " * 500_000
+    assert MultipleChoiceReward()(noise + "\nAnswer: C", "C") == Score(True, "C")
+
+
+def test_bad_settings_and_references_are_errors():
+    with pytest.raises(ValueError, match="upper-case letters"):
+        MultipleChoiceReward(choices="A-D")
+    with pytest.raises(ValueError, match="among the choices"):
+        MultipleChoiceReward()("Answer: A", "E")

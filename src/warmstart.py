@@ -13,28 +13,24 @@ import json
 import logging
 import math
 import random
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import tokenizers
 import torch
 import transformers
-from tokenizers import Regex, decoders, models, pre_tokenizers
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import (
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
 from .datamodules.sources.arithmetic import ArithmeticSource, supervised_example
-from .datamodules.sources.word_problems import ANSWER_MARKER, MAX_VALUE, TOKEN_PATTERN, Operation, vocabulary
+from .datamodules.sources.phrasings import ANSWER_MARKER
+from .datamodules.sources.word_problems import MAX_VALUE, Operation
+from .starter.architecture import build_model, build_tokenizer, prompt_text
 from .types import QuestionGroup
 
 log = logging.getLogger(__name__)
@@ -50,7 +46,7 @@ class WarmstartConfig:
     seed: int = 0
     chain_steps: int = 500
     """Steps on chains of arithmetic facts; the first part of the schedule."""
-    word_steps: int = 1600
+    word_steps: int = 1400
     """Steps on word problems."""
     extra_steps: int = 400
     """Steps of one extension, with a learning-rate schedule of its own, while the gate is not met."""
@@ -73,57 +69,14 @@ class TrainingSequence(NamedTuple):
     """[L] long: the token itself, or -100 where nothing is learned."""
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Build the word-level tokenizer of the embedded task: one token per word, digit or punctuation mark.
+class TrainingResult(NamedTuple):
+    """How training ended."""
 
-    Decoding gives the text back exactly: digits are joined, and no space goes before `. , ; : ?`. Two numbers
-    in a row therefore come back as one. Words outside the vocabulary become `<unk>`.
-
-    >>> tokenizer = build_tokenizer()
-    >>> tokenizer.tokenize("He buys 14. <sep>")
-    ['He', 'buys', '1', '4', '.', '<sep>']
-    >>> tokenizer.decode(tokenizer("9 + 5 = 14 #### 14<eos>").input_ids, skip_special_tokens=True)
-    '9 + 5 = 14 #### 14'
-    """
-    special = {"pad_token": "<pad>", "eos_token": "<eos>", "sep_token": "<sep>", "unk_token": "<unk>"}
-    ids = {word: i for i, word in enumerate([*special.values(), *vocabulary()])}
-    tokenizer = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=special["unk_token"]))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(TOKEN_PATTERN), behavior="removed", invert=True)
-    tokenizer.decoder = decoders.Sequence(
-        [
-            # Without word pieces, this decoder puts a space before each token but the first.
-            decoders.WordPiece(prefix="<piece>", cleanup=False),
-            decoders.Fuse(),
-            decoders.Replace(Regex(r"(?<=[0-9]) (?=[0-9])"), ""),
-            decoders.Replace(Regex(r" (?=[.,;:?])"), ""),
-        ]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
-        model_max_length=256,
-        **special,
-    )
-
-
-def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """Build the untrained policy; its weights come from torch's global random state."""
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        head_dim=32,
-        intermediate_size=256,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-    )
-    return Qwen3ForCausalLM(config)
+    steps: int
+    loss: float
+    """Mean of the last 50 steps, nats per learned token."""
+    solve_rate: Tensor
+    """[Q] float32, share of correct samples for each validation question."""
 
 
 def warmstart(output: Path, config: WarmstartConfig) -> dict[str, Any]:
@@ -136,45 +89,22 @@ def warmstart(output: Path, config: WarmstartConfig) -> dict[str, Any]:
     Raises:
         RuntimeError: the gate was not met within all extensions; nothing is written.
     """
+    validation = ArithmeticSource("validation", size=config.validation_questions).load()
+    tokenizer = build_tokenizer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        rng = random.Random(config.seed)
-        tokenizer = build_tokenizer()
         model = build_model(tokenizer)
-        chains = batches(lambda: chain_sequence(tokenizer, rng), config.batch_size, rng)
-        problems = batches(lambda: problem_sequence(tokenizer, rng), config.batch_size, rng)
-        validation = ArithmeticSource(
-            "validation", size=config.validation_questions, num_rephrasings=0
-        ).load()
+        result = train_to_gate(model, tokenizer, validation, config)
 
-        schedule = [*islice(chains, config.chain_steps), *islice(problems, config.word_steps)]
-        for extension in range(config.max_extensions + 1):
-            if extension > 0:
-                schedule = list(islice(problems, config.extra_steps))
-            loss = fit(model, schedule, config.learning_rate)
-            solved = solve_rate(model, tokenizer, validation, config.validation_samples)
-            accuracy = solved.mean().item()
-            log.info("extension %d: loss %.3f, validation accuracy %.3f", extension, loss, accuracy)
-            if accuracy >= config.gate:
-                break
-        else:
-            raise RuntimeError(
-                f"Expected a validation accuracy of at least {config.gate} but got {accuracy:.3f} with seed "
-                f"{config.seed} after {config.chain_steps} + {config.word_steps} steps and "
-                f"{config.max_extensions} extensions of {config.extra_steps}. Nothing was written. "
-                "Raise `word_steps` or `max_extensions`, or lower `gate`."
-            )
-
-    families = [str(group.metadata["family"]) for group in validation]
+    by_family = defaultdict(list)
+    for group, rate in zip(validation, result.solve_rate.tolist(), strict=True):
+        by_family[group.metadata["family"]].append(rate)
     report = {
         **asdict(config),
-        "steps": config.chain_steps + config.word_steps + extension * config.extra_steps,
-        "loss": loss,
-        "validation_accuracy": accuracy,
-        "validation_accuracy_by_family": {
-            family: solved[[name == family for name in families]].mean().item()
-            for family in dict.fromkeys(families)
-        },
+        "steps": result.steps,
+        "loss": result.loss,
+        "validation_accuracy": result.solve_rate.mean().item(),
+        "validation_accuracy_by_family": {family: fmean(rates) for family, rates in by_family.items()},
         "versions": {module.__name__: module.__version__ for module in (torch, transformers, tokenizers)},
     }
     model.save_pretrained(output)
@@ -183,8 +113,44 @@ def warmstart(output: Path, config: WarmstartConfig) -> dict[str, Any]:
     return report
 
 
+def train_to_gate(
+    model: Qwen3ForCausalLM,
+    tokenizer: PreTrainedTokenizerBase,
+    validation: Sequence[QuestionGroup],
+    config: WarmstartConfig,
+) -> TrainingResult:
+    """Train on chains and word problems, then extend while the validation accuracy is below the gate.
+
+    Raises:
+        RuntimeError: the gate was not met within all extensions.
+    """
+    rng = random.Random(config.seed)
+    chains = batches(lambda: chain_sequence(tokenizer, rng), config.batch_size, rng)
+    problems = batches(lambda: problem_sequence(tokenizer, rng), config.batch_size, rng)
+    # Where each step takes its batch from.
+    rounds = [config.chain_steps * [chains] + config.word_steps * [problems]]
+    rounds += config.max_extensions * [config.extra_steps * [problems]]
+    steps = 0
+    for streams in rounds:
+        loss = fit(model, map(next, streams), len(streams), config.learning_rate)
+        steps += len(streams)
+        solved = solve_rate(model, tokenizer, validation, config.validation_samples)
+        accuracy = solved.mean().item()
+        log.info("%d steps: loss %.3f, validation accuracy %.3f", steps, loss, accuracy)
+        if accuracy >= config.gate:
+            return TrainingResult(steps, loss, solved)
+    raise RuntimeError(
+        f"Expected a validation accuracy of at least {config.gate} but got {accuracy:.3f} with seed "
+        f"{config.seed} after {steps} steps, {config.max_extensions} extensions included. "
+        "Raise `word_steps` or `max_extensions`, or lower `gate`."
+    )
+
+
 def fit(
-    model: Qwen3ForCausalLM, schedule: Sequence[Sequence[TrainingSequence]], learning_rate: float
+    model: Qwen3ForCausalLM,
+    schedule: Iterable[Sequence[TrainingSequence]],
+    num_steps: int,
+    learning_rate: float,
 ) -> float:
     """Take one AdamW step per batch, warming up over 50 steps and then following a cosine down to a tenth.
 
@@ -194,24 +160,23 @@ def fit(
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda step: min(1, (step + 1) / 50) * (0.55 + 0.45 * math.cos(math.pi * step / len(schedule))),
+        optimizer, lambda step: min(1, (step + 1) / 50) * (0.55 + 0.45 * math.cos(math.pi * step / num_steps))
     )
     losses: deque[float] = deque(maxlen=50)
     for batch in schedule:
         # Padding lies behind what is learned, where causal attention can't see it: no mask is needed.
-        token_ids = pad_sequence([sequence.token_ids for sequence in batch], batch_first=True)
+        ids = pad_sequence([sequence.token_ids for sequence in batch], batch_first=True)
         labels = pad_sequence(
             [sequence.labels for sequence in batch], batch_first=True, padding_value=IGNORED
         )
-        loss = model(input_ids=token_ids, labels=labels, use_cache=False).loss
+        loss = model(input_ids=ids, labels=labels, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         scheduler.step()
         losses.append(loss.item())
-    return sum(losses) / len(losses)
+    return fmean(losses)
 
 
 @torch.no_grad()
@@ -228,7 +193,7 @@ def solve_rate(
     """
     model.eval()
     inputs = tokenizer([prompt_text(group.question) for group in groups], padding=True, return_tensors="pt")
-    outputs = model.generate(
+    outputs = model.generate(  # type: ignore[misc]  # its annotation of `self` excludes every model class
         input_ids=inputs.input_ids,
         attention_mask=inputs.attention_mask,
         do_sample=True,
@@ -240,15 +205,6 @@ def solve_rate(
     answers = [text.rpartition(ANSWER_MARKER)[2].strip() for text in texts]
     correct = [answer in groups[i // num_samples].answer for i, answer in enumerate(answers)]
     return torch.tensor(correct, dtype=torch.float32).view(len(groups), num_samples).mean(dim=1)
-
-
-def prompt_text(question: str) -> str:
-    """Return the prompt that the starter is trained on.
-
-    >>> prompt_text("Compute 2 + 3 = ?")
-    'Compute 2 + 3 = ? <sep>'
-    """
-    return f"{question} <sep>"
 
 
 def problem_sequence(tokenizer: PreTrainedTokenizerBase, rng: random.Random) -> TrainingSequence:

@@ -14,48 +14,48 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...types import QuestionGroup
-from .word_problems import FAMILIES, Problem, phrase, sample_problem, solution
+from .phrasings import FAMILIES, phrase, solution
+from .word_problems import Problem, sample_problem
+
+LARGE_START_SHARE = 0.05
+LARGEST_SIZE = 5000
+"""Questions of one split; the smallest has about twice as many different problems."""
+
+_TRAINED = ("narrative", "question_first", "list", "passive", "reversed", "symbol")
+_RARE = ("question_first", "passive", "reversed")
+_HARD = ("passive", "reversed", "start_last")
+_COMMON = ("narrative", "question_first", "list", "symbol")
+
+REPHRASINGS: Mapping[str, Sequence[str]] = {"mixed": _TRAINED, "hard": _COMMON}
+"""regime → families that rephrasings are told in."""
 
 
-class Regime(NamedTuple):
-    """Which families tell the original questions, and which the rephrasings."""
-
-    originals: tuple[str, ...]
-    rephrasings: tuple[str, ...]
-
-
-_TRAINED = tuple(name for name, family in FAMILIES.items() if family.share > 0)
-
-REGIMES: Mapping[str, Regime] = {
-    "mixed": Regime(originals=_TRAINED, rephrasings=_TRAINED),
-    "hard": Regime(
-        originals=("passive", "reversed", "start_last"),
-        rephrasings=("narrative", "question_first", "list", "symbol"),
-    ),
-}
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Split:
-    """What distinguishes the problems of one split.
+    """What distinguishes the problems of one split, and the phrasing of their originals.
 
     Problems are hashed into ten buckets by their arithmetic (`Problem.bucket`), and splits own different
     buckets: whatever the seed and the size, no problem of one is found in another.
     """
 
     buckets: range
-    num_operations: tuple[int, ...] = (2, 3)
+    originals: Mapping[str, Sequence[str]]
+    """regime → families that original questions are told in."""
+    num_operations: Sequence[int] = (3,)
     start: tuple[int, int] = (2, 30)
-    originals: tuple[str, ...] | None = None
-    """Families of the original questions; None leaves them to the regime."""
+    """Inclusive range of the first number."""
 
+
+_TEST_ORIGINALS = {"mixed": _RARE, "hard": _HARD}
 
 SPLITS: Mapping[str, Split] = {
-    "train": Split(buckets=range(6)),
-    "validation": Split(buckets=range(6, 7)),
-    "test_id": Split(buckets=range(7, 8), num_operations=(3,)),
-    "test_phrasing": Split(buckets=range(8, 9), num_operations=(3,), originals=("hybrid",)),
-    "test_size": Split(buckets=range(9, 10), num_operations=(3,), start=(31, 60)),
+    "train": Split(buckets=range(6), originals={"mixed": _TRAINED, "hard": _HARD}, num_operations=(2, 3)),
+    "validation": Split(
+        buckets=range(6, 7), originals={"mixed": _TRAINED, "hard": _HARD}, num_operations=(2, 3)
+    ),
+    "test_id": Split(buckets=range(7, 8), originals=_TEST_ORIGINALS),
+    "test_phrasing": Split(buckets=range(8, 9), originals={"mixed": ("hybrid",), "hard": ("hybrid",)}),
+    "test_size": Split(buckets=range(9, 10), originals=_TEST_ORIGINALS, start=(31, 60)),
 }
 
 
@@ -67,22 +67,27 @@ class ArithmeticSource:
     has an equal share. A smaller `size` gives the first questions of a larger one.
 
     Args:
-        split: `train` and `validation` share one distribution. The tests have three operations in every
-            problem: `test_id` in the regime's phrasings, `test_phrasing` in a family that is never trained,
-            `test_size` with starting numbers beyond those of training (31..60 against 2..30).
+        split: `train` and `validation` share one distribution. The tests are harder, so that Pass@k has room
+            to rise up to k = 32. They have three operations in every problem: `test_id` in rare families of
+            training, `test_phrasing` in a family that is never trained, `test_size` in the families of
+            `test_id` with larger starting numbers than those of training (31..60 against 2..30).
         regime: `mixed` tells originals and rephrasings in the six trained families. `hard` tells originals in
             two rare families and one never trained, and rephrasings in the four others.
-        size: number of questions, all of different arithmetic.
+        size: number of questions, all of different arithmetic; at most 5000.
         num_rephrasings: N, each in a family of its own.
         seed: chooses the problems within the split's own part of all problems.
 
     Raises:
-        ValueError: an unknown split or regime, or more rephrasings than the regime has families for.
+        ValueError: an unknown split or regime, more than 5000 questions, or more rephrasings than the regime
+            has other families.
 
-    >>> group = ArithmeticSource(split="train", size=1, num_rephrasings=1).load()[0]
-    >>> group.question
-    >>> group.rephrasings
-    >>> group.answer, group.metadata["expression"]
+    >>> group = ArithmeticSource("train", num_rephrasings=1).load()[3]
+    >>> group.metadata["family"], group.question
+    ('passive', '11 coins are owned by Leo. 5 are given to him. 8 are given to him. Count?')
+    >>> group.rephrasings, group.answer
+    (('Leo has 11 coins. He buys 5. He buys 8. How many?',), ('24',))
+    >>> group.metadata["expression"]
+    '((11 + 5) + 8)'
     """
 
     def __init__(
@@ -93,17 +98,14 @@ class ArithmeticSource:
         num_rephrasings: int = 3,
         seed: int = 0,
     ) -> None:
-        for name, value, known in (("split", split, SPLITS), ("regime", regime, REGIMES)):
+        for name, value, known in (("split", split, SPLITS), ("regime", regime, REPHRASINGS)):
             if value not in known:
                 raise ValueError(f"Expected `{name}` to be one of {', '.join(known)} but got {value!r}.")
-        self.split, self.regime, self.size, self.num_rephrasings, self.seed = (
-            split,
-            regime,
-            size,
-            num_rephrasings,
-            seed,
-        )
-        self.originals = SPLITS[split].originals or REGIMES[regime].originals
+        if size > LARGEST_SIZE:
+            raise ValueError(f"Expected `size` to be at most {LARGEST_SIZE} but got {size}.")
+        self.split, self.regime, self.seed = split, regime, seed
+        self.size, self.num_rephrasings = size, num_rephrasings
+        self.originals = SPLITS[split].originals[regime]
         fewest = min(len(self._other_families(family)) for family in self.originals)
         if num_rephrasings > fewest:
             raise ValueError(
@@ -146,7 +148,7 @@ class ArithmeticSource:
         )
 
     def _other_families(self, original: str) -> Sequence[str]:
-        return [family for family in REGIMES[self.regime].rephrasings if family != original]
+        return [family for family in REPHRASINGS[self.regime] if family != original]
 
 
 class SupervisedExample(NamedTuple):
@@ -160,12 +162,13 @@ class SupervisedExample(NamedTuple):
 def supervised_example(rng: random.Random) -> SupervisedExample:
     """Draw a question and a solution for supervised training, families by their `share`.
 
-    Its problems come from the buckets of the training split: none is in another split.
+    One in twenty starts from one of the large numbers that are otherwise left to `test_size`: a policy that
+    has never read such a number can't even copy it. All problems come from the buckets of the training split.
     """
     split = SPLITS["train"]
-    family = rng.choices(list(FAMILIES), [family.share for family in FAMILIES.values()])[0]
-    while (problem := sample_problem(rng, split.num_operations, split.start)).bucket not in split.buckets:
+    start = SPLITS["test_size"].start if rng.random() < LARGE_START_SHARE else split.start
+    name = rng.choices(list(FAMILIES), [family.share for family in FAMILIES.values()])[0]
+    family = FAMILIES[name]
+    while (problem := sample_problem(rng, split.num_operations, start)).bucket not in split.buckets:
         pass
-    return SupervisedExample(
-        phrase(problem, FAMILIES[family], rng), solution(problem, FAMILIES[family], rng), family
-    )
+    return SupervisedExample(phrase(problem, family, rng), solution(problem, family, rng), name)

@@ -1,0 +1,197 @@
+"""The families of phrasing in which a problem is told, and its written solutions.
+
+In the `narrative` family, with a solution that goes from left to right:
+
+    Tom has 23 apples. He buys 4. He doubles them. How many?
+    23 + 4 = 27 * 2 = 54 #### 54
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from .word_problems import PEOPLE, THINGS, Operation, Problem
+
+ANSWER_MARKER = "####"
+TOKEN_PATTERN = r"####|[0-9]|[A-Za-z]+|[^\sA-Za-z0-9]"
+"""What one token is: a word, one digit, one punctuation mark, or the answer marker."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A way of telling problems, as templates; and its place in supervised training.
+
+    `layout` takes {name} {he} {him} {start} {things} {events}; the three clauses take {he} {him} {n}. Where
+    there are several clauses for an operation, each event picks one. What opens a sentence gets its capital
+    letter afterwards.
+    """
+
+    layout: str
+    link: str
+    """Joins the events."""
+    add: Sequence[str]
+    subtract: Sequence[str]
+    double: Sequence[str]
+    backward: bool = False
+    """Events are told from the last to the first."""
+    share: float = 0.0
+    """Share of the supervised examples; 0 for a family that is never trained."""
+    strategies: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    """Shares of the solutions that go left to right, take additions first, or give the answer directly."""
+
+
+_BUYS, _SELLS = ("{he} buys {n}", "{he} finds {n}"), ("{he} sells {n}", "{he} loses {n}")
+# Clauses of several trained families, side by side.
+_MIXED_ADD = ("{he} buys {n}", "plus {n}", "{n} are given to {him}")
+_MIXED_SUBTRACT = ("{he} loses {n}", "minus {n}", "{n} are taken from {him}")
+_MIXED_DOUBLE = ("{he} doubles them", "twice", "they are doubled")
+
+FAMILIES: Mapping[str, Family] = {
+    "narrative": Family(
+        layout="{name} has {start} {things}. {events}. How many?",
+        link=". ",
+        add=_BUYS,
+        subtract=_SELLS,
+        double=("{he} doubles them",),
+        share=0.44,
+        strategies=(0.75, 0.10, 0.15),
+    ),
+    "question_first": Family(
+        layout="How many {things} does {name} have if {he} starts with {start} then {events}?",
+        link=" then ",
+        add=("buys {n}", "finds {n}"),
+        subtract=("sells {n}", "loses {n}"),
+        double=("doubles them",),
+        share=0.08,
+        strategies=(0.45, 0.15, 0.40),
+    ),
+    "list": Family(
+        layout="{things}: start {start}; {events}; total?",
+        link="; ",
+        add=("plus {n}",),
+        subtract=("minus {n}",),
+        double=("twice",),
+        share=0.20,
+        strategies=(0.30, 0.60, 0.10),
+    ),
+    "passive": Family(
+        layout="{start} {things} are owned by {name}. {events}. Count?",
+        link=". ",
+        add=("{n} are given to {him}",),
+        subtract=("{n} are taken from {him}",),
+        double=("they are doubled",),
+        share=0.04,
+        strategies=(0.45, 0.15, 0.40),
+    ),
+    "reversed": Family(
+        layout="{events}. At first {name} has {start} {things}. How many?",
+        link=". Before that ",
+        add=_BUYS,
+        subtract=_SELLS,
+        double=("{he} doubles them",),
+        backward=True,
+        share=0.04,
+        strategies=(0.35, 0.25, 0.40),
+    ),
+    "symbol": Family(
+        layout="Compute {start} {events}.",
+        link=", ",
+        add=("+ {n}",),
+        subtract=("- {n}",),
+        double=("* 2",),
+        share=0.20,
+        strategies=(0.60, 0.20, 0.20),
+    ),
+    # Never trained, though every word of theirs is.
+    "hybrid": Family(
+        layout="{name} starts with {start} {things}; {events}; total?",
+        link="; ",
+        add=_MIXED_ADD,
+        subtract=_MIXED_SUBTRACT,
+        double=_MIXED_DOUBLE,
+    ),
+    "start_last": Family(
+        layout="How many if {events}? At first {name} has {start} {things}.",
+        link=" then ",
+        add=_MIXED_ADD,
+        subtract=_MIXED_SUBTRACT,
+        double=_MIXED_DOUBLE,
+    ),
+}
+
+
+def words(text: str) -> list[str]:
+    """Split a text as the starter's tokenizer does.
+
+    >>> words("He buys 14.")
+    ['He', 'buys', '1', '4', '.']
+    """
+    return re.findall(TOKEN_PATTERN, text)
+
+
+def vocabulary() -> list[str]:
+    """Every word that a question or a solution can hold, sorted: found by telling everything once."""
+    found = {*"0123456789", *"+-*=", ANSWER_MARKER}
+    operations = (Operation("+", 2), Operation("-", 2), Operation("*", 2))
+    openings = [operations[i:] + operations[:i] for i in range(3)]
+    for family in FAMILIES.values():
+        for add, subtract, double in product(family.add, family.subtract, family.double):
+            single = replace(family, add=(add,), subtract=(subtract,), double=(double,))
+            for opening, i in product(openings, range(len(PEOPLE))):
+                problem = Problem(2, opening, person=i, thing=i)
+                found.update(words(phrase(problem, single, random.Random(0))))
+    return sorted(found)
+
+
+def phrase(problem: Problem, family: Family, rng: random.Random) -> str:
+    """Tell `problem` in the words of `family`; `rng` picks among its synonyms.
+
+    >>> problem = Problem(23, (Operation("+", 4), Operation("*", 2)), person=0, thing=0)
+    >>> phrase(problem, FAMILIES["passive"], random.Random(0))
+    '23 apples are owned by Tom. 4 are given to him. They are doubled. Count?'
+    >>> phrase(problem, FAMILIES["symbol"], random.Random(0))
+    'Compute 23 + 4, * 2.'
+    """
+    name, he, him = PEOPLE[problem.person]
+    clauses = {"+": family.add, "-": family.subtract, "*": family.double}
+    events = [rng.choice(clauses[symbol]).format(he=he, him=him, n=n) for symbol, n in problem.operations]
+    text = family.layout.format(
+        name=name,
+        he=he,
+        him=him,
+        start=problem.start,
+        things=THINGS[problem.thing],
+        events=family.link.join(reversed(events) if family.backward else events),
+    )
+    return _sentence_case(text)
+
+
+def solution(problem: Problem, family: Family, rng: random.Random) -> str:
+    """Write a solution in one of the strategies of `family`, ending in the marker and the answer.
+
+    Additions come first only where that is sound: nothing is doubled, and no value leaves 0..99. Elsewhere
+    that strategy goes from left to right.
+
+    >>> problem = Problem(9, (Operation("-", 4), Operation("+", 1)), person=0, thing=0)
+    >>> solution(problem, Family("", "", (), (), (), strategies=(0, 1, 0)), random.Random(0))
+    '9 + 1 = 10 - 4 = 6 #### 6'
+    """
+    strategy = rng.choices(("left_to_right", "additions_first", "direct"), family.strategies)[0]
+    if strategy == "direct":
+        return f"{ANSWER_MARKER} {problem.answer}"
+    if strategy == "additions_first" and all(symbol != "*" for symbol, _ in problem.operations):
+        additions_first = sorted(problem.operations, key=lambda operation: operation.symbol != "+")
+        regrouped = replace(problem, operations=tuple(additions_first))
+        problem = regrouped if regrouped.valid else problem
+    steps = zip(problem.operations, problem.values[1:], strict=True)
+    chain = " ".join(f"{symbol} {operand} = {value}" for (symbol, operand), value in steps)
+    return f"{problem.start} {chain} {ANSWER_MARKER} {problem.answer}"
+
+
+def _sentence_case(text: str) -> str:
+    """Capitalise the first letter of the text and of what follows a full stop or a question mark."""
+    return re.sub(r"(?:^|[.?] )[a-z]", lambda match: match.group().upper(), text)

@@ -1,0 +1,71 @@
+"""What the starter policy is made of: its tokenizer, its untrained network, the prompt that it expects."""
+
+from __future__ import annotations
+
+import tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from ..datamodules.sources.phrasings import TOKEN_PATTERN, vocabulary
+
+
+def prompt_text(question: str) -> str:
+    """Return the prompt that the starter is trained on.
+
+    >>> prompt_text("Compute 2 + 3 = ?")
+    'Compute 2 + 3 = ? <sep>'
+    """
+    return f"{question} <sep>"
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Build the word-level tokenizer of the embedded task: one token per word, digit or punctuation mark.
+
+    Decoding gives the text back exactly: digits are joined, and no space goes before `. , ; : ?`. Two numbers
+    in a row therefore come back as one. Words outside the vocabulary become `<unk>`.
+
+    >>> tokenizer = build_tokenizer()
+    >>> tokenizer.tokenize("He buys 14. <sep>")
+    ['He', 'buys', '1', '4', '.', '<sep>']
+    >>> tokenizer.decode(tokenizer("9 + 5 = 14 #### 14<eos>").input_ids, skip_special_tokens=True)
+    '9 + 5 = 14 #### 14'
+    """
+    special = {"pad_token": "<pad>", "eos_token": "<eos>", "sep_token": "<sep>", "unk_token": "<unk>"}
+    ids = {word: i for i, word in enumerate([*special.values(), *vocabulary()])}
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=special["unk_token"]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(TOKEN_PATTERN), behavior="removed", invert=True)
+    tokenizer.decoder = decoders.Sequence(
+        [
+            # Without word pieces, this decoder puts a space before each token but the first.
+            decoders.WordPiece(prefix="<piece>", cleanup=False),
+            decoders.Fuse(),
+            decoders.Replace(Regex(r"(?<=[0-9]) (?=[0-9])"), ""),
+            decoders.Replace(Regex(r" (?=[.,;:?])"), ""),
+        ]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        model_max_length=256,
+        **special,
+    )
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
+    """Build the untrained policy; its weights come from torch's global random state."""
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=32,
+        intermediate_size=256,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    return Qwen3ForCausalLM(config)

@@ -71,12 +71,11 @@ class PolicyLoss:
     Raises:
         ValueError: an option is out of its range, or `constant` lacks its `max_length`.
 
-    >>> one = torch.ones(1)
     >>> inputs = LossInputs(
     ...     logprobs=torch.tensor([1.5]).log().requires_grad_(), old_logprobs=torch.zeros(1), reference_logprobs=None,
     ...     entropy=None, advantages=torch.tensor([2.0]), response=torch.tensor([0]), lengths=torch.tensor([1]),
     ...     num_responses=1, num_tokens=1)
-    >>> round(float(PolicyLoss(kl_coef=0.0)(inputs).loss), 4)  # −min(1.5 · 2, 1.2 · 2)
+    >>> round(PolicyLoss(kl_coef=0.0)(inputs).loss.item(), 4)  # −min(1.5 · 2, 1.2 · 2)
     -2.4
     """
 

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -21,7 +22,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
-from transformers import PreTrainedModel, get_scheduler
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 
 from ..types import LossInputs, LossOutputs, QuestionBatch, RewardGroups, Rollouts
 from .distributed import gather_objects, max_over_ranks, sum_over_ranks, world_size
@@ -184,6 +185,13 @@ class PolicyModule(LightningModule):
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """`(Hugging Face name, full tensor)` of each parameter. Collective: every rank must exhaust it."""
         return full_tensors(self.policy.model)
+
+    def export(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Write the policy as a Hugging Face folder (safetensors, full tensors). Collective."""
+        tensors = {name: tensor.cpu() for name, tensor in self.full_parameters()}
+        if self.global_rank == 0:
+            self.policy.model.save_pretrained(folder, state_dict=tensors)
+            tokenizer.save_pretrained(folder)
 
     # ------------------------------------------------------------------ the step
 
@@ -348,9 +356,11 @@ class PolicyModule(LightningModule):
         reference: bool = False,
     ) -> tuple[TokenScores, Tensor]:
         """Token scores of the responses `rows`, and those rows in the order of their scores."""
-        packed = pack(experience.prompts, experience.prompt, experience.responses, rows)
         policy = self.reference if reference else self.policy
         assert policy is not None
+        packed = pack(
+            experience.prompts, experience.prompt, experience.responses, rows, share_prefix=policy.shares_prefix
+        )
         with torch.no_grad() if reference else nullcontext(), self._autocast():
             return policy(packed.to(self.device), entropy=entropy), packed.rows
 

@@ -1,0 +1,5 @@
+"""How a question becomes a prompt."""
+
+from .base import ChatTemplate, PlainTemplate, Template
+
+__all__ = ["ChatTemplate", "PlainTemplate", "Template"]

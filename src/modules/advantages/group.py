@@ -117,6 +117,6 @@ class GroupAdvantage:
         count = pool_sum(torch.ones_like(rewards), index, num_pools)
         mean = pool_sum(rewards, index, num_pools) / count
         squares = pool_sum((rewards - mean[index]).square(), index, num_pools)
-        std = (squares / (count - self.unbiased).clamp(min=1)).sqrt()
+        std = (squares / (count - int(self.unbiased)).clamp(min=1)).sqrt()
         without_signal = uniform_pools(rewards, index, num_pools)[index]
         return (advantages / (std[index] + self.epsilon)).masked_fill(without_signal, 0.0)

@@ -1,0 +1,236 @@
+"""Rollouts between steps: sync the engine, sample, score, attach. Nothing is learned here."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from ..modules.distributed import rank, sum_over_ranks
+from ..modules.sharding import full_tensors
+from ..rollouts.base import RolloutEngine, SamplingConfig
+from ..types import Completion, QuestionBatch, QuestionGroup, Rollouts, Score
+
+Verifier = Callable[[str, Sequence[str]], Score]
+RewardTerm = Callable[[Rollouts, Sequence[QuestionGroup]], Tensor]
+STAGES = ("fit", "validate", "test")
+
+
+class RolloutCallback(Callback):
+    """Attaches `batch.rollouts` before each training, validation and test batch.
+
+    Works with any module whose batches are `QuestionBatch`-like (`groups`, `prompts`) and whose datamodule has a
+    `tokenizer`. Weights come from `module.full_parameters()` where there is such a method, else from
+    `module.named_parameters()`. They are streamed at the start of a batch, and only when an optimizer step lies
+    between: right after a resume, and never in vain at the end.
+
+    Logs `rollout/*` (means over all responses of all ranks) and `budget/*` (totals of the run so far), and writes
+    `ledger.json` into the run directory when training ends.
+
+    Args:
+        engine: Makes the engine; called at the first batch, on every rank.
+        verifier: (response, references) → `Score`; its `judge_batch` is used where it has one.
+        sampling: How training responses are drawn.
+        evaluation_sampling: How validation and test responses are drawn; None means as in training.
+        reward_terms: name → term added to the verdict: (rollouts, groups) → [R].
+        seed: Of all sampling.
+    """
+
+    def __init__(
+        self,
+        engine: Callable[[], RolloutEngine],
+        verifier: Verifier,
+        sampling: SamplingConfig,
+        evaluation_sampling: SamplingConfig | None = None,
+        reward_terms: Mapping[str, RewardTerm] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.make_engine = engine
+        self.verifier = verifier
+        self.sampling = sampling
+        self.evaluation_sampling = evaluation_sampling or sampling
+        self.reward_terms = dict(reward_terms or {})
+        self.seed = seed
+        self.iteration = 0
+        self.ledger: dict[str, int] = {"prompts": 0, "rollouts": 0, "tokens": 0, "updates": 0}
+        self._engine: RolloutEngine | None = None
+        self._synced_at: int | None = None
+
+    # ------------------------------------------------------------------ hooks
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Roll the training batch out, count it, log it."""
+        batch.rollouts = self.roll_out(trainer, pl_module, batch, self.sampling, ("fit", self.iteration, 0))
+        self.iteration += 1
+        totals = sum_over_ranks(_totals(batch))
+        for name in ("prompts", "rollouts", "tokens"):
+            self.ledger[name] += int(totals[name])
+        pl_module.log_dict({**_means(totals), **{f"budget/{k}": float(v) for k, v in self.ledger.items()}})
+        if hasattr(self._engine, "rest"):
+            self._engine.rest()  # type: ignore[union-attr]
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count the optimizer steps."""
+        self.ledger["updates"] = trainer.global_step
+
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Roll the validation batch out."""
+        position = ("validate", dataloader_idx, batch_idx)
+        batch.rollouts = self.roll_out(trainer, pl_module, batch, self.evaluation_sampling, position)
+
+    def on_test_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Roll the test batch out."""
+        position = ("test", dataloader_idx, batch_idx)
+        batch.rollouts = self.roll_out(trainer, pl_module, batch, self.evaluation_sampling, position)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the budget that the run has used."""
+        if trainer.is_global_zero:
+            path = Path(trainer.default_root_dir) / "ledger.json"
+            path.write_text(json.dumps({**self.ledger, "iterations": self.iteration}, indent=2) + "\n")
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Close the engine."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine, self._synced_at = None, None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run goes on counting from; the seed of a batch depends on its iteration alone."""
+        return {"iteration": self.iteration, "ledger": dict(self.ledger)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting."""
+        self.iteration = state_dict["iteration"]
+        self.ledger = dict(state_dict["ledger"])
+
+    # ------------------------------------------------------------------ sync → generate → score
+
+    def roll_out(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: QuestionBatch,
+        sampling: SamplingConfig,
+        position: tuple[str, int, int],
+    ) -> Rollouts:
+        """Responses to the prompts of `batch`, scored.
+
+        Args:
+            trainer: Tells how many optimizer steps the policy has made.
+            pl_module: Where weights come from.
+            batch: Questions and prompts.
+            sampling: How to draw.
+            position: Stage and two counters that no other batch of the run has.
+        """
+        seconds: dict[str, float] = {}
+        with _timed(seconds, "sync"):
+            engine = self._synced_engine(trainer, pl_module)
+        with _timed(seconds, "generate"):
+            prompts = [prompt.token_ids.cpu() for prompt in batch.prompts]
+            counts = [prompt.num_samples for prompt in batch.prompts]
+            sampled = engine.generate(prompts, counts, sampling, self._seed_of(position))
+        with _timed(seconds, "score"):
+            tokenizer = trainer.datamodule.tokenizer  # type: ignore[attr-defined]
+            return self._scored(batch, sampled, tokenizer, seconds)
+
+    def _synced_engine(self, trainer: Trainer, pl_module: LightningModule) -> RolloutEngine:
+        if self._engine is None:
+            self._engine = self.make_engine()
+        if self._synced_at != trainer.global_step:
+            parameters = getattr(pl_module, "full_parameters", lambda: full_tensors(pl_module))()
+            self._engine.sync(parameters)
+            self._synced_at = trainer.global_step
+        return self._engine
+
+    def _seed_of(self, position: tuple[str, int, int]) -> int:
+        stage, first, second = position
+        return hash((self.seed, STAGES.index(stage), first, second, rank())) % 2**60
+
+    def _scored(
+        self, batch: QuestionBatch, sampled: list[list[Completion]], tokenizer: Any, seconds: Mapping[str, float]
+    ) -> Rollouts:
+        completions = list(chain.from_iterable(sampled))
+        prompt = torch.repeat_interleave(torch.tensor([len(samples) for samples in sampled], dtype=torch.long))
+        question = torch.tensor([p.question for p in batch.prompts], dtype=torch.long)[prompt]
+        text = tokenizer.batch_decode([c.token_ids for c in completions], skip_special_tokens=True)
+        references = [batch.groups[row].answer for row in question.tolist()]
+        if hasattr(self.verifier, "judge_batch"):
+            scores = self.verifier.judge_batch(text, references)
+        else:
+            scores = [self.verifier(*pair) for pair in zip(text, references, strict=True)]
+        correct = torch.tensor([score.correct for score in scores], dtype=torch.bool)
+        fields: dict[str, Any] = {
+            "prompts": batch.prompts,
+            "prompt": prompt,
+            "question": question,
+            "variant": torch.tensor([p.variant for p in batch.prompts], dtype=torch.long)[prompt],
+            "token_ids": [c.token_ids for c in completions],
+            "logprobs": [c.logprobs for c in completions],
+            "truncated": torch.tensor([c.truncated for c in completions], dtype=torch.bool),
+            "text": text,
+            "correct": correct,
+            "answers": [score.answer for score in scores],
+            "seconds": seconds,
+        }
+        plain = Rollouts(**fields, rewards=correct.float())
+        terms = {name: term(plain, batch.groups).float() for name, term in self.reward_terms.items()}
+        return Rollouts(**fields, rewards=sum(terms.values(), start=plain.rewards), reward_terms=terms)
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], phase: str) -> Any:
+    start = time.perf_counter()
+    yield
+    seconds[phase] = time.perf_counter() - start
+
+
+def _totals(batch: QuestionBatch) -> dict[str, float]:
+    """Sums over one rank's rollouts, to be added over ranks and then divided."""
+    rollouts = batch.rollouts
+    assert rollouts is not None
+    original = rollouts.variant == 0
+    return {
+        "prompts": len(rollouts.prompts),
+        "rollouts": len(rollouts),
+        "originals": float(original.sum()),
+        "tokens": float(rollouts.lengths.sum()),
+        "reward": float(rollouts.rewards.sum()),
+        "correct": float(rollouts.correct.sum()),
+        "correct_original": float((rollouts.correct & original).sum()),
+        "truncated": float(rollouts.truncated.sum()),
+        "logprob": sum(float(logprobs.sum()) for logprobs in rollouts.logprobs),
+        **{f"reward_term/{name}": float(term.sum()) for name, term in rollouts.reward_terms.items()},
+    }
+
+
+def _means(totals: dict[str, float]) -> dict[str, float]:
+    """The scalars to log. `rollout/entropy` is −mean log-prob, unbiased for the entropy per token at temperature 1."""
+    count, originals = totals["rollouts"], totals["originals"]
+    neighbours = count - originals
+    means = {
+        "rollout/reward": totals["reward"] / count,
+        "rollout/correct": totals["correct"] / count,
+        "rollout/length": totals["tokens"] / count,
+        "rollout/truncated": totals["truncated"] / count,
+        "rollout/entropy": -totals["logprob"] / totals["tokens"],
+    }
+    if originals:
+        means["rollout/correct_original"] = totals["correct_original"] / originals
+    if neighbours:
+        means["rollout/correct_neighbours"] = (totals["correct"] - totals["correct_original"]) / neighbours
+    return means | {f"rollout/{k}": v / count for k, v in totals.items() if k.startswith("reward_term/")}

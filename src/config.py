@@ -1,0 +1,73 @@
+"""From a composed configuration to built objects. Nothing here loads a model: wrong settings fail at once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
+from omegaconf import DictConfig, OmegaConf
+
+from .starter import starter_path
+
+OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
+OmegaConf.register_new_resolver("updates", lambda iterations, mini_batches: int(iterations) * int(mini_batches))
+OmegaConf.register_new_resolver("wandb_offline", lambda: "WANDB_API_KEY" not in os.environ)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The objects of one run."""
+
+    module: LightningModule
+    datamodule: LightningDataModule
+    trainer: Trainer
+    directory: Path
+
+
+def build(cfg: DictConfig) -> Run:
+    """Check the configuration and instantiate every part of it.
+
+    Raises:
+        ValueError: settings contradict each other; the message says what to change.
+    """
+    check(cfg)
+    seed_everything(cfg.seed, workers=True, verbose=False)
+    callbacks = [instantiate(cfg.rollout), *(instantiate(c) for c in (cfg.callbacks or {}).values() if c)]
+    loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]
+    return Run(
+        module=instantiate(cfg.policy),
+        datamodule=instantiate(cfg.data),
+        trainer=instantiate(cfg.trainer, callbacks=callbacks, logger=loggers),
+        directory=Path(HydraConfig.get().runtime.output_dir),
+    )
+
+
+def check(cfg: DictConfig) -> None:
+    """Refuse settings that could only fail later, or train something else than they say.
+
+    Raises:
+        ValueError: naming the settings and what to change.
+    """
+    if cfg.data.batch_size < cfg.policy.mini_batches:
+        raise ValueError(
+            f"Expected data.batch_size ≥ policy.mini_batches, but got {cfg.data.batch_size} and "
+            f"{cfg.policy.mini_batches}: a question is never split over optimizer steps. Raise data.batch_size."
+        )
+    temperature = cfg.rollout.sampling.temperature
+    if temperature <= 0:
+        raise ValueError(
+            f"Expected rollout.sampling.temperature > 0 in training, but got {temperature}: greedy responses of a "
+            "prompt are all the same. Use rollout.evaluation_sampling.temperature=0 for greedy evaluation."
+        )
+
+
+def save_resolved(cfg: DictConfig, directory: Path) -> None:
+    """Write the configuration that runs, every interpolation resolved, to `config.yaml`."""
+    resolved: Any = OmegaConf.to_container(cfg, resolve=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(OmegaConf.create(resolved), directory / "config.yaml")

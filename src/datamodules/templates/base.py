@@ -1,0 +1,88 @@
+"""Templates: plain format strings, and the chat template of the policy's tokenizer."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+
+class Template(Protocol):
+    """Renders a question as the text of a prompt; tokenised without further special tokens."""
+
+    name: str
+    """Recorded with every prompt and response."""
+
+    def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
+        """The prompt text, special tokens spelled out."""
+        ...
+
+
+class PlainTemplate:
+    """A format string with one field, `{question}`.
+
+    Args:
+        format: The text around the question.
+        name: Name in recordings.
+
+    Raises:
+        ValueError: `format` does not hold `{question}` exactly once.
+
+    >>> PlainTemplate("Q: {question} A:").render("1 + 1 ?", None)
+    'Q: 1 + 1 ? A:'
+    """
+
+    def __init__(self, format: str = "{question}", name: str = "plain") -> None:
+        if format.count("{question}") != 1:
+            raise ValueError(f"Expected template.format to hold {{question}} exactly once, but got {format!r}.")
+        self.format = format
+        self.name = name
+
+    def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:  # noqa: ARG002
+        """The question within the format string."""
+        return self.format.replace("{question}", question)
+
+
+class ChatTemplate:
+    """The tokenizer's chat template around the question and an instruction.
+
+    Args:
+        instruction: Follows the question after a line break; empty for none.
+        system: System prompt; None leaves the choice to the chat template.
+        name: Name in recordings.
+        options: Further arguments of the chat template, such as `enable_thinking`.
+    """
+
+    def __init__(
+        self,
+        instruction: str = "",
+        system: str | None = None,
+        name: str = "chat",
+        options: dict[str, object] | None = None,
+    ) -> None:
+        self.instruction = instruction
+        self.system = system
+        self.name = name
+        self.options = dict(options or {})
+
+    def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
+        """The conversation up to where the assistant speaks.
+
+        Raises:
+            ValueError: the tokenizer has no chat template.
+        """
+        if tokenizer.chat_template is None:
+            raise ValueError(
+                f"Expected a tokenizer with a chat template, but {tokenizer.name_or_path} has none. "
+                "Use template=plain for a base model."
+            )
+        content = f"{question}\n{self.instruction}" if self.instruction else question
+        messages = [{"role": "system", "content": self.system}] if self.system is not None else []
+        text = tokenizer.apply_chat_template(
+            [*messages, {"role": "user", "content": content}],
+            tokenize=False,
+            add_generation_prompt=True,
+            **self.options,
+        )
+        assert isinstance(text, str)
+        return text

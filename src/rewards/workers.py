@@ -76,6 +76,8 @@ class WorkerPool:
         """
         size = max(1, min(_BATCH, -(-len(jobs) // self.workers)))
         batches = [jobs[start : start + size] for start in range(0, len(jobs), size)]
+        if not batches:
+            return combined([], lambda _: [])
         with self._lock:
             if self._running is None or self._running.pid != os.getpid():
                 self._running = _Running(self._command, self.workers)

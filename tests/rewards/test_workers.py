@@ -1,0 +1,288 @@
+"""The pool against a judge that hangs, explodes and dies on demand, and knows nothing of mathematics."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+
+import pytest
+
+from tagrpo.rewards.workers import Outcome, WorkerPool, combined
+
+JUDGE = """
+    import ctypes, os, signal, time
+
+    def judge(job):
+        if job == "spin":
+            while True:
+                pass
+        if job == "sleep":
+            time.sleep(60)
+        if job == "bigint":
+            return len(str(7 ** 7 ** 9))
+        if job == "grow":
+            blocks = []
+            while True:
+                blocks.append(bytearray(1 << 20))
+        if job == "allocate":
+            return len(bytearray(1 << 40))
+        if job == "swallow":
+            while True:
+                try:
+                    while True:
+                        pass
+                except BaseException:
+                    pass
+        if job == "segfault":
+            ctypes.string_at(0)
+        if job == "exit":
+            os._exit(0)
+        if job == "raise":
+            raise ZeroDivisionError
+        if job == "deep":
+            return (lambda f: f(f))(lambda f: f(f))
+        if job == "print":
+            print("not an answer", flush=True)
+            os.write(1, b"nor this")
+        if job == "pid":
+            return os.getpid()
+        if job == "parent":
+            return os.getppid()
+        return job
+"""
+LIMITS = {"cpu_seconds": 0.2, "memory_bytes": 200 << 20}
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("judge") / "judge.py"
+    path.write_text(textwrap.dedent(JUDGE))
+    return path
+
+
+@pytest.fixture
+def pool(judge):
+    with WorkerPool(judge, workers=1, **LIMITS) as pool:
+        yield pool
+
+
+def value(pool, job):
+    return pool.submit([job]).result(timeout=60)[0].value
+
+
+def is_running(pid):
+    """Whether the process exists, unreaped ones included."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("job", "failure"),
+    [
+        ("spin", "timeout"),
+        ("bigint", "timeout"),
+        ("swallow", "timeout"),
+        ("grow", "memory"),
+        ("allocate", "memory"),
+        ("segfault", "crash"),
+        ("exit", "crash"),
+        ("raise", "ZeroDivisionError"),
+        ("deep", "RecursionError"),
+    ],
+)
+def test_a_bad_job_is_named_and_its_neighbours_are_judged(pool, job, failure):
+    outcomes = pool.submit([1, job, [2, "\ud800\x00"], job, 3]).result(timeout=60)
+    bad = Outcome(None, failure)
+    assert outcomes == [Outcome(1, None), bad, Outcome([2, "\ud800\x00"], None), bad, Outcome(3, None)]
+
+
+def test_a_judge_that_waits_without_computing_is_ended_too(judge):
+    with WorkerPool(judge, workers=1, cpu_seconds=0.05, memory_bytes=1 << 30) as pool:
+        assert pool.submit(["sleep", 1]).result(timeout=60) == [Outcome(None, "timeout"), Outcome(1, None)]
+
+
+def test_what_a_judge_prints_is_no_answer(pool):
+    assert pool.submit(["print", 1]).result(timeout=60) == [Outcome("print", None), Outcome(1, None)]
+
+
+def test_outcomes_keep_the_order_of_many_batches(judge):
+    with WorkerPool(judge, workers=3, **LIMITS) as pool:
+        futures = [pool.submit(list(range(start, start + 100))) for start in range(0, 1000, 100)]
+        outcomes = [outcome.value for future in futures for outcome in future.result(timeout=60)]
+    assert outcomes == list(range(1000))
+
+
+def test_jobs_are_shared_among_the_workers(judge):
+    with WorkerPool(judge, workers=2, **LIMITS) as pool:
+        outcomes = pool.submit(["parent", "parent"]).result(timeout=60)
+    assert len({outcome.value for outcome in outcomes}) == 2
+
+
+def test_no_jobs_start_no_worker(judge):
+    before = threading.active_count()
+    with WorkerPool(judge, workers=4, **LIMITS) as pool:
+        assert pool.submit([]).result(timeout=1) == []
+        assert threading.active_count() == before
+
+
+def test_a_child_serves_many_batches_and_is_replaced_only_when_it_fails(pool):
+    first = value(pool, "pid")
+    assert value(pool, "pid") == first
+    value(pool, "segfault")
+    assert value(pool, "pid") != first
+
+
+def test_a_killed_child_or_supervisor_is_replaced(pool):
+    child = value(pool, "pid")
+    os.kill(child, signal.SIGKILL)
+    assert gone_soon(child)
+    assert value(pool, 1) == 1, "no job is blamed for it"
+    os.kill(value(pool, "parent"), signal.SIGKILL)
+    assert value(pool, 3) == 3, "its batch is repeated"
+
+
+def test_closing_leaves_no_process_and_cancels_what_is_left(judge):
+    pool = WorkerPool(judge, workers=1, cpu_seconds=60, memory_bytes=1 << 30)
+    processes = [value(pool, "pid"), value(pool, "parent")]
+    unfinished = [pool.submit(["spin"]), pool.submit([1])]
+    pool.close()
+    assert all(isinstance(future.exception(timeout=10), CancelledError) for future in unfinished)
+    assert not any(map(is_running, processes))
+    assert value(pool, 5) == 5, "the next jobs start new workers"
+    pool.close()
+    pool.close()
+
+
+def test_dropping_the_pool_ends_its_workers(judge):
+    pool = WorkerPool(judge, workers=1, **LIMITS)
+    processes = [value(pool, "pid"), value(pool, "parent")]
+    del pool
+    assert not any(map(is_running, processes))
+
+
+def test_it_works_from_a_thread_and_in_a_forked_process(judge):
+    with WorkerPool(judge, workers=1, **LIMITS) as pool:
+        seen = [value(pool, "parent")]
+        thread = threading.Thread(target=lambda: seen.append(value(pool, "parent")))
+        thread.start()
+        thread.join()
+        assert seen[0] == seen[1]
+        child = os.fork()
+        if child == 0:
+            own = value(pool, "parent")
+            pool.close()
+            os._exit(0 if own != seen[0] and not is_running(own) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert value(pool, "parent") == seen[0], "the fork's workers were its own"
+
+
+def run_script(judge, body):
+    prelude = "from pathlib import Path\nfrom tagrpo.rewards.workers import WorkerPool\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", f"{prelude}judge = Path({str(judge)!r})\n{textwrap.dedent(body)}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def gone_soon(pid):
+    deadline = time.monotonic() + 20
+    while is_running(pid) and time.monotonic() < deadline:
+        if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
+            return True  # dead, and not yet reaped by its supervisor or by init
+        time.sleep(0.02)
+    return not is_running(pid)
+
+
+def test_a_program_that_never_closes_its_pool_exits_cleanly(judge):
+    body = """
+        pool = WorkerPool(judge, 1, 60.0, 1 << 30)
+        print(pool.submit(["parent", "pid"]).result())
+        unfinished = pool.submit(["spin"])
+    """
+    process = run_script(judge, body)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert not any(is_running(outcome.value) for outcome in eval(output, {"Outcome": Outcome}))
+
+
+def test_workers_of_a_killed_program_end_by_themselves(judge):
+    body = """
+        pool = WorkerPool(judge, 1, 0.2, 1 << 30)
+        print(pool.submit(["parent", "pid"]).result(), flush=True)
+        pool.submit(["spin"]).result()
+        import time; time.sleep(60)
+    """
+    process = run_script(judge, body)
+    workers = [outcome.value for outcome in eval(process.stdout.readline(), {"Outcome": Outcome})]
+    process.kill()
+    process.communicate(timeout=60)
+    assert all(map(gone_soon, workers))
+
+
+def test_ctrl_c_interrupts_the_program_and_not_its_workers(judge):
+    body = """
+        import os, signal, threading
+        with WorkerPool(judge, 1, 0.5, 1 << 30) as pool:
+            first = pool.submit(["parent"]).result()[0].value
+            threading.Timer(0.1, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
+            try:
+                pool.submit(["spin"]).result()
+            except KeyboardInterrupt:
+                print("interrupted", pool.submit(["parent"]).result()[0].value == first)
+    """
+    process = run_script(judge, "import os\nos.setpgrp()\n" + textwrap.dedent(body))
+    output, _ = process.communicate(timeout=60)
+    assert output == "interrupted True\n"
+
+
+def test_workers_import_neither_the_main_program_nor_torch(tmp_path):
+    judge = tmp_path / "modules.py"
+    judge.write_text("import sys\ndef judge(job):\n    return job in sys.modules\n")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "print('main')\n"
+        "from pathlib import Path\n"
+        "from tagrpo.rewards.workers import WorkerPool\n"
+        f"with WorkerPool(Path({str(judge)!r}), 2, 1.0, 1 << 30) as pool:\n"
+        "    print(pool.submit(['torch', 'tagrpo', 'numpy']).result())\n"
+    )
+    output = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    assert output == f"main\n{[Outcome(False, None)] * 3}\n"
+
+
+def test_a_judge_that_does_not_load_is_an_error_and_no_wrong_answer(tmp_path, capfd):
+    judge = tmp_path / "broken.py"
+    judge.write_text("import there_is_no_such_module\n")
+    with WorkerPool(judge, workers=1, **LIMITS) as pool, pytest.raises(RuntimeError, match="ended twice"):
+        pool.submit([1]).result(timeout=60)
+    assert "there_is_no_such_module" in capfd.readouterr().err
+
+
+def test_bad_settings_are_errors(judge):
+    for settings in ({"workers": 0}, {"cpu_seconds": 0.0}, {"memory_bytes": -1}):
+        with pytest.raises(ValueError, match="positive limits"):
+            WorkerPool(judge, **{"workers": 1, **LIMITS, **settings})
+
+
+def test_combined_passes_on_the_first_exception():
+    parts = [Future(), Future()]
+    whole = combined(parts, sum)
+    parts[1].set_exception(OSError("second"))
+    assert not whole.done()
+    parts[0].set_result(1)
+    with pytest.raises(OSError, match="second"):
+        whole.result(timeout=1)
+    assert combined([], len).result(timeout=1) == 0

@@ -7,16 +7,18 @@ outside the package, of which it imports nothing.
 from __future__ import annotations
 
 import logging
+import re
 from cmath import isfinite
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import UnevaluatedExpr
 
 RELATIVE_TOLERANCE = 1e-5
 
+_SIGN = re.compile(r"\\?[$%]")
+_SCIENTIFIC = re.compile(r"\A\s*([+-]?[\d.]+)[eE]([+-]?\d+)\s*\Z")
 _LATEX = [LatexExtractionConfig(boxed_match_priority=0)]
 _WARM_UP = (
     r"-\frac{3}{4}",
@@ -39,12 +41,13 @@ _WARM_UP = (
 
 
 def judge(job: tuple[Sequence[str], str]) -> bool:
-    """Whether an answer equals any of its references: `(references, answer)`, LaTeX without dollars.
+    """Whether an answer equals any of its references: `(references, answer)`, in LaTeX.
 
-    Equality is math-verify's (simplification of the difference, sets, intervals, matrices, equations, units,
-    percentages). Two numbers must agree to `RELATIVE_TOLERANCE` besides: math-verify compares decimals to six
-    places, under which all small numbers are equal. Numbers that do not are never simplified, which is where
-    the time of a wrong answer would go.
+    Equality is math-verify's (simplification of the difference, sets, intervals, matrices, equations, units),
+    but: two numbers must agree to `RELATIVE_TOLERANCE` besides, since math-verify compares decimals to six
+    places, under which all small numbers are equal (numbers that do not agree are never simplified, which is
+    where the time of a wrong answer would go); `4.5e33` is a number, not a multiple of e; a percent sign is
+    decoration like a unit: 50 % equals 50, not 0.5.
     """
     references, answer = job
     return any(_equal(_parse(reference), _parse(answer)) for reference in references)
@@ -53,13 +56,13 @@ def judge(job: tuple[Sequence[str], str]) -> bool:
 @lru_cache(maxsize=1024)
 def _parse(latex: str) -> tuple[list[Any], complex | None]:
     """What math-verify makes of an answer, and its value where that is a finite number."""
+    latex = _SCIENTIFIC.sub(r"\1 \\times 10^{\2}", _SIGN.sub("", latex))
     parsed = parse(rf"\boxed{{{latex}}}", _LATEX, parsing_timeout=None)
     try:
-        # math-verify writes 15 % as 15 · UnevaluatedExpr(1/100) and lets it equal 15 as well as 0.15.
-        value = None if parsed[0].has(UnevaluatedExpr) else complex(parsed[0])
+        value = complex(parsed[0])
     except Exception:  # sets, equations, text, variables, nothing at all: whatever a model wrote
-        value = None
-    return parsed, value if value is not None and isfinite(value) else None
+        return parsed, None
+    return parsed, value if isfinite(value) else None
 
 
 def _equal(reference: tuple[list[Any], complex | None], answer: tuple[list[Any], complex | None]) -> bool:

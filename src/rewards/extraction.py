@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 
 Reference = str | Sequence[str]
 """One reference answer, or several of which any is correct."""
@@ -21,6 +22,8 @@ _BOX_OR_BRACE = re.compile(
 _ANSWER_IS = re.compile(r"\banswer\s*(?:is\b|:)[\s:*]*", re.IGNORECASE)
 _MATH_SPAN = re.compile(r"\$([^$]+)\$")
 _SENTENCE_END = re.compile(r"\.(?=\s|$)")
+
+_RATIONAL = re.compile(r"(-?)(?:(\d{1,99})(?:/(\d{1,99}))?|\\frac\{(-?\d{1,99})\}\{(\d{1,99})\})")
 
 _TEXT_COMMAND = re.compile(
     r"\\(?:text(?:bf|it|rm|normal)?|mbox|hbox|mathrm|mathbf|boxed|fbox)(?![A-Za-z])\s*\{([^{}]*)\}"
@@ -186,3 +189,20 @@ def normalize_answer(answer: str) -> str:
     for pattern, replacement in _REWRITES:
         answer = pattern.sub(replacement, answer).lstrip().rstrip(" .,")
     return canonical_number(answer) or answer
+
+
+def exact_value(answer: str) -> Fraction | None:
+    r"""The value of a normalised answer that is an integer or a fraction of integers, None for anything else.
+
+    Decimals are left out: whether `0.333333` is a third is for a comparison with a tolerance. So are numbers
+    of more than 99 digits.
+
+    >>> exact_value(r"-\frac{2}{4}"), exact_value("3/4"), exact_value("17"), exact_value("0.5")
+    (Fraction(-1, 2), Fraction(3, 4), Fraction(17, 1), None)
+    """
+    match = _RATIONAL.fullmatch(answer)
+    if match is None or not answer.isascii():
+        return None
+    sign, integer, divisor, numerator, denominator = match.groups()
+    below = int(divisor or denominator or 1)
+    return Fraction(int(integer or numerator) * (-1 if sign else 1), below) if below else None

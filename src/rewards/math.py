@@ -6,12 +6,13 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
+from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ..types import Score
-from .extraction import Reference, extract_answer, normalize_answer, references_of
+from .extraction import Reference, exact_value, extract_answer, normalize_answer, references_of
 from .workers import Outcome, WorkerPool, combined
 
 _JUDGE = Path(__file__).with_name("equivalence.py")
@@ -26,10 +27,11 @@ class MathReward:
     r"""Correct when the final answer equals a reference answer mathematically.
 
     The final answer is the last `\boxed{…}`, else what follows `####` or "answer is" (`extract_answer`).
-    Answers that are spelled alike (`normalize_answer`) are equal, two integers are compared digit by digit;
-    every other pair goes to math-verify in a pool of processes (`equivalence.judge`), once for each distinct
-    answer of a question, however many responses give it. An expression that hangs or explodes costs its own
-    limit and nothing else: its responses score 0 under the name of the failure, and `failures` counts them.
+    Answers that are spelled alike (`normalize_answer`) are equal; integers and fractions are compared by
+    value (`exact_value`); every other pair goes to math-verify in a pool of processes (`equivalence.judge`),
+    once for each distinct answer of a question, however many responses give it. An expression that hangs or
+    explodes costs its own limit and nothing else: its responses score 0 under the name of the failure, and
+    `failures` counts them.
 
     | failure | meaning |
     |---|---|
@@ -103,17 +105,18 @@ class MathReward:
         )
 
     def _without_workers(self, answer: str | None, references: tuple[str, ...]) -> Score | _Comparison:
-        """The score where spelling, digits or memory settle it, else the comparison that is left to do."""
+        """The score where spelling, value or an earlier verdict settle it, else the comparison to make."""
         if answer is None:
             return Score(False, None)
         if len(answer) > self._max_answer_length:
             return Score(False, None, "length")
         normal = normalize_answer(answer)
-        spellings = _normalized(references)
+        spellings, values = _normalized(references)
         if normal in spellings:
             return Score(True, normal)
-        if _is_integer(normal) and all(map(_is_integer, spellings)):
-            return Score(False, normal)
+        value = exact_value(normal)
+        if value is not None and None not in values:
+            return Score(value in values, normal)
         comparison = (references, normal)
         known = self._verdicts.get(comparison)
         return comparison if known is None else _score(normal, known)
@@ -151,10 +154,8 @@ def _score(answer: str, outcome: Outcome) -> Score:
     return Score(bool(outcome.value), answer, outcome.failure)
 
 
-def _is_integer(answer: str) -> bool:
-    return answer.removeprefix("-").isdecimal()
-
-
 @lru_cache(maxsize=4096)
-def _normalized(references: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(map(normalize_answer, references))
+def _normalized(references: tuple[str, ...]) -> tuple[frozenset[str], frozenset[Fraction | None]]:
+    """The references' spellings and exact values."""
+    spellings = frozenset(map(normalize_answer, references))
+    return spellings, frozenset(map(exact_value, spellings))

@@ -1,0 +1,257 @@
+import json
+import pickle
+import random
+from pathlib import Path
+
+import pytest
+
+from tagrpo.rewards import MathReward, Score
+from tagrpo.rewards.extraction import exact_value, extract_reference, normalize_answer, references_of
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the benchmark files are not here")
+
+EQUAL = [
+    (r"\frac{1}{2}", "0.5"),
+    ("1/2", r"\frac12"),
+    (r"50\%", "50"),
+    (r"\frac{35}{2}", r"17.5\%"),
+    (r"30^\circ", "30"),
+    ("30", r"30^\circ"),
+    (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt{3}}"),
+    ("(x+1)^2", "x^2+2x+1"),
+    ("x=5", "5"),
+    ("5", "x=5"),
+    ("1,2", "2,1"),
+    (r"\{1,2\}", "2, 1"),
+    (r"(-\infty,2)\cup(3,\infty)", r"(3,\infty) \cup (-\infty, 2)"),
+    (r"1 \le x < 3", "[1,3)"),
+    (r"x \in [-2,7]", "[-2,7]"),
+    ("5", r"5\text{ cm}"),
+    (r"5\text{ cm}", "5"),
+    (r"1.6 \times 10^{-19}", r"1.60 \times 10^{-19}"),
+    ("4.5e33", r"4.5 \times 10^{33}"),
+    (r"\text{Evelyn}", "evelyn"),
+    (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"\begin{bmatrix}1&2\\3&4\end{bmatrix}"),
+    ("y=2x+3", "y = 3+2x"),
+    ("2x+y=3", "4x+2y=6"),
+    (r"3\pm 2\sqrt2", r"3+2\sqrt2,3-2\sqrt2"),
+    (r"137 \frac{1}{2}", "137.5"),
+    ("10,080", "10080"),
+    ("0.333333", r"\frac13"),
+    ("2^{1009}", r"2\cdot 2^{1008}"),
+    ("$(1,1), (3,2)$", "(3,2),(1,1)"),
+    ("6-5i", "-5i+6"),
+    (r"\$18.90", "18.9"),
+    (r"11\sqrt{2}", r"\sqrt{242}"),
+    ("5!", "120"),
+    (r"\text{(B)}", "B"),
+    (r"\frac{x}{2} - \frac{1}{4} + ce^{-2x}", r"\frac{2x-1}{4}+ce^{-2x}"),
+    (("7", "8"), "8"),
+]
+DIFFERENT = [
+    (r"1.39 \times 10^{-10}", r"3.3 \times 10^{-10}"),
+    ("1.6e-19", "1.7e-19"),
+    ("0.0000672", "0.000067"),
+    ("0", "0.0000001"),
+    (r"\frac{1}{3}", "0.33"),
+    (r"\pi", "3.14"),
+    (r"50\%", "0.5"),
+    ("(1,2)", "(2,1)"),
+    ("(1,2)", "[1,2]"),
+    ("x+1", "x-1"),
+    ("x", "y"),
+    ("1,2", "1,2,3"),
+    ("5", "-5"),
+    (r"\frac{1}{2}", r"-\frac{1}{2}"),
+    (r"\sqrt2", r"\sqrt3"),
+    ("10^{10}", "10^{11}"),
+    (r"\text{odd}", "even"),
+    (r"\text{odd}", "d"),
+    ("12", "1,2"),
+    ("A", "B"),
+    ("2", "1 or 2"),
+    ("5", "5x"),
+    ("1000000", "1000001"),
+    (r"\emptyset", "0"),
+    ("6", r"\{6,7\}"),
+    ("x=2", "y=2"),
+    ("100000000000000000000", "100000000000000000000.5"),
+    (("7", "8"), "9"),
+]
+
+
+@pytest.fixture(scope="module")
+def reward():
+    with MathReward(workers=2) as reward:
+        yield reward
+
+
+def boxed(answer):
+    return rf"Therefore the answer is $\boxed{{{answer}}}$."
+
+
+def judged(reward, pairs):
+    return reward.judge_batch([boxed(answer) for _, answer in pairs], [reference for reference, _ in pairs])
+
+
+def test_equal_answers_are_correct_however_they_are_written(reward):
+    scores = judged(reward, EQUAL)
+    assert [pair for pair, score in zip(EQUAL, scores, strict=True) if not score.correct] == []
+
+
+def test_different_answers_are_wrong_and_no_failure(reward):
+    scores = judged(reward, DIFFERENT)
+    assert [
+        pair for pair, score in zip(DIFFERENT, scores, strict=True) if score.correct or score.failure
+    ] == []
+
+
+def test_a_response_without_an_answer_is_wrong(reward):
+    for response in ("", "I give up.", r"\boxed{}", r"\boxed{4"):
+        assert reward(response, "4") == Score(False, None)
+
+
+class CountingPool:
+    """Passes jobs on and remembers them."""
+
+    def __init__(self, pool):
+        self.pool, self.jobs = pool, []
+
+    def submit(self, jobs):
+        self.jobs += jobs
+        return self.pool.submit(jobs)
+
+    def close(self):
+        self.pool.close()
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    with MathReward(workers=1) as reward:
+        monkeypatch.setattr(reward, "_pool", CountingPool(reward._pool))
+        yield reward
+
+
+def test_each_distinct_answer_of_a_question_is_compared_once(counted):
+    answers = [r"\sqrt{8}", r"2\sqrt2", r"\sqrt{8} ", r"\sqrt 7", r"$\sqrt 7$"] * 8
+    questions = [r"\sqrt{2}+\sqrt{2}"] * 40 + ["7^{1/2}"] * 40
+    scores = counted.judge_batch([boxed(answer) for answer in answers * 2], questions)
+    assert [score.correct for score in scores[:5]] == [True, True, True, False, False]
+    assert [score.correct for score in scores[40:45]] == [False, False, False, True, True]
+    assert scores == scores[:5] * 8 + scores[40:45] * 8
+    assert len(counted._pool.jobs) == 6, "three answers of each of the two questions"
+
+
+def test_spelling_values_and_earlier_verdicts_need_no_worker(counted):
+    references = ["12", r"\frac{1}{2}", r"\text{odd}", ("3", r"\frac{6}{4}")]
+    answers = ["13", r"\frac{4}{8}", "odd", "1.5e0"]
+    counted.judge_batch([boxed(a) for a in answers[:3]], references[:3])
+    assert counted._pool.jobs == []
+    first = counted(boxed(answers[3]), references[3])
+    assert counted(boxed(answers[3]), references[3]) == first == Score(True, "1.5e0")
+    assert len(counted._pool.jobs) == 1
+
+
+def test_judging_does_not_wait(reward):
+    slow = reward.judge_async([boxed("(1+x)^{1000000}"), boxed("x+1")], [r"x+\frac12", "1+x"])
+    assert not slow.done()
+    assert [score.correct for score in slow.result(timeout=60)] == [False, True]
+
+
+def hostile(rng):
+    """A response that hangs, explodes, overflows or malforms whatever looks at it without a bound."""
+    n, d = rng.randint(2, 5), rng.choice([30, 90, 300, 2000])
+    return rng.choice(
+        [
+            boxed(f"{n}^{{{n}^{{10}}}}"),
+            boxed(rf"\frac{{1}}{{{n}+" * d + "x" + "}" * d),
+            boxed(f"(1+x)^{{{n}00000}}"),
+            boxed("{" * d + "1" + "}" * d),
+            boxed("(" * d + "1" + ")" * d),
+            boxed(rf"\sqrt{{{n}+" * 40 + "x" + "}" * 40),
+            boxed("9" * (400 * n)) + "}" * n,
+            boxed(f"{n}0000000!"),
+            r"\boxed{" * d,
+            "}" * d + r"\boxed{" + "x" * 200_000,
+            "\\" * (1000 * n) + boxed("\x00\x1b[31m\u202e\ud800"),
+            "answer is " * 20_000 + "#### " * 20_000,
+            boxed("\\" + rng.choice(["int", "sum", "lim", "begin{pmatrix}", "left(", "frac", "text{"])),
+            boxed("__import__('os').system('exit 1')") + "\n```python\nwhile True: pass\n```",
+            boxed("".join(chr(rng.randint(0, 0x2FFF)) for _ in range(60))),
+        ]
+    )
+
+
+def test_a_thousand_hostile_responses_neither_raise_nor_score():
+    """They end, which is the point: each distinct expression costs at most its own tenth of a CPU second."""
+    rng = random.Random(0)
+    responses = [hostile(rng) for _ in range(1000)]
+    with MathReward(workers=2, cpu_seconds=0.1) as reward:
+        scores = reward.judge_batch(responses, [r"\frac{x}{7}"] * 1000)
+        assert reward(boxed(r"\frac17 x"), r"\frac{x}{7}") == Score(True, r"\frac{1}{7}x")
+    assert not any(score.correct for score in scores)
+    assert sum(reward.failures.values()) == sum(score.failure is not None for score in scores)
+    assert reward.failures["timeout"] > 50
+    assert reward.failures["length"] > 50
+
+
+def test_a_long_answer_is_counted_and_not_looked_at():
+    with MathReward(workers=1, max_answer_length=10) as reward:
+        assert reward(boxed("1" * 11), "1" * 11) == Score(False, None, "length")
+        assert reward(boxed("1" * 10), "1" * 10) == Score(True, "1" * 10)
+    assert reward.failures == {"length": 1}
+
+
+def test_pickling_carries_the_settings_and_no_process(reward):
+    copy = pickle.loads(pickle.dumps(reward))
+    assert copy._settings == reward._settings
+    assert copy.failures == {}
+    with copy:
+        assert copy(boxed("x+1"), "1+x").correct
+
+
+def references(name):
+    with (DATA / f"{name}.jsonl").open() as lines:
+        rows = [json.loads(line) for line in lines]
+    if name in ("math_train", "gsm8k_train"):
+        found = [extract_reference(row.get("solution") or row["answer"]) for row in rows]
+        return [reference for reference in found if reference is not None]
+    return [tuple(a) if isinstance(a := row["answer"], list) else str(a) for row in rows]
+
+
+BENCHMARKS = {
+    "amc": 83,
+    "math500": 500,
+    "minerva": 272,
+    "olympiadbench": 675,
+    "gsm8k_train": 7473,
+    "math_train": 7498,
+}
+
+
+@needs_data
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_reference_answer_is_correct_against_itself(reward, name):
+    all_references = references(name)
+    assert len(all_references) == BENCHMARKS[name]
+    pairs = [(reference, answer) for reference in all_references for answer in references_of(reference)]
+    assert [pair for pair, score in zip(pairs, judged(reward, pairs), strict=True) if not score.correct] == []
+
+
+@needs_data
+@pytest.mark.parametrize("name", [n for n in BENCHMARKS if n != "math_train"])
+def test_hardly_any_answer_of_another_row_is_correct(reward, name):
+    """Under 0.5 % of random pairs that are neither spelled alike nor the same number."""
+    rng = random.Random(0)
+    all_references = references(name)
+    pairs = []
+    while len(pairs) < 80:
+        reference, (answer, *_) = rng.choice(all_references), references_of(rng.choice(all_references))
+        spellings = set(map(normalize_answer, references_of(reference)))
+        values = set(map(exact_value, spellings)) - {None}
+        if normalize_answer(answer) not in spellings and exact_value(normalize_answer(answer)) not in values:
+            pairs.append((reference, answer))
+    scores = judged(reward, pairs)
+    assert [pair for pair, score in zip(pairs, scores, strict=True) if score.correct] == []
+    assert [pair for pair, score in zip(pairs, scores, strict=True) if score.failure] == []

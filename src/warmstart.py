@@ -46,7 +46,7 @@ class WarmstartConfig:
     seed: int = 0
     chain_steps: int = 500
     """Steps on chains of arithmetic facts; the first part of the schedule."""
-    word_steps: int = 1400
+    word_steps: int = 1500
     """Steps on word problems."""
     extra_steps: int = 400
     """Steps of one extension, with a learning-rate schedule of its own, while the gate is not met."""
@@ -202,8 +202,11 @@ def solve_rate(
         max_new_tokens=MAX_NEW_TOKENS,
     )
     texts = tokenizer.batch_decode(outputs[:, inputs.input_ids.shape[1] :], skip_special_tokens=True)
-    answers = [text.rpartition(ANSWER_MARKER)[2].strip() for text in texts]
-    correct = [answer in groups[i // num_samples].answer for i, answer in enumerate(answers)]
+    finals = [text.rpartition(ANSWER_MARKER) for text in texts]
+    correct = [
+        bool(marker) and final.strip() in groups[i // num_samples].answer
+        for i, (_, marker, final) in enumerate(finals)
+    ]
     return torch.tensor(correct, dtype=torch.float32).view(len(groups), num_samples).mean(dim=1)
 
 

@@ -48,7 +48,7 @@ _BUYS, _SELLS = ("{he} buys {n}", "{he} finds {n}"), ("{he} sells {n}", "{he} lo
 # Clauses of several trained families, side by side.
 _MIXED_ADD = ("{he} buys {n}", "plus {n}", "{n} are given to {him}")
 _MIXED_SUBTRACT = ("{he} loses {n}", "minus {n}", "{n} are taken from {him}")
-_MIXED_DOUBLE = ("{he} doubles them", "twice", "they are doubled")
+_MIXED_DOUBLE = ("{he} doubles them", "twice")
 
 FAMILIES: Mapping[str, Family] = {
     "narrative": Family(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
@@ -36,6 +37,8 @@ def build(cfg: DictConfig) -> Run:
         ValueError: settings contradict each other; the message says what to change.
     """
     check(cfg)
+    if cfg.threads:
+        torch.set_num_threads(cfg.threads)
     seed_everything(cfg.seed, workers=True, verbose=False)
     callbacks = [instantiate(cfg.rollout), *(instantiate(c) for c in (cfg.callbacks or {}).values() if c)]
     loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]

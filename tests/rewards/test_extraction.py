@@ -39,6 +39,7 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
         (r"\boxed{\text{Evelyn}}", r"\text{Evelyn}"),
         (r"\boxed{\mbox{four}}", r"\mbox{four}"),
         (r"\boxed{x = \boxed{3}}", "3"),
+        (r"\boxed{x = \boxed{3}}, or, cut off, \boxed{4", "3"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
         (r"\boxed{a} then } and { and \boxed{b} }", "b"),
         (r"{ { \boxed{7}", "7"),

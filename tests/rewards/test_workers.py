@@ -17,6 +17,9 @@ from tagrpo.rewards.workers import Outcome, WorkerPool, combined
 JUDGE = """
     import ctypes, os, signal, time
 
+    signal.signal(signal.SIGPROF, signal.SIG_IGN)  # libraries do such things on import
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+
     def judge(job):
         if job == "spin":
             while True:

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning.pytorch import Trainer, seed_everything
 from omegaconf import DictConfig, OmegaConf
 
+from .datamodules.questions import QuestionDataModule
+from .modules.policy import PolicyModule
 from .starter import starter_path
 
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
@@ -24,8 +26,8 @@ OmegaConf.register_new_resolver("wandb_offline", lambda: "WANDB_API_KEY" not in 
 class Run:
     """The objects of one run."""
 
-    module: LightningModule
-    datamodule: LightningDataModule
+    module: PolicyModule
+    datamodule: QuestionDataModule
     trainer: Trainer
     directory: Path
 

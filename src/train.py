@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import hydra
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import Trainer
 from omegaconf import DictConfig
 
-from .config import Run, build, save_resolved
+from .config import build, save_resolved
+from .datamodules.questions import QuestionDataModule
+from .modules.policy import PolicyModule
 
 
 def train(
-    module: LightningModule,
-    datamodule: LightningDataModule,
+    module: PolicyModule,
+    datamodule: QuestionDataModule,
     trainer: Trainer,
     *,
     test: bool = True,
     resume: str | None = None,
     export: str | Path | None = None,
-) -> dict[str, Any]:
+) -> dict[str, float]:
     """Fit, export, test.
 
     Args:
         module: The policy and its update.
         datamodule: Questions.
-        trainer: With the rollout callback and the diagnostics.
+        trainer: With the rollout callback and the diagnostics. `max_steps=0` only tests.
         test: Evaluate on the test splits afterwards.
         resume: Checkpoint to go on from.
         export: Folder to write the trained policy to in Hugging Face format; None writes none.
@@ -34,11 +35,13 @@ def train(
     Returns:
         The last value of everything that was logged.
     """
-    trainer.fit(module, datamodule=datamodule, ckpt_path=resume, weights_only=True if resume else None)
-    metrics = dict(trainer.callback_metrics)
-    if export is not None:
-        module.export(export, datamodule.tokenizer)  # type: ignore[operator, attr-defined]
-    if test and not trainer.interrupted:
+    metrics = {}
+    if trainer.max_steps != 0:
+        trainer.fit(module, datamodule=datamodule, ckpt_path=resume, weights_only=True if resume else None)
+        metrics = dict(trainer.callback_metrics)
+        if export is not None:
+            module.export(export, datamodule.tokenizer)
+    if test:
         trainer.test(module, datamodule=datamodule, verbose=False)
         metrics |= trainer.callback_metrics
     return {name: float(value) for name, value in metrics.items()}
@@ -47,7 +50,7 @@ def train(
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="train", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
-    run: Run = build(cfg)
+    run = build(cfg)
     save_resolved(cfg, run.directory)
     export = run.directory / "model" if cfg.export else None
     train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)

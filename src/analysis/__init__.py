@@ -1,0 +1,1 @@
+"""From run directories to tables, statistics, plots and a report. Needs neither a GPU nor lightning."""

@@ -137,7 +137,8 @@ class PolicyModule(LightningModule):
         """Load the policy, and a frozen reference when the loss has a KL term; shard both under FSDP2."""
         if hasattr(self, "policy"):
             return
-        self.policy = self._build()
+        # Training mode switches gradient checkpointing on; dropout is off (see load_causal_lm).
+        self.policy = self._build().train()
         reference = self._build().eval().requires_grad_(False) if self.kl_coef else None
         # Kept out of the module tree: the reference is neither trained nor checkpointed.
         object.__setattr__(self, "reference", reference)

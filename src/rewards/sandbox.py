@@ -150,11 +150,16 @@ def _write(descriptor: int, message: Any) -> None:
         data = data[os.write(descriptor, data) :]
 
 
+def _exit_once(*_: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the end of the child
+    sys.exit(0)
+
+
 def main(judge_file: str, cpu_seconds: str, memory_bytes: str) -> None:
     """Load the judge and serve it."""
     reply_to = os.dup(1)
     os.dup2(2, 1)  # what a library prints must not reach the protocol
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, _exit_once)
     judge = runpy.run_path(judge_file)["judge"]
     gc.collect()
     gc.freeze()  # collections in a child would otherwise copy every page of this process

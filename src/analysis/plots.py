@@ -1,0 +1,115 @@
+"""The figures of a comparison. Okabe–Ito colours, and a line style and marker per method for print."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .runs import RunFiles
+from .statistics import Estimate
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+LINES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+POOLS = {"original": "original (G)", "neighbours": "rephrasings (N·G)", "pool": "pool ((N+1)·G)"}
+STYLE = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "savefig.dpi": 150,
+    "figure.constrained_layout.use": True,
+}
+SMOOTH = 6
+"""Iterations that a curve over training is averaged over."""
+
+
+def look(index: int) -> dict[str, str]:
+    """Colour, line style and marker of the method at `index`."""
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "linestyle": LINES[index % len(LINES)],
+        "marker": MARKERS[index % len(MARKERS)],
+    }
+
+
+def panels(count: int, width: float = 3.6, height: float = 3.0) -> tuple[Figure, list[Axes]]:
+    """A row of `count` panels in this module's style."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(width * count, height), layout="constrained")
+        axes = figure.subplots(1, count, squeeze=False)[0]
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(alpha=0.25)
+    return figure, list(axes)
+
+
+def pass_at_k_curves(curves: Mapping[str, Mapping[str, Mapping[int, Estimate]]]) -> Figure:
+    """Pass@k over k with 95 % bands; one panel per split. `curves`: split → method → k → estimate."""
+    figure, axes = panels(len(curves))
+    for ax, (split, methods) in zip(axes, curves.items(), strict=True):
+        for index, (method, points) in enumerate(methods.items()):
+            ks = sorted(points)
+            ax.plot(ks, [100 * points[k].value for k in ks], label=method, markersize=4, **look(index))
+            bounds = [[100 * points[k].low for k in ks], [100 * points[k].high for k in ks]]
+            ax.fill_between(ks, *bounds, color=look(index)["color"], alpha=0.12, linewidth=0)
+        ax.set_xscale("log", base=2)
+        ax.set_xticks(ks, [str(k) for k in ks])
+        ax.set(title=split, xlabel="k")
+    axes[0].set_ylabel("pass@k (%)")
+    axes[0].legend(loc="upper left", fontsize=8)
+    return figure
+
+
+def series_over_training(
+    runs: Mapping[str, Sequence[RunFiles]], columns: Mapping[str, str], label: str
+) -> Figure:
+    """Logged scalars over iterations, mean over seeds, smoothed; one panel per column. `columns`: name → title."""
+    figure, axes = panels(len(columns))
+    for ax, (column, title) in zip(axes, columns.items(), strict=True):
+        for index, (method, seeds) in enumerate(runs.items()):
+            series = [run.metrics[column] for run in seeds if column in run.metrics]
+            if series:
+                mean = pd.concat(series, axis=1).mean(axis=1).rolling(SMOOTH, min_periods=1).mean()
+                style = {**look(index), "marker": ""}
+                ax.plot(np.arange(1, len(mean) + 1), mean, label=method, **style)
+        ax.set(title=title, xlabel="iteration")
+    axes[0].set_ylabel(label)
+    axes[0].legend(fontsize=8)
+    return figure
+
+
+def diversity_densities(runs: Mapping[str, Sequence[RunFiles]], bins: int = 24) -> Figure:
+    """Density over questions of the mean pairwise embedding distance, first and second half of training (Fig. 4)."""
+    with_rows = {method: seeds for method, seeds in runs.items() if any(len(run.diversity) for run in seeds)}
+    figure, axes = panels(max(len(with_rows), 1))
+    for ax, (method, seeds) in zip(axes, with_rows.items(), strict=False):
+        rows = pd.concat([run.diversity for run in seeds])
+        middle = rows["iteration"].max() / 2
+        edges = np.linspace(0, max(rows["distance"].max(), 1e-6), bins)
+        for index, pool in enumerate(p for p in ("original", "neighbours") if p in set(rows["pool"])):
+            for half, alpha in (("first half", 0.45), ("second half", 1.0)):
+                early = rows["iteration"] < middle
+                chosen = rows[(rows["pool"] == pool) & (early if half == "first half" else ~early)]
+                ax.hist(
+                    chosen["distance"], edges, density=True, histtype="step", alpha=alpha, linewidth=1.6,
+                    color=COLOURS[index], linestyle="--" if half == "first half" else "-", label=f"{POOLS[pool]}, {half}",
+                )  # fmt: skip
+        ax.set(title=method, xlabel="mean pairwise distance")
+        ax.legend(fontsize=7)
+    axes[0].set_ylabel("density")
+    return figure
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write `figure` as PNG."""
+    figure.savefig(path, dpi=150)
+    return path

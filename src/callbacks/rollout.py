@@ -104,10 +104,12 @@ class RolloutCallback(Callback):
             path.write_text(json.dumps({**self.ledger, "iterations": self.iteration}, indent=2) + "\n")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Close the engine."""
+        """Close the engine and the verifier's workers; both start again when they are needed."""
         if self._engine is not None:
             self._engine.close()
         self._engine, self._synced_at = None, None
+        if hasattr(self.verifier, "close"):
+            self.verifier.close()
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run goes on counting from; the seed of a batch depends on its iteration alone."""

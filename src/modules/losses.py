@@ -44,7 +44,7 @@ def sequence_weights(
     if aggregation == "constant":
         assert max_length is not None
         return torch.full_like(inputs.old_logprobs, 1 / (max_length * inputs.num_responses))
-    return (1 / (inputs.lengths * inputs.num_responses)).to(inputs.old_logprobs.dtype)[inputs.response]
+    return (1 / (inputs.lengths.to(inputs.old_logprobs.dtype) * inputs.num_responses))[inputs.response]
 
 
 class PolicyLoss:

@@ -102,8 +102,6 @@ class VLLMEngine:
                 top_k=sampling.top_k,
                 max_tokens=sampling.max_new_tokens,
                 stop_token_ids=self.stop_ids,
-                # Samples of one request take consecutive seeds: requests must be further apart than that.
-                seed=(seed + p * 2**20) % 2**62,
                 logprobs=0,
                 detokenize=False,
             )
@@ -111,6 +109,8 @@ class VLLMEngine:
         ]
         inputs = [TokensPrompt(prompt_token_ids=prompts[p].tolist()) for p in wanted]
         with undisturbed_torch():
+            # One seed for the call: seeds per request are slower, and fail on CPUs when a prefill is cut.
+            torch.manual_seed(seed)
             outputs = self.llm.generate(inputs, params, use_tqdm=False)
         results: list[list[Completion]] = [[] for _ in prompts]
         for p, output in zip(wanted, outputs, strict=True):
@@ -159,9 +159,9 @@ def _retie_output_head(model: nn.Module) -> None:
 @contextmanager
 def undisturbed_torch() -> Iterator[None]:
     """vLLM replaces `torch.set_num_threads` by a no-op and draws from torch's random state: put both back."""
-    set_num_threads, state = torch.set_num_threads, torch.get_rng_state()
+    set_num_threads = torch.set_num_threads
     try:
-        yield
+        with torch.random.fork_rng():
+            yield
     finally:
         torch.set_num_threads = set_num_threads
-        torch.set_rng_state(state)

@@ -1,0 +1,78 @@
+"""Local files: what is read, and what is refused where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tagrpo.datamodules.sources.jsonl import JsonLinesSource
+
+DATA = Path(__file__).parents[3].parent / "shared" / "data"
+
+
+def write(path, *rows):
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
+    return path
+
+
+def test_rows_become_groups(tmp_path):
+    path = write(
+        tmp_path / "questions.jsonl",
+        {"id": "a", "question": "1 + 1 ?", "answer": 2.0, "rephrasings": ["what is 1 + 1 ?"], "level": 3},
+        "",
+        {"question": "x ?", "answer": ["1/2", "0.5"]},
+    )
+    first, second = JsonLinesSource(path).load()
+    assert first == ("a", "1 + 1 ?", ("what is 1 + 1 ?",), ("2",), {"level": 3})
+    assert second == ("questions-3", "x ?", (), ("1/2", "0.5"), {})
+
+
+def test_parquet_reads_like_json_lines(tmp_path):
+    rows = [{"id": "a", "problem": "1 + 1 ?", "answer": "2", "rephrasings": ["b", "c"]}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "q.parquet")
+    expected = JsonLinesSource(write(tmp_path / "q.jsonl", *rows), question="problem").load()
+    assert JsonLinesSource(tmp_path / "q.parquet", question="problem").load() == expected
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ('{"question": ', r"row 2: expected a JSON object"),
+        ("[1]", r"row 2: expected a JSON object, but got list"),
+        ({"problem": "x", "answer": "1"}, r"row 2: expected a question in `question`, but the fields are problem, answer"),
+        ({"question": "x", "answer": "  "}, r"row 2: expected an answer .* on_missing_answer=skip"),
+        ({"question": "x"}, r"row 2: expected an answer"),
+        ({"id": "ok", "question": "x", "answer": "1"}, r"row 2: expected a new id, but 'ok'"),
+        ({"question": "x", "answer": "1", "rephrasings": "y"}, r"row 2: expected a list of texts"),
+    ],
+)
+def test_a_broken_row_is_named(tmp_path, bad, message):
+    path = write(tmp_path / "q.jsonl", {"id": "ok", "question": "x", "answer": "1"}, bad)
+    with pytest.raises(ValueError, match=message) as error:
+        JsonLinesSource(path).load()
+    assert str(path) in str(error.value)
+
+
+def test_questions_without_an_answer_can_be_skipped_and_are_named(tmp_path, caplog):
+    path = write(tmp_path / "q.jsonl", {"id": "ok", "question": "x", "answer": "1"}, {"id": "no", "question": "y", "answer": ""})
+    assert [group.id for group in JsonLinesSource(path, on_missing_answer="skip").load()] == ["ok"]
+    assert "skipped 1 questions without an answer: ['no']" in caplog.text
+
+
+def test_a_missing_file_and_an_unknown_kind_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="Expected a file of questions"):
+        JsonLinesSource(tmp_path / "none.jsonl")
+    with pytest.raises(ValueError, match=r"\.jsonl or \.parquet"):
+        JsonLinesSource(write(tmp_path / "q.csv", "a"))
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="needs the benchmark files beside the project")
+@pytest.mark.parametrize(("name", "rows"), [("amc", 83), ("math500", 500), ("minerva", 272), ("olympiadbench", 675)])
+def test_benchmarks_load_whole(name, rows):
+    groups = JsonLinesSource(DATA / f"{name}.jsonl", question="problem").load()
+    assert len(groups) == rows
+    assert all(group.answer and group.question for group in groups)

@@ -1,0 +1,163 @@
+"""The data module on real sources, and its loader in the middle of an epoch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tagrpo.datamodules.loader import QuestionLoader
+from tagrpo.datamodules.questions import QuestionDataModule
+from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
+from tagrpo.datamodules.templates import PlainTemplate
+from tagrpo.starter import starter_path
+from tagrpo.types import QuestionBatch, QuestionGroup
+
+
+class Fixed:
+    """A source of given questions."""
+
+    def __init__(self, *groups):
+        self.groups = groups
+
+    def load(self):
+        return list(self.groups)
+
+
+def make_datamodule(**options):
+    options = {
+        "train": ArithmeticSource(size=16, num_rephrasings=3),
+        "evaluation": {"test_id": ArithmeticSource(split="test_id", size=5)},
+        "tokenizer": str(starter_path()),
+        "template": PlainTemplate("{question} <sep>"),
+        "batch_size": 4,
+        "num_rephrasings": 2,
+        "samples_per_prompt": 3,
+        "max_prompt_tokens": 128,
+        **options,
+    }
+    return QuestionDataModule(**options)
+
+
+def loader_of(count=10, batch_size=3, **options):
+    groups = [QuestionGroup(str(i), f"q{i}", (), ("1",)) for i in range(count)]
+    options = {"shuffle": True, "drop_last": True, "seed": 1, **options}
+    return QuestionLoader(groups, lambda g, epoch: QuestionBatch(groups=list(g), prompts=[]), batch_size, **options)
+
+
+def ids(batches):
+    return [[group.id for group in batch.groups] for batch in batches]
+
+
+def test_prompts_render_the_question_and_anchor_its_rephrasings():
+    datamodule = make_datamodule()
+    datamodule.setup("fit")
+    batch = next(iter(datamodule.train_dataloader()))
+    assert len(batch.groups) == 4
+    assert [p.variant for p in batch.prompts] == [0, 1, 2] * 4
+    for prompt in batch.prompts:
+        group = batch.groups[prompt.question]
+        question = (group.question, *group.rephrasings)[prompt.variant]
+        assert prompt.text == f"{question} <sep>"
+        assert datamodule.tokenizer.decode(prompt.token_ids) == prompt.text
+        assert datamodule.tokenizer.decode(prompt.anchor_ids) == f"{group.question} <sep>"
+        assert prompt.num_samples == 3
+
+
+def test_evaluation_asks_the_original_alone_and_covers_every_question():
+    datamodule = make_datamodule(evaluation_batch_size=2, evaluation_samples=7)
+    datamodule.setup("test")
+    (loader,) = datamodule.test_dataloader()
+    batches = list(loader)
+    assert [len(batch.groups) for batch in batches] == [2, 2, 1]
+    assert {batch.split for batch in batches} == {"test_id"}
+    assert {(p.variant, p.num_samples) for batch in batches for p in batch.prompts} == {(0, 7)}
+
+
+def test_prompts_over_the_limit_are_left_out_and_counted():
+    short, long = "compute 1 + 2 = ?", "compute 1" + " , + 2" * 20 + " = ?"
+    source = Fixed(
+        QuestionGroup("kept", short, (long, short), ("3",)), QuestionGroup("too long", long, (short,), ("3",))
+    )
+    datamodule = make_datamodule(train=source, evaluation={}, batch_size=1, max_prompt_tokens=20)
+    with pytest.warns(UserWarning, match="left out 1 questions and 1 rephrasings"):
+        datamodule.setup("fit")
+    report = datamodule.report["train"]
+    assert report["excluded_too_long"] == ["too long"]
+    assert (report["read"], report["kept"], report["rephrasings_too_long"]) == (2, 1, 1)
+    assert report["rephrasings"] == {1: 1}
+
+
+def test_a_split_without_questions_is_refused():
+    datamodule = make_datamodule(train=Fixed(QuestionGroup("a", "compute 1 + 2 = ?", (), ("3",))), max_prompt_tokens=2)
+    with pytest.raises(ValueError, match="max_prompt_tokens=2"):
+        datamodule.setup("fit")
+
+
+def test_questions_may_have_different_numbers_of_rephrasings():
+    q = "compute 1 + 2 = ?"
+    source = Fixed(QuestionGroup("a", q, (), ("3",)), QuestionGroup("b", q, (q, q, q), ("3",)))
+    datamodule = make_datamodule(train=source, batch_size=2)
+    datamodule.setup("fit")
+    batch = next(iter(datamodule.train_dataloader()))
+    assert sorted(sum(p.question == row for p in batch.prompts) for row in (0, 1)) == [1, 3]
+
+
+def test_every_epoch_has_its_own_order_and_every_question_once():
+    loader = loader_of(9)
+    first, second = ids(loader), ids(loader)
+    assert sorted(sum(first, [])) == sorted(sum(second, [])) == sorted(str(i) for i in range(9))
+    assert first != second
+    assert ids(loader_of(9)) == first, "the order follows from the seed"
+
+
+def test_resuming_in_the_middle_of_an_epoch_goes_on_with_the_next_batch():
+    straight = loader_of()
+    expected = ids(straight) + ids(straight)
+    stopped = loader_of()
+    seen = []
+    for batch in stopped:
+        seen += ids([batch])
+        if len(seen) == 2:
+            break
+    resumed = loader_of()
+    resumed.load_state_dict(stopped.state_dict())
+    assert seen + ids(resumed) + ids(resumed) == expected
+
+
+def test_a_state_of_other_questions_is_refused():
+    with pytest.raises(ValueError, match="Expected to resume on 10 questions"):
+        loader_of(11).load_state_dict(loader_of(10).state_dict())
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_share_each_batch_without_splitting_a_question(world_size):
+    whole = ids(loader_of(16, 4))
+    parts = [ids(loader_of(16, 4, rank=rank, world_size=world_size)) for rank in range(world_size)]
+    assert [sum(batches, []) for batches in zip(*parts, strict=True)] == whole
+
+
+def test_uneven_evaluation_batches_reach_every_question_once():
+    options = {"shuffle": False, "drop_last": False, "world_size": 3}
+    parts = [ids(loader_of(7, 4, rank=rank, **options)) for rank in range(3)]
+    assert {len(part) for part in parts} == {2}
+    assert sorted(id for part in parts for batch in part for id in batch) == [str(i) for i in range(7)]
+
+
+def test_batches_that_cannot_be_shared_out_are_refused():
+    with pytest.raises(ValueError, match="multiple of the 2 ranks"):
+        loader_of(10, 3, world_size=2)
+    with pytest.raises(ValueError, match="at least data.batch_size=20"):
+        loader_of(10, 20)
+
+
+def test_numbers_out_of_range_are_refused():
+    for name in ("batch_size", "samples_per_prompt", "evaluation_samples"):
+        with pytest.raises(ValueError, match=rf"data\.{name}"):
+            make_datamodule(**{name: 0})
+
+
+def test_tokens_are_long_tensors():
+    datamodule = make_datamodule()
+    datamodule.setup("fit")
+    batch = next(iter(datamodule.train_dataloader()))
+    assert {p.token_ids.dtype for p in batch.prompts} == {torch.long}

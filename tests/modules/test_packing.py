@@ -1,0 +1,70 @@
+"""Plans lose nothing and keep the budget; packed batches say where everything is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tagrpo.modules.packing import pack, plan_micro_batches
+
+
+def cost(rows, prompt_lengths, prompt, lengths):
+    shared = {int(prompt[row]) for row in rows}
+    return sum(int(prompt_lengths[p]) for p in shared) + sum(int(lengths[row]) for row in rows)
+
+
+@given(
+    prompt_lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
+    responses=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 30)), max_size=25),
+    budget=st.integers(1, 120),
+)
+@settings(deadline=None, max_examples=150)
+def test_every_response_is_planned_once_and_within_the_budget(prompt_lengths, responses, budget):
+    prompt = torch.tensor([p % len(prompt_lengths) for p, _ in responses], dtype=torch.long)
+    lengths = torch.tensor([length for _, length in responses], dtype=torch.long)
+    plan = plan_micro_batches(torch.tensor(prompt_lengths), prompt, lengths, budget)
+    assert sorted(row for part in plan for row in part.tolist()) == list(range(len(responses)))
+    for part in plan:
+        rows = part.tolist()
+        assert rows == sorted(rows)
+        assert cost(rows, prompt_lengths, prompt, lengths) <= budget or len(rows) == 1
+
+
+def test_responses_of_a_prompt_stay_together_where_they_fit():
+    plan = plan_micro_batches(torch.tensor([10, 10]), torch.tensor([0, 1, 0, 1]), torch.tensor([5, 5, 5, 5]), 20)
+    assert [part.tolist() for part in plan] == [[0, 2], [1, 3]]
+
+
+def test_a_shared_prompt_stands_once_and_a_repeated_one_before_each_response():
+    prompts, prompt = [torch.tensor([7, 8, 9])], torch.tensor([0, 0])
+    responses = [torch.tensor([1, 2]), torch.tensor([3])]
+    shared = pack(prompts, prompt, responses, torch.arange(2))
+    assert shared.input_ids.tolist() == [[7, 8, 9, 1, 2, 3]]
+    assert shared.position_ids.tolist() == [[0, 1, 2, 3, 4, 3]]
+    assert shared.predictors.tolist() == [2, 3, 2]
+    assert shared.targets.tolist() == [1, 2, 3]
+    repeated = pack(prompts, prompt, responses, torch.arange(2), share_prefix=False)
+    assert repeated.input_ids.tolist() == [[7, 8, 9, 1, 2, 7, 8, 9, 3]]
+    assert repeated.predictors.tolist() == [2, 3, 7]
+
+
+def test_every_token_is_the_query_of_one_slot():
+    generator = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(9, (n,), generator=generator) for n in (4, 9, 1)]
+    responses = [torch.randint(9, (n,), generator=generator) for n in (1, 20, 3, 8, 2, 5)]
+    batch = pack(prompts, torch.tensor([0, 1, 2, 1, 0, 1]), responses, torch.arange(6))
+    queries = torch.cat([block.queries.flatten() for block in batch.blocks])
+    assert queries[batch.slots].tolist() == list(range(batch.input_ids.shape[1]))
+    assert len(set(batch.slots.tolist())) == len(batch.slots)
+
+
+def test_nothing_to_pack_and_empty_sequences_are_refused():
+    one = torch.ones(1, dtype=torch.long)
+    with pytest.raises(ValueError, match="at least one response"):
+        pack([one], torch.tensor([0]), [one], torch.tensor([], dtype=torch.long))
+    with pytest.raises(ValueError, match="response 0"):
+        pack([one], torch.tensor([0]), [one[:0]], torch.tensor([0]))
+    with pytest.raises(ValueError, match="response 0"):
+        pack([one[:0]], torch.tensor([0]), [one], torch.tensor([0]))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import hydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -52,8 +52,8 @@ class Cell:
         record = self.directory / "command.txt"
         if record.exists() and record.read_text().strip() != self.line:
             raise ValueError(
-                f"Expected {self.directory} to hold the run `{self.line}`, but it holds `{record.read_text().strip()}`. "
-                "Choose another `root`, or delete that directory."
+                f"Expected {self.directory} to hold the run `{self.line}`, but it holds `{record.read_text().strip()}`."
+                " Choose another `root`, or delete that directory."
             )
         if (self.directory / "test.json").exists() and record.exists():
             self.state = "done"
@@ -65,7 +65,11 @@ class Cell:
         with (self.directory / "log.txt").open("wb") as log:
             # In a process group of its own, so that its own children end with it.
             self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+                self.command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         self.started, self.state = time.monotonic(), "running"
 
@@ -170,20 +174,22 @@ def compare(
     console = Console()
     run_cells(cells_of(root, methods, seeds, overrides), workers or os.cpu_count() or 1, console)
     page = write_report(root, order=list(methods))
-    console.print(f"\nReport: [bold]{page}[/bold]\n        {root / 'report.md'}\n        {root / 'results.json'}", soft_wrap=True)
+    console.print(
+        f"\nReport: [bold]{page}[/bold]\n        {root / 'report.md'}\n        {root / 'results.json'}",
+        soft_wrap=True,
+    )
     return page
 
 
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="compare", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
-    methods = OmegaConf.to_container(cfg.methods)
-    assert isinstance(methods, dict)
+    methods = {str(name): list(overrides) for name, overrides in cfg.methods.items()}
     root = Path(cfg.root).absolute()
     if cfg.report_only:
         print(write_report(root, order=list(methods)))
     else:
-        compare(root, methods, list(cfg.seeds), list(cfg.overrides), cfg.workers)  # type: ignore[arg-type]
+        compare(root, methods, list(cfg.seeds), list(cfg.overrides), cfg.workers)
 
 
 if __name__ == "__main__":

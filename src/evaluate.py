@@ -27,7 +27,13 @@ def evaluate(
     Returns:
         Everything that was logged: `pass@k/<split>/<k>` and more.
     """
-    trainer.test(module, datamodule=datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True if checkpoint else None)
+    trainer.test(
+        module,
+        datamodule=datamodule,
+        ckpt_path=checkpoint,
+        verbose=False,
+        weights_only=True if checkpoint else None,
+    )
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 

@@ -166,9 +166,7 @@ def fit(
     for batch in schedule:
         # Padding lies behind what is learned, where causal attention can't see it: no mask is needed.
         ids = pad_sequence([sequence.token_ids for sequence in batch], batch_first=True)
-        labels = pad_sequence(
-            [sequence.labels for sequence in batch], batch_first=True, padding_value=IGNORED
-        )
+        labels = pad_sequence([sequence.labels for sequence in batch], batch_first=True, padding_value=IGNORED)
         loss = model(input_ids=ids, labels=labels, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -204,8 +202,7 @@ def solve_rate(
     texts = tokenizer.batch_decode(outputs[:, inputs.input_ids.shape[1] :], skip_special_tokens=True)
     finals = [text.rpartition(ANSWER_MARKER) for text in texts]
     correct = [
-        bool(marker) and final.strip() in groups[i // num_samples].answer
-        for i, (_, marker, final) in enumerate(finals)
+        bool(marker) and final.strip() in groups[i // num_samples].answer for i, (_, marker, final) in enumerate(finals)
     ]
     return torch.tensor(correct, dtype=torch.float32).view(len(groups), num_samples).mean(dim=1)
 

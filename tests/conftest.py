@@ -100,7 +100,11 @@ def vllm_engine(tiny_policy: Path) -> Iterator[object]:
     from tagrpo.rollouts import VLLMEngine
 
     engine = VLLMEngine(
-        str(tiny_policy), dtype="float32", max_model_len=128, kv_cache_memory_bytes=32 << 20, enforce_eager=True
+        str(tiny_policy),
+        dtype="float32",
+        max_model_len=128,
+        kv_cache_memory_bytes=32 << 20,
+        enforce_eager=True,
     )
     yield engine
     engine.close()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -19,22 +19,12 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 POOLS = {"original": "original (G)", "neighbours": "rephrasings (N·G)", "pool": "pool ((N+1)·G)"}
-STYLE = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-    "savefig.dpi": 150,
-    "figure.constrained_layout.use": True,
-}
-Styles = Mapping[str, Mapping[str, str]]
+Styles = Mapping[str, dict[str, Any]]
 SMOOTH = 6
 """Iterations that a curve over training is averaged over."""
 
 
-def looks(methods: Iterable[str]) -> dict[str, dict[str, str]]:
+def looks(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Method → colour, line style and marker, the same in every figure of a report."""
     return {
         method: {
@@ -48,9 +38,8 @@ def looks(methods: Iterable[str]) -> dict[str, dict[str, str]]:
 
 def panels(count: int, width: float = 3.6, height: float = 3.0) -> tuple[Figure, list[Axes]]:
     """A row of `count` panels in this module's style."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(width * count, height), layout="constrained")
-        axes = figure.subplots(1, count, squeeze=False)[0]
+    figure = Figure(figsize=(width * count, height), layout="constrained")
+    axes = figure.subplots(1, count, squeeze=False)[0]
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(alpha=0.25)
@@ -64,8 +53,8 @@ def pass_at_k_curves(curves: Mapping[str, Mapping[str, Mapping[int, Estimate]]],
         for method, points in methods.items():
             ks = sorted(points)
             ax.plot(ks, [100 * points[k].value for k in ks], label=method, markersize=4, **styles[method])
-            bounds = [[100 * points[k].low for k in ks], [100 * points[k].high for k in ks]]
-            ax.fill_between(ks, *bounds, color=styles[method]["color"], alpha=0.12, linewidth=0)
+            low, high = [100 * points[k].low for k in ks], [100 * points[k].high for k in ks]
+            ax.fill_between(ks, low, high, color=styles[method]["color"], alpha=0.12, linewidth=0)
         ax.set_xscale("log", base=2)
         ax.set_xticks(ks, [str(k) for k in ks])
         ax.set(title=split, xlabel="k")
@@ -105,8 +94,8 @@ def diversity_densities(runs: Mapping[str, Sequence[RunFiles]]) -> Figure:
                 distances = rows.loc[chosen & (rows["pool"] == pool), "distance"]
                 if distances.nunique() > 1:
                     grid = np.linspace(0, 0.8, 200)
-                    line = {"color": COLOURS[index], "linestyle": ":" if half == "first half" else "-"}
-                    ax.plot(grid, gaussian_kde(distances)(grid), label=f"{POOLS[pool]}, {half}", **line)
+                    line, label = ":" if half == "first half" else "-", f"{POOLS[pool]}, {half}"
+                    ax.plot(grid, gaussian_kde(distances)(grid), color=COLOURS[index], linestyle=line, label=label)
         ax.set(title=method, xlabel="mean pairwise distance")
         ax.legend(fontsize=7)
     axes[0].set_ylabel("density over questions")

@@ -72,9 +72,7 @@ def pass_at_k_estimates(
 ) -> dict[str, dict[str, dict[int, Estimate]]]:
     """Split → method → k → mean with its interval over questions and seeds."""
     return {
-        split: {
-            method: {k: estimate(pass_at_k_table(seeds, split, k)) for k in ks} for method, seeds in runs.items()
-        }
+        split: {method: {k: estimate(pass_at_k_table(seeds, split, k)) for k in ks} for method, seeds in runs.items()}
         for split, ks in splits_and_ks(runs).items()
     }
 
@@ -112,7 +110,7 @@ def results_of(
 def cell_results(run: RunFiles) -> dict[str, Any]:
     """One method and seed: every pass@k with its n and interval, the zero-gradient series, budgets, seconds."""
     metrics = run.metrics
-    series = {c: metrics[c].tolist() for c in metrics if c.startswith(("zero_gradient/", "uniform_reward/"))}
+    series = {c: metrics[c].tolist() for c in map(str, metrics) if c.startswith(("zero_gradient/", "uniform_reward/"))}
     return {
         "method": run.method,
         "seed": run.seed,
@@ -142,12 +140,18 @@ def draw(
     learning = {method: runs[method] for method in trained}
     styles = plots.looks(runs)
     made = {
-        "pass_at_k.png": (plots.pass_at_k_curves(curves, styles), "Pass@k with 95 % bands over questions and seeds."),
+        "pass_at_k.png": (
+            plots.pass_at_k_curves(curves, styles),
+            "Pass@k with 95 % bands over questions and seeds.",
+        ),
         "zero_gradient.png": (
             plots.series_over_training(learning, SERIES, "% of questions", styles),
-            f"Questions without gradient, mean over seeds and {plots.SMOOTH} iterations. Left: all advantages are zero.",
+            f"Questions without gradient, mean over seeds and {plots.SMOOTH} iterations. Left: advantages all zero.",
         ),
-        "learning.png": (plots.series_over_training(learning, LEARNING, "", styles), "Training, averaged in the same way."),
+        "learning.png": (
+            plots.series_over_training(learning, LEARNING, "", styles),
+            "Training, averaged in the same way.",
+        ),
         "diversity.png": (
             plots.diversity_densities(learning),
             "Mean pairwise embedding distance of responses, density over sampled questions.",
@@ -166,7 +170,16 @@ def markdown(
 ) -> str:
     """The report."""
     num_seeds = min(len(seeds) for seeds in runs.values())
-    parts = ["# Comparison", "", *_pass_table(runs, curves), "", *_budget_table(runs), "", "## What differs beyond noise", ""]
+    parts = [
+        "# Comparison",
+        "",
+        *_pass_table(runs, curves),
+        "",
+        *_budget_table(runs),
+        "",
+        "## What differs beyond noise",
+        "",
+    ]
     parts += _statements(comparisons, num_seeds)
     parts += ["", "## Figures", ""]
     for name, caption in figures.items():
@@ -177,7 +190,9 @@ def markdown(
 
 
 def _pass_table(runs: Mapping[str, Sequence[RunFiles]], curves: Any) -> list[str]:
-    columns = [(split, k) for split, methods in curves.items() for k in HEADLINE_KS if k in next(iter(methods.values()))]
+    columns = [
+        (split, k) for split, methods in curves.items() for k in HEADLINE_KS if k in next(iter(methods.values()))
+    ]
     lines = ["| method | " + " | ".join(f"{split} pass@{k}" for split, k in columns) + " |"]
     lines.append("|---" * (len(columns) + 1) + "|")
     for method in runs:
@@ -194,20 +209,29 @@ def _budget_table(runs: Mapping[str, Sequence[RunFiles]]) -> list[str]:
         cells = [cell_results(run) for run in seeds]
         series = [cell["series"].get("zero_gradient/percentage", []) for cell in cells]
         zero = f"{np.mean([np.mean(s) for s in series]):.1f}" if all(series) else "–"
-        budget = [f"{np.mean([cell['budget'][name] for cell in cells]):,.0f}" for name in ("rollouts", "tokens", "updates")]
+        budget = [
+            f"{np.mean([cell['budget'][name] for cell in cells]):,.0f}" for name in ("rollouts", "tokens", "updates")
+        ]
         seconds = np.mean([cell["seconds"] for cell in cells])
         lines.append(f"| {method} | {len(seeds)} | {zero} | {' | '.join(budget)} | {seconds:.0f} |")
     note = "Means per seed. Seconds are of training alone, on cores that other cells may have shared."
-    return [*lines, "", f"{note} Questions per step and optimizer steps are matched; rollouts and tokens are as shown."]
+    return [
+        *lines,
+        "",
+        f"{note} Questions per step and optimizer steps are matched; rollouts and tokens are as shown.",
+    ]
 
 
 def _statements(comparisons: Sequence[Comparison], num_seeds: int) -> list[str]:
     lines = [
-        f"Paired differences over the same questions{' and over seeds' if num_seeds > 1 else ''}; a difference counts when "
-        f"its 95 % interval excludes zero and its p-value, corrected after Holm for {len(comparisons)} comparisons, is below 5 %."
+        f"Paired differences over the same questions{' and over seeds' if num_seeds > 1 else ''}; a difference counts "
+        "when its 95 % interval excludes zero and its p-value, after Holm's correction for "
+        f"{len(comparisons)} comparisons, is below 5 %."
     ]
     if num_seeds == 1:
-        lines.append("With one seed the noise between seeds is not measured: a difference may not repeat with another seed.")
+        lines.append(
+            "With one seed the noise between seeds is not measured: a difference may not repeat with another seed."
+        )
     decided = [c for c in comparisons if c.verdict != "undecided"]
     lines += ["", *(_statement(c) for c in decided)] if decided else ["", "- Nothing differs beyond noise."]
     if len(decided) < len(comparisons):
@@ -216,7 +240,8 @@ def _statements(comparisons: Sequence[Comparison], num_seeds: int) -> list[str]:
 
 
 def _statement(c: Comparison) -> str:
-    return f"- {c.split}, pass@{c.k}: **{c.method}** is {c.verdict} than {c.baseline} by {c.difference} points (p = {c.p_value:.3f})."
+    gap = f"{c.verdict} than {c.baseline} by {c.difference} points (p = {c.p_value:.3f})"
+    return f"- {c.split}, pass@{c.k}: **{c.method}** is {gap}."
 
 
 def _commands(runs: Mapping[str, Sequence[RunFiles]]) -> list[str]:

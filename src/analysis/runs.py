@@ -33,7 +33,9 @@ class RunFiles:
         try:
             frame = pd.read_csv(path)
         except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-            raise ValueError(f"Expected a table in {path}, but it can't be read: {error}. Run the cell again.") from error
+            raise ValueError(
+                f"Expected a table in {path}, but it can't be read: {error}. Run the cell again."
+            ) from error
         if "rollout/reward" not in frame:
             return frame.iloc[:0]
         return frame.dropna(subset=["rollout/reward"]).reset_index(drop=True)

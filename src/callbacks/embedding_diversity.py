@@ -130,6 +130,8 @@ def sentence_encoder(
     torch.set_rng_state(rng)
 
     def encode(texts: list[str]) -> Tensor:
-        return network.encode(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False).float().cpu()
+        return (
+            network.encode(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False).float().cpu()
+        )
 
     return encode

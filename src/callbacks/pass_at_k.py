@@ -38,7 +38,13 @@ class PassAtKEvaluator(Callback):
         self._questions = {}
 
     def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Count a batch."""
         self._count(batch)
@@ -53,7 +59,13 @@ class PassAtKEvaluator(Callback):
         self._questions = {}
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Count a batch."""
         self._count(batch)
@@ -88,7 +100,10 @@ class PassAtKEvaluator(Callback):
         report = {name: summarise(questions, self.ks) for name, questions in splits.items()}
         for name, summary in report.items():
             metrics = {f"pass@k/{name}/{k}": interval["value"] for k, interval in summary["pass_at_k"].items()}
-            metrics |= {f"majority/{name}": summary["majority"], f"wrong_answers/{name}": summary["wrong_answers"]}
+            metrics |= {
+                f"majority/{name}": summary["majority"],
+                f"wrong_answers/{name}": summary["wrong_answers"],
+            }
             pl_module.log_dict(metrics, rank_zero_only=True)
         if trainer.is_global_zero:
             path = Path(trainer.default_root_dir) / f"{stage}.json"

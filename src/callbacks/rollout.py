@@ -84,14 +84,24 @@ class RolloutCallback(Callback):
         self.ledger["updates"] = trainer.global_step
 
     def on_validation_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Roll the validation batch out."""
         position = ("validate", dataloader_idx, batch_idx)
         batch.rollouts = self.roll_out(trainer, pl_module, batch, self.evaluation_sampling, position)
 
     def on_test_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         """Roll the test batch out."""
         position = ("test", dataloader_idx, batch_idx)
@@ -164,7 +174,11 @@ class RolloutCallback(Callback):
         return hash((self.seed, STAGES.index(stage), first, second, rank())) % 2**60
 
     def _scored(
-        self, batch: QuestionBatch, sampled: list[list[Completion]], tokenizer: Any, seconds: Mapping[str, float]
+        self,
+        batch: QuestionBatch,
+        sampled: list[list[Completion]],
+        tokenizer: Any,
+        seconds: Mapping[str, float],
     ) -> Rollouts:
         completions = list(chain.from_iterable(sampled))
         prompt = torch.repeat_interleave(torch.tensor([len(samples) for samples in sampled], dtype=torch.long))

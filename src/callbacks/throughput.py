@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class ThroughputMonitor(Callback):
-    """Logs wall seconds per phase on rank 0: `seconds/{sync,generate,score,update,other,iteration}` and tokens per second.
+    """Logs `seconds/{sync,generate,score,update,other,iteration}` of rank 0, and tokens per second.
 
     An iteration lasts from the start of a batch's hooks to the start of the next one's; `other` is what the named
     phases leave of it: diagnostics, logging, loading. Put it first among the callbacks.

@@ -17,7 +17,7 @@ class ZeroGradientMonitor(Callback):
 
     - `zero_gradient/percentage`: all advantages of the question are zero.
     - `uniform_reward/original`: the rewards of the G responses to the original question are all equal.
-    - `uniform_reward/neighbours`: those of the N·G responses to its rephrasings are; questions without any are left out.
+    - `uniform_reward/neighbours`: those of the N·G responses to its rephrasings are; questions without any don't count.
     - `uniform_reward/pool`: those of all its responses are; `pool_all_correct` and `pool_all_wrong` say which way.
     - `uniform_reward/rescued`: the original's are uniform, the pool's are not.
 

@@ -116,8 +116,8 @@ class QuestionDataModule(LightningDataModule):
             kept.append(group._replace(rephrasings=fitting))
         if not kept:
             raise ValueError(
-                f"Expected questions in the split `{split}`, but {len(groups)} were read and {len(too_long)} of them are "
-                f"longer than data.max_prompt_tokens={self.max_prompt_tokens}. Raise it or check the source."
+                f"Expected questions in the split `{split}`, but {len(groups)} were read and {len(too_long)} of them "
+                f"are longer than data.max_prompt_tokens={self.max_prompt_tokens}. Raise it or check the source."
             )
         self.report[split] = {
             "read": len(groups),
@@ -132,7 +132,9 @@ class QuestionDataModule(LightningDataModule):
                 f"{split}: left out {len(too_long)} questions and {dropped} rephrasings longer than "
                 f"{self.max_prompt_tokens} tokens, among them {', '.join(too_long[:NUM_NAMED]) or 'no question'}."
             )
-        rank_zero_info(f"{split}: {len(kept)} of {len(groups)} questions, rephrasings {self.report[split]['rephrasings']}.")
+        rank_zero_info(
+            f"{split}: {len(kept)} of {len(groups)} questions, rephrasings {self.report[split]['rephrasings']}."
+        )
         return kept
 
     def _encode(self, question: str) -> tuple[str, Tensor]:
@@ -141,7 +143,11 @@ class QuestionDataModule(LightningDataModule):
         return text, torch.tensor(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=torch.long)
 
     def _batch(
-        self, groups: Sequence[QuestionGroup], epoch: int, *, split: str, num_samples: int  # noqa: ARG002
+        self,
+        groups: Sequence[QuestionGroup],
+        *,
+        split: str,
+        num_samples: int,
     ) -> QuestionBatch:
         """Render the prompts of `groups`: the original first, then its rephrasings."""
         prompts = []
@@ -149,9 +155,7 @@ class QuestionDataModule(LightningDataModule):
             _, anchor = self._encode(group.question)
             for variant, question in enumerate((group.question, *group.rephrasings)):
                 text, ids = self._encode(question)
-                prompts.append(
-                    Prompt(row, variant, self.template.name, text, ids, anchor, num_samples)
-                )
+                prompts.append(Prompt(row, variant, self.template.name, text, ids, anchor, num_samples))
         return QuestionBatch(groups=list(groups), prompts=prompts, split=split)
 
     @property

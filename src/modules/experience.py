@@ -38,9 +38,9 @@ class Experience:
     """[R] bool, responses that can have a gradient; the others are left out of every forward."""
     counted: Tensor
     """[R] bool, responses that the loss is normalised by, with or without a gradient of their own."""
-    old_logprobs: Mapping[int, Tensor] = field(default_factory=dict)
+    old_logprobs: dict[int, Tensor] = field(default_factory=dict)
     """Response → [T_r] float32 log-probs before the batch's first update; absent: the current ones."""
-    weights: Mapping[int, Tensor] = field(default_factory=dict)
+    weights: dict[int, Tensor] = field(default_factory=dict)
     """Response → [T_r] float32 importance weights; absent: ones."""
 
     @classmethod

@@ -127,7 +127,7 @@ PREFIX_ATTENTION = "tagrpo_prefix_shared"
 
 
 def prefix_shared_attention(
-    module: nn.Module,
+    module: nn.Module,  # noqa: ARG001 (part of the interface)
     query: Tensor,
     key: Tensor,
     value: Tensor,

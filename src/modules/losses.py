@@ -19,7 +19,7 @@ MAX_LOG_RATIO = 20.0
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:
-    """exp of `log_ratio` clamped to ±`MAX_LOG_RATIO`: no overflow reaches a gradient."""
+    """Exp of `log_ratio` clamped to ±`MAX_LOG_RATIO`: no overflow reaches a gradient."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
@@ -32,7 +32,9 @@ KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def sequence_weights(
-    inputs: LossInputs, aggregation: Literal["sequence_mean", "token_mean", "constant"], max_length: int | None
+    inputs: LossInputs,
+    aggregation: Literal["sequence_mean", "token_mean", "constant"],
+    max_length: int | None,
 ) -> Tensor:
     """[T] what each token's term is multiplied by before everything is summed.
 
@@ -90,7 +92,9 @@ class PolicyLoss:
         max_length: int | None = None,
     ) -> None:
         if not 0 <= clip_low <= 1 or clip_high < 0:
-            raise ValueError(f"Expected 0 ≤ loss.clip_low ≤ 1 and loss.clip_high ≥ 0, but got {clip_low} and {clip_high}.")
+            raise ValueError(
+                f"Expected 0 ≤ loss.clip_low ≤ 1 and loss.clip_high ≥ 0, but got {clip_low} and {clip_high}."
+            )
         if aggregation not in ("sequence_mean", "token_mean", "constant"):
             raise ValueError(
                 f"Expected loss.aggregation to be sequence_mean, token_mean or constant, but got {aggregation!r}."

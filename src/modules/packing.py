@@ -89,7 +89,8 @@ def plan_micro_batches(
     order = sorted(range(len(prompt)), key=lambda row: int(prompt[row]))
     for shared, rows in groupby(order, key=lambda row: int(prompt[row])):
         head = int(prompt_lengths[shared])
-        size, piece = head, []
+        size = head
+        piece: list[int] = []
         for row in rows:
             length = int(response_lengths[row])
             if piece and size + length > token_budget:
@@ -132,7 +133,9 @@ def pack(
     order = sorted(rows.tolist(), key=lambda row: (int(prompt[row]), row))
     for row in order:
         if not len(responses[row]) or not len(prompts[int(prompt[row])]):
-            raise ValueError(f"Expected prompts and responses of at least one token, but response {row} or its prompt has none.")
+            raise ValueError(
+                f"Expected prompts and responses of at least one token, but response {row} or its prompt has none."
+            )
     return _Packer(prompts, prompt, responses, order, share_prefix).packed()
 
 
@@ -200,9 +203,7 @@ class _Packer:
     def _shared_blocks(self) -> list[tuple[AttentionBlock, Tensor]]:
         """Causal blocks of prompts, then blocks of responses that see their prompt and themselves."""
         heads = sorted({(length, start) for start, length, _, _ in self.spans}, reverse=True)
-        blocks = [
-            _causal([torch.arange(start, start + length) for length, start in part]) for part in _buckets(heads)
-        ]
+        blocks = [_causal([torch.arange(start, start + length) for length, start in part]) for part in _buckets(heads)]
         bodies = sorted(((span[3], span) for span in self.spans), key=lambda item: -item[0])
         blocks += [_with_prefix([span for _, span in part]) for part in _buckets(bodies)]
         return blocks

@@ -161,7 +161,7 @@ class PolicyModule(LightningModule):
         if self.reference is not None and not isinstance(self.trainer.strategy, ModelParallelStrategy):
             self.reference.to(self.device)
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> Any:
         """The optimizer, and a schedule over optimizer steps that `training_step` advances itself."""
         optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
         total = self.total_updates
@@ -205,9 +205,7 @@ class PolicyModule(LightningModule):
         """
         start = time.perf_counter()
         if batch.rollouts is None:
-            raise ValueError(
-                "Expected batch.rollouts before the training step, but it is None. Add RolloutCallback."
-            )
+            raise ValueError("Expected batch.rollouts before the training step, but it is None. Add RolloutCallback.")
         experience = self._experience(batch.rollouts)
         mini_batches = split_by_question(experience.question, len(batch.groups), self.mini_batches)
         if self.mini_batches > 1 and not experience.old_logprobs:
@@ -272,9 +270,7 @@ class PolicyModule(LightningModule):
         """One optimizer step on the responses `rows`, normalised over all ranks' shares of the mini-batch."""
         counted = rows[experience.counted[rows]]
         learned = rows[experience.learn[rows]]
-        totals = sum_over_ranks(
-            {"responses": len(counted), "tokens": float(experience.lengths[counted].sum())}
-        )
+        totals = sum_over_ranks({"responses": len(counted), "tokens": float(experience.lengths[counted].sum())})
         micro_batches = self._plan(experience, learned)
         optimizer = self.optimizers()
         optimizer.zero_grad()  # type: ignore[union-attr]
@@ -360,7 +356,11 @@ class PolicyModule(LightningModule):
         policy = self.reference if reference else self.policy
         assert policy is not None
         packed = pack(
-            experience.prompts, experience.prompt, experience.responses, rows, share_prefix=policy.shares_prefix
+            experience.prompts,
+            experience.prompt,
+            experience.responses,
+            rows,
+            share_prefix=policy.shares_prefix,
         )
         with torch.no_grad() if reference else nullcontext(), self._autocast():
             return policy(packed.to(self.device), entropy=entropy), packed.rows

@@ -13,7 +13,13 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor
 
 
@@ -24,9 +30,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
     train apart; here it is the world size. Use it as `trainer.strategy`.
     """
 
-    def __init__(
-        self, save_distributed_checkpoint: bool = True, process_group_backend: str | None = None
-    ) -> None:
+    def __init__(self, save_distributed_checkpoint: bool = True, process_group_backend: str | None = None) -> None:
         super().__init__(
             tensor_parallel_size=1,
             save_distributed_checkpoint=save_distributed_checkpoint,
@@ -39,9 +43,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
         super().setup_environment()
 
 
-def shard(
-    module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None, cpu_offload: bool = False
-) -> None:
+def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None, cpu_offload: bool = False) -> None:
     """Shard `module` in place with FSDP2, one group per decoder layer and one for the rest.
 
     Args:
@@ -74,7 +76,7 @@ def decoder_layers(module: nn.Module) -> list[nn.Module]:
             f"Expected a model with a ModuleList of decoder layers to shard, but {type(module).__name__} has none. "
             "Train it with trainer.strategy=auto or ddp."
         )
-    return list(max(lists, key=len))
+    return max((list(modules) for modules in lists), key=len)
 
 
 def gradient_sync(module: nn.Module, strategy: Strategy, enabled: bool) -> AbstractContextManager:

@@ -46,7 +46,12 @@ class Tally:
 
     def sums(self) -> dict[str, float]:
         """Everything that is added over ranks."""
-        own = {"loss": self.loss, "dropped": self.dropped, "compared": self.compared, "mismatch": self.mismatch}
+        own = {
+            "loss": self.loss,
+            "dropped": self.dropped,
+            "compared": self.compared,
+            "mismatch": self.mismatch,
+        }
         return {**self.token_sums, **own}
 
     def entropy_of(self, num_responses: int) -> Tensor:

@@ -112,9 +112,7 @@ def last_boxed(text: str) -> str | None:
 
 def _last_box_span(text: str, position: int) -> tuple[int, int] | None:
     span: tuple[int, int] | None = None
-    open_braces: list[
-        int | None
-    ] = []  # where a box's content starts, None for a brace that belongs to no box
+    open_braces: list[int | None] = []  # where a box's content starts, None for a brace that belongs to no box
     for token in _BOX_OR_BRACE.finditer(text, position):
         closed: tuple[int, int] | None = None
         if token["open"]:

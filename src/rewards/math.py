@@ -121,9 +121,7 @@ class MathReward:
         known = self._verdicts.get(comparison)
         return comparison if known is None else _score(normal, known)
 
-    def _scores(
-        self, judged: Sequence[Score | _Comparison], outcomes: dict[_Comparison, Outcome]
-    ) -> list[Score]:
+    def _scores(self, judged: Sequence[Score | _Comparison], outcomes: dict[_Comparison, Outcome]) -> list[Score]:
         scores = [j if isinstance(j, Score) else _score(j[1], outcomes[j]) for j in judged]
         with self._lock:
             self.failures.update(score.failure for score in scores if score.failure)

@@ -109,9 +109,7 @@ class Child:
         return "timeout" if timed_out else "crash"
 
 
-def _judge_and_exit(
-    judge: Callable[[Any], Any], channel: int, cpu_seconds: float, memory_bytes: int
-) -> NoReturn:
+def _judge_and_exit(judge: Callable[[Any], Any], channel: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
     for name in (signal.SIGPROF, signal.SIGALRM):
         signal.signal(name, signal.SIG_DFL)  # which ends the process, whatever the judge's imports installed
     _, hard = resource.getrlimit(resource.RLIMIT_AS)

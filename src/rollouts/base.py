@@ -74,6 +74,6 @@ def check_context(prompts: Sequence[Tensor], sampling: SamplingConfig, context: 
     longest = max((len(prompt) for prompt in prompts), default=0)
     if longest + sampling.max_new_tokens > context:
         raise ValueError(
-            f"Expected prompts and responses of at most {context} tokens, the model's context, but a prompt has {longest} "
-            f"and rollout.sampling.max_new_tokens is {sampling.max_new_tokens}. Lower that or data.max_prompt_tokens."
+            f"Expected prompts and responses of at most {context} tokens, the model's context, but a prompt has "
+            f"{longest} and rollout.sampling.max_new_tokens is {sampling.max_new_tokens}. Lower that or data.max_prompt_tokens."
         )

@@ -29,9 +29,7 @@ class TransformersEngine:
         max_rows: Responses sampled at one time.
     """
 
-    def __init__(
-        self, model_path: str, dtype: str = "float32", device: str | None = None, max_rows: int = 512
-    ) -> None:
+    def __init__(self, model_path: str, dtype: str = "float32", device: str | None = None, max_rows: int = 512) -> None:
         config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.dtype = getattr(torch, dtype)

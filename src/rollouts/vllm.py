@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..types import Completion
 from .base import SamplingConfig, check_context
@@ -38,7 +38,7 @@ class VLLMEngine:
     def __init__(
         self,
         model_path: str,
-        dtype: str = "bfloat16",
+        dtype: Any = "bfloat16",
         max_model_len: int | None = None,
         gpu_memory_utilization: float = 0.4,
         kv_cache_memory_bytes: int | None = None,
@@ -144,7 +144,7 @@ def _completion(sample: Any) -> Completion:
     )
 
 
-def _retie_output_head(model: nn.Module) -> None:
+def _retie_output_head(model: Any) -> None:
     """Make the output head follow the embeddings again.
 
     Reloading keeps the old head of a tied model on CPUs, where the head is a prepacked copy: log-probs are then wrong
@@ -158,7 +158,7 @@ def _retie_output_head(model: nn.Module) -> None:
 
 @contextmanager
 def undisturbed_torch() -> Iterator[None]:
-    """vLLM replaces `torch.set_num_threads` by a no-op and draws from torch's random state: put both back."""
+    """VLLM replaces `torch.set_num_threads` by a no-op and draws from torch's random state: put both back."""
     set_num_threads = torch.set_num_threads
     try:
         with torch.random.fork_rng():

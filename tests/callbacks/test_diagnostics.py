@@ -25,7 +25,12 @@ from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.types import RewardGroups
 
 # Question 0: original right, rephrasing wrong (rescued). 1: all right. 2: all wrong. 3: mixed everywhere.
-REWARDS = [[[1.0, 1.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]]
+REWARDS = [
+    [[1.0, 1.0], [0.0, 0.0]],
+    [[1.0, 1.0], [1.0, 1.0]],
+    [[0.0, 0.0], [0.0, 0.0]],
+    [[1.0, 0.0], [0.0, 1.0]],
+]
 
 
 class Foreign(LightningModule):
@@ -36,9 +41,16 @@ class Foreign(LightningModule):
     def training_step(self, batch, batch_idx):
         rollouts = batch.rollouts
         groups = RewardGroups(
-            rewards=rollouts.rewards, correct=rollouts.correct, question=rollouts.question, prompt=rollouts.prompt
+            rewards=rollouts.rewards,
+            correct=rollouts.correct,
+            question=rollouts.question,
+            prompt=rollouts.prompt,
         )
-        return {"loss": torch.zeros(()), "advantages": GroupAdvantage("question")(groups), "seconds_update": 0.25}
+        return {
+            "loss": torch.zeros(()),
+            "advantages": GroupAdvantage("question")(groups),
+            "seconds_update": 0.25,
+        }
 
     def validation_step(self, batch, batch_idx, dataloader_idx=0):
         pass
@@ -65,8 +77,8 @@ class Attach(Callback):
 
 def make_trainer(tmp_path, batches, *callbacks):
     return Trainer(
-        accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, callbacks=[*callbacks, Attach(batches)], log_every_n_steps=1,
-        logger=CSVLogger(tmp_path, name="", version=""), enable_checkpointing=False, enable_progress_bar=False,
+        accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, callbacks=[*callbacks, Attach(batches)],
+        log_every_n_steps=1, logger=CSVLogger(tmp_path, name="", version=""), enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False,
     )  # fmt: skip
 
@@ -124,7 +136,9 @@ def test_sampling_questions_leaves_the_mean_distance_unbiased(make_batch):
     object.__setattr__(batch.rollouts, "text", [str(i) for i in range(24)])
 
     def measure(max_questions, iteration):
-        monitor = EmbeddingDiversityMonitor(lambda: lambda texts: embeddings[[int(t) for t in texts]], max_questions=max_questions)
+        monitor = EmbeddingDiversityMonitor(
+            lambda: lambda texts: embeddings[[int(t) for t in texts]], max_questions=max_questions
+        )
         rows = monitor.measure(batch, iteration)
         return [row["distance"] for row in rows if row["pool"] == "original"]
 
@@ -153,7 +167,9 @@ def test_the_recorder_writes_every_response(tmp_path, make_batch):
     assert first["variant"].tolist() == [0, 0, 1, 1] * 4
     assert first["reward"].tolist() == [r for question in REWARDS for variant in question for r in variant]
     assert first["logprob"].tolist() == [-float(length) for length in first["length"]]
-    assert first["advantage"][:4].tolist() == pytest.approx([0.75**0.5, 0.75**0.5, -(0.75**0.5), -(0.75**0.5)], abs=1e-5)
+    assert first["advantage"][:4].tolist() == pytest.approx(
+        [0.75**0.5, 0.75**0.5, -(0.75**0.5), -(0.75**0.5)], abs=1e-5
+    )
     assert second["iteration"].unique().tolist() == [1]
 
 
@@ -168,7 +184,10 @@ def test_pass_at_k_is_reported_with_its_counts(tmp_path, make_batch):
     values = {split: {k: x["value"] for k, x in s["pass_at_k"].items()} for split, s in report.items()}
     assert values["easy"] == {"1": 0.125, "2": 0.25, "4": 0.5}, "k=8 exceeds the four samples"
     assert values["hard"]["2"] == pytest.approx(5 / 6)
-    assert [(q["id"], q["n"], q["correct"]) for q in report["easy"]["questions"]] == [("q0", 4, 1), ("q1", 4, 0)]
+    assert [(q["id"], q["n"], q["correct"]) for q in report["easy"]["questions"]] == [
+        ("q0", 4, 1),
+        ("q1", 4, 0),
+    ]
     assert trainer.callback_metrics["pass@k/hard/2"] == pytest.approx(5 / 6)
 
 

@@ -41,7 +41,7 @@ def make_datamodule(**options):
 def loader_of(count=10, batch_size=3, **options):
     groups = [QuestionGroup(str(i), f"q{i}", (), ("1",)) for i in range(count)]
     options = {"shuffle": True, "drop_last": True, "seed": 1, **options}
-    return QuestionLoader(groups, lambda g, epoch: QuestionBatch(groups=list(g), prompts=[]), batch_size, **options)
+    return QuestionLoader(groups, lambda g: QuestionBatch(groups=list(g), prompts=[]), batch_size, **options)
 
 
 def ids(batches):

@@ -65,7 +65,14 @@ def loop(inputs, low, high, beta, aggregation, max_length=None, gamma=0.0, estim
 def test_the_loss_is_the_formula(aggregation, clip, estimator):
     inputs = make_inputs()
     max_length = 8 if aggregation == "constant" else None
-    loss = PolicyLoss(*clip, aggregation=aggregation, kl_coef=0.3, kl_estimator=estimator, entropy_coef=0.1, max_length=max_length)
+    loss = PolicyLoss(
+        *clip,
+        aggregation=aggregation,
+        kl_coef=0.3,
+        kl_estimator=estimator,
+        entropy_coef=0.1,
+        max_length=max_length,
+    )
     expected = loop(inputs, *clip, 0.3, aggregation, max_length, gamma=0.1, estimator=estimator)
     assert float(loss(inputs).loss.detach()) == pytest.approx(expected, abs=1e-10)
 

@@ -58,7 +58,8 @@ def make_module(folder, *, loss=None, lr=0.1, **options) -> PolicyModule:
 def fit(module, *batches, callbacks=(), max_steps=None) -> Trainer:
     trainer = Trainer(
         accelerator="cpu", max_steps=max_steps or module.mini_batches * len(batches), logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, callbacks=[Attach(batches), *callbacks],
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[Attach(batches), *callbacks],
     )  # fmt: skip
     trainer.fit(module, Batches(*batches))
     return trainer

@@ -102,9 +102,7 @@ def test_equal_answers_are_correct_however_they_are_written(reward):
 
 def test_different_answers_are_wrong_and_no_failure(reward):
     scores = judged(reward, DIFFERENT)
-    assert [
-        pair for pair, score in zip(DIFFERENT, scores, strict=True) if score.correct or score.failure
-    ] == []
+    assert [pair for pair, score in zip(DIFFERENT, scores, strict=True) if score.correct or score.failure] == []
 
 
 def test_a_response_without_an_answer_is_wrong(reward):

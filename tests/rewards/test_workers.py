@@ -260,9 +260,7 @@ def test_workers_import_neither_the_main_program_nor_torch(tmp_path):
         f"with WorkerPool(Path({str(judge)!r}), 2, 1.0, 1 << 30) as pool:\n"
         "    print(pool.submit(['torch', 'tagrpo', 'numpy']).result())\n"
     )
-    output = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, timeout=60, check=True
-    ).stdout
+    output = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=True).stdout
     assert output == f"main\n{[Outcome(False, None)] * 3}\n"
 
 

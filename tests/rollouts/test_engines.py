@@ -16,7 +16,11 @@ SAMPLES = [3, 1, 4]
 
 @pytest.fixture(params=["transformers", pytest.param("vllm", marks=pytest.mark.vllm)])
 def engine(request, tiny_policy):
-    engine = TransformersEngine(str(tiny_policy)) if request.param == "transformers" else request.getfixturevalue("vllm_engine")
+    engine = (
+        TransformersEngine(str(tiny_policy))
+        if request.param == "transformers"
+        else request.getfixturevalue("vllm_engine")
+    )
     engine.sync(AutoModelForCausalLM.from_pretrained(tiny_policy).named_parameters())
     return engine
 
@@ -136,7 +140,9 @@ def test_rows_per_batch_do_not_lose_or_mix_responses(tiny_policy):
     assert [len(samples) for samples in results] == [2, 0, 5]
     for prompt, samples in zip(PROMPTS, results, strict=True):
         for sample in samples:
-            torch.testing.assert_close(sample.logprobs, logprobs_of(model, prompt, sample.token_ids), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(
+                sample.logprobs, logprobs_of(model, prompt, sample.token_ids), atol=1e-4, rtol=1e-4
+            )
 
 
 def test_another_architecture_samples_too(tmp_path):
@@ -147,9 +153,13 @@ def test_another_architecture_samples_too(tmp_path):
     engine = TransformersEngine(str(tmp_path))
     engine.sync(model.named_parameters())
     prompts = [torch.tensor([5, 6, 7]), torch.tensor([8])]
-    for prompt, samples in zip(prompts, engine.generate(prompts, [2, 2], SamplingConfig(max_new_tokens=6), 0), strict=True):
+    for prompt, samples in zip(
+        prompts, engine.generate(prompts, [2, 2], SamplingConfig(max_new_tokens=6), 0), strict=True
+    ):
         for sample in samples:
-            torch.testing.assert_close(sample.logprobs, logprobs_of(model, prompt, sample.token_ids), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(
+                sample.logprobs, logprobs_of(model, prompt, sample.token_ids), atol=1e-4, rtol=1e-4
+            )
 
 
 def test_sampling_options_out_of_range_are_refused():

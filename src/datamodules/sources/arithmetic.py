@@ -50,9 +50,7 @@ _TEST_ORIGINALS = {"mixed": _RARE, "hard": _HARD}
 
 SPLITS: Mapping[str, Split] = {
     "train": Split(buckets=range(6), originals={"mixed": _TRAINED, "hard": _HARD}, num_operations=(2, 3)),
-    "validation": Split(
-        buckets=range(6, 7), originals={"mixed": _TRAINED, "hard": _HARD}, num_operations=(2, 3)
-    ),
+    "validation": Split(buckets=range(6, 7), originals={"mixed": _TRAINED, "hard": _HARD}, num_operations=(2, 3)),
     "test_id": Split(buckets=range(7, 8), originals=_TEST_ORIGINALS),
     "test_phrasing": Split(buckets=range(8, 9), originals={"mixed": ("hybrid",), "hard": ("hybrid",)}),
     "test_size": Split(buckets=range(9, 10), originals=_TEST_ORIGINALS, start=(31, 60)),

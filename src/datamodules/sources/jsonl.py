@@ -44,7 +44,9 @@ class JsonLinesSource:
     ) -> None:
         self.path = Path(path)
         if not self.path.is_file():
-            raise FileNotFoundError(f"Expected a file of questions at {self.path}, but found none. Set the source's `path`.")
+            raise FileNotFoundError(
+                f"Expected a file of questions at {self.path}, but found none. Set the source's `path`."
+            )
         if self.path.suffix not in (".jsonl", ".parquet"):
             raise ValueError(f"Expected a .jsonl or .parquet file, but got {self.path}.")
         if on_missing_answer not in ("error", "skip"):
@@ -73,10 +75,16 @@ class JsonLinesSource:
                 without_answer.append(group.id)
             else:
                 raise self._error(
-                    number, f"an answer in `{self.answer}`, but it is empty. Mend the row, or set on_missing_answer=skip"
+                    number,
+                    f"an answer in `{self.answer}`, but it is empty. Mend the row, or set on_missing_answer=skip",
                 )
         if without_answer:
-            logger.warning("%s: skipped %d questions without an answer: %s", self.path, len(without_answer), without_answer)
+            logger.warning(
+                "%s: skipped %d questions without an answer: %s",
+                self.path,
+                len(without_answer),
+                without_answer,
+            )
         return list(groups.values())
 
     def _rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -99,7 +107,8 @@ class JsonLinesSource:
         question = row.get(self.question)
         if not isinstance(question, str) or not question.strip():
             raise self._error(
-                number, f"a question in `{self.question}`, but the fields are {', '.join(row)}. Set the source's `question`"
+                number,
+                f"a question in `{self.question}`, but the fields are {', '.join(row)}. Set the source's `question`",
             )
         rephrasings = row.get(self.rephrasings) or []
         if not isinstance(rephrasings, list) or not all(isinstance(text, str) and text.strip() for text in rephrasings):

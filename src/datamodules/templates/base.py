@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
@@ -58,7 +58,7 @@ class ChatTemplate:
         instruction: str = "",
         system: str | None = None,
         name: str = "chat",
-        options: dict[str, object] | None = None,
+        options: dict[str, Any] | None = None,
     ) -> None:
         self.instruction = instruction
         self.system = system

@@ -16,9 +16,7 @@ class Interval(NamedTuple):
     high: float
 
 
-def bootstrap_interval(
-    values: Tensor, confidence: float = 0.95, num_resamples: int = 2000, seed: int = 0
-) -> Interval:
+def bootstrap_interval(values: Tensor, confidence: float = 0.95, num_resamples: int = 2000, seed: int = 0) -> Interval:
     """Percentile bootstrap of the mean over questions. Give paired differences for an interval of a difference.
 
     Args:

@@ -43,7 +43,10 @@ def test_parquet_reads_like_json_lines(tmp_path):
     [
         ('{"question": ', r"row 2: expected a JSON object"),
         ("[1]", r"row 2: expected a JSON object, but got list"),
-        ({"problem": "x", "answer": "1"}, r"row 2: expected a question in `question`, but the fields are problem, answer"),
+        (
+            {"problem": "x", "answer": "1"},
+            r"row 2: expected a question in `question`, but the fields are problem, answer",
+        ),
         ({"question": "x", "answer": "  "}, r"row 2: expected an answer .* on_missing_answer=skip"),
         ({"question": "x"}, r"row 2: expected an answer"),
         ({"id": "ok", "question": "x", "answer": "1"}, r"row 2: expected a new id, but 'ok'"),
@@ -58,7 +61,11 @@ def test_a_broken_row_is_named(tmp_path, bad, message):
 
 
 def test_questions_without_an_answer_can_be_skipped_and_are_named(tmp_path, caplog):
-    path = write(tmp_path / "q.jsonl", {"id": "ok", "question": "x", "answer": "1"}, {"id": "no", "question": "y", "answer": ""})
+    path = write(
+        tmp_path / "q.jsonl",
+        {"id": "ok", "question": "x", "answer": "1"},
+        {"id": "no", "question": "y", "answer": ""},
+    )
     assert [group.id for group in JsonLinesSource(path, on_missing_answer="skip").load()] == ["ok"]
     assert "skipped 1 questions without an answer: ['no']" in caplog.text
 

@@ -31,7 +31,11 @@ def by_loop(groups, group_by, baseline, scale, unbiased, epsilon):
         rows = np.flatnonzero(keys == key)
         for row in rows:
             others = rewards[[r for r in rows if r != row]]
-            base = {"mean": rewards[rows].mean(), "none": 0.0, "leave_one_out": others.mean() if len(others) else rewards[row]}
+            base = {
+                "mean": rewards[rows].mean(),
+                "none": 0.0,
+                "leave_one_out": others.mean() if len(others) else rewards[row],
+            }
             out[row] = rewards[row] - base[baseline]
             if baseline != "none" and np.ptp(rewards[rows]) == 0:
                 out[row] = 0.0
@@ -48,7 +52,9 @@ def by_loop(groups, group_by, baseline, scale, unbiased, epsilon):
 def test_every_combination_equals_the_loop(group_by, baseline, scale, unbiased):
     rng = np.random.default_rng(0)
     groups = groups_of(
-        rng.choice([0.0, 0.1, 1.0], 40).tolist(), rng.choice([7, -3, 100, 5], 40).tolist(), rng.integers(0, 12, 40).tolist()
+        rng.choice([0.0, 0.1, 1.0], 40).tolist(),
+        rng.choice([7, -3, 100, 5], 40).tolist(),
+        rng.integers(0, 12, 40).tolist(),
     )
     strategy = GroupAdvantage(group_by, baseline, scale, unbiased, epsilon=1e-3)
     expected = by_loop(groups, group_by, baseline, scale, unbiased, 1e-3)
@@ -60,7 +66,9 @@ def test_pooling_rescues_a_uniform_question():
     groups = groups_of([1.0, 1.0, 0.0, 0.0], [0, 0, 0, 0], [0, 0, 1, 1])
     assert GroupAdvantage("prompt")(groups).tolist() == [0, 0, 0, 0]
     # Equal halves: mean 1/2, standard deviation with Bessel's correction √(1/3).
-    torch.testing.assert_close(GroupAdvantage("question", epsilon=0.0)(groups), torch.tensor([1, 1, -1, -1]) * 0.75**0.5)
+    torch.testing.assert_close(
+        GroupAdvantage("question", epsilon=0.0)(groups), torch.tensor([1, 1, -1, -1]) * 0.75**0.5
+    )
 
 
 @given(value=st.floats(-3, 3, width=32), size=st.integers(1, 9))
@@ -73,20 +81,28 @@ def test_equal_rewards_give_exact_zeros(value, size):
                 assert not GroupAdvantage(group_by, baseline, scale)(groups).any()
 
 
-@given(st.lists(st.tuples(st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 3)), min_size=1, max_size=20), st.randoms())
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 3)), min_size=1, max_size=20),
+    st.randoms(),
+)
 @settings(deadline=None, max_examples=50)
 def test_order_and_names_of_groups_do_not_matter(rows, random):
     rewards, question = map(list, zip(*rows, strict=True))
     order = list(range(len(rows)))
     random.shuffle(order)
     plain = GroupAdvantage("question")(groups_of(rewards, question))
-    shuffled = GroupAdvantage("question")(groups_of([rewards[i] for i in order], [100 - 7 * question[i] for i in order]))
+    shuffled = GroupAdvantage("question")(
+        groups_of([rewards[i] for i in order], [100 - 7 * question[i] for i in order])
+    )
     torch.testing.assert_close(shuffled, plain[order])
 
 
 def test_one_response_has_no_advantage_over_others():
     for scale in ("std", "none"):
-        assert GroupAdvantage("question", "leave_one_out", scale)(groups_of([1.0, 0.0], [0, 1])).tolist() == [0, 0]
+        assert GroupAdvantage("question", "leave_one_out", scale)(groups_of([1.0, 0.0], [0, 1])).tolist() == [
+            0,
+            0,
+        ]
 
 
 def test_impossible_options_are_refused():

@@ -75,5 +75,6 @@ def check_context(prompts: Sequence[Tensor], sampling: SamplingConfig, context: 
     if longest + sampling.max_new_tokens > context:
         raise ValueError(
             f"Expected prompts and responses of at most {context} tokens, the model's context, but a prompt has "
-            f"{longest} and rollout.sampling.max_new_tokens is {sampling.max_new_tokens}. Lower that or data.max_prompt_tokens."
+            f"{longest} and rollout.sampling.max_new_tokens is {sampling.max_new_tokens}. Lower that or "
+            "data.max_prompt_tokens."
         )

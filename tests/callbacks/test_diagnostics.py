@@ -78,8 +78,8 @@ class Attach(Callback):
 def make_trainer(tmp_path, batches, *callbacks):
     return Trainer(
         accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, callbacks=[*callbacks, Attach(batches)],
-        log_every_n_steps=1, logger=CSVLogger(tmp_path, name="", version=""), enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False,
+        log_every_n_steps=1, logger=CSVLogger(tmp_path, name="", version=""),
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
 
 

@@ -22,7 +22,8 @@ def test_a_plain_template_holds_the_question_once(tokenizer):
 
 
 def test_a_chat_template_places_system_prompt_instruction_and_the_assistants_turn(tokenizer):
-    tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+    turns = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    tokenizer.chat_template = turns + "{% if add_generation_prompt %}[assistant]{% endif %}"
     template = ChatTemplate(instruction="Box it.", system="Be brief.")
     assert template.render("1 + 1 ?", tokenizer) == "[system]Be brief.[user]1 + 1 ?\nBox it.[assistant]"
     assert ChatTemplate().render("1 + 1 ?", tokenizer) == "[user]1 + 1 ?[assistant]"

@@ -32,9 +32,9 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,  # the smallest that vLLM has CPU attention for
         max_position_embeddings=256,
         tie_word_embeddings=True,
         bos_token_id=None,

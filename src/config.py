@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer, seed_everything
@@ -39,6 +40,7 @@ def build(cfg: DictConfig) -> Run:
         ValueError: settings contradict each other; the message says what to change.
     """
     check(cfg)
+    transformers.utils.logging.disable_progress_bar()
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     seed_everything(cfg.seed, workers=True, verbose=False)

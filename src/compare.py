@@ -185,7 +185,7 @@ def compare(
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
     methods = {str(name): list(overrides) for name, overrides in cfg.methods.items()}
-    root = Path(cfg.root).absolute()
+    root = Path(cfg.root)
     if cfg.report_only:
         print(write_report(root, order=list(methods)))
     else:

@@ -44,7 +44,8 @@ def build(cfg: DictConfig) -> Run:
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     seed_everything(cfg.seed, workers=True, verbose=False)
-    callbacks = [instantiate(cfg.rollout), *(instantiate(c) for c in (cfg.callbacks or {}).values() if c)]
+    # The rollout callback comes last, so that what the others do before a batch counts as theirs.
+    callbacks = [*(instantiate(c) for c in (cfg.callbacks or {}).values() if c), instantiate(cfg.rollout)]
     loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]
     return Run(
         module=instantiate(cfg.policy),

@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class ThroughputMonitor(Callback):
-    """Logs `seconds/{sync,generate,score,update,other,iteration}` of rank 0, and tokens per second.
+    """Logs `seconds/{sync,generate,score,update,validate,other,iteration}` of rank 0, and tokens per second.
 
     An iteration lasts from the start of a batch's hooks to the start of the next one's; `other` is what the named
     phases leave of it: diagnostics, logging, loading. Put it first among the callbacks.
@@ -19,6 +19,7 @@ class ThroughputMonitor(Callback):
 
     def __init__(self) -> None:
         self._start: float | None = None
+        self._validation_start = 0.0
         self._phases: dict[str, float] = {}
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -39,3 +40,12 @@ class ThroughputMonitor(Callback):
         """Keep the phases of this iteration."""
         self._phases = {**batch.rollouts.seconds, "update": outputs["seconds_update"]}
         self._phases["tokens"] = float(batch.rollouts.lengths.sum())
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note when validation begins."""
+        self._validation_start = time.perf_counter()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count validation as a phase of the iteration that it follows."""
+        if self._phases:
+            self._phases["validate"] = time.perf_counter() - self._validation_start

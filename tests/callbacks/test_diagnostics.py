@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import replace
 
 import pandas as pd
@@ -75,11 +76,11 @@ class Attach(Callback):
         batch.rollouts = self.batches[batch_idx].rollouts
 
 
-def make_trainer(tmp_path, batches, *callbacks):
+def make_trainer(tmp_path, batches, *callbacks, **options):
     return Trainer(
         accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, callbacks=[*callbacks, Attach(batches)],
         log_every_n_steps=1, logger=CSVLogger(tmp_path, name="", version=""),
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, **options,
     )  # fmt: skip
 
 
@@ -156,6 +157,20 @@ def test_throughput_adds_up_to_the_iteration(tmp_path, make_batch):
     phases = [f"seconds/{name}" for name in ("sync", "generate", "score", "update", "other")]
     torch.testing.assert_close(rows[phases].sum(axis=1).tolist(), rows["seconds/iteration"].tolist())
     assert rows["seconds/update"].tolist() == [0.25, 0.25]
+
+
+def test_validation_is_a_phase_of_its_own(tmp_path, make_batch):
+    batches = [make_batch(REWARDS)] * 3
+
+    class Slow(Callback):
+        def on_validation_epoch_start(self, trainer, pl_module):
+            time.sleep(0.2)
+
+    trainer = make_trainer(tmp_path, batches, ThroughputMonitor(), Slow(), val_check_interval=1)
+    trainer.fit(Foreign(), loader(batches), loader(batches[:1]))
+    rows = pd.read_csv(tmp_path / "metrics.csv").dropna(subset=["seconds/iteration"])
+    assert (rows["seconds/validate"] >= 0.2).all()
+    assert (rows["seconds/other"] < 0.2).all()
 
 
 def test_the_recorder_writes_every_response(tmp_path, make_batch):

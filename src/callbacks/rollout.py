@@ -14,9 +14,10 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..modules.distributed import rank, sum_over_ranks
+from ..modules.distributed import max_over_ranks, rank, sum_over_ranks
 from ..modules.sharding import full_tensors
 from ..rollouts.base import RolloutEngine, SamplingConfig
+from ..rollouts.dynamic_sampling import DynamicSampling, join_batches, take_questions
 from ..types import Completion, QuestionBatch, QuestionGroup, Rollouts, Score
 
 Verifier = Callable[[str, Sequence[str]], Score]
@@ -41,6 +42,8 @@ class RolloutCallback(Callback):
         sampling: How training responses are drawn.
         evaluation_sampling: How validation and test responses are drawn; None means as in training.
         reward_terms: name → term added to the verdict: (rollouts, groups) → [R].
+        dynamic_sampling: Replaces questions without gradient in training batches; the ledger counts everything that
+            was sampled, and `discarded_questions` what was thrown away. Needs a train dataloader with `draw()`.
         seed: Of all sampling.
     """
 
@@ -51,6 +54,7 @@ class RolloutCallback(Callback):
         sampling: SamplingConfig,
         evaluation_sampling: SamplingConfig | None = None,
         reward_terms: Mapping[str, RewardTerm] | None = None,
+        dynamic_sampling: DynamicSampling | None = None,
         seed: int = 0,
     ) -> None:
         self.make_engine = engine
@@ -58,9 +62,10 @@ class RolloutCallback(Callback):
         self.sampling = sampling
         self.evaluation_sampling = evaluation_sampling or sampling
         self.reward_terms = dict(reward_terms or {})
+        self.dynamic_sampling = dynamic_sampling
         self.seed = seed
         self.iteration = 0
-        self.ledger: dict[str, int] = {"prompts": 0, "rollouts": 0, "tokens": 0, "updates": 0}
+        self.ledger: dict[str, int] = {"prompts": 0, "rollouts": 0, "tokens": 0, "updates": 0, "discarded_questions": 0}
         self._engine: RolloutEngine | None = None
         self._synced_at: int | None = None
 
@@ -69,10 +74,12 @@ class RolloutCallback(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Roll the training batch out, count it, log it."""
         batch.rollouts = self.roll_out(trainer, pl_module, batch, self.sampling, ("fit", self.iteration, 0))
+        self._count(batch)
+        if self.dynamic_sampling is not None:
+            filled = self._filled(trainer, pl_module, batch, self.dynamic_sampling)
+            batch.groups, batch.prompts, batch.rollouts = filled.groups, filled.prompts, filled.rollouts
         self.iteration += 1
         totals = sum_over_ranks(_totals(batch))
-        for name in ("prompts", "rollouts", "tokens"):
-            self.ledger[name] += int(totals[name])
         pl_module.log_dict({**_means(totals), **{f"budget/{k}": float(v) for k, v in self.ledger.items()}})
         if hasattr(self._engine, "rest"):
             self._engine.rest()  # type: ignore[union-attr]
@@ -160,6 +167,41 @@ class RolloutCallback(Callback):
             tokenizer = trainer.datamodule.tokenizer  # type: ignore[attr-defined]
             return self._scored(batch, sampled, tokenizer, seconds)
 
+    def _filled(
+        self, trainer: Trainer, pl_module: LightningModule, batch: QuestionBatch, dynamic: DynamicSampling
+    ) -> QuestionBatch:
+        """A batch of as many questions, those without gradient replaced by ones with, while draws last.
+
+        Every rank draws as often as the one that lacks most, so that loaders and engines stay in step.
+        """
+        wanted = len(batch.groups)
+        batches = [batch]
+        informative = [dynamic.informative(_rollouts(batch))]
+        for draw in range(1, dynamic.max_draws + 1):
+            if not max_over_ranks(wanted - sum(len(rows) for rows in informative)) > 0:
+                break
+            more = trainer.train_dataloader.draw()  # type: ignore[union-attr]
+            more.rollouts = self.roll_out(trainer, pl_module, more, self.sampling, ("fit", self.iteration, draw))
+            self._count(more)
+            batches.append(more)
+            informative.append(dynamic.informative(more.rollouts))
+        chosen, lacking = [], wanted
+        for rows in informative:
+            chosen.append(rows[:lacking])
+            lacking -= len(chosen[-1])
+        # Out of draws: the first batch's other questions fill the rest.
+        others = torch.tensor([row for row in range(wanted) if row not in informative[0].tolist()], dtype=torch.long)
+        chosen[0] = torch.cat([chosen[0], others[:lacking]]).sort().values
+        discarded = sum(len(b.groups) for b in batches) - wanted
+        self.ledger["discarded_questions"] += int(sum_over_ranks({"n": discarded})["n"])
+        return join_batches([take_questions(b, rows) for b, rows in zip(batches, chosen, strict=True) if len(rows)])
+
+    def _count(self, batch: QuestionBatch) -> None:
+        """Enter what has been sampled into the ledger, whether it is learned from or not."""
+        totals = sum_over_ranks(_totals(batch))
+        for name in ("prompts", "rollouts", "tokens"):
+            self.ledger[name] += int(totals[name])
+
     def _synced_engine(self, trainer: Trainer, pl_module: LightningModule) -> RolloutEngine:
         if self._engine is None:
             self._engine = self.make_engine()
@@ -215,10 +257,14 @@ def _timed(seconds: dict[str, float], phase: str) -> Any:
     seconds[phase] = time.perf_counter() - start
 
 
+def _rollouts(batch: QuestionBatch) -> Rollouts:
+    assert batch.rollouts is not None
+    return batch.rollouts
+
+
 def _totals(batch: QuestionBatch) -> dict[str, float]:
     """Sums over one rank's rollouts, to be added over ranks and then divided."""
-    rollouts = batch.rollouts
-    assert rollouts is not None
+    rollouts = _rollouts(batch)
     original = rollouts.variant == 0
     return {
         "prompts": len(rollouts.prompts),

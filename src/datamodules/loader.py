@@ -71,14 +71,28 @@ class QuestionLoader:
 
     def __iter__(self) -> Iterator[QuestionBatch]:
         """The rest of the current epoch, or a new epoch when it is used up."""
-        if self.cursor >= len(self) * self.batch_size:
+        self._begin_epoch_if_used_up()
+        while self.cursor < self._end:
+            yield self._next()
+
+    def draw(self) -> QuestionBatch:
+        """One more batch, out of turn, from the next epoch when this one is used up (dynamic sampling)."""
+        self._begin_epoch_if_used_up()
+        return self._next()
+
+    @property
+    def _end(self) -> int:
+        return min(len(self) * self.batch_size, len(self.groups))
+
+    def _begin_epoch_if_used_up(self) -> None:
+        if self.cursor >= self._end:
             self.epoch, self.cursor = self.epoch + 1, 0
-        order = self._order()
-        while self.cursor < min(len(self) * self.batch_size, len(order)):
-            rows = order[self.cursor : self.cursor + self.batch_size]
-            self.cursor += self.batch_size
-            mine = rows[self.rank * len(rows) // self.world_size : (self.rank + 1) * len(rows) // self.world_size]
-            yield self.make_batch([self.groups[row] for row in mine])
+
+    def _next(self) -> QuestionBatch:
+        rows = self._order()[self.cursor : self.cursor + self.batch_size]
+        self.cursor += self.batch_size
+        mine = rows[self.rank * len(rows) // self.world_size : (self.rank + 1) * len(rows) // self.world_size]
+        return self.make_batch([self.groups[row] for row in mine])
 
     def _order(self) -> list[int]:
         if not self.shuffle:

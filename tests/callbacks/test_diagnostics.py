@@ -80,7 +80,8 @@ def make_trainer(tmp_path, batches, *callbacks, **options):
     return Trainer(
         accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, callbacks=[*callbacks, Attach(batches)],
         log_every_n_steps=1, logger=CSVLogger(tmp_path, name="", version=""),
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, **options,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        num_sanity_val_steps=0, **options,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from tagrpo.callbacks import RolloutCallback
 from tagrpo.rollouts import SamplingConfig
+from tagrpo.rollouts.dynamic_sampling import DynamicSampling
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 
 
@@ -196,3 +197,56 @@ def test_a_verifier_with_batches_is_asked_once_and_closed(tmp_path):
     fit(tmp_path, callback, module, limit_val_batches=0)
     assert (verifier.calls, verifier.closed) == (2, 1)
     assert module.seen[0].correct.tolist() == [True, False, False, False, True, False, True, True]
+
+
+class Drawing(Data):
+    """A loader whose questions are told apart by their id; those called `mixed` have a right and a wrong response."""
+
+    def __init__(self, first, *later):
+        super().__init__()
+        self.first, self.later = first, list(later)
+
+    def batch(self, names):
+        ids = torch.tensor([7, 8])
+        groups = [QuestionGroup(name, "q", (), ("0",) if "mixed" in name else ("9",)) for name in names]
+        return QuestionBatch(
+            groups=groups, prompts=[Prompt(i, 0, "plain", "q", ids, ids, 2) for i in range(len(names))]
+        )
+
+    def train_dataloader(self):
+        class Loader(DataLoader):
+            draw = lambda _: self.batch(self.later.pop(0))  # noqa: E731
+
+        return Loader([self.batch(self.first)], batch_size=None)
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "expected", "discarded"),
+    [
+        (["mixed 1", "mixed 2"], [["never"]], ["mixed 1", "mixed 2"], 0),
+        (["flat", "mixed 1"], [["mixed 2", "mixed 3"]], ["mixed 1", "mixed 2"], 2),
+        (["flat", "flat 2"], [["flat 3", "mixed 1"], ["mixed 2", "flat 4"]], ["mixed 1", "mixed 2"], 4),
+        (["flat", "flat 2"], [["flat 3", "mixed 1"], ["flat 4", "flat 5"]], ["flat", "mixed 1"], 4),
+    ],
+)
+def test_questions_without_gradient_are_replaced_until_the_draws_are_used_up(
+    tmp_path, first, later, expected, discarded
+):
+    class Names(Module):
+        def training_step(self, batch, batch_idx):
+            self.names = [group.id for group in batch.groups]
+            self.questions = batch.rollouts.question.tolist()
+            return super().training_step(batch, batch_idx)
+
+    module, data = Names(), Drawing(first, *later)
+    callback = make_callback(Engine(), dynamic_sampling=DynamicSampling("prompt", max_draws=2))
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, callbacks=[callback], logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
+    )  # fmt: skip
+    trainer.fit(module, data)
+    assert module.names == expected
+    assert module.questions == [0, 0, 1, 1]
+    drawn = 2 + discarded
+    assert callback.ledger["discarded_questions"] == discarded
+    assert callback.ledger["rollouts"] == 2 * drawn, "what is thrown away is paid for"

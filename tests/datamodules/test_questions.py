@@ -124,6 +124,19 @@ def test_resuming_in_the_middle_of_an_epoch_goes_on_with_the_next_batch():
     assert seen + ids(resumed) + ids(resumed) == expected
 
 
+def test_drawing_out_of_turn_takes_the_next_batch_and_crosses_epochs():
+    expected = ids(loader_of(6, 2))
+    loader = loader_of(6, 2)
+    iterator = iter(loader)
+    seen = ids([next(iterator), loader.draw(), next(iterator)])
+    assert seen == expected
+    later = loader.draw()
+    assert loader.state_dict()["epoch"] == 1
+    straight = loader_of(6, 2)
+    ids(straight)
+    assert ids([later]) == ids(straight)[:1]
+
+
 def test_a_state_of_other_questions_is_refused():
     with pytest.raises(ValueError, match="Expected to resume on 10 questions"):
         loader_of(11).load_state_dict(loader_of(10).state_dict())

@@ -1,0 +1,93 @@
+"""Dynamic sampling (DAPO, arXiv 2503.14476, §3.2): questions without gradient are replaced by others.
+
+DAPO draws until the batch is full. Here the number of draws is limited: when it is reached, the batch is filled up with
+questions without gradient, so that its size, and with it the budget in optimizer steps, stays what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import chain
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..metrics.functional import uniform_groups
+from ..types import Prompt, QuestionBatch, QuestionGroup, Rollouts
+
+
+class DynamicSampling:
+    """Says which questions of a batch have a gradient, and when to stop drawing.
+
+    Args:
+        pool: A question has one when the rewards differ in its whole pool (`question`: TA-GRPO) or within the
+            responses to at least one of its prompts (`prompt`: GRPO, TA-GRPO*).
+        max_draws: Batches drawn on top of the first.
+
+    Raises:
+        ValueError: an option is out of its range.
+    """
+
+    def __init__(self, pool: Literal["question", "prompt"] = "question", max_draws: int = 4) -> None:
+        if pool not in ("question", "prompt"):
+            raise ValueError(f"Expected dynamic_sampling.pool to be question or prompt, but got {pool!r}.")
+        if max_draws < 1:
+            raise ValueError(f"Expected dynamic_sampling.max_draws to be at least 1, but got {max_draws}.")
+        self.pool = pool
+        self.max_draws = max_draws
+
+    def informative(self, rollouts: Rollouts) -> Tensor:
+        """Rows of the questions that have a gradient, ascending, [≤ B] long."""
+        if self.pool == "question":
+            return torch.unique(rollouts.question)[~uniform_groups(rollouts.rewards, rollouts.question)]
+        mixed = torch.unique(rollouts.prompt)[~uniform_groups(rollouts.rewards, rollouts.prompt)]
+        return torch.unique(torch.tensor([p.question for p in rollouts.prompts], dtype=torch.long)[mixed])
+
+
+def take_questions(batch: QuestionBatch, rows: Tensor) -> QuestionBatch:
+    """The rolled-out `batch` with the questions `rows` ([n] long, ascending) alone."""
+    rollouts = batch.rollouts
+    assert rollouts is not None
+    group_of = {row: new for new, row in enumerate(rows.tolist())}
+    kept_prompts = [p for p, prompt in enumerate(batch.prompts) if prompt.question in group_of]
+    prompts = [batch.prompts[p]._replace(question=group_of[batch.prompts[p].question]) for p in kept_prompts]
+    kept = torch.isin(rollouts.question, rows).nonzero()[:, 0]
+    renumber = {"prompt": torch.tensor(kept_prompts, dtype=torch.long), "question": rows}
+    values: dict[str, Any] = {
+        name: torch.searchsorted(old, getattr(rollouts, name)[kept]) for name, old in renumber.items()
+    }
+    values |= {"prompts": prompts, "seconds": rollouts.seconds}
+    values["reward_terms"] = {name: term[kept] for name, term in rollouts.reward_terms.items()}
+    for name in _columns(values):
+        column = getattr(rollouts, name)
+        values[name] = column[kept] if isinstance(column, Tensor) else [column[row] for row in kept.tolist()]
+    groups = [batch.groups[row] for row in rows.tolist()]
+    return QuestionBatch(groups=groups, prompts=prompts, split=batch.split, rollouts=Rollouts(**values))
+
+
+def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
+    """Rolled-out batches end to end as one; seconds add up."""
+    groups: list[QuestionGroup] = []
+    prompts: list[Prompt] = []
+    question, prompt = [], []
+    all_rollouts = [part.rollouts for part in parts if part.rollouts is not None]
+    for part, rollouts in zip(parts, all_rollouts, strict=True):
+        question.append(rollouts.question + len(groups))
+        prompt.append(rollouts.prompt + len(prompts))
+        prompts += [p._replace(question=p.question + len(groups)) for p in part.prompts]
+        groups += part.groups
+    first = all_rollouts[0]
+    values: dict[str, Any] = {"question": torch.cat(question), "prompt": torch.cat(prompt), "prompts": prompts}
+    values["reward_terms"] = {n: torch.cat([r.reward_terms[n] for r in all_rollouts]) for n in first.reward_terms}
+    values["seconds"] = {phase: sum(r.seconds[phase] for r in all_rollouts) for phase in first.seconds}
+    for name in _columns(values):
+        columns = [getattr(rollouts, name) for rollouts in all_rollouts]
+        values[name] = torch.cat(columns) if isinstance(columns[0], Tensor) else list(chain.from_iterable(columns))
+    return QuestionBatch(groups=groups, prompts=prompts, split=parts[0].split, rollouts=Rollouts(**values))
+
+
+def _columns(without: dict[str, Any]) -> list[str]:
+    """Fields of `Rollouts` with one entry per response that `without` does not hold yet."""
+    return [field.name for field in fields(Rollouts) if field.name not in without]

@@ -1,0 +1,58 @@
+"""Questions without gradient are found, taken out and replaced."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tagrpo.rollouts.dynamic_sampling import DynamicSampling, join_batches, take_questions
+
+# 0: original right, rephrasing wrong. 1: all right. 2: mixed within a prompt.
+REWARDS = [[[1.0, 1.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]], [[1.0, 0.0], [0.0, 0.0]]]
+
+
+def described(batch):
+    """Everything about each response, by names instead of rows."""
+    rollouts = batch.rollouts
+    return [
+        (
+            batch.groups[int(rollouts.question[r])].id,
+            rollouts.prompts[int(rollouts.prompt[r])].token_ids.tolist(),
+            rollouts.prompts[int(rollouts.prompt[r])].question == int(rollouts.question[r]),
+            int(rollouts.variant[r]),
+            rollouts.token_ids[r].tolist(),
+            rollouts.logprobs[r].tolist(),
+            float(rollouts.rewards[r]),
+            bool(rollouts.correct[r]),
+            rollouts.text[r],
+            rollouts.answers[r],
+        )
+        for r in range(len(rollouts))
+    ]
+
+
+def test_what_is_informative_depends_on_the_pool(make_batch):
+    rollouts = make_batch(REWARDS).rollouts
+    assert DynamicSampling("question").informative(rollouts).tolist() == [0, 2]
+    assert DynamicSampling("prompt").informative(rollouts).tolist() == [2]
+
+
+def test_taking_questions_keeps_all_that_belongs_to_them(make_batch):
+    batch = make_batch(REWARDS)
+    taken = take_questions(batch, torch.tensor([0, 2]))
+    assert described(taken) == [row for row in described(batch) if row[0] in ("q0", "q2")]
+    assert [prompt.question for prompt in taken.prompts] == [0, 0, 1, 1]
+
+
+def test_joining_puts_batches_end_to_end(make_batch):
+    first, second = make_batch(REWARDS, seed=0), make_batch(REWARDS[:1], seed=1)
+    joined = join_batches([take_questions(first, torch.tensor([1])), second])
+    assert described(joined) == [row for row in described(first) if row[0] == "q1"] + described(second)
+    assert joined.rollouts.seconds["generate"] == pytest.approx(0.2)
+
+
+def test_options_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="question or prompt"):
+        DynamicSampling("batch")
+    with pytest.raises(ValueError, match="max_draws"):
+        DynamicSampling(max_draws=0)

@@ -1,13 +1,13 @@
-"""The clipped policy loss on packed tokens, with a KL term to a frozen reference.
+"""Policy losses on packed tokens: PPO-style clipping over token, sequence or geometric-mean ratios, and CISPO.
 
 Every normaliser is an argument counted over the whole mini-batch, so that the losses and gradients of
-micro-batches and ranks add up to those of one large batch.
+micro-batches and ranks add up to those of one large batch. A response is never split between micro-batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,8 @@ from torch import Tensor
 from ..types import LossInputs, LossOutputs
 
 MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped to ± this before the exponential: e^20 is far outside any clip range, and finite."""
+"""Log-ratios are clamped to ± this before the exponential: e^20 is far outside any clip range, and finite.
+Beyond it the gradient through the exponential is zero."""
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:
@@ -23,121 +24,285 @@ def bounded_exp(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
-# Estimators of KL(π_θ ‖ π_ref) from one sampled token; d = log π_ref − log π_θ (Schulman, "Approximating KL").
+def response_mean(values: Tensor, inputs: LossInputs) -> Tensor:
+    """[T] each token gets the mean of `values` [T] over its response."""
+    sums = values.new_zeros(len(inputs.lengths)).index_add(0, inputs.response, values)
+    return (sums / inputs.lengths)[inputs.response]
+
+
+# ---------------------------------------------------------------------- policy term
+
+
+class Surrogate(NamedTuple):
+    """A policy term per token, to be maximised, before weights and aggregation. Everything is [T]."""
+
+    value: Tensor
+    """The term. A response-level term stands at each of the response's tokens."""
+    ratio: Tensor
+    """Policy ratio that the term is made of."""
+    clip_low: Tensor
+    """Bool: the lower bound of the clip range acted on this token."""
+    clip_high: Tensor
+    """Bool: the upper bound did."""
+
+
+def clipped(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
+    """min(ρ A, clip(ρ, 1 − low, 1 + high) A); a token is counted as clipped when that removes its gradient."""
+    bounded = ratio.clamp(1 - low, 1 + high)
+    return Surrogate(
+        value=torch.minimum(ratio * advantages, bounded * advantages),
+        ratio=ratio,
+        clip_low=(ratio < 1 - low) & (advantages < 0),
+        clip_high=(ratio > 1 + high) & (advantages > 0),
+    )
+
+
+def token_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high: float) -> Surrogate:
+    """GRPO and TA-GRPO (Eq. 2 and 4): one ratio per token."""
+    return clipped(bounded_exp(inputs.logprobs - inputs.old_logprobs), advantages, low, high)
+
+
+def sequence_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high: float) -> Surrogate:
+    """GSPO (arXiv 2507.18071, Eq. 5–7): one length-normalised ratio per response, s = (π_θ(o)/π_old(o))^(1/|o|).
+
+    Standing at each of the |o| tokens, the term has the value and the gradient of the paper's token form (GSPO-token,
+    s_t = sg[s] π_θ(o_t) / sg[π_θ(o_t)]), under every aggregation; they differ only where `weights` vary in a response.
+    """
+    return clipped(bounded_exp(response_mean(inputs.logprobs - inputs.old_logprobs, inputs)), advantages, low, high)
+
+
+def geometric_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high: float) -> Surrogate:
+    """GMPO (arXiv 2507.20673): A times the geometric mean of the token ratios, each clipped before.
+
+    The range is (e^−low, e^high), in log space; a ratio is clipped from above where A > 0, from below where A < 0.
+    The ratio that is reported is the geometric mean after clipping.
+    """
+    log_ratio = inputs.logprobs - inputs.old_logprobs
+    clip_low = (log_ratio < -low) & (advantages < 0)
+    clip_high = (log_ratio > high) & (advantages > 0)
+    bounded = torch.where(clip_low | clip_high, log_ratio.clamp(-low, high), log_ratio)
+    ratio = bounded_exp(response_mean(bounded, inputs))
+    return Surrogate(ratio * advantages, ratio, clip_low, clip_high)
+
+
+def cispo_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high: float) -> Surrogate:
+    """CISPO (arXiv 2506.13585): sg[clip(ρ, 1 − low, 1 + high)] A log π_θ.
+
+    The clip bounds the importance weight, of either sign of A, and no token loses its gradient.
+    """
+    ratio = bounded_exp(inputs.logprobs - inputs.old_logprobs).detach()
+    weight = ratio.clamp(1 - low, 1 + high)
+    return Surrogate(weight * advantages * inputs.logprobs, ratio, ratio < 1 - low, ratio > 1 + high)
+
+
+SURROGATES: dict[tuple[str, str], Callable[[LossInputs, Tensor, float, float], Surrogate]] = {
+    ("clip", "token"): token_surrogate,
+    ("clip", "sequence"): sequence_surrogate,
+    ("clip", "geometric"): geometric_surrogate,
+    ("cispo", "token"): cispo_surrogate,
+}
+"""(objective, ratio) → policy term."""
+
+
+# ---------------------------------------------------------------------- divergence from the reference
+
 KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "k1": lambda d: -d,
     "k2": lambda d: d.square() / 2,
-    "k3": lambda d: bounded_exp(d) - 1 - d,
+    "k3": lambda d: torch.expm1(d) - d,
 }
+"""Estimators of KL(π_θ ‖ π_ref) from one sampled token; d = log π_ref − log π_θ (Schulman, "Approximating KL").
+
+All are exact and unclamped, but for d in k3, which is at most `MAX_LOG_RATIO` (see `token_kl`). As a loss, k2 has the
+gradient of the divergence in expectation, k3 that of KL(π_ref ‖ π_θ) and k1 none.
+"""
 
 
-def sequence_weights(
-    inputs: LossInputs,
-    aggregation: Literal["sequence_mean", "token_mean", "constant"],
-    max_length: int | None,
-) -> Tensor:
-    """[T] what each token's term is multiplied by before everything is summed.
+def token_kl(inputs: LossInputs, estimator: str) -> Tensor:
+    """[T] estimated divergence from the reference.
 
-    `sequence_mean`: 1 / (|o_r| · responses), GRPO; `token_mean`: 1 / tokens, DAPO (arXiv 2503.14476, Eq. 8);
-    `constant`: 1 / (max_length · responses), Dr. GRPO (arXiv 2503.20783).
+    k3 is constant where d exceeds `MAX_LOG_RATIO`. verl also clamps the result to ±10, which removes the gradient
+    from tokens with d > 2.6, where the divergence is largest; here they keep it.
+
+    Raises:
+        ValueError: the inputs have no reference.
     """
-    if aggregation == "token_mean":
-        return torch.full_like(inputs.old_logprobs, 1 / inputs.num_tokens)
-    if aggregation == "constant":
-        assert max_length is not None
-        return torch.full_like(inputs.old_logprobs, 1 / (max_length * inputs.num_responses))
-    return (1 / (inputs.lengths.to(inputs.old_logprobs.dtype) * inputs.num_responses))[inputs.response]
+    if inputs.reference_logprobs is None:
+        raise ValueError(
+            "Expected reference_logprobs for a loss with kl_coef > 0, but got None. Score the responses under the "
+            "frozen reference policy, or set loss.kl_coef=0."
+        )
+    difference = inputs.reference_logprobs - inputs.logprobs
+    return KL_ESTIMATORS[estimator](difference.clamp(max=MAX_LOG_RATIO) if estimator == "k3" else difference)
+
+
+# ---------------------------------------------------------------------- aggregation
+
+AGGREGATIONS: dict[str, Callable[[LossInputs, int | None], Tensor]] = {
+    "sequence_mean": lambda inputs, _: 1 / (inputs.lengths.to(inputs.logprobs.dtype) * inputs.num_responses),
+    "token_mean": lambda inputs, _: inputs.logprobs.new_full((len(inputs.lengths),), 1 / inputs.num_tokens),
+    "constant": lambda inputs, max_length: inputs.logprobs.new_full(
+        (len(inputs.lengths),), 1 / ((max_length or 1) * inputs.num_responses)
+    ),
+}
+"""[R] what the terms of each response's tokens are multiplied by before everything is summed.
+
+`sequence_mean`: 1 / (|o| · responses), GRPO; `token_mean`: 1 / tokens, DAPO (arXiv 2503.14476, Eq. 8); `constant`:
+1 / (max_length · responses), Dr. GRPO (arXiv 2503.20783).
+"""
+
+
+# ---------------------------------------------------------------------- the loss
 
 
 class PolicyLoss:
-    """Clipped surrogate with a KL and an entropy term; minimised.
+    """Policy term, divergence from the reference and entropy, aggregated; minimised.
 
-    L = Σ_t w_t · ( −min(ρ_t A, clip(ρ_t, 1 − ε_low, 1 + ε_high) A) + β · KL_t − γ · H_t ),
+    L = Σ_t w_t · ( −v_t · surrogate_t + β · KL_t − γ · H_t )
 
-    ρ_t = π_θ(o_t | score prompt) / π_old(o_t | score prompt); TA-GRPO, Eq. 2 and 4. The weights w_t are those of
-    `sequence_weights`.
+    | method | ratio | objective | aggregation | clip_low, clip_high | source |
+    |---|---|---|---|---|---|
+    | GRPO, TA-GRPO | token | clip | sequence_mean | 0.2, 0.2 | TA-GRPO, Eq. 2 and 4 |
+    | DAPO | token | clip | token_mean | 0.2, 0.28 | arXiv 2503.14476 |
+    | Dr. GRPO | token | clip | constant | 0.2, 0.2 | arXiv 2503.20783 |
+    | GSPO | sequence | clip | sequence_mean | 3e-4, 4e-4 | arXiv 2507.18071 |
+    | GMPO | geometric | clip | sequence_mean | 0.4, 0.4 | arXiv 2507.20673 |
+    | CISPO | token | cispo | token_mean | 1, to be tuned | arXiv 2506.13585 |
 
-    `sums` of the outputs: `tokens`, `ratio`, `clip_low` and `clip_high` (tokens whose gradient the clip removed, from
-    below with a negative advantage, from above with a positive one), `old_logprob`, and `kl` and `entropy` where
-    they were computed.
+    w_t: `AGGREGATIONS`; v_t: `LossInputs.weights`, which multiply the policy term alone (a term of a whole response
+    by their mean over it). `old_logprobs` may be `logprobs.detach()`: the ratio is then exactly 1. Log-probs must be
+    finite.
+
+    `sums` of the outputs, over tokens: `tokens`; `ratio`; `clip_low` and `clip_high` (see `Surrogate`); `clip_dual`
+    with `dual_clip`; `old_logprob`; `kl` and `entropy` where the inputs have them.
 
     Args:
-        clip_low: ε_low.
+        clip_low: ε_low; the range is (1 − ε_low, 1 + ε_high), for geometric ratios (e^−ε_low, e^ε_high). 1 is no bound.
         clip_high: ε_high; larger than `clip_low` is DAPO's clip-higher.
+        ratio: `token` | `sequence` | `geometric`.
         aggregation: `sequence_mean` | `token_mean` | `constant`.
         kl_coef: β; 0 needs no reference.
         kl_estimator: `k1` | `k2` | `k3`.
         entropy_coef: γ; positive values reward entropy.
+        dual_clip: c > 1: where A < 0 the policy term is at least c · A (arXiv 1912.09729). None: no such bound.
+        objective: `clip` | `cispo`.
         max_length: The constant of `constant`, in tokens.
 
     Raises:
-        ValueError: an option is out of its range, or `constant` lacks its `max_length`.
+        ValueError: an option is out of its range, or options contradict each other.
 
     >>> inputs = LossInputs(
-    ...     logprobs=torch.tensor([1.5]).log().requires_grad_(), old_logprobs=torch.zeros(1), reference_logprobs=None,
-    ...     entropy=None, advantages=torch.tensor([2.0]), response=torch.tensor([0]), lengths=torch.tensor([1]),
-    ...     num_responses=1, num_tokens=1)
-    >>> round(PolicyLoss(kl_coef=0.0)(inputs).loss.item(), 4)  # −min(1.5 · 2, 1.2 · 2)
-    -2.4
+    ...     logprobs=torch.tensor([1.5, 0.8]).log().requires_grad_(), old_logprobs=torch.zeros(2), entropy=None,
+    ...     reference_logprobs=None, advantages=torch.tensor([2.0]), response=torch.tensor([0, 0]),
+    ...     lengths=torch.tensor([2]), num_responses=1, num_tokens=2)
+    >>> round(PolicyLoss(kl_coef=0.0)(inputs).loss.item(), 4)  # −(min(1.5, 1.2) · 2 + 0.8 · 2) / 2
+    -2.0
+    >>> round(PolicyLoss(ratio="sequence", kl_coef=0.0)(inputs).loss.item(), 4)  # −√(1.5 · 0.8) · 2
+    -2.1909
     """
 
     def __init__(
         self,
         clip_low: float = 0.2,
         clip_high: float = 0.2,
+        ratio: Literal["token", "sequence", "geometric"] = "token",
         aggregation: Literal["sequence_mean", "token_mean", "constant"] = "sequence_mean",
         kl_coef: float = 0.001,
         kl_estimator: Literal["k1", "k2", "k3"] = "k3",
         entropy_coef: float = 0.0,
+        dual_clip: float | None = None,
+        objective: Literal["clip", "cispo"] = "clip",
         max_length: int | None = None,
     ) -> None:
-        if not 0 <= clip_low <= 1 or clip_high < 0:
-            raise ValueError(
-                f"Expected 0 ≤ loss.clip_low ≤ 1 and loss.clip_high ≥ 0, but got {clip_low} and {clip_high}."
-            )
-        if aggregation not in ("sequence_mean", "token_mean", "constant"):
-            raise ValueError(
-                f"Expected loss.aggregation to be sequence_mean, token_mean or constant, but got {aggregation!r}."
-            )
-        if kl_estimator not in KL_ESTIMATORS:
-            raise ValueError(f"Expected loss.kl_estimator to be k1, k2 or k3, but got {kl_estimator!r}.")
-        if kl_coef < 0:
-            raise ValueError(f"Expected loss.kl_coef to be at least 0, but got {kl_coef}.")
-        if (aggregation == "constant") != (max_length is not None):
-            raise ValueError(
-                f"Expected loss.max_length with loss.aggregation=constant and only there, but got {max_length} with "
-                f"{aggregation}. Set it to the largest number of response tokens."
-            )
         self.clip_low = clip_low
         self.clip_high = clip_high
+        self.ratio = ratio
         self.aggregation = aggregation
         self.kl_coef = kl_coef
         self.kl_estimator = kl_estimator
         self.entropy_coef = entropy_coef
+        self.dual_clip = dual_clip
+        self.objective = objective
         self.max_length = max_length
+        self._check_ranges()
+        self._check_combinations()
+
+    def _check_ranges(self) -> None:
+        choices: dict[str, tuple[str, ...]] = {
+            "ratio": ("token", "sequence", "geometric"),
+            "aggregation": tuple(AGGREGATIONS),
+            "kl_estimator": tuple(KL_ESTIMATORS),
+            "objective": ("clip", "cispo"),
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"Expected loss.{name} to be one of {', '.join(known)}, but got {getattr(self, name)!r}."
+                )
+        if self.clip_low < 0 or self.clip_high < 0 or (self.ratio != "geometric" and self.clip_low > 1):
+            raise ValueError(
+                "Expected 0 ≤ loss.clip_low ≤ 1 (any value from 0 with loss.ratio=geometric) and loss.clip_high ≥ 0, "
+                f"but got {self.clip_low} and {self.clip_high}."
+            )
+        if self.kl_coef < 0:
+            raise ValueError(f"Expected loss.kl_coef to be at least 0, but got {self.kl_coef}.")
+        if self.dual_clip is not None and self.dual_clip <= 1:
+            raise ValueError(f"Expected loss.dual_clip to be null or greater than 1, but got {self.dual_clip}.")
+        if self.max_length is not None and self.max_length < 1:
+            raise ValueError(f"Expected loss.max_length to be null or at least 1, but got {self.max_length}.")
+
+    def _check_combinations(self) -> None:
+        if (self.objective, self.ratio) not in SURROGATES:
+            raise ValueError(
+                f"Expected loss.ratio=token with loss.objective=cispo, but got {self.ratio}: CISPO's weights are those "
+                "of tokens. Set loss.ratio=token or loss.objective=clip."
+            )
+        if self.ratio == "geometric" and self.aggregation != "sequence_mean":
+            raise ValueError(
+                f"Expected loss.aggregation=sequence_mean with loss.ratio=geometric, but got {self.aggregation}: "
+                "GMPO's term belongs to a whole response. Set loss.aggregation=sequence_mean."
+            )
+        if self.dual_clip is not None and (self.objective != "clip" or self.ratio == "geometric"):
+            raise ValueError(
+                "Expected loss.dual_clip=null unless loss.objective=clip and loss.ratio is token or sequence, but got "
+                f"{self.dual_clip} with {self.objective} and {self.ratio}. Drop it."
+            )
+        if (self.aggregation == "constant") != (self.max_length is not None):
+            raise ValueError(
+                "Expected loss.max_length with loss.aggregation=constant and only there, but got "
+                f"{self.max_length} with {self.aggregation}. Set it to the largest number of response tokens."
+            )
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
-        """Loss of one micro-batch, and the sums of its metrics."""
-        ratio = bounded_exp(inputs.logprobs - inputs.old_logprobs)
+        """Loss of one micro-batch, and the sums of its metrics.
+
+        Raises:
+            ValueError: `kl_coef` needs reference log-probs, or `entropy_coef` an entropy, that the inputs lack.
+        """
         advantages = inputs.advantages[inputs.response]
-        clipped = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
-        terms = -torch.minimum(ratio * advantages, clipped * advantages)
-        if inputs.weights is not None:
-            terms = terms * inputs.weights
+        policy = SURROGATES[self.objective, self.ratio](inputs, advantages, self.clip_low, self.clip_high)
         sums = {
-            "tokens": torch.tensor(float(len(ratio))),
-            "ratio": ratio.detach().sum(),
-            "clip_low": ((ratio < 1 - self.clip_low) & (advantages < 0)).sum(),
-            "clip_high": ((ratio > 1 + self.clip_high) & (advantages > 0)).sum(),
-            "old_logprob": inputs.old_logprobs.sum(),
+            "tokens": torch.tensor(float(len(advantages))),
+            "ratio": policy.ratio.detach().sum(),
+            "clip_low": policy.clip_low.sum(),
+            "clip_high": policy.clip_high.sum(),
+            "old_logprob": inputs.old_logprobs.detach().sum(),
         }
-        if inputs.reference_logprobs is not None:
-            kl = KL_ESTIMATORS[self.kl_estimator](inputs.reference_logprobs - inputs.logprobs)
+        value = policy.value
+        if self.dual_clip is not None:
+            floor = torch.where(advantages < 0, self.dual_clip * advantages, -torch.inf)
+            sums["clip_dual"] = (value < floor).sum()
+            value = torch.maximum(value, floor)
+        terms = -value if inputs.weights is None else -value * inputs.weights
+        if self.kl_coef or inputs.reference_logprobs is not None:
+            kl = token_kl(inputs, self.kl_estimator)
             terms = terms + self.kl_coef * kl
             sums["kl"] = kl.detach().sum()
         if inputs.entropy is not None:
             sums["entropy"] = inputs.entropy.detach().sum()
-            if self.entropy_coef:
-                terms = terms - self.entropy_coef * inputs.entropy
-        weights = sequence_weights(inputs, self.aggregation, self.max_length)
+        if self.entropy_coef:
+            if inputs.entropy is None:
+                raise ValueError("Expected entropy for a loss with entropy_coef ≠ 0, but got None.")
+            terms = terms - self.entropy_coef * inputs.entropy
+        weights = AGGREGATIONS[self.aggregation](inputs, self.max_length)[inputs.response]
         return LossOutputs(loss=(terms * weights).sum(), sums=sums)

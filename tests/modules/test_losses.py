@@ -1,14 +1,16 @@
-"""The loss against a plain loop over responses and tokens."""
+"""The loss against a plain loop over responses and tokens, and against padded formulas of each method."""
 
 from __future__ import annotations
 
+import doctest
 import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from tagrpo.modules.losses import MAX_LOG_RATIO, PolicyLoss
+from tagrpo.modules import losses
+from tagrpo.modules.losses import MAX_LOG_RATIO, PolicyLoss, token_kl
 from tagrpo.types import LossInputs
 
 
@@ -90,12 +92,129 @@ def test_the_gradient_is_the_numerical_one():
         assert float(gradient[t]) == pytest.approx((values[0] - values[1]) / 2e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean", "constant"])
-def test_micro_batches_add_up_to_the_whole(aggregation):
-    inputs = make_inputs()
-    loss = PolicyLoss(aggregation=aggregation, kl_coef=0.2, max_length=9 if aggregation == "constant" else None)
-    (whole,) = torch.autograd.grad(loss(inputs).loss, inputs.logprobs)
-    parts, total = [], 0.0
+def padded(values, lengths):
+    """[R, longest] rows of a packed [T] tensor, zeros behind."""
+    return torch.nn.utils.rnn.pad_sequence(list(values.split(lengths.tolist())), batch_first=True)
+
+
+def method_by_rows(method, logprobs, inputs, low, high, dual=math.inf):
+    """[R] policy term of each response, its mean over tokens: the papers' formulas on padded rows."""
+    x, old = padded(logprobs, inputs.lengths), padded(inputs.old_logprobs, inputs.lengths)
+    advantages, count = inputs.advantages[:, None], inputs.lengths
+    mask = torch.arange(x.shape[1])[None] < count[:, None]
+
+    def mean(values):
+        return torch.where(mask, values, 0.0).sum(1) / count
+
+    def clip(ratio):
+        value = torch.minimum(ratio * advantages, torch.clip(ratio, 1 - low, 1 + high) * advantages)
+        return torch.where(advantages < 0, torch.maximum(value, torch.tensor(dual) * advantages), value)
+
+    if method == "token":
+        return mean(clip((x - old).exp()))
+    if method == "sequence":  # the paper's token form: sg[s] · π / sg[π]
+        sequence = mean(x - old).exp()[:, None]
+        return mean(clip(sequence.detach() * (x - x.detach()).exp()))
+    if method == "cispo":
+        weight = torch.clip((x - old).exp(), 1 - low, 1 + high).detach()
+        return mean(weight * advantages * x)
+    assert method == "geometric"  # sign(A) · (Π |min(ρ A, clip(ρ) A)|)^(1/|o|), the range being (e^−low, e^high)
+    bounds = math.exp(-low), math.exp(high)
+    ratio = (x - old).exp()
+    term = torch.minimum(ratio * advantages, torch.clip(ratio, *bounds) * advantages).abs()
+    return advantages[:, 0].sign() * torch.where(mask, term, 1.0).prod(1) ** (1 / count.double())
+
+
+METHODS = {
+    "token": {},
+    "sequence": {"ratio": "sequence"},
+    "geometric": {"ratio": "geometric"},
+    "cispo": {"objective": "cispo"},
+}
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_its_papers_formula(method, seed):
+    inputs = make_inputs(seed=seed)
+    outputs = PolicyLoss(0.3, 0.5, kl_coef=0.0, **METHODS[method])(inputs)
+    (gradient,) = torch.autograd.grad(outputs.loss, inputs.logprobs)
+    logprobs = inputs.logprobs.detach().requires_grad_()
+    expected = -method_by_rows(method, logprobs, inputs, 0.3, 0.5).mean()
+    torch.testing.assert_close(outputs.loss, expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, logprobs)[0], atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("method", ["token", "sequence"])
+@pytest.mark.parametrize("aggregation", ["token_mean", "constant"])
+def test_the_sequence_ratio_has_the_gradient_of_its_token_form_under_every_aggregation(method, aggregation):
+    inputs = make_inputs(seed=3)
+    max_length = 9 if aggregation == "constant" else None
+    loss = PolicyLoss(kl_coef=0.0, aggregation=aggregation, max_length=max_length, **METHODS[method])(inputs).loss
+    logprobs = inputs.logprobs.detach().requires_grad_()
+    sums = method_by_rows(method, logprobs, inputs, 0.2, 0.2) * inputs.lengths
+    expected = -sums.sum() / (inputs.num_tokens if aggregation == "token_mean" else 9 * inputs.num_responses)
+    gradients = [torch.autograd.grad(loss, inputs.logprobs)[0], torch.autograd.grad(expected, logprobs)[0]]
+    torch.testing.assert_close(loss, expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(*gradients, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("method", ["token", "sequence"])
+def test_dual_clip_bounds_the_loss_of_bad_responses(method):
+    inputs = make_inputs(seed=1, advantages=torch.tensor([-1.0, -2.0, 1.0, -0.5], dtype=torch.float64))
+    inputs = replace(inputs, logprobs=(inputs.old_logprobs + 1.0).requires_grad_())  # every ratio is e
+    outputs = PolicyLoss(kl_coef=0.0, dual_clip=1.5, **METHODS[method])(inputs)
+    expected = -method_by_rows(method, inputs.logprobs, inputs, 0.2, 0.2, dual=1.5).mean()
+    torch.testing.assert_close(outputs.loss, expected, atol=1e-12, rtol=0)
+    # (1.5 · 1 + 1.5 · 2 − 1.2 · 1 + 1.5 · 0.5) / 4, and no token is left with a gradient.
+    assert float(outputs.loss.detach()) == pytest.approx(4.05 / 4)
+    assert not torch.autograd.grad(outputs.loss, inputs.logprobs)[0].any()
+    assert (float(outputs.sums["clip_dual"]), float(outputs.sums["clip_high"])) == (3 + 1 + 2, 5)
+
+
+def test_cispo_keeps_the_gradient_of_every_token():
+    inputs = make_inputs(
+        (1, 1, 1, 1),
+        logprobs=torch.tensor([0.5, 0.5, -0.5, -0.5]).requires_grad_(),
+        old_logprobs=torch.zeros(4),
+        advantages=torch.tensor([1.0, -1.0, 1.0, -1.0]),
+        reference_logprobs=None,
+    )
+    outputs = PolicyLoss(objective="cispo", kl_coef=0.0)(inputs)
+    (gradient,) = torch.autograd.grad(outputs.loss, inputs.logprobs)
+    # −clip(ρ) A / 4 with ρ = e^±0.5 clipped to 1.2 and 0.8.
+    torch.testing.assert_close(gradient, torch.tensor([-0.3, 0.3, -0.2, 0.2]))
+    assert (float(outputs.sums["clip_high"]), float(outputs.sums["clip_low"])) == (2, 2)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_first_mini_batch_has_a_ratio_of_one_and_the_plain_policy_gradient(method):
+    inputs = make_inputs(dtype=torch.float32)
+    inputs = replace(inputs, old_logprobs=inputs.logprobs.detach())
+    outputs = PolicyLoss(0.0, 0.0, kl_coef=0.0, **METHODS[method])(inputs)
+    assert float(outputs.sums["ratio"]) == inputs.num_tokens
+    assert (float(outputs.sums["clip_low"]), float(outputs.sums["clip_high"])) == (0, 0)
+    (gradient,) = torch.autograd.grad(outputs.loss, inputs.logprobs)
+    expected = -(inputs.advantages / inputs.lengths / inputs.num_responses)[inputs.response]
+    if method in ("geometric", "cispo"):  # the others sit on the edge of an empty clip range, where min may choose
+        torch.testing.assert_close(gradient, expected)
+    wide = PolicyLoss(0.2, 0.2, kl_coef=0.0, **METHODS[method])(inputs)
+    torch.testing.assert_close(torch.autograd.grad(wide.loss, inputs.logprobs)[0], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    ("method", "aggregation"),
+    [("geometric", "sequence_mean")]
+    + [(m, a) for m in ("token", "sequence", "cispo") for a in ("sequence_mean", "token_mean", "constant")],
+)
+def test_micro_batches_add_up_to_the_whole(method, aggregation, dtype):
+    inputs = make_inputs(dtype=dtype)
+    max_length = 9 if aggregation == "constant" else None
+    loss = PolicyLoss(aggregation=aggregation, kl_coef=0.2, entropy_coef=0.1, max_length=max_length, **METHODS[method])
+    whole_outputs = loss(inputs)
+    (whole,) = torch.autograd.grad(whole_outputs.loss, inputs.logprobs)
+    parts, total, sums = [], 0.0, dict.fromkeys(whole_outputs.sums, 0.0)
     for rows in ([0, 1], [2], [3]):
         tokens = torch.isin(inputs.response, torch.tensor(rows))
         part = replace(
@@ -110,9 +229,12 @@ def test_micro_batches_add_up_to_the_whole(aggregation):
         )
         outputs = loss(part)
         total += float(outputs.loss.detach())
+        sums = {name: sums[name] + float(value) for name, value in outputs.sums.items()}
         parts.append(torch.autograd.grad(outputs.loss, part.logprobs)[0])
-    assert total == pytest.approx(float(loss(inputs).loss.detach()), abs=1e-12)
-    torch.testing.assert_close(torch.cat(parts), whole, atol=1e-12, rtol=0)
+    tolerance = 1e-12 if dtype is torch.float64 else 1e-6
+    assert total == pytest.approx(float(whole_outputs.loss.detach()), abs=tolerance)
+    assert sums == pytest.approx({name: float(value) for name, value in whole_outputs.sums.items()}, abs=1e-4)
+    torch.testing.assert_close(torch.cat(parts), whole, atol=tolerance, rtol=0)
 
 
 def test_clipped_tokens_have_no_gradient_and_are_counted_by_side():
@@ -139,19 +261,57 @@ def test_importance_weights_multiply_the_policy_term_alone():
     assert doubled - kl == pytest.approx(2 * (plain - kl), abs=1e-12)
 
 
-def test_extreme_log_ratios_leave_the_gradient_finite():
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("method", METHODS)
+def test_extreme_log_ratios_leave_the_gradient_finite(method, estimator, sign):
     inputs = make_inputs(
-        (1, 1),
-        logprobs=torch.tensor([0.0, -2000.0]).requires_grad_(),
-        old_logprobs=torch.tensor([-2000.0, 0.0]),
-        reference_logprobs=torch.tensor([-2000.0, 0.0]),
-        advantages=torch.tensor([-1.0, 1.0]),
+        (1, 1, 2),
+        logprobs=torch.tensor([0.0, -2000.0, -1.0, -1.0]).requires_grad_(),
+        old_logprobs=torch.tensor([-2000.0, 0.0, -1e30, -1.0]),
+        reference_logprobs=torch.tensor([-2000.0, 0.0, -1.0, -1e5]),
+        entropy=None,
+        advantages=sign * torch.tensor([-1.0, 1.0, 1.0]),
     )
-    outputs = PolicyLoss(kl_coef=1.0)(inputs)
+    outputs = PolicyLoss(kl_coef=1.0, kl_estimator=estimator, **METHODS[method])(inputs)
     (gradient,) = torch.autograd.grad(outputs.loss, inputs.logprobs)
     assert torch.isfinite(outputs.loss)
     assert torch.isfinite(gradient).all()
-    assert float(outputs.sums["ratio"]) == pytest.approx(math.exp(MAX_LOG_RATIO), rel=1e-6)
+    assert all(torch.isfinite(value) for value in outputs.sums.values())
+
+
+def test_the_ratio_is_bounded_only_far_outside_any_clip_range():
+    inputs = make_inputs((1, 1), logprobs=torch.zeros(2), old_logprobs=torch.tensor([-19.0, -2000.0]))
+    inputs = replace(inputs, reference_logprobs=None)
+    ratio = float(PolicyLoss(kl_coef=0.0)(inputs).sums["ratio"])
+    assert ratio == pytest.approx(math.exp(19) + math.exp(MAX_LOG_RATIO), rel=1e-6)
+
+
+def test_k3_never_pushes_a_token_further_from_the_reference():
+    logprobs = torch.linspace(-30, 30, 121, dtype=torch.float64).requires_grad_()
+    inputs = make_inputs((121,), logprobs=logprobs, reference_logprobs=torch.zeros(121, dtype=torch.float64))
+    kl = token_kl(inputs, "k3")
+    (gradient,) = torch.autograd.grad(kl.sum(), logprobs)
+    within = logprobs.detach() > -MAX_LOG_RATIO
+    assert (gradient * logprobs.detach() >= 0).all()
+    assert (gradient[within & (logprobs.detach() < 0)] < 0).all()  # kept where verl's clamp at 10 would drop it
+    exact = torch.exp(-logprobs.detach()) - 1 + logprobs.detach()
+    torch.testing.assert_close(kl.detach()[within], exact[within], rtol=1e-12, atol=1e-12)
+
+
+def test_k3_keeps_its_digits_near_the_reference():
+    difference = torch.tensor([1e-4, -1e-4])
+    inputs = make_inputs((2,), logprobs=torch.zeros(2), reference_logprobs=difference, dtype=torch.float32)
+    # d²/2 + d³/6; exp(d) − 1 − d in float32 would be off by half.
+    torch.testing.assert_close(token_kl(inputs, "k3"), torch.tensor([5.0002e-9, 4.9998e-9]), rtol=2e-3, atol=0)
+
+
+def test_missing_inputs_are_named():
+    inputs = make_inputs(reference_logprobs=None, entropy=None)
+    with pytest.raises(ValueError, match="reference_logprobs"):
+        PolicyLoss(kl_coef=0.1)(inputs)
+    with pytest.raises(ValueError, match="entropy"):
+        PolicyLoss(kl_coef=0.0, entropy_coef=0.1)(inputs)
 
 
 def test_impossible_options_are_refused():
@@ -162,6 +322,19 @@ def test_impossible_options_are_refused():
         ({"kl_coef": -1.0}, "kl_coef"),
         ({"aggregation": "constant"}, "max_length"),
         ({"max_length": 10}, "max_length"),
+        ({"aggregation": "constant", "max_length": 0}, "max_length"),
+        ({"clip_high": -0.1}, "clip_high"),
+        ({"ratio": "word"}, "ratio"),
+        ({"objective": "ppo"}, "objective"),
+        ({"dual_clip": 1.0}, "dual_clip"),
+        ({"ratio": "geometric", "aggregation": "token_mean"}, "sequence_mean"),
+        ({"ratio": "geometric", "dual_clip": 3.0}, "dual_clip"),
+        ({"objective": "cispo", "dual_clip": 3.0}, "dual_clip"),
+        ({"objective": "cispo", "ratio": "sequence"}, "ratio=token"),
     ):
         with pytest.raises(ValueError, match=message):
             PolicyLoss(**options)
+
+
+def test_the_documented_numbers_are_right():
+    assert doctest.testmod(losses).failed == 0

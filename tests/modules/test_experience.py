@@ -1,0 +1,67 @@
+"""Score prompts, mini-batches and the groups of all ranks, by value."""
+
+from __future__ import annotations
+
+import torch
+
+from tagrpo.modules.experience import Experience, cat_rows, join_reward_groups, split_by_question
+from tagrpo.types import RewardGroups
+
+REWARDS = [[[1.0, 0.0], [0.0]], [[1.0], [0.0, 0.0]]]
+
+
+def test_under_the_original_all_responses_of_a_question_share_one_prompt(make_batch):
+    rollouts = make_batch(REWARDS).rollouts
+    experience = Experience.from_rollouts(rollouts, "original")
+    assert len(experience.prompts) == 2
+    assert experience.prompt.tolist() == [0, 0, 0, 1, 1, 1]
+    assert torch.equal(experience.prompts[1], rollouts.prompts[2].token_ids)
+    assert experience.sampled_here.tolist() == [True, True, False, True, False, False]
+    assert experience.prompt_lengths.tolist() == [len(p) for p in experience.prompts]
+
+
+def test_under_their_own_prompt_responses_are_scored_where_they_were_sampled(make_batch):
+    rollouts = make_batch(REWARDS).rollouts
+    experience = Experience.from_rollouts(rollouts, "own")
+    assert experience.prompt.tolist() == rollouts.prompt.tolist() == [0, 0, 1, 2, 3, 3]
+    assert all(torch.equal(a, p.token_ids) for a, p in zip(experience.prompts, rollouts.prompts, strict=True))
+    assert experience.sampled_here.all()
+
+
+def test_two_questions_of_equal_text_keep_prompts_of_their_own(make_batch):
+    batch = make_batch([[[1.0]], [[0.0]]])
+    same = batch.prompts[0]
+    prompts = [same, same._replace(question=1)]
+    object.__setattr__(batch.rollouts, "prompts", prompts)
+    assert Experience.from_rollouts(batch.rollouts, "original").prompt.tolist() == [0, 1]
+
+
+def test_mini_batches_hold_whole_questions_and_everything_once():
+    question = torch.tensor([0, 0, 1, 2, 2, 2, 3, 4])
+    assert [rows.tolist() for rows in split_by_question(question, 5, 2)] == [[0, 1, 2, 3, 4, 5], [6, 7]]
+    assert [rows.tolist() for rows in split_by_question(question, 5, 5)] == [[0, 1], [2], [3, 4, 5], [6], [7]]
+    assert [rows.tolist() for rows in split_by_question(torch.tensor([0]), 1, 2)] == [[0], []]
+
+
+def test_ranks_do_not_share_groups():
+    def part(rewards, question, prompt, answers):
+        rewards = torch.tensor(rewards)
+        return RewardGroups(
+            rewards=rewards, correct=rewards > 0, question=torch.tensor(question), prompt=torch.tensor(prompt),
+            answers=answers, progress=0.5,
+        )  # fmt: skip
+
+    joined = join_reward_groups(
+        [part([1.0, 0.0, 1.0], [0, 0, 1], [0, 1, 2], ["a", None, "b"]), part([0.0, 1.0], [0, 1], [0, 2], ["c", "d"])]
+    )
+    assert joined.question.tolist() == [0, 0, 1, 2, 3]
+    assert joined.prompt.tolist() == [0, 1, 2, 3, 5]
+    assert joined.rewards.tolist() == [1, 0, 1, 0, 1]
+    assert joined.answers == ["a", None, "b", "c", "d"]
+    assert (joined.entropy, joined.progress) == (None, 0.5)
+
+
+def test_rows_without_a_value_take_the_default():
+    values = {5: torch.tensor([1.0, 2.0])}
+    packed = cat_rows(values, torch.tensor([3, 5]), torch.tensor([7.0, 8.0, 9.0]), [1, 2])
+    assert packed.tolist() == [7.0, 1.0, 2.0]

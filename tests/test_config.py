@@ -1,0 +1,116 @@
+"""The configuration tree: everything composes, and what can't work fails before a model is loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import ConfigCompositionException, MissingConfigException
+from hydra.utils import instantiate
+
+from tagrpo import config
+from tagrpo.modules import model
+from tagrpo.modules.policy import PolicyModule
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+def options(group):
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
+def composed(*overrides, name="train"):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        return compose(name, list(overrides), return_hydra_config=True)
+
+
+def build(tmp_path, *overrides):
+    cfg = composed(f"hydra.run.dir={tmp_path}", *overrides)
+    cfg.hydra.runtime.output_dir = str(tmp_path)
+    HydraConfig.instance().set_config(cfg)
+    return config.build(cfg)
+
+
+@pytest.fixture(autouse=True)
+def no_model(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(model.AutoModelForCausalLM, "from_pretrained", refuse)
+
+
+@pytest.mark.parametrize("experiment", options("experiment"))
+@pytest.mark.parametrize("scale", [[], ["scale=paper", "data.train.path=x", "data.evaluation.test.path=y"]])
+def test_every_experiment_composes_at_both_scales(experiment, scale):
+    cfg = composed(f"experiment={experiment}", *scale)
+    assert cfg.name == experiment
+    assert isinstance(instantiate(cfg.policy, model_path="owner/name"), PolicyModule)
+
+
+@pytest.mark.parametrize("llm", ["qwen3_1.7b", "qwen3_4b", "llama3.2_1b", "llama3.2_3b"])
+def test_the_papers_settings_are_those_of_table_2(llm):
+    cfg = composed(
+        "experiment=ta_grpo", "scale=paper", f"model={llm}", "data.train.path=x", "data.evaluation.test.path=y"
+    )
+    assert (cfg.data.max_prompt_tokens, cfg.rollout.sampling.max_new_tokens) == (512, 3072)
+    assert (cfg.rollout.sampling.temperature, cfg.loss.kl_coef) == (1.0, 0.001)
+    assert (cfg.loss.clip_low, cfg.loss.clip_high, cfg.optimizer.lr) == (0.2, 0.2, 1e-6)
+    assert (cfg.data.batch_size, cfg.policy.mini_batches, cfg.trainer.max_epochs) == (256, 2, 2)
+    assert (cfg.data.num_rephrasings, cfg.data.samples_per_prompt) == (3, 8)
+    assert (cfg.policy.anchor, cfg.advantage.group_by) == ("original", "question")
+    assert "/" in cfg.policy.model_path
+
+
+@pytest.mark.parametrize("group", sorted(p.name for p in CONFIGS.iterdir() if p.is_dir() and p.name != "compare"))
+def test_every_option_of_every_group_composes(group):
+    names = [name for name in options(group) if name != "base"]
+    assert names
+    for name in names:
+        composed(f"{group}={name}")
+
+
+def test_comparisons_compose():
+    for name in options("compare"):
+        methods = composed(f"compare={name}", name="compare").methods
+        for overrides in methods.values():
+            composed(*overrides)
+
+
+@pytest.mark.parametrize(
+    ("override", "error", "message"),
+    [
+        ("policy.anchr=own", ConfigCompositionException, "policy.anchr"),
+        ("experiment=ta_grop", MissingConfigException, "ta_grpo"),
+        ("policy.anchor=q0", Exception, "`original` or `own`"),
+        ("advantage.group_by=rank", Exception, "question, prompt, batch"),
+        ("data.batch_size=1", ValueError, "Raise data.batch_size"),
+        ("rollout.sampling.temperature=0", ValueError, "evaluation_sampling.temperature=0"),
+        ("model.path=./no/such/model", Exception, "model.path"),
+        ("data.train.regime=easy", Exception, "mixed, hard"),
+        ("loss.aggregation=constant", Exception, "loss.max_length"),
+    ],
+)
+def test_what_cannot_work_fails_at_once_and_says_what_to_change(tmp_path, override, error, message):
+    with pytest.raises(error) as raised:
+        build(tmp_path, override)
+    assert message in str(raised.value) + str(raised.value.__cause__)
+
+
+def test_wandb_is_offline_without_a_key(monkeypatch):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    assert composed("logger=wandb").logger.wandb.offline is True
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    cfg = composed("logger=wandb")
+    assert cfg.logger.wandb.offline is False
+    assert "secret" not in str(cfg.logger)
+
+
+def test_help_lists_the_groups():
+    command = [sys.executable, "-m", "tagrpo.train", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for group in ("experiment", "advantage", "loss", "rollout", "strategy", "debug"):
+        assert f"{group}:" in shown

@@ -1,0 +1,34 @@
+"""What a notebook on a laptop may import without Lightning, vLLM or Hydra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PURE = [
+    "tagrpo.types",
+    "tagrpo.modules.advantages",
+    "tagrpo.modules.experience",
+    "tagrpo.modules.logprobs",
+    "tagrpo.modules.losses",
+    "tagrpo.modules.packing",
+    "tagrpo.metrics.functional",
+    "tagrpo.rewards",
+    "tagrpo.analysis.report",
+    "tagrpo.datamodules.sources.arithmetic",
+    "tagrpo.datamodules.sources.jsonl",
+]
+PROGRAM = """
+import importlib, sys
+for name in {names}:
+    importlib.import_module(name)
+    found = sorted({{m.split(".")[0] for m in sys.modules}} & {{"lightning", "pytorch_lightning", "vllm", "hydra"}})
+    assert not found, f"{{name}} imports {{found}}"
+"""
+
+
+def test_pure_modules_import_neither_lightning_nor_vllm_nor_hydra():
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(names=PURE)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr.splitlines()[-1]

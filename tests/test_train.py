@@ -1,0 +1,133 @@
+"""Runs from end to end on the embedded task: files, determinism, resume, every experiment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from hydra import compose, initialize_config_module
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+from transformers import AutoModelForCausalLM
+
+from tagrpo.config import build, save_resolved
+from tagrpo.evaluate import evaluate
+from tagrpo.train import train
+
+EXPERIMENTS = sorted(path.stem for path in (Path(__file__).parents[1] / "configs" / "experiment").glob("*.yaml"))
+SMALL = [
+    "iterations=4", "threads=1", "logger=csv", "callbacks=[zero_gradient,pass_at_k,checkpoint]", "data.train.size=24",
+    "data.batch_size=4", "data.samples_per_prompt=4", "data.evaluation_samples=4", "data.evaluation.test_id.size=6",
+    "~data.evaluation.test_phrasing", "~data.evaluation.test_size", "loss.kl_coef=0.01", "trainer.val_check_interval=3",
+    "callbacks.checkpoint.every_n_train_steps=4", "callbacks.checkpoint.save_top_k=-1",
+    "+trainer.enable_progress_bar=false",
+]  # fmt: skip
+
+
+def run_of(directory, *overrides):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", [f"hydra.run.dir={directory}", *SMALL, *overrides], return_hydra_config=True)
+    cfg.hydra.runtime.output_dir = str(directory)
+    HydraConfig.instance().set_config(cfg)
+    run = build(cfg)
+    save_resolved(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]), directory)
+    return run
+
+
+def trained(directory, *overrides, **options):
+    run = run_of(directory, *overrides)
+    train(run.module, run.datamodule, run.trainer, export=directory / "model", **options)
+    return run
+
+
+def metrics_of(directory):
+    """Everything that was logged but wall times."""
+    frame = pd.read_csv(directory / "metrics.csv")
+    return frame[[column for column in frame if not column.startswith("seconds/")]]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("undisturbed")
+    return directory, trained(directory)
+
+
+def test_a_run_leaves_its_files(undisturbed):
+    directory, _ = undisturbed
+    ledger = json.loads((directory / "ledger.json").read_text())
+    # 4 iterations of 4 questions, each with its original and three rephrasings, sampled 4 times; 2 steps each.
+    assert (ledger["iterations"], ledger["prompts"], ledger["rollouts"], ledger["updates"]) == (4, 64, 256, 8)
+    rows = metrics_of(directory).dropna(subset=["rollout/reward"])
+    assert rows["budget/rollouts"].tolist() == [64, 128, 192, 256]
+    assert rows["train/lr"].between(0, 1e-4).all()
+    # The reference is the policy itself until the first update.
+    assert rows["train/kl"].iloc[0] < rows["train/kl"].iloc[-1]
+    assert (rows["rollout/engine_mismatch_max"] < 1e-4).all()
+    assert (rows["uniform_reward/pool"] == rows["zero_gradient/percentage"]).all()
+    config = OmegaConf.load(directory / "config.yaml")
+    assert config.policy.model_path == config.model.path
+    assert "${" not in (directory / "config.yaml").read_text()
+    (split,) = json.loads((directory / "test.json").read_text())["splits"].values()
+    assert [question["n"] for question in split["questions"]] == [4] * 6
+    assert (directory / "validation.json").exists()
+
+
+def test_the_exported_folder_holds_the_trained_policy(undisturbed):
+    directory, run = undisturbed
+    exported = dict(AutoModelForCausalLM.from_pretrained(directory / "model").named_parameters())
+    start = dict(AutoModelForCausalLM.from_pretrained(run.module.load_model.keywords["path"]).named_parameters())
+    moved = 0
+    for name, parameter in run.module.full_parameters():
+        assert torch.equal(exported[name], parameter)
+        moved += not torch.equal(start[name], parameter)
+    assert moved == len(start), "every parameter was trained"
+
+
+def test_the_same_seed_gives_the_same_metrics_bit_for_bit(undisturbed, tmp_path):
+    directory, _ = undisturbed
+    trained(tmp_path / "same")
+    pd.testing.assert_frame_equal(metrics_of(tmp_path / "same"), metrics_of(directory), check_exact=True)
+    assert (tmp_path / "same" / "test.json").read_text() == (directory / "test.json").read_text()
+    trained(tmp_path / "other", "seed=1", test=False)
+    assert not metrics_of(tmp_path / "other")["train/loss"].equals(metrics_of(directory)["train/loss"])
+
+
+def test_resuming_in_the_middle_of_an_epoch_changes_nothing(undisturbed, tmp_path):
+    directory, whole = undisturbed
+    (checkpoint,) = (directory / "checkpoints").glob("*step=4*")
+    resumed = trained(tmp_path, resume=str(checkpoint))
+    for (name, a), (_, b) in zip(resumed.module.full_parameters(), whole.module.full_parameters(), strict=True):
+        assert torch.equal(a, b), name
+    expected = metrics_of(directory)
+    expected = expected[expected["step"] >= 2].reset_index(drop=True)
+    pd.testing.assert_frame_equal(metrics_of(tmp_path)[expected.columns], expected, check_exact=True)
+    assert (tmp_path / "ledger.json").read_text() == (directory / "ledger.json").read_text()
+
+
+def test_evaluating_a_model_folder_gives_what_the_run_reported(undisturbed, tmp_path):
+    directory, _ = undisturbed
+    run = run_of(tmp_path, "model=pretrained", f"model.path={directory / 'model'}", "iterations=0")
+    metrics = evaluate(run.module, run.datamodule, run.trainer)
+    reported = json.loads((directory / "test.json").read_text())["splits"]["test_id"]["pass_at_k"]
+    assert {k: metrics[f"pass@k/test_id/{k}"] for k in reported} == pytest.approx(
+        {k: v["value"] for k, v in reported.items()}
+    )
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_takes_two_optimizer_steps(experiment, tmp_path):
+    small = [
+        "iterations=1",
+        "data.samples_per_prompt=2",
+        "rollout.sampling.max_new_tokens=12",
+        "trainer.limit_val_batches=0",
+    ]
+    run = run_of(tmp_path, f"experiment={experiment}", *small)
+    train(run.module, run.datamodule, run.trainer, test=False)
+    assert run.trainer.global_step == 2
+    rows = metrics_of(tmp_path)
+    assert rows["train/skipped_updates"].tolist() == [0]
+    assert rows["train/grad_norm"].notna().all()

@@ -22,6 +22,8 @@ from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Rollouts
 
 torch.set_num_threads(1)
 
+Rewards = Sequence[Sequence[Sequence[float]]]
+
 
 @pytest.fixture(scope="session")
 def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -53,46 +55,49 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def make_hand_made_batch(
+    rewards: Sequence[Sequence[Sequence[float]]], seed: int = 0, vocabulary: int = 60
+) -> QuestionBatch:
+    """A batch with rollouts by hand: `rewards[question][variant]` is a list of rewards; tokens are random."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def ids(low: int, high: int) -> torch.Tensor:
+        length = int(torch.randint(low, high, (1,), generator=generator))
+        return torch.randint(3, vocabulary, (length,), generator=generator)
+
+    groups, prompts, flat = [], [], []
+    for row, variants in enumerate(rewards):
+        anchor = ids(4, 9)
+        rephrasings = tuple(f"q{row} rephrased {n}" for n in range(1, len(variants)))
+        groups.append(QuestionGroup(f"q{row}", f"question {row}", rephrasings, ("1",)))
+        for variant, values in enumerate(variants):
+            own = anchor if variant == 0 else ids(4, 9)
+            prompts.append(Prompt(row, variant, "plain", "text", own, anchor, len(values)))
+            flat += [(len(prompts) - 1, row, variant, value) for value in values]
+    prompt, question, variant = (torch.tensor([item[i] for item in flat]) for i in range(3))
+    token_ids = [ids(1, 8) for _ in flat]
+    values = torch.tensor([item[3] for item in flat])
+    rollouts = Rollouts(
+        prompts=prompts,
+        prompt=prompt,
+        question=question,
+        variant=variant,
+        token_ids=token_ids,
+        logprobs=[torch.full((len(t),), -1.0) for t in token_ids],
+        truncated=torch.zeros(len(flat), dtype=torch.bool),
+        text=[f"answer {i % 3}" for i in range(len(flat))],
+        correct=values > 0.5,
+        answers=[str(i % 3) for i in range(len(flat))],
+        rewards=values,
+        seconds={"sync": 0.0, "generate": 0.1, "score": 0.01},
+    )
+    return QuestionBatch(groups=groups, prompts=prompts, rollouts=rollouts)
+
+
 @pytest.fixture
 def make_batch() -> Callable[..., QuestionBatch]:
-    """Build a batch with rollouts by hand: `rewards[question][variant]` is a list of rewards; tokens are random."""
-
-    def make(rewards: Sequence[Sequence[Sequence[float]]], seed: int = 0, vocabulary: int = 60) -> QuestionBatch:
-        generator = torch.Generator().manual_seed(seed)
-
-        def ids(low: int, high: int) -> torch.Tensor:
-            length = int(torch.randint(low, high, (1,), generator=generator))
-            return torch.randint(3, vocabulary, (length,), generator=generator)
-
-        groups, prompts, flat = [], [], []
-        for row, variants in enumerate(rewards):
-            anchor = ids(4, 9)
-            rephrasings = tuple(f"q{row} rephrased {n}" for n in range(1, len(variants)))
-            groups.append(QuestionGroup(f"q{row}", f"question {row}", rephrasings, ("1",)))
-            for variant, values in enumerate(variants):
-                own = anchor if variant == 0 else ids(4, 9)
-                prompts.append(Prompt(row, variant, "plain", "text", own, anchor, len(values)))
-                flat += [(len(prompts) - 1, row, variant, value) for value in values]
-        prompt, question, variant = (torch.tensor([item[i] for item in flat]) for i in range(3))
-        token_ids = [ids(1, 8) for _ in flat]
-        values = torch.tensor([item[3] for item in flat])
-        rollouts = Rollouts(
-            prompts=prompts,
-            prompt=prompt,
-            question=question,
-            variant=variant,
-            token_ids=token_ids,
-            logprobs=[torch.full((len(t),), -1.0) for t in token_ids],
-            truncated=torch.zeros(len(flat), dtype=torch.bool),
-            text=[f"answer {i % 3}" for i in range(len(flat))],
-            correct=values > 0.5,
-            answers=[str(i % 3) for i in range(len(flat))],
-            rewards=values,
-            seconds={"sync": 0.0, "generate": 0.1, "score": 0.01},
-        )
-        return QuestionBatch(groups=groups, prompts=prompts, rollouts=rollouts)
-
-    return make
+    """`make_hand_made_batch`, for tests that need batches."""
+    return make_hand_made_batch
 
 
 @pytest.fixture

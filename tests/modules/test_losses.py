@@ -191,15 +191,12 @@ def test_cispo_keeps_the_gradient_of_every_token():
 def test_the_first_mini_batch_has_a_ratio_of_one_and_the_plain_policy_gradient(method):
     inputs = make_inputs(dtype=torch.float32)
     inputs = replace(inputs, old_logprobs=inputs.logprobs.detach())
-    outputs = PolicyLoss(0.0, 0.0, kl_coef=0.0, **METHODS[method])(inputs)
+    outputs = PolicyLoss(kl_coef=0.0, **METHODS[method])(inputs)
     assert float(outputs.sums["ratio"]) == inputs.num_tokens
     assert (float(outputs.sums["clip_low"]), float(outputs.sums["clip_high"])) == (0, 0)
     (gradient,) = torch.autograd.grad(outputs.loss, inputs.logprobs)
     expected = -(inputs.advantages / inputs.lengths / inputs.num_responses)[inputs.response]
-    if method in ("geometric", "cispo"):  # the others sit on the edge of an empty clip range, where min may choose
-        torch.testing.assert_close(gradient, expected)
-    wide = PolicyLoss(0.2, 0.2, kl_coef=0.0, **METHODS[method])(inputs)
-    torch.testing.assert_close(torch.autograd.grad(wide.loss, inputs.logprobs)[0], expected)
+    torch.testing.assert_close(gradient, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

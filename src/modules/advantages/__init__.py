@@ -1,5 +1,23 @@
 """Advantage strategies: plain classes, `RewardGroups` → [R] advantages. One strategy, one file."""
 
+from .combination import CombinationAdvantage
+from .difficulty import DifficultyWeightedAdvantage
+from .entropy_adaptive import EntropyAdaptiveAdvantage
+from .eta import sum_of_absolute_advantage
+from .exceeding import ExceedingPassAtKAdvantage
 from .group import GroupAdvantage
+from .pass_at_k import PassAtKAdvantage
+from .scheduled import ScheduledAdvantage
+from .semantic_entropy import SemanticEntropyAdvantage
 
-__all__ = ["GroupAdvantage"]
+__all__ = [
+    "CombinationAdvantage",
+    "DifficultyWeightedAdvantage",
+    "EntropyAdaptiveAdvantage",
+    "ExceedingPassAtKAdvantage",
+    "GroupAdvantage",
+    "PassAtKAdvantage",
+    "ScheduledAdvantage",
+    "SemanticEntropyAdvantage",
+    "sum_of_absolute_advantage",
+]

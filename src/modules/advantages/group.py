@@ -8,29 +8,7 @@ import torch
 from torch import Tensor
 
 from ...types import RewardGroups
-
-Pool = Literal["question", "prompt", "batch"]
-POOLS = ("question", "prompt", "batch")
-
-
-def pool_index(groups: RewardGroups, group_by: Pool) -> tuple[Tensor, int]:
-    """[R] long index of each response's pool in 0..num_pools-1, and the number of pools."""
-    if group_by == "batch":
-        return torch.zeros_like(groups.question), min(len(groups.question), 1)
-    ids, index = torch.unique(getattr(groups, group_by), return_inverse=True)
-    return index, len(ids)
-
-
-def pool_sum(values: Tensor, index: Tensor, num_pools: int) -> Tensor:
-    """[num_pools] float64 sums of `values` [R] over pools."""
-    return torch.zeros(num_pools, dtype=torch.float64).index_add_(0, index, values.double())
-
-
-def uniform_pools(rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
-    """[num_pools] bool: all rewards of the pool are the same number, compared exactly."""
-    low = torch.full((num_pools,), torch.inf, dtype=rewards.dtype).scatter_reduce_(0, index, rewards, "amin")
-    high = torch.full((num_pools,), -torch.inf, dtype=rewards.dtype).scatter_reduce_(0, index, rewards, "amax")
-    return low == high
+from .pools import POOLS, Pool, check_choice, check_epsilon, pool_index, pool_size, pool_sum, uniform_pools
 
 
 class GroupAdvantage:
@@ -73,17 +51,11 @@ class GroupAdvantage:
         unbiased: bool = True,
         epsilon: float = 1e-6,
     ) -> None:
-        choices = {
-            "group_by": (group_by, POOLS),
-            "baseline": (baseline, ("mean", "leave_one_out", "none")),
-            "scale": (scale, ("std", "none", "batch")),
-        }
-        for name, (value, known) in choices.items():
-            if value not in known:
-                raise ValueError(f"Expected `{name}` to be one of {', '.join(known)}, but got {value!r}.")
-        if epsilon < 0:
-            raise ValueError(f"Expected `epsilon` to be at least 0, but got {epsilon}.")
-        self.group_by = group_by
+        check_choice("group_by", group_by, POOLS)
+        check_choice("baseline", baseline, ("mean", "leave_one_out", "none"))
+        check_choice("scale", scale, ("std", "none", "batch"))
+        check_epsilon(epsilon)
+        self.group_by: Pool = group_by
         self.baseline = baseline
         self.scale = scale
         self.unbiased = unbiased
@@ -103,7 +75,7 @@ class GroupAdvantage:
     def _baseline(self, rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
         if self.baseline == "none":
             return torch.zeros_like(rewards)
-        count = pool_sum(torch.ones_like(rewards), index, num_pools)[index]
+        count = pool_size(index, num_pools)[index]
         total = pool_sum(rewards, index, num_pools)[index]
         if self.baseline == "leave_one_out":
             return (total - rewards) / (count - 1).clamp(min=1)
@@ -114,7 +86,7 @@ class GroupAdvantage:
             return advantages
         if self.scale == "batch":
             index, num_pools = torch.zeros_like(index), min(len(index), 1)
-        count = pool_sum(torch.ones_like(rewards), index, num_pools)
+        count = pool_size(index, num_pools)
         mean = pool_sum(rewards, index, num_pools) / count
         squares = pool_sum((rewards - mean[index]).square(), index, num_pools)
         std = (squares / (count - int(self.unbiased)).clamp(min=1)).sqrt()

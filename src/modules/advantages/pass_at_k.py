@@ -1,0 +1,153 @@
+"""Pass@k as the reward of a group of k responses, by enumeration, bootstrap or disjoint groups.
+
+Departures from the paper: bootstrap advantages (Eq. 6) carry a constant factor n / (k · num_groups), so that all three
+estimators estimate the same quantity (Eq. 14-15); disjoint groups are drawn at random, since the responses of a
+pool need not come from one prompt.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...metrics.functional import pass_at_k
+from ...types import RewardGroups
+from .pools import POOLS, Pool, check_choice, check_epsilon, pool_index, pool_size, pool_sum
+
+
+def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilon: float) -> tuple[Tensor, Tensor]:
+    """Advantage of a correct and of a wrong response, averaged over all C(n, k) groups of k of the n responses.
+
+    With m = 1 − C(n−c, k) / C(n, k) and σ = √(m (1 − m)):
+    A⁺ = (1 − m) / (σ + ε), A⁻ = (1 − m − C(n−c−1, k−1) / C(n−1, k−1)) / (σ + ε) (arXiv 2508.10751, Eq. 11-15).
+
+    Args:
+        num_samples: [P] n of each pool.
+        num_correct: [P] c of each pool.
+        k: Size of a group.
+        epsilon: Added to σ.
+
+    Returns:
+        Two [P] float64 tensors, 0 where σ is: none correct, fewer than k wrong, or n ≤ k.
+
+    >>> analytic_advantages(torch.tensor([4]), torch.tensor([1]), 2, 0.0)  # m = 1/2: A⁺ = 1, A⁻ = 2 (1/2 − 2/3)
+    (tensor([1.], dtype=torch.float64), tensor([-0.3333], dtype=torch.float64))
+    """
+    mixed = (num_correct > 0) & (num_samples - num_correct >= k)
+    # Pools without signal are computed as if they had one, and masked.
+    n, c = num_samples.where(mixed, k + 1.0), num_correct.where(mixed, 1.0)
+    mean = pass_at_k(n, c, k)
+    saved = pass_at_k(n - 1, c, k - 1) if k > 1 else torch.zeros_like(mean)  # a wrong response, by its k − 1 partners
+    std = (mean * (1 - mean)).sqrt() + epsilon
+    right, wrong = (1 - mean) / std, (saved - mean) / std
+    return right.masked_fill(~mixed, 0.0), wrong.masked_fill(~mixed, 0.0)
+
+
+def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor:
+    """[n] sum of the advantages of the groups that each response is in (arXiv 2508.10751, Eq. 1-3 and 6).
+
+    A group's reward is 1 if any of its members is correct; its advantage is (reward − mean) / (σ + ε) over the groups,
+    with the population standard deviation. Zero when all groups have the same reward.
+
+    Args:
+        correct: [n] bool.
+        members: [num_groups, k] long, rows of `correct`.
+        epsilon: Added to σ.
+
+    >>> group_advantages(torch.tensor([True, False, False, False]), torch.tensor([[0, 1], [2, 3]]), 0.0)
+    tensor([ 1.,  1., -1., -1.], dtype=torch.float64)
+    """
+    total = torch.zeros(len(correct), dtype=torch.float64)
+    rewards = correct[members].any(1)
+    if not len(rewards) or rewards.all() or not rewards.any():
+        return total
+    values = rewards.double()
+    values = (values - values.mean()) / (values.std(correction=0) + epsilon)
+    return total.index_add_(0, members.flatten(), values.repeat_interleave(members.shape[1]))
+
+
+class PassAtKAdvantage:
+    """The reward of a response is the pass@k of the groups of k responses that it is in (arXiv 2508.10751).
+
+    - `analytic`: the average over all C(n, k) groups, in closed form (Eq. 11-15); without variance.
+    - `bootstrap`: `num_groups` random groups of k different responses; n / (k · num_groups) times the sum of the
+      advantages of a response's groups (Eq. 6), which tends to `analytic` as `num_groups` grows.
+    - `full`: ⌊n/k⌋ random disjoint groups; a response has its group's advantage, the remainder 0 (§2.2).
+
+    c and n are counts of `correct`; shaped rewards have no part in them. k = 1 is GRPO on `correct` with the population
+    standard deviation. Assumes that the responses of a pool are exchangeable.
+
+    Degenerate pools are exactly 0: all wrong, all groups with a correct response (fewer than k wrong), n ≤ k.
+    The sampled estimators are functions of the groups, `seed` and `progress`: ranks and resumed runs agree.
+
+    Args:
+        k: Responses per group; 1 to the pool's size.
+        estimator: `analytic` | `bootstrap` | `full`.
+        group_by: The pool: `question` | `prompt` | `batch`.
+        epsilon: Added to the standard deviation.
+        num_groups: Of `bootstrap`; None is the size of the pool, as in the paper.
+        seed: Of `bootstrap` and `full`.
+
+    Raises:
+        ValueError: an option is out of its range, or has no meaning for this estimator.
+
+    >>> groups = RewardGroups(
+    ...     rewards=torch.tensor([1.0, 0.0, 0.0, 0.0]), correct=torch.tensor([True, False, False, False]),
+    ...     question=torch.zeros(4, dtype=torch.long), prompt=torch.zeros(4, dtype=torch.long))
+    >>> PassAtKAdvantage(k=2, epsilon=0.0)(groups)  # see `analytic_advantages`
+    tensor([ 1.0000, -0.3333, -0.3333, -0.3333])
+    """
+
+    def __init__(
+        self,
+        k: int,
+        estimator: Literal["analytic", "bootstrap", "full"] = "analytic",
+        group_by: Pool = "question",
+        epsilon: float = 1e-6,
+        num_groups: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        if k < 1:
+            raise ValueError(f"Expected advantage.k to be at least 1, but got {k}.")
+        check_choice("estimator", estimator, ("analytic", "bootstrap", "full"))
+        check_choice("group_by", group_by, POOLS)
+        check_epsilon(epsilon)
+        if num_groups is not None and (estimator != "bootstrap" or num_groups < 1):
+            raise ValueError(
+                "Expected advantage.num_groups to be null, or at least 1 with advantage.estimator=bootstrap, but got "
+                f"{num_groups} with {estimator}."
+            )
+        self.k = k
+        self.estimator = estimator
+        self.group_by: Pool = group_by
+        self.epsilon = epsilon
+        self.num_groups = num_groups
+        self.seed = seed
+
+    def __call__(self, groups: RewardGroups) -> Tensor:
+        """[R] float32 advantages."""
+        index, num_pools = pool_index(groups, self.group_by)
+        if self.estimator == "analytic":
+            n, c = pool_size(index, num_pools), pool_sum(groups.correct, index, num_pools)
+            right, wrong = analytic_advantages(n, c, self.k, self.epsilon)
+            return torch.where(groups.correct, right[index], wrong[index]).float()
+        generator = torch.Generator().manual_seed((self.seed + round(groups.progress * 2**40)) % 2**63)
+        advantages = torch.zeros(len(index))
+        for pool in range(num_pools):
+            rows = (index == pool).nonzero()[:, 0]
+            advantages[rows] = self._sampled(groups.correct[rows], generator).float()
+        return advantages
+
+    def _sampled(self, correct: Tensor, generator: torch.Generator) -> Tensor:
+        """[n] float64 advantages of one pool from random groups."""
+        n = len(correct)
+        if n <= self.k:
+            return torch.zeros(n, dtype=torch.float64)
+        if self.estimator == "full":
+            members = torch.randperm(n, generator=generator)[: n // self.k * self.k].view(-1, self.k)
+            return group_advantages(correct, members, self.epsilon)
+        count = self.num_groups or n
+        members = torch.rand(count, n, generator=generator).argsort(1)[:, : self.k]
+        return group_advantages(correct, members, self.epsilon) * (n / (self.k * count))

@@ -1,0 +1,64 @@
+"""Pools: the responses over which an advantage is normalised, and sums over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...types import RewardGroups
+
+Strategy = Callable[[RewardGroups], Tensor]
+"""Rewards of a global batch → [R] float32 advantages. With an attribute `needs_entropy` that is true, it is given
+`RewardGroups.entropy`, which costs a forward over all responses."""
+
+Pool = Literal["question", "prompt", "batch"]
+POOLS = ("question", "prompt", "batch")
+"""All responses to a question and its rephrasings, to one sampled prompt, or of the whole batch."""
+
+
+def pool_index(groups: RewardGroups, group_by: Pool) -> tuple[Tensor, int]:
+    """[R] long index of each response's pool in 0..num_pools-1, in ascending order of ids, and the number of pools.
+
+    Ids are any integers, in any order; pools may differ in size and need not be contiguous.
+    """
+    if group_by == "batch":
+        return torch.zeros_like(groups.question), min(len(groups.question), 1)
+    ids, index = torch.unique(getattr(groups, group_by), return_inverse=True)
+    return index, len(ids)
+
+
+def pool_sum(values: Tensor, index: Tensor, num_pools: int) -> Tensor:
+    """[num_pools] float64 sums of `values` [R] over pools."""
+    return torch.zeros(num_pools, dtype=torch.float64, device=index.device).index_add_(0, index, values.double())
+
+
+def pool_size(index: Tensor, num_pools: int) -> Tensor:
+    """[num_pools] float64 number of responses."""
+    return torch.bincount(index, minlength=num_pools).double()
+
+
+def uniform_pools(rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
+    """[num_pools] bool: all rewards of the pool are the same number, compared exactly."""
+    low = rewards.new_full((num_pools,), torch.inf).scatter_reduce_(0, index, rewards, "amin")
+    high = rewards.new_full((num_pools,), -torch.inf).scatter_reduce_(0, index, rewards, "amax")
+    return low == high
+
+
+def accuracy(groups: RewardGroups, index: Tensor, num_pools: int) -> Tensor:
+    """[num_pools] float64, the share of correct responses, c / n."""
+    return pool_sum(groups.correct, index, num_pools) / pool_size(index, num_pools)
+
+
+def check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    """Refuse an option that is not one of `known`."""
+    if value not in known:
+        raise ValueError(f"Expected advantage.{name} to be one of {', '.join(known)}, but got {value!r}.")
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Refuse a negative ε."""
+    if epsilon < 0:
+        raise ValueError(f"Expected advantage.epsilon to be at least 0, but got {epsilon}.")

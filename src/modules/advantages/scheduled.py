@@ -1,0 +1,47 @@
+"""One strategy, then another: explore first, exploit later."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...types import RewardGroups
+from .pools import Strategy
+
+
+class ScheduledAdvantage:
+    """`first` until a fraction of the training is done, `then` from there on.
+
+    Pass@k followed by Pass@1 is the recipe "P@k T. + P@1 T." (arXiv 2508.10751, §3.5): the paper switches between
+    two runs, here both are one run with one optimizer state and one learning-rate schedule.
+
+    Args:
+        first: Strategy while `progress` < `switch`.
+        then: Strategy from `progress` = `switch` on.
+        switch: Fraction of training, 0..1.
+
+    Raises:
+        ValueError: `switch` is out of its range.
+
+    >>> from .group import GroupAdvantage
+    >>> from .pass_at_k import PassAtKAdvantage
+    >>> strategy = ScheduledAdvantage(PassAtKAdvantage(k=2, epsilon=0), GroupAdvantage(scale="none"), switch=0.5)
+    >>> def groups(progress):
+    ...     return RewardGroups(
+    ...         rewards=torch.tensor([1.0, 0, 0, 0]), correct=torch.tensor([True, False, False, False]),
+    ...         question=torch.tensor([0] * 4), prompt=torch.tensor([0] * 4), progress=progress)
+    >>> import torch
+    >>> strategy(groups(0.4)), strategy(groups(0.5))
+    (tensor([ 1.0000, -0.3333, -0.3333, -0.3333]), tensor([ 0.7500, -0.2500, -0.2500, -0.2500]))
+    """
+
+    def __init__(self, first: Strategy, then: Strategy, switch: float = 0.5) -> None:
+        if not 0 <= switch <= 1:
+            raise ValueError(f"Expected advantage.switch to lie between 0 and 1, but got {switch}.")
+        self.first = first
+        self.then = then
+        self.switch = switch
+        self.needs_entropy = any(getattr(part, "needs_entropy", False) for part in (first, then))
+
+    def __call__(self, groups: RewardGroups) -> Tensor:
+        """[R] float32 advantages."""
+        return self.first(groups) if groups.progress < self.switch else self.then(groups)

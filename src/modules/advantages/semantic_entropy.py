@@ -1,0 +1,100 @@
+"""Departs from SEED-GRPO: clusters are weighed by their counts, not by their likelihoods under the policy.
+
+Assumed, where the paper's text was not at hand: the linear and exponential forms of f; no default for α.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...types import RewardGroups
+from .group import GroupAdvantage
+from .pools import POOLS, Pool, Strategy, check_choice, pool_index, pool_size, pool_sum
+
+DAMPINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda x: 1 - x,
+    "exponential": lambda x: torch.exp(-x),
+}
+"""f, which scales advantages by the normalised uncertainty x ≥ 0."""
+
+
+def answer_entropy(groups: RewardGroups, index: Tensor, num_pools: int) -> Tensor:
+    """[num_pools] float64 entropy of the final answers of a pool, nats: −Σ_a (n_a / n) ln(n_a / n).
+
+    Equal answers form a cluster. Each response without an answer is a cluster of its own: it agrees with nobody.
+    """
+    assert groups.answers is not None
+    names: dict[tuple[int, object], int] = {}
+    cluster = torch.tensor(
+        [
+            names.setdefault((pool, row if answer is None else answer), len(names))
+            for row, (pool, answer) in enumerate(zip(index.tolist(), groups.answers, strict=True))
+        ],
+        dtype=torch.long,
+        device=index.device,
+    )
+    # Σ over responses of −ln(share of its cluster) / n is the entropy.
+    share = torch.bincount(cluster)[cluster] / pool_size(index, num_pools)[index]
+    return pool_sum(-share.log(), index, num_pools) / pool_size(index, num_pools)
+
+
+class SemanticEntropyAdvantage:
+    """Advantages of a base strategy, damped where the answers disagree (arXiv 2505.12346, SEED-GRPO).
+
+    A' = A · f(α · SE / SE_max): SE is the entropy of the pool's final answers, SE_max = ln n its largest value.
+    The paper weighs a cluster by the likelihood of its responses; here every response counts 1/n.
+
+    Zero where the base is. A pool of one response has SE = 0 and is not damped.
+
+    Args:
+        alpha: α ≥ 0, how strongly uncertainty damps; 0 is the base. At most 1 for `linear`, which reaches 0 there.
+        damping: f: `linear`, 1 − x; `exponential`, e^−x.
+        base: Strategy that is damped; None is the mean baseline without scale over `group_by`.
+        group_by: The pool whose answers are clustered: `question` | `prompt` | `batch`.
+
+    Raises:
+        ValueError: an option is out of its range, or the groups carry no answers.
+
+    >>> groups = RewardGroups(
+    ...     rewards=torch.tensor([1.0, 1.0, 0.0, 0.0]), correct=torch.tensor([True, True, False, False]),
+    ...     question=torch.zeros(4, dtype=torch.long), prompt=torch.zeros(4, dtype=torch.long),
+    ...     answers=["7", "7", "3", "3"])
+    >>> SemanticEntropyAdvantage(alpha=0.5)(groups)  # SE / SE_max = ln 2 / ln 4 = ½: ±½ times 1 − ¼
+    tensor([ 0.3750,  0.3750, -0.3750, -0.3750])
+    """
+
+    def __init__(
+        self,
+        alpha: float,
+        damping: Literal["linear", "exponential"] = "linear",
+        base: Strategy | None = None,
+        group_by: Pool = "question",
+    ) -> None:
+        check_choice("damping", damping, tuple(DAMPINGS))
+        check_choice("group_by", group_by, POOLS)
+        if alpha < 0 or (damping == "linear" and alpha > 1):
+            raise ValueError(
+                "Expected advantage.alpha to be at least 0, and at most 1 with advantage.damping=linear, but got "
+                f"{alpha} with {damping}."
+            )
+        self.alpha = alpha
+        self.damping = damping
+        self.base: Strategy = base or GroupAdvantage(group_by, scale="none")
+        self.group_by: Pool = group_by
+        self.needs_entropy = getattr(self.base, "needs_entropy", False)
+
+    def __call__(self, groups: RewardGroups) -> Tensor:
+        """[R] float32 advantages."""
+        if groups.answers is None or len(groups.answers) != len(groups.rewards):
+            raise ValueError(
+                f"Expected RewardGroups.answers of all {len(groups.rewards)} responses, but got "
+                f"{None if groups.answers is None else len(groups.answers)}. Use a verifier that extracts answers."
+            )
+        index, num_pools = pool_index(groups, self.group_by)
+        largest = pool_size(index, num_pools).clamp(min=2).log()
+        uncertainty = answer_entropy(groups, index, num_pools) / largest
+        return (self.base(groups) * DAMPINGS[self.damping](self.alpha * uncertainty)[index]).float()

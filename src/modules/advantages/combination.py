@@ -24,6 +24,7 @@ class CombinationAdvantage:
         unbiased: Bessel's correction in the standard deviation of Pass@1.
         epsilon: Added to both standard deviations.
 
+    >>> import torch
     >>> groups = RewardGroups(
     ...     rewards=torch.tensor([1.0, 0.0, 0.0, 0.0]), correct=torch.tensor([True, False, False, False]),
     ...     question=torch.zeros(4, dtype=torch.long), prompt=torch.zeros(4, dtype=torch.long))

@@ -68,7 +68,7 @@ class DifficultyWeightedAdvantage:
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] float32 advantages."""
-        share = accuracy(groups, *pool_index(groups, self.group_by))
-        share = share[pool_index(groups, self.group_by)[0]]
+        index, num_pools = pool_index(groups, self.group_by)
+        share = accuracy(groups, index, num_pools)[index]
         advantages = self.base(groups)
         return (advantages * torch.where(advantages > 0, self.weight(share), self.weight(1 - share))).float()

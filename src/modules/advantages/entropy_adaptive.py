@@ -70,6 +70,6 @@ class EntropyAdaptiveAdvantage:
             )
         index, num_pools = pool_index(groups, self.group_by)
         entropy = pool_sum(groups.entropy, index, num_pools) / pool_size(index, num_pools)
-        exploring = torch.zeros(num_pools, dtype=torch.bool, device=index.device)
+        exploring = torch.zeros(num_pools, dtype=torch.bool)
         exploring[entropy.argsort(descending=True, stable=True)[: math.floor(self.fraction * num_pools)]] = True
         return torch.where(exploring[index], self.pass_at_1(groups), self.pass_at_k(groups))

@@ -12,9 +12,8 @@ from .pools import Strategy
 def sum_of_absolute_advantage(strategy: Strategy, num_samples: int, progress: float = 0.0) -> Tensor:
     """η = c |A⁺| + (n − c) |A⁻| for c = 0 … n correct of n responses to one prompt (arXiv 2508.10751, Eq. 16).
 
-    The rewards are 1 and 0. The strategy sees one pool at a time, with an entropy of 0; correct responses share an answer,
-    wrong ones have none. Pass@1 peaks at one half; analytic Pass@k near 1/k: with n = 32 at 1/4 for k = 4, 1/8 for
-    k = 8.
+    The rewards are 1 and 0. The strategy sees one pool at a time, with an entropy of 0; correct responses share an
+    answer, wrong ones have none. With n = 32, Pass@1 peaks at c/n = 1/2, analytic Pass@4 at 1/4, Pass@8 at 1/8.
 
     Args:
         strategy: `RewardGroups` → advantages.
@@ -27,7 +26,7 @@ def sum_of_absolute_advantage(strategy: Strategy, num_samples: int, progress: fl
     Raises:
         ValueError: n is less than 1.
 
-    >>> from .pass_at_k import PassAtKAdvantage
+    >>> from tagrpo.modules.advantages import PassAtKAdvantage
     >>> sum_of_absolute_advantage(PassAtKAdvantage(k=1, epsilon=0.0), 4)  # 2 √(c (n − c))
     tensor([0.0000, 3.4641, 4.0000, 3.4641, 0.0000])
     >>> sum_of_absolute_advantage(PassAtKAdvantage(k=2, epsilon=0.0), 4)  # c = 1: 1 + 3 · ⅓

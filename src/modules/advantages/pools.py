@@ -11,8 +11,10 @@ from torch import Tensor
 from ...types import RewardGroups
 
 Strategy = Callable[[RewardGroups], Tensor]
-"""Rewards of a global batch → [R] float32 advantages. With an attribute `needs_entropy` that is true, it is given
-`RewardGroups.entropy`, which costs a forward over all responses."""
+"""Rewards of a global batch, on the CPU → [R] float32 advantages.
+
+With an attribute `needs_entropy` that is true, it is given `RewardGroups.entropy`, which costs a forward over all
+responses."""
 
 Pool = Literal["question", "prompt", "batch"]
 POOLS = ("question", "prompt", "batch")
@@ -23,6 +25,10 @@ def pool_index(groups: RewardGroups, group_by: Pool) -> tuple[Tensor, int]:
     """[R] long index of each response's pool in 0..num_pools-1, in ascending order of ids, and the number of pools.
 
     Ids are any integers, in any order; pools may differ in size and need not be contiguous.
+
+    >>> ids = torch.tensor([7, -3, 7])
+    >>> pool_index(RewardGroups(rewards=ids, correct=ids > 0, question=ids, prompt=ids), "question")
+    (tensor([1, 0, 1]), 2)
     """
     if group_by == "batch":
         return torch.zeros_like(groups.question), min(len(groups.question), 1)
@@ -31,8 +37,12 @@ def pool_index(groups: RewardGroups, group_by: Pool) -> tuple[Tensor, int]:
 
 
 def pool_sum(values: Tensor, index: Tensor, num_pools: int) -> Tensor:
-    """[num_pools] float64 sums of `values` [R] over pools."""
-    return torch.zeros(num_pools, dtype=torch.float64, device=index.device).index_add_(0, index, values.double())
+    """[num_pools] float64 sums of `values` [R] over pools.
+
+    >>> pool_sum(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 0, 1]), 2)
+    tensor([2., 5.], dtype=torch.float64)
+    """
+    return torch.zeros(num_pools, dtype=torch.float64).index_add_(0, index, values.double())
 
 
 def pool_size(index: Tensor, num_pools: int) -> Tensor:
@@ -41,7 +51,11 @@ def pool_size(index: Tensor, num_pools: int) -> Tensor:
 
 
 def uniform_pools(rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
-    """[num_pools] bool: all rewards of the pool are the same number, compared exactly."""
+    """[num_pools] bool: all rewards of the pool are the same number, compared exactly.
+
+    >>> uniform_pools(torch.tensor([0.1, 0.1, 0.1, 0.2]), torch.tensor([0, 0, 1, 1]), 2)
+    tensor([ True, False])
+    """
     low = rewards.new_full((num_pools,), torch.inf).scatter_reduce_(0, index, rewards, "amin")
     high = rewards.new_full((num_pools,), -torch.inf).scatter_reduce_(0, index, rewards, "amax")
     return low == high

@@ -22,16 +22,15 @@ class ScheduledAdvantage:
     Raises:
         ValueError: `switch` is out of its range.
 
-    >>> from .group import GroupAdvantage
-    >>> from .pass_at_k import PassAtKAdvantage
-    >>> strategy = ScheduledAdvantage(PassAtKAdvantage(k=2, epsilon=0), GroupAdvantage(scale="none"), switch=0.5)
-    >>> def groups(progress):
-    ...     return RewardGroups(
-    ...         rewards=torch.tensor([1.0, 0, 0, 0]), correct=torch.tensor([True, False, False, False]),
-    ...         question=torch.tensor([0] * 4), prompt=torch.tensor([0] * 4), progress=progress)
     >>> import torch
-    >>> strategy(groups(0.4)), strategy(groups(0.5))
-    (tensor([ 1.0000, -0.3333, -0.3333, -0.3333]), tensor([ 0.7500, -0.2500, -0.2500, -0.2500]))
+    >>> from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
+    >>> strategy = ScheduledAdvantage(PassAtKAdvantage(k=2, epsilon=0.0), GroupAdvantage(scale="none"), switch=0.5)
+    >>> for progress in (0.4, 0.5):
+    ...     strategy(RewardGroups(
+    ...         rewards=torch.tensor([1.0, 0.0, 0.0, 0.0]), correct=torch.tensor([True, False, False, False]),
+    ...         question=torch.tensor([0] * 4), prompt=torch.tensor([0] * 4), progress=progress))
+    tensor([ 1.0000, -0.3333, -0.3333, -0.3333])
+    tensor([ 0.7500, -0.2500, -0.2500, -0.2500])
     """
 
     def __init__(self, first: Strategy, then: Strategy, switch: float = 0.5) -> None:

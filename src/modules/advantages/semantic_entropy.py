@@ -26,6 +26,12 @@ def answer_entropy(groups: RewardGroups, index: Tensor, num_pools: int) -> Tenso
     """[num_pools] float64 entropy of the final answers of a pool, nats: −Σ_a (n_a / n) ln(n_a / n).
 
     Equal answers form a cluster. Each response without an answer is a cluster of its own: it agrees with nobody.
+
+    >>> groups = RewardGroups(
+    ...     rewards=torch.zeros(4), correct=torch.zeros(4) > 0, question=torch.zeros(4), prompt=torch.zeros(4),
+    ...     answers=["7", "7", None, None])
+    >>> answer_entropy(groups, torch.tensor([0, 0, 0, 0]), 1)  # ½ ln 2 + 2 · ¼ ln 4 = 1.5 ln 2
+    tensor([1.0397], dtype=torch.float64)
     """
     assert groups.answers is not None
     names: dict[tuple[int, object], int] = {}
@@ -35,7 +41,6 @@ def answer_entropy(groups: RewardGroups, index: Tensor, num_pools: int) -> Tenso
             for row, (pool, answer) in enumerate(zip(index.tolist(), groups.answers, strict=True))
         ],
         dtype=torch.long,
-        device=index.device,
     )
     # Σ over responses of −ln(share of its cluster) / n is the entropy.
     share = torch.bincount(cluster)[cluster] / pool_size(index, num_pools)[index]
@@ -96,5 +101,6 @@ class SemanticEntropyAdvantage:
             )
         index, num_pools = pool_index(groups, self.group_by)
         largest = pool_size(index, num_pools).clamp(min=2).log()
-        uncertainty = answer_entropy(groups, index, num_pools) / largest
+        # Rounded, so that full disagreement is exactly 1 and a full damping exactly 0.
+        uncertainty = (answer_entropy(groups, index, num_pools) / largest).round(decimals=12)
         return (self.base(groups) * DAMPINGS[self.damping](self.alpha * uncertainty)[index]).float()

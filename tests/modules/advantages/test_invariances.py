@@ -1,0 +1,110 @@
+"""What holds for every strategy: order and names do not matter, no signal is exactly zero, nothing is NaN."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tagrpo.modules import advantages
+from tagrpo.modules.advantages import (
+    CombinationAdvantage,
+    DifficultyWeightedAdvantage,
+    EntropyAdaptiveAdvantage,
+    ExceedingPassAtKAdvantage,
+    GroupAdvantage,
+    PassAtKAdvantage,
+    ScheduledAdvantage,
+    SemanticEntropyAdvantage,
+)
+from tagrpo.types import RewardGroups
+
+EXACT = {
+    "group": GroupAdvantage(),
+    "leave one out": GroupAdvantage(baseline="leave_one_out", scale="none"),
+    "batch": GroupAdvantage("batch"),
+    "pass@2": PassAtKAdvantage(2),
+    "pass@4": PassAtKAdvantage(4),
+    "exceeding": ExceedingPassAtKAdvantage(2),
+    "combination": CombinationAdvantage(2),
+    "adaptive": EntropyAdaptiveAdvantage(2),
+    "scheduled": ScheduledAdvantage(PassAtKAdvantage(2), GroupAdvantage()),
+    "difficulty": DifficultyWeightedAdvantage(),
+    "semantic entropy": SemanticEntropyAdvantage(0.5),
+}
+SAMPLED = {"bootstrap": PassAtKAdvantage(2, "bootstrap"), "full": PassAtKAdvantage(2, "full")}
+
+rows = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.1, 1.0, 1.1]), st.integers(0, 3), st.sampled_from(["1", "2", None])),
+    min_size=1,
+    max_size=24,
+)
+
+
+def groups_of(rows, names=(0, 1, 2, 3), progress=0.0):
+    rewards, question, answers = zip(*rows, strict=True)
+    rewards = torch.tensor(rewards)
+    names = torch.tensor([names[q] for q in question])
+    entropy = torch.tensor([0.3 + 0.1 * q for q in question])  # distinct between questions, so that none tie
+    return RewardGroups(
+        rewards=rewards,
+        correct=rewards >= 1,
+        question=names,
+        prompt=names,
+        entropy=entropy,
+        answers=list(answers),
+        progress=progress,
+    )
+
+
+@pytest.mark.parametrize("name", EXACT)
+@given(rows=rows, random=st.randoms())
+@settings(deadline=None, max_examples=30)
+def test_order_of_responses_and_names_of_groups_do_not_matter(name, rows, random):
+    order = list(range(len(rows)))
+    random.shuffle(order)
+    names = random.sample([-5, 0, 12, 7, 10**12], 4)
+    plain = EXACT[name](groups_of(rows))
+    shuffled = EXACT[name](groups_of([rows[row] for row in order], names))
+    torch.testing.assert_close(shuffled, plain[order])
+
+
+@pytest.mark.parametrize("name", EXACT | SAMPLED)
+@given(rows=rows, progress=st.floats(0, 1))
+@settings(deadline=None, max_examples=30)
+def test_every_response_gets_a_finite_float32_advantage(name, rows, progress):
+    groups = groups_of(rows, progress=progress)
+    result = (EXACT | SAMPLED)[name](groups)
+    assert result.dtype is torch.float32
+    assert result.shape == groups.rewards.shape
+    assert torch.isfinite(result).all()
+
+
+@pytest.mark.parametrize("name", EXACT | SAMPLED)
+@given(reward=st.floats(-3, 3, width=32), size=st.integers(1, 9), answers=st.sampled_from(["same", "other", None]))
+@settings(deadline=None, max_examples=20)
+def test_equal_responses_have_advantages_of_exactly_zero(name, reward, size, answers):
+    labels = [None if answers is None else f"{answers}{row if answers == 'other' else ''}" for row in range(size)]
+    groups = groups_of([(reward, 0, label) for label in labels])
+    assert (EXACT | SAMPLED)[name](groups).tolist() == [0.0] * size
+
+
+@pytest.mark.parametrize("name", EXACT | SAMPLED)
+def test_no_responses_have_no_advantages(name):
+    none = torch.zeros(0, dtype=torch.long)
+    groups = RewardGroups(
+        rewards=none.float(), correct=none.bool(), question=none, prompt=none, entropy=none.float(), answers=[]
+    )
+    assert (EXACT | SAMPLED)[name](groups).shape == (0,)
+
+
+@pytest.mark.parametrize("module", [module.name for module in pkgutil.iter_modules(advantages.__path__)])
+def test_the_documented_numbers_are_right(module):
+    results = doctest.testmod(importlib.import_module(f"{advantages.__name__}.{module}"))
+    assert results.attempted
+    assert not results.failed

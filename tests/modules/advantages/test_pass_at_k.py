@@ -1,0 +1,129 @@
+"""Pass@k advantages against enumeration of all groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
+from tagrpo.modules.advantages.pass_at_k import group_advantages
+
+
+def by_enumeration(n, c, k, epsilon=0.0):
+    """[n] mean advantage of the groups that each response is in, over all C(n, k) groups; the first c are correct."""
+    members = list(combinations(range(n), k))
+    rewards = np.array([float(min(group) < c) for group in members])
+    if rewards.std() == 0:
+        return np.zeros(n)
+    values = (rewards - rewards.mean()) / (rewards.std() + epsilon)
+    return np.array([values[[row in group for group in members]].mean() for row in range(n)])
+
+
+@pytest.mark.parametrize("n", range(1, 11))
+def test_the_closed_form_is_the_mean_over_all_groups(n, pools):
+    for k in range(1, n + 1):
+        for c in range(n + 1):
+            advantages = PassAtKAdvantage(k, epsilon=1e-6)(pools((c, n - c)))
+            expected = by_enumeration(n, c, k, epsilon=1e-6)
+            np.testing.assert_allclose(advantages.numpy(), expected, atol=1e-6, err_msg=f"{n=} {c=} {k=}")
+
+
+def test_pools_of_different_sizes_do_not_disturb_each_other(pools):
+    counts = [(1, 4), (0, 3), (2, 0), (3, 7), (1, 0), (2, 2)]
+    expected = np.concatenate([by_enumeration(c + w, c, min(3, c + w)) for c, w in counts])
+    np.testing.assert_allclose(PassAtKAdvantage(3, epsilon=0.0)(pools(*counts)).numpy(), expected, atol=1e-6)
+
+
+def test_k_of_one_is_grpo_with_the_population_standard_deviation(pools):
+    groups = pools((3, 5), (1, 7), (8, 0))
+    expected = GroupAdvantage(unbiased=False, epsilon=1e-3)(groups)
+    torch.testing.assert_close(PassAtKAdvantage(1, epsilon=1e-3)(groups), expected)
+
+
+@pytest.mark.parametrize("estimator", ["analytic", "bootstrap", "full"])
+@pytest.mark.parametrize(("c", "w"), [(0, 8), (8, 0), (6, 2), (1, 0), (0, 1), (1, 2), (2, 1), (1, 1)])
+def test_pools_without_signal_are_exactly_zero(estimator, c, w, pools):
+    # All wrong, fewer than k = 3 wrong, or no more responses than k.
+    assert PassAtKAdvantage(3, estimator)(pools((c, w))).tolist() == [0.0] * (c + w)
+
+
+def test_shaped_rewards_do_not_count(pools):
+    groups = pools((2, 6))
+    shaped = replace(groups, rewards=torch.linspace(-1, 2, 8))
+    assert torch.equal(PassAtKAdvantage(4)(groups), PassAtKAdvantage(4)(shaped))
+
+
+@pytest.mark.parametrize(("c", "w", "k"), [(1, 7, 4), (3, 9, 2), (2, 6, 4)])
+def test_bootstrap_converges_to_the_closed_form(c, w, k, pools):
+    groups = pools((c, w))
+    exact = PassAtKAdvantage(k, epsilon=0.0)(groups)
+    errors = [
+        (PassAtKAdvantage(k, "bootstrap", num_groups=count, epsilon=0.0)(groups) - exact).abs().max()
+        for count in (200, 20_000)
+    ]
+    # The error falls with the root of the number of groups: tenfold here.
+    assert errors[1] < 0.05
+    assert errors[1] < errors[0] / 3
+
+
+def test_bootstrap_draws_different_responses_into_a_group(pools):
+    # With k = n − 1 of which one is correct, a group fails only if it leaves that one out.
+    groups = pools((1, 3))
+    advantages = PassAtKAdvantage(3, "bootstrap", num_groups=5000, epsilon=0.0)(groups)
+    np.testing.assert_allclose(advantages.numpy(), by_enumeration(4, 1, 3), atol=0.1)
+
+
+def test_full_sampling_by_hand():
+    correct = torch.tensor([False, True, False, False, False, True, False])
+    members = torch.tensor([[0, 1], [2, 3], [4, 5]])  # rewards 1, 0, 1: mean 2/3, σ = √2/3; response 6 is left over
+    expected = [2**-0.5] * 2 + [-(2**0.5)] * 2 + [2**-0.5] * 2 + [0.0]
+    assert group_advantages(correct, members, 0.0).tolist() == pytest.approx(expected)
+
+
+def test_full_sampling_shares_an_advantage_within_disjoint_groups(pools):
+    for seed in range(20):
+        advantages = PassAtKAdvantage(2, "full", epsilon=0.0, seed=seed)(pools((1, 4)))
+        # Two groups and one response left over: the group with the correct response gains what the other loses.
+        expected = [0, 1, 1, -1, -1] if advantages[0] > 0 else [0, 0, 0, 0, 0]
+        assert sorted(advantages.tolist()) == pytest.approx(sorted(expected))
+
+
+@pytest.mark.parametrize("estimator", ["bootstrap", "full"])
+def test_sampling_depends_on_seed_and_progress_alone(estimator, pools):
+    groups = pools((4, 28), (9, 23))
+    strategy = PassAtKAdvantage(4, estimator, seed=1)
+    state = torch.get_rng_state()
+    first = strategy(groups)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(strategy(groups), first)
+    assert not torch.equal(strategy(replace(groups, progress=0.01)), first)
+    assert not torch.equal(PassAtKAdvantage(4, estimator, seed=2)(groups), first)
+
+
+def test_pools_follow_group_by(pools):
+    groups = replace(pools((1, 7)), prompt=torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]))
+    np.testing.assert_allclose(
+        PassAtKAdvantage(2, group_by="prompt", epsilon=0.0)(groups).numpy(),
+        np.concatenate([by_enumeration(4, 1, 2), np.zeros(4)]),
+        atol=1e-6,
+    )
+    np.testing.assert_allclose(
+        PassAtKAdvantage(2, group_by="batch", epsilon=0.0)(groups).numpy(), by_enumeration(8, 1, 2), atol=1e-6
+    )
+
+
+def test_impossible_options_are_refused():
+    for options, name in (
+        ({"k": 0}, "k"),
+        ({"k": 2, "estimator": "exact"}, "estimator"),
+        ({"k": 2, "group_by": "rank"}, "group_by"),
+        ({"k": 2, "epsilon": -1.0}, "epsilon"),
+        ({"k": 2, "num_groups": 8}, "num_groups"),
+        ({"k": 2, "num_groups": 0, "estimator": "bootstrap"}, "num_groups"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            PassAtKAdvantage(**options)

@@ -14,6 +14,7 @@ from hydra.utils import instantiate
 from lightning.pytorch import Trainer, seed_everything
 from omegaconf import DictConfig, OmegaConf
 
+from .callbacks import RolloutCallback
 from .datamodules.questions import QuestionDataModule
 from .modules.policy import PolicyModule
 from .starter import starter_path
@@ -31,6 +32,12 @@ class Run:
     datamodule: QuestionDataModule
     trainer: Trainer
     directory: Path
+
+    def close(self) -> None:
+        """Give back engines and worker processes."""
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, RolloutCallback):
+                callback.close()
 
 
 def build(cfg: DictConfig) -> Run:

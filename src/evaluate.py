@@ -56,7 +56,10 @@ def main(cfg: DictConfig) -> None:
     """Console entry point."""
     run = build(cfg)
     save_resolved(cfg, run.directory)
-    print_table(evaluate(run.module, run.datamodule, run.trainer, checkpoint=cfg.checkpoint))
+    try:
+        print_table(evaluate(run.module, run.datamodule, run.trainer, checkpoint=cfg.checkpoint))
+    finally:
+        run.close()
     print(f"Counts of every question and intervals: {run.directory / 'test.json'}")
 
 

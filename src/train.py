@@ -53,7 +53,10 @@ def main(cfg: DictConfig) -> None:
     run = build(cfg)
     save_resolved(cfg, run.directory)
     export = run.directory / "model" if cfg.export else None
-    train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
+    try:
+        train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
+    finally:
+        run.close()
 
 
 if __name__ == "__main__":

@@ -120,8 +120,12 @@ class RolloutCallback(Callback):
             path = Path(trainer.default_root_dir) / "ledger.json"
             path.write_text(json.dumps({**self.ledger, "iterations": self.iteration}, indent=2) + "\n")
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Close the engine and the verifier's workers; both start again when they are needed."""
+    def close(self) -> None:
+        """Give back the engine and the verifier's workers; both start again when they are needed.
+
+        Not done between fit and test, which share the engine: starting one costs seconds, and vLLM's shutdown destroys
+        the process group that it found.
+        """
         if self._engine is not None:
             self._engine.close()
         self._engine, self._synced_at = None, None

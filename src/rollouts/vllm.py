@@ -66,7 +66,6 @@ class VLLMEngine:
                 enforce_eager=enforce_eager,
                 enable_sleep_mode=sleep,
                 trust_remote_code=False,
-                distributed_executor_backend="external_launcher" if torch.distributed.is_initialized() else None,
                 # Log-probs at the sampling temperature, of the tokens that were drawn.
                 logprobs_mode="processed_logprobs",
                 disable_log_stats=True,
@@ -120,7 +119,7 @@ class VLLMEngine:
     def rest(self) -> None:
         """Give memory back until the next sync or sample, when the engine was made with `sleep`."""
         if self.sleeps and not self.asleep:
-            self.llm.sleep(level=2)
+            self.llm.sleep(level=1)  # weights wait in host memory: nothing is lost if no sync follows
             self.asleep = True
 
     def _wake(self) -> None:

@@ -17,9 +17,10 @@ def test_the_table_of_methods_is_the_set_of_experiments():
     for name, rephrasings, samples, pool, anchor in rows:
         with initialize_config_module("tagrpo.configs", version_base="1.3"):
             cfg = compose("train", [f"experiment={name}"])
-        found = (cfg.data.num_rephrasings, cfg.data.samples_per_prompt, cfg.advantage.group_by, cfg.policy.anchor)
+        group_by = cfg.advantage.get("group_by", "question")
+        found = (cfg.data.num_rephrasings, cfg.data.samples_per_prompt, group_by, cfg.policy.anchor)
         assert found == (int(rephrasings), int(samples), pool, anchor), name
-        assert (cfg.rollout.dynamic_sampling is not None) == name.endswith("_ds")
+        assert (cfg.rollout.dynamic_sampling is not None) == (name == "dapo" or name.endswith("_ds"))
 
 
 def test_every_picture_and_page_that_the_readme_shows_exists():

@@ -41,8 +41,14 @@ def test_agreement_is_not_damped_and_full_disagreement_is_damped_most(pools):
     groups = pools(*[(3, 5)] * 4, answers=ANSWERS)
     advantages = SemanticEntropyAdvantage(1.0)(groups).view(4, 8)
     torch.testing.assert_close(advantages[1], GroupAdvantage(scale="none")(groups)[8:16])
-    assert advantages[2:].tolist() == [[0.0] * 8] * 2  # exactly: such responses are then left out of the update
+    torch.testing.assert_close(advantages[2:], torch.zeros(2, 8))
     assert torch.equal(SemanticEntropyAdvantage(0.0)(groups), GroupAdvantage(scale="none")(groups))
+
+
+def test_full_disagreement_can_be_damped_to_exactly_zero(pools):
+    # Exactly, whatever the logarithms round to: such responses are then left out of the update.
+    for size in range(2, 65):
+        assert not SemanticEntropyAdvantage(1.0)(pools((1, size - 1), answers=[None] * size)).any()
 
 
 def test_a_single_response_is_left_alone(pools):

@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 UV     := $(VENV)/uv/bin/uv
 BIN    := $(VENV)/bin
-# A folder of wheels in PIP_FIND_LINKS may hold the CPU build of torch; else PyTorch's public index has it.
-TORCH_SOURCE := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match)
+# The CPU build of torch comes from a folder of wheels where PIP_FIND_LINKS names one, else from where PyTorch keeps it.
+TORCH_SOURCE := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend=cpu)
 
 # One thread per process: tiny models lose 3 to 5 times with more, and processes run side by side.
 export OMP_NUM_THREADS = 1

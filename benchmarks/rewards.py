@@ -1,6 +1,6 @@
 r"""Responses judged per second in groups of 32, against math-verify on every response.
 
-    python benchmarks/rewards.py --data ../shared/data/math_train.jsonl
+    python benchmarks/rewards.py --data math_train.jsonl
 
 Each question gets a solve rate from Beta(0.5, 0.5) (most are nearly solved or nearly hopeless) and
 32 responses: its worked solution, and a box. Right ones spell the reference as it is or a little otherwise;

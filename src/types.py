@@ -171,7 +171,7 @@ class LossOutputs:
     loss: Tensor
     """[] float32. Summed over micro-batches and ranks it is the loss of the mini-batch."""
     sums: Mapping[str, Tensor]
-    """name → [] sum over this micro-batch's response tokens (`kl`, `ratio`, `clipped_low`, `clipped_high`,
+    """name → [] sum over this micro-batch's response tokens (`kl`, `ratio`, `clip_low`, `clip_high`,
     …), without gradient; divided by the tokens seen they are means."""
 
 

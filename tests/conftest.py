@@ -100,7 +100,7 @@ def make_batch() -> Callable[..., QuestionBatch]:
     return make_hand_made_batch
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write_run() -> Callable[..., Path]:
     """Write `<root>/<method>/seed<k>/` from the number of correct responses (of n) of each question."""
 
@@ -117,6 +117,7 @@ def write_run() -> Callable[..., Path]:
         ledger = {"prompts": 8, "rollouts": 64, "tokens": 1000, "updates": 4, "iterations": 2}
         (path / "ledger.json").write_text(json.dumps(ledger))
         rows = {
+            "step": [0, 1, 2], "budget/rollouts": [32, 64, None],
             "rollout/reward": [0.25, 0.5, None], "zero_gradient/percentage": [zero, zero, None],
             "uniform_reward/original": [60.0, 40.0, None], "rollout/correct_original": [0.2, 0.3, None],
             "rollout/entropy": [0.3, 0.2, None],

@@ -8,20 +8,34 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy.stats import gaussian_kde
+from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
+from .comparison import Curves, Runs
 from .runs import RunFiles
 from .statistics import Estimate
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-POOLS = {"original": "original (G)", "neighbours": "rephrasings (N·G)", "pool": "pool ((N+1)·G)"}
+POOLS = {"original": "original (G)", "neighbours": "rephrasings (N·G)"}
 Styles = Mapping[str, dict[str, Any]]
-SMOOTH = 6
-"""Iterations that a curve over training is averaged over."""
+STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "lines.markersize": 4.5,
+}
+WINDOWS = 8
+"""A curve over training is averaged over a window of one eighth of it."""
+styled = rc_context(STYLE)
+"""Decorator: what is drawn inside has this module's style, what is drawn elsewhere does not."""
 
 
 def looks(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -36,69 +50,154 @@ def looks(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def panels(count: int, width: float = 3.6, height: float = 3.0) -> tuple[Figure, list[Axes]]:
-    """A row of `count` panels in this module's style."""
+def panels(
+    count: int, width: float = 3.4, height: float = 2.9, *, sharex: bool = False, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """A row of `count` panels."""
     figure = Figure(figsize=(width * count, height), layout="constrained")
-    axes = figure.subplots(1, count, squeeze=False)[0]
-    for ax in axes:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(alpha=0.25)
-    return figure, list(axes)
+    return figure, list(figure.subplots(1, count, squeeze=False, sharex=sharex, sharey=sharey)[0])
 
 
-def pass_at_k_curves(curves: Mapping[str, Mapping[str, Mapping[int, Estimate]]], styles: Styles) -> Figure:
-    """Pass@k over k with 95 % bands; one panel per split. `curves`: split → method → k → estimate."""
+def legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend for all panels, below them."""
+    handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    columns = 5 if max(map(len, handles), default=0) < 24 else 2
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, handlelength=3.2)
+
+
+@styled
+def over_k(curves: Curves, styles: Styles, label: str) -> Figure:
+    """Estimates over k, one panel per split, with bars of 95 % intervals, shifted sideways to stay apart."""
     figure, axes = panels(len(curves))
     for ax, (split, methods) in zip(axes, curves.items(), strict=True):
-        for method, points in methods.items():
-            ks = sorted(points)
-            ax.plot(ks, [100 * points[k].value for k in ks], label=method, markersize=4, **styles[method])
-            low, high = [100 * points[k].low for k in ks], [100 * points[k].high for k in ks]
-            ax.fill_between(ks, low, high, color=styles[method]["color"], alpha=0.12, linewidth=0)
+        for index, (method, points) in enumerate(methods.items()):
+            ks = np.array(sorted(points))
+            shifted = ks * 2.0 ** (0.09 * (index - (len(methods) - 1) / 2))
+            value, low, high = (100 * np.array([getattr(points[k], f) for k in ks]) for f in ("value", "low", "high"))
+            bars = [value - low, high - value]
+            ax.errorbar(shifted, value, bars, label=method, linewidth=1.4, elinewidth=0.9, **styles[method])
         ax.set_xscale("log", base=2)
         ax.set_xticks(ks, [str(k) for k in ks])
         ax.set(title=split, xlabel="k")
-    axes[0].set_ylabel("pass@k (%)")
-    axes[0].legend(loc="upper left", fontsize=8)
+        ax.minorticks_off()
+    axes[0].set_ylabel(label)
+    legend(figure, axes)
     return figure
 
 
+def pass_at_k_curves(curves: Curves, styles: Styles) -> Figure:
+    """Pass@k over k (TA-GRPO, Fig. 5). `curves`: split → method → k → estimate."""
+    return over_k(curves, styles, "pass@k (%)")
+
+
+@styled
+def pass_at_k_gains(gains: Curves, baseline: str, styles: Styles) -> Figure:
+    """Paired differences of pass@k from `baseline` over k, with bars of 95 % intervals that are not corrected."""
+    figure = over_k(gains, styles, f"pass@k minus {baseline} (points)")
+    for ax in figure.axes:
+        ax.axhline(0, color="0.3", linewidth=0.8, zorder=0)
+    return figure
+
+
+@styled
 def series_over_training(
-    runs: Mapping[str, Sequence[RunFiles]], columns: Mapping[str, str], label: str, styles: Styles
+    runs: Runs, columns: Mapping[str, str], label: str, styles: Styles, *, together: bool = False
 ) -> Figure:
-    """Logged scalars over iterations, mean over seeds, smoothed; one panel per column. `columns`: name → title."""
-    figure, axes = panels(len(columns))
+    """Logged scalars over iterations, running means; one panel per column, the seeds thin and their mean thick.
+
+    Args:
+        runs: Method → its runs.
+        columns: Scalar → title of its panel.
+        label: Of the vertical axis.
+        styles: Method → look.
+        together: One vertical axis from zero for all panels.
+    """
+    figure, axes = panels(len(columns), sharey=together)
     for ax, (column, title) in zip(axes, columns.items(), strict=True):
         for method, seeds in runs.items():
-            series = [run.metrics[column] for run in seeds if column in run.metrics]
+            series = [smoothed(values) for run in seeds if (values := run.scalar(column)) is not None]
+            look = {name: styles[method][name] for name in ("color", "linestyle")}
+            for values in series if len(series) > 1 else ():
+                ax.plot(values.index, values, color=look["color"], linewidth=0.6, alpha=0.45)
             if series:
-                mean = pd.concat(series, axis=1).mean(axis=1).rolling(SMOOTH, min_periods=1).mean()
-                style = {**styles[method], "marker": ""}
-                ax.plot(np.arange(1, len(mean) + 1), mean, label=method, **style)
+                mean = pd.concat(series, axis=1).mean(axis=1)
+                ax.plot(mean.index, mean, label=method, linewidth=1.8, clip_on=False, **look)
         ax.set(title=title, xlabel="iteration")
+    if together:
+        axes[0].set_ylim(bottom=0)
     axes[0].set_ylabel(label)
-    axes[0].legend(fontsize=8)
+    legend(figure, axes)
     return figure
 
 
+def smoothed(series: pd.Series) -> pd.Series:
+    """Trailing mean over one eighth of the series."""
+    return series.rolling(max(len(series) // WINDOWS, 1), min_periods=1).mean()
+
+
+@styled
 def diversity_densities(runs: Mapping[str, Sequence[RunFiles]]) -> Figure:
-    """Density over questions of the mean pairwise embedding distance, first and second half of training (Fig. 4)."""
-    measured = {method: [run.diversity for run in seeds if len(run.diversity)] for method, seeds in runs.items()}
-    measured = {method: frames for method, frames in measured.items() if frames}
-    figure, axes = panels(max(len(measured), 1))
-    for ax, (method, frames) in zip(axes, measured.items(), strict=False):
-        rows = pd.concat(frames)
+    """Density over questions of the mean pairwise embedding distance, first and second half of training (Fig. 4).
+
+    One panel per method that measured it. A ridge stands for a pool whose distances are all equal.
+    """
+    frames = {method: pd.concat([run.diversity for run in seeds]) for method, seeds in runs.items()}
+    frames = {method: frame for method, frame in frames.items() if len(frame)}
+    figure, axes = panels(max(len(frames), 1), sharex=True, sharey=True)
+    top = 1.1 * max((float(frame["distance"].max()) for frame in frames.values()), default=1.0)
+    grid = np.linspace(0, max(top, 1e-3), 256)
+    for ax, (method, rows) in zip(axes, frames.items(), strict=False):
         second = rows["iteration"] > rows["iteration"].max() / 2
-        for index, pool in enumerate(("original", "neighbours")):
-            for half, chosen in (("first half", ~second), ("second half", second)):
-                distances = rows.loc[chosen & (rows["pool"] == pool), "distance"]
-                if distances.nunique() > 1:
-                    grid = np.linspace(0, 0.8, 200)
-                    line, label = ":" if half == "first half" else "-", f"{POOLS[pool]}, {half}"
-                    ax.plot(grid, gaussian_kde(distances)(grid), color=COLOURS[index], linestyle=line, label=label)
-        ax.set(title=method, xlabel="mean pairwise distance")
-        ax.legend(fontsize=7)
+        for (pool, name), colour in zip(POOLS.items(), COLOURS, strict=False):
+            for half, chosen, line in (("first half", ~second, ":"), ("second half", second, "-")):
+                distances = rows.loc[chosen & (rows["pool"] == pool), "distance"].to_numpy()
+                if len(distances):
+                    label = f"{name}, {half} of training"
+                    ax.plot(grid, density(distances, grid), color=colour, linestyle=line, linewidth=1.8, label=label)
+        ax.set(title=method, xlabel="mean pairwise distance (1 − cosine)")
     axes[0].set_ylabel("density over questions")
+    axes[0].set_ylim(bottom=0)
+    legend(figure, axes)
+    return figure
+
+
+def density(values: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """Gaussian kernel density of non-negative `values` [n] on `grid` [m]; what would lie below zero is reflected.
+
+    The bandwidth is Silverman's, and at least a hundredth of the grid, so that equal values show as a ridge.
+    """
+    spread = min(np.std(values), np.subtract(*np.quantile(values, [0.75, 0.25])) / 1.34)
+    width = max(0.9 * spread * len(values) ** -0.2, (grid[-1] - grid[0]) / 100)
+    kernels = [np.exp(-0.5 * ((grid[:, None] - sign * values) / width) ** 2) for sign in (1, -1)]
+    return sum(kernels).sum(1) / (len(values) * width * np.sqrt(2 * np.pi))
+
+
+@styled
+def against_budget(estimates: Mapping[str, Mapping[str, Estimate]], runs: Runs, k: int, styles: Styles) -> Figure:
+    """Pass@k of the trained policy against the response tokens that were sampled for it; one panel per split.
+
+    A policy that was not trained is a horizontal line. `estimates`: split → method → estimate.
+    """
+    figure, axes = panels(len(estimates))
+    tokens = {method: float(np.mean([run.ledger["tokens"] for run in seeds])) for method, seeds in runs.items()}
+    for ax, (split, methods) in zip(axes, estimates.items(), strict=True):
+        for index, (method, e) in enumerate(methods.items()):
+            look = {name: styles[method][name] for name in ("color", "marker")}
+            if tokens[method]:
+                reach = [[100 * (e.value - e.low)], [100 * (e.high - e.value)]]
+                # Equal budgets would lie on top of each other.
+                shifted = tokens[method] * 1.03 ** (index - (len(methods) - 1) / 2)
+                ax.errorbar([shifted], [100 * e.value], reach, linestyle="", label=method, elinewidth=0.9, **look)
+            else:
+                style = {**styles[method], "marker": ""}
+                ax.axhline(100 * e.value, label=f"{method} (not trained)", linewidth=1.4, **style)
+        ax.set_xscale("log")
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+        ax.set(title=split, xlabel="response tokens sampled in training")
+    axes[0].set_ylabel(f"pass@{k} (%)")
+    legend(figure, axes)
     return figure
 
 

@@ -1,9 +1,10 @@
-"""Reading run directories."""
+"""Reading run directories into tables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,9 @@ import torch
 import yaml
 
 from ..metrics.functional import pass_at_k
+
+BUDGETS = ("prompts", "rollouts", "tokens", "updates", "iterations")
+DIVERSITY = ("iteration", "question", "pool", "responses", "distance")
 
 
 @dataclass(frozen=True)
@@ -26,46 +30,76 @@ class RunFiles:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """One row per iteration, one column per logged scalar; empty for a run that only evaluated."""
+        """One row per training iteration, indexed by it, one column per logged scalar; empty for a mere evaluation."""
         path = self.path / "metrics.csv"
         if not path.exists():
             return pd.DataFrame()
-        try:
-            frame = pd.read_csv(path)
-        except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-            raise ValueError(
-                f"Expected a table in {path}, but it can't be read: {error}. Run the cell again."
-            ) from error
+        frame = read_table(path, ["step"])
         if "rollout/reward" not in frame:
-            return frame.iloc[:0]
-        return frame.dropna(subset=["rollout/reward"]).reset_index(drop=True)
+            return pd.DataFrame()
+        rows = frame.dropna(subset=["rollout/reward"])
+        return rows.astype({"step": int}).set_index("step").rename_axis("iteration")
 
     @cached_property
     def test(self) -> dict[str, Any]:
-        """Split → summary with `pass_at_k`, `majority`, `wrong_answers` and the counts of every question."""
-        return self._json("test.json")["splits"]
+        """Split → summary with `pass_at_k` and the counts of every question."""
+        return self._json("test.json", "splits")["splits"]
 
     @cached_property
     def ledger(self) -> dict[str, int]:
-        """Totals of the training: prompts, rollouts, tokens, updates, iterations; zeros for a run without any."""
+        """Totals of the training, at least `BUDGETS`; zeros for a run without any."""
         if not (self.path / "ledger.json").exists():
-            return dict.fromkeys(("prompts", "rollouts", "tokens", "updates", "iterations"), 0)
-        return self._json("ledger.json")
+            return dict.fromkeys(BUDGETS, 0)
+        return self._json("ledger.json", *BUDGETS)
 
     @cached_property
     def diversity(self) -> pd.DataFrame:
         """One row per measured question and pool: iteration, question, pool, responses, distance."""
         path = self.path / "embedding_diversity.csv"
-        return pd.read_csv(path) if path.exists() else pd.DataFrame()
+        if not path.exists():
+            return pd.DataFrame(columns=DIVERSITY)
+        # A resumed run measures again what lies between its checkpoint and its end.
+        frame = read_table(path, DIVERSITY, text=("question", "pool"))
+        return frame.drop_duplicates(["iteration", "question", "pool"], keep="last")
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The resolved configuration."""
-        return yaml.safe_load((self.path / "config.yaml").read_text())
+        """The resolved configuration; empty where none was written."""
+        path = self.path / "config.yaml"
+        return yaml.safe_load(path.read_text()) if path.exists() else {}
+
+    @property
+    def command(self) -> str | None:
+        """The command that repeats this run, from what Hydra noted; None where it did not."""
+        path = self.path / ".hydra" / "hydra.yaml"
+        if not path.exists():
+            return None
+        noted = yaml.safe_load(path.read_text())["hydra"]
+        directory = [o for o in noted["overrides"]["hydra"] if o.startswith("hydra.run.dir=")]
+        return shlex.join(["python", "-m", f"tagrpo.{noted['job']['name']}", *noted["overrides"]["task"], *directory])
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Package → version it ran with, for cells of tagrpo-compare."""
+        return self._json("cell.json")["versions"] if (self.path / "cell.json").exists() else {}
+
+    def scalar(self, column: str) -> pd.Series | None:
+        """A logged scalar by iteration; None where it was not logged."""
+        return self.metrics[column].dropna() if column in self.metrics else None
 
     def counts(self, split: str) -> pd.DataFrame:
-        """`n` and `correct` of each question of a test split, indexed by question id."""
-        return pd.DataFrame(self.test[split]["questions"]).set_index("id")[["n", "correct"]]
+        """`n` and `correct` of each question of a test split, indexed by question id.
+
+        Raises:
+            ValueError: a question lacks them, or has more correct responses than responses.
+        """
+        frame = pd.DataFrame(self.test[split]["questions"])
+        if missing := {"id", "n", "correct"} - set(frame):
+            raise ValueError(f"Expected id, n and correct of each question in {self.path}/test.json; no {missing}.")
+        frame = frame.set_index("id")[["n", "correct"]]
+        if len(odd := frame[~frame["correct"].between(0, frame["n"])]):
+            raise ValueError(f"Expected 0 ≤ correct ≤ n for question {odd.index[0]} in {self.path}/test.json.")
+        return frame
 
     def pass_at_k(self, split: str, k: int) -> pd.Series:
         """Unbiased pass@k of each question of a test split, indexed by question id."""
@@ -73,39 +107,110 @@ class RunFiles:
         values = pass_at_k(torch.tensor(counts["n"].to_numpy()), torch.tensor(counts["correct"].to_numpy()), k)
         return pd.Series(values.numpy(), counts.index)
 
-    def _json(self, name: str) -> Any:
+    def _json(self, name: str, *keys: str) -> Any:
         path = self.path / name
         try:
-            return json.loads(path.read_text())
+            content = json.loads(path.read_text())
         except FileNotFoundError as error:
             raise FileNotFoundError(
-                f"Expected {name} in {self.path}, but there is none: the run has not finished. Run the cell again."
+                f"Expected {name} in {self.path}, but there is none: the run has not finished. Run it again."
             ) from error
         except json.JSONDecodeError as error:
-            raise ValueError(f"Expected JSON in {path}, but line {error.lineno} is not. Run the cell again.") from error
+            raise ValueError(f"Expected JSON in {path}, but line {error.lineno} is not. Run it again.") from error
+        if missing := [key for key in keys if key not in content]:
+            raise ValueError(f"Expected {', '.join(missing)} in {path}, but found only {', '.join(content)}.")
+        return content
 
 
-def find_runs(root: Path) -> list[RunFiles]:
-    """All finished runs `<root>/<method>/seed<k>/`, ordered by method and seed.
+def read_table(path: Path, required: Sequence[str], text: Sequence[str] = ()) -> pd.DataFrame:
+    """A CSV file of numbers.
+
+    Args:
+        path: Of the file.
+        required: Columns that it must have.
+        text: Columns that are no numbers.
+
+    Raises:
+        ValueError: it can't be read; names the file, and the line and column where there is one.
+    """
+    try:
+        frame = pd.read_csv(path)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise ValueError(f"Expected a table in {path}, but it can't be read: {error}. Run it again.") from error
+    if missing := [name for name in required if name not in frame]:
+        raise ValueError(
+            f"Expected columns {', '.join(missing)} in {path}, but found {', '.join(map(str, frame))[:200]}."
+        )
+    for name in frame.columns.difference(list(text)):
+        numbers = pd.to_numeric(frame[name], errors="coerce")
+        if (odd := numbers.isna() & frame[name].notna()).any():
+            row = int(odd.to_numpy().argmax())
+            found = frame[name].iloc[row]
+            raise ValueError(f"Expected a number in {path}, line {row + 2}, column {name}, but found {found!r}.")
+        frame[name] = numbers
+    return frame
+
+
+def find_runs(*roots: Path) -> list[RunFiles]:
+    """All finished runs below `roots`, ordered by method and seed: folders with a `test.json`.
+
+    Method and seed are `name` and `seed` of the run's `config.yaml`; without one, `<method>/seed<k>` of its path.
 
     Raises:
         FileNotFoundError: there is none.
+        ValueError: two runs have the same method and seed.
     """
-    runs = [
-        RunFiles(path.parent.parent.name, int(path.parent.name.removeprefix("seed")), path.parent)
-        for path in root.glob("*/seed*/test.json")
-    ]
+    runs: dict[tuple[str, int], RunFiles] = {}
+    for path in sorted({file.parent for root in roots for file in root.rglob("test.json")}):
+        run = _identify(path)
+        if (other := runs.get((run.method, run.seed))) is not None:
+            raise ValueError(
+                f"Expected one run of {run.method} with seed {run.seed}, but found {other.path} and {path}. "
+                "Give them names of their own (name=…), or analyse a folder with one of them."
+            )
+        runs[run.method, run.seed] = run
     if not runs:
+        places = ", ".join(map(str, roots))
         raise FileNotFoundError(
-            f"Expected runs `<method>/seed<k>/test.json` under {root}, but found none. Run tagrpo-compare first."
+            f"Expected runs with a test.json under {places}, but found none. Run tagrpo-compare first."
         )
-    return sorted(runs, key=lambda run: (run.method, run.seed))
+    return [runs[key] for key in sorted(runs)]
 
 
-def by_method(runs: Iterable[RunFiles], order: Iterable[str]) -> dict[str, list[RunFiles]]:
+def _identify(path: Path) -> RunFiles:
+    config = RunFiles("", 0, path).config
+    seed = config.get("seed", path.name.removeprefix("seed"))
+    if not str(seed).isdecimal():
+        raise ValueError(f"Expected the seed of {path} in its config.yaml or its name (seed<k>), but found none.")
+    return RunFiles(str(config.get("name", path.parent.name)), int(seed), path)
+
+
+def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, list[RunFiles]]:
     """Method → its runs; methods in the given order, those not named after them."""
     groups: dict[str, list[RunFiles]] = {}
     for run in runs:
         groups.setdefault(run.method, []).append(run)
     named = [method for method in order if method in groups]
     return {method: groups[method] for method in [*named, *(m for m in groups if m not in named)]}
+
+
+def pass_at_k_table(runs: Sequence[RunFiles], split: str, k: int) -> pd.DataFrame:
+    """Unbiased pass@k: one row per seed, one column per question.
+
+    Raises:
+        ValueError: the seeds were evaluated on different questions.
+    """
+    table = pd.DataFrame({run.seed: run.pass_at_k(split, k) for run in runs}).T
+    if table.isna().any().any():
+        odd = ", ".join(map(str, table.columns[table.isna().any()][:5]))
+        raise ValueError(
+            f"Expected all seeds of {runs[0].method} to be evaluated on the same questions of {split}, but only some "
+            f"have {odd}. Evaluate them on one split."
+        )
+    return table
+
+
+def scalar_table(runs: Sequence[RunFiles], column: str) -> pd.DataFrame:
+    """A logged scalar: one row per seed that logged it, one column per iteration that all of them have."""
+    series = {run.seed: values for run in runs if (values := run.scalar(column)) is not None}
+    return pd.DataFrame(series).T.dropna(axis=1)

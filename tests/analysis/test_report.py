@@ -4,58 +4,149 @@ from __future__ import annotations
 
 import json
 import re
+from html.parser import HTMLParser
 
 import pytest
+import yaml
 
 from tagrpo.analysis.report import write_report
 
+METHODS = ["grpo", "grpo_matched", "ta_grpo"]
 
-@pytest.fixture
-def root(tmp_path, write_run):
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory, write_run):
+    root = tmp_path_factory.mktemp("comparison")
     base = [i % 3 for i in range(60)]
     for seed in (0, 1, 2):
-        write_run(tmp_path, "grpo", seed, base)
-        write_run(tmp_path, "grpo_matched", seed, base, zero=25.0)
-        write_run(tmp_path, "ta_grpo", seed, [c + 3 + (i + seed) % 2 for i, c in enumerate(base)], zero=5.0)
-    return tmp_path
+        write_run(root, "grpo", seed, base)
+        write_run(root, "grpo_matched", seed, base, zero=25.0)
+        write_run(root, "ta_grpo", seed, [c + 3 + (i + seed) % 2 for i, c in enumerate(base)], zero=5.0)
+        for method in METHODS:
+            config = {"name": method, "seed": seed, "policy": {"anchor": "original" if method == "ta_grpo" else "own"}}
+            (root / method / f"seed{seed}" / "config.yaml").write_text(yaml.safe_dump(config))
+    write_report(root, order=METHODS)
+    return root
 
 
-def test_results_hold_what_the_runs_hold(root):
-    write_report(root, order=["grpo", "grpo_matched", "ta_grpo"])
-    results = json.loads((root / "results.json").read_text())
+@pytest.fixture(scope="module")
+def results(root):
+    return json.loads((root / "results.json").read_text())
+
+
+def test_results_hold_what_the_runs_hold(results):
     assert [(cell["method"], cell["seed"]) for cell in results["cells"]][:2] == [("grpo", 0), ("grpo", 1)]
     cell = results["cells"][-1]
     assert cell["budget"] == {"prompts": 8, "rollouts": 64, "tokens": 1000, "updates": 4, "iterations": 2}
     assert cell["series"]["zero_gradient/percentage"] == [5.0, 5.0]
-    assert cell["splits"]["test_id"]["samples_per_question"] == [8]
+    assert cell["series"]["iteration"] == [0, 1]
+    assert cell["series"]["budget/rollouts"] == [32, 64]
+    assert cell["splits"]["test_id"]["pass_at_k"]["8"] == {"n": 8, "value": 0.0, "low": 0.0, "high": 0.0}
     assert set(cell["splits"]["test_id"]["pass_at_k"]) == {"1", "2", "4", "8"}
     grpo = results["pass_at_k"]["test_id"]["grpo"]["1"]
     assert grpo["value"] == pytest.approx(1 / 8)
     assert grpo["low"] < 1 / 8 < grpo["high"]
 
 
-def test_a_clear_gain_is_called_one_and_equality_undecided(root):
-    write_report(root, order=["grpo", "grpo_matched", "ta_grpo"])
-    comparisons = json.loads((root / "results.json").read_text())["comparisons"]
-    verdicts = {(c["method"], c["baseline"], c["k"]): c["verdict"] for c in comparisons}
-    assert verdicts["ta_grpo", "grpo", 1] == "higher"
-    assert verdicts["ta_grpo", "grpo_matched", 1] == "higher"
-    assert verdicts["grpo_matched", "grpo", 1] == "undecided"
+def test_a_clear_gain_is_called_one_and_equality_undecided(root, results):
+    verdicts = {(c["method"], c["baseline"], c["quantity"]): c["verdict"] for c in results["comparisons"]}
+    assert verdicts["ta_grpo", "grpo", "pass@k/test_id/1"] == "higher"
+    assert verdicts["ta_grpo", "grpo_matched", "pass@k/test_id/1"] == "higher"
+    assert verdicts["grpo_matched", "grpo", "pass@k/test_id/1"] == "undecided"
+    assert verdicts["ta_grpo", "grpo_matched", "zero_gradient/percentage"] == "lower"
     report = (root / "report.md").read_text()
-    assert "test_id, pass@1: **ta_grpo** is higher than grpo by 43.8" in report
-    assert re.search(r"\| grpo_matched \| 3 \| 25\.0 \| 64 \| 1,000 \| 4 \|", report)
+    # (3 + ½) of 8 responses more.
+    assert re.search(r"\*\*ta_grpo against grpo\*\*.*\n\n- higher: test_id pass@1 \+43\.8", report)
+    assert "- lower: questions without gradient −20.0 [−20.0, −20.0]" in report
 
 
-def test_one_seed_is_said_to_be_one(tmp_path, write_run):
+def test_the_report_says_what_was_matched_and_what_differs(root):
+    report = (root / "report.md").read_text()
+    assert re.search(r"\| grpo_matched \| 3 \| 2 \| 4 \| 8 \| 64 \| 1,000 \| 2 \| 25\.0 \|", report)
+    assert (
+        "Equal in all trained runs: iterations, optimizer steps, prompts, sampled responses, response tokens." in report
+    )
+    assert "| `policy.anchor` | own | own | original |" in report
+    assert "noise between seeds is not measured" not in report
+
+
+def test_unequal_budgets_are_named(tmp_path, write_run):
     write_run(tmp_path, "grpo", 0, [1, 2, 3])
+    path = write_run(tmp_path, "ta_grpo", 0, [1, 2, 3]) / "ledger.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "rollouts": 256}))
     write_report(tmp_path)
-    assert "noise between seeds is not measured" in (tmp_path / "report.md").read_text()
+    report = (tmp_path / "report.md").read_text()
+    assert "Not equal: sampled responses." in report
+    assert "**ta_grpo against grpo** (with 4 times the sampled responses)" in report
+    assert "noise between seeds is not measured" in report
 
 
-def test_the_page_needs_no_other_file(root):
-    page = write_report(root).read_text()
-    sources = re.findall(r'<img[^>]* src="([^"]{0,30})', page)
-    assert len(sources) == 4
-    assert all(source.startswith("data:image/png;base64,") for source in sources)
-    assert page.count("<table>") == 2
-    assert "http" not in page.replace("http-equiv", "")
+def test_an_untrained_policy_alone_makes_a_report(tmp_path, write_run):
+    path = write_run(tmp_path, "base", 0, [1, 2, 3])
+    for name in ("metrics.csv", "ledger.json", "embedding_diversity.csv"):
+        (path / name).unlink()
+    write_report(tmp_path)
+    (cell,) = json.loads((tmp_path / "results.json").read_text())["cells"]
+    assert cell["budget"]["rollouts"] == 0
+    assert cell["series"] == {}
+    assert [p.name for p in tmp_path.glob("*.png")] == ["pass_at_k.png"]
+
+
+def test_splits_that_a_run_lacks_are_left_out(tmp_path, write_run):
+    write_run(tmp_path, "grpo", 0, [1, 2, 3])
+    path = write_run(tmp_path, "ta_grpo", 0, [1, 2, 3]) / "test.json"
+    test = json.loads(path.read_text())
+    test["splits"]["more"] = test["splits"]["test_id"]
+    path.write_text(json.dumps(test))
+    write_report(tmp_path)
+    assert list(json.loads((tmp_path / "results.json").read_text())["pass_at_k"]) == ["test_id"]
+    test["splits"].pop("test_id")
+    path.write_text(json.dumps(test))
+    with pytest.raises(ValueError, match=r"test split that all runs share, but got \['more', 'test_id'\]"):
+        write_report(tmp_path)
+
+
+def test_what_is_not_finite_is_null(tmp_path, write_run):
+    write_run(tmp_path, "grpo", 0, [1])
+    write_run(tmp_path, "ta_grpo", 0, [2])
+    path = tmp_path / "grpo" / "seed0" / "metrics.csv"
+    path.write_text("step,rollout/reward,zero_gradient/percentage\n0,0.5,\n1,0.5,10\n")
+    write_report(tmp_path)
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    results = json.loads((tmp_path / "results.json").read_text(), parse_constant=refuse)
+    assert results["cells"][0]["series"]["zero_gradient/percentage"] == [None, 10.0]
+
+
+class Page(HTMLParser):
+    """Collects tags, and checks that they are closed."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        self.open.append(tag)
+        if tag in ("meta", "img", "br", "hr"):
+            self.open.pop()
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_needs_no_other_file_and_is_well_formed(root):
+    text = (root / "report.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    images = [attrs for tag, attrs in page.seen if tag == "img"]
+    assert len(images) == 6
+    assert all(image["src"].startswith("data:image/png;base64,") and image["alt"] for image in images)
+    assert [tag for tag, _ in page.seen].count("table") == 3
+    assert not [attrs for _, attrs in page.seen if "href" in attrs or "http" in attrs.get("src", "")]

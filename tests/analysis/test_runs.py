@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
-from tagrpo.analysis.runs import by_method, find_runs
+from tagrpo.analysis.runs import by_method, find_runs, pass_at_k_table, scalar_table
 
 
 def test_runs_are_found_and_read(tmp_path, write_run):
@@ -14,11 +15,61 @@ def test_runs_are_found_and_read(tmp_path, write_run):
     runs = find_runs(tmp_path)
     assert [(run.method, run.seed) for run in runs] == [("base", 0), ("grpo", 0), ("grpo", 1)]
     run = runs[1]
-    assert run.metrics["rollout/reward"].tolist() == [0.25, 0.5], "rows of the test are left out"
+    assert run.metrics["rollout/reward"].to_dict() == {0: 0.25, 1: 0.5}, "rows of the test are left out"
     assert run.pass_at_k("test_id", 1).to_dict() == {"q000": 0.25, "q001": 1.0}
     # 1 − C(6, 2) / C(8, 2)
     assert run.pass_at_k("test_id", 2)["q000"] == pytest.approx(1 - 15 / 28)
     assert list(by_method(runs, ["grpo"])) == ["grpo", "base"]
+
+
+def test_the_configuration_names_a_run_wherever_it_lies(tmp_path, write_run):
+    path = write_run(tmp_path, "experiment=ta_grpo", 0, [1])
+    (path / "config.yaml").write_text(yaml.safe_dump({"name": "ta_grpo", "seed": 5}))
+    (run,) = find_runs(tmp_path)
+    assert (run.method, run.seed) == ("ta_grpo", 5)
+    other = write_run(tmp_path, "again", 0, [1])
+    (other / "config.yaml").write_text(yaml.safe_dump({"name": "ta_grpo", "seed": 5}))
+    with pytest.raises(ValueError, match="one run of ta_grpo with seed 5"):
+        find_runs(tmp_path)
+
+
+def test_a_run_says_how_to_repeat_it(tmp_path, write_run):
+    path = write_run(tmp_path, "grpo", 0, [1])
+    assert find_runs(tmp_path)[0].command is None
+    (path / ".hydra").mkdir()
+    overrides = {"task": ["seed=0", "data.train.path=a b.jsonl"], "hydra": ["hydra.run.dir=x", "hydra.mode=RUN"]}
+    noted = {"hydra": {"job": {"name": "train"}, "overrides": overrides}}
+    (path / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump(noted))
+    command = "python -m tagrpo.train seed=0 'data.train.path=a b.jsonl' hydra.run.dir=x"
+    assert find_runs(tmp_path)[0].command == command
+
+
+def test_a_resumed_run_counts_what_it_measured_twice_once(tmp_path, write_run):
+    path = write_run(tmp_path, "grpo", 0, [1])
+    before = find_runs(tmp_path)[0].diversity
+    with (path / "embedding_diversity.csv").open("a") as file:
+        file.write("5,q5,neighbours,8,0.9\n")
+    after = find_runs(tmp_path)[0].diversity
+    assert len(after) == len(before)
+    assert after["distance"].iloc[-1] == 0.9
+
+
+def test_tables_are_by_seed_and_question_or_iteration(tmp_path, write_run):
+    write_run(tmp_path, "grpo", 0, [2, 8], zero=10.0)
+    write_run(tmp_path, "grpo", 3, [4, 0], zero=30.0)
+    seeds = find_runs(tmp_path)
+    table = pass_at_k_table(seeds, "test_id", 1)
+    assert table.to_dict("index") == {0: {"q000": 0.25, "q001": 1.0}, 3: {"q000": 0.5, "q001": 0.0}}
+    zero = scalar_table(seeds, "zero_gradient/percentage")
+    assert zero.to_dict("index") == {0: {0: 10.0, 1: 10.0}, 3: {0: 30.0, 1: 30.0}}
+    assert scalar_table(seeds, "never/logged").empty
+
+
+def test_seeds_on_different_questions_are_refused(tmp_path, write_run):
+    write_run(tmp_path, "grpo", 0, [2])
+    write_run(tmp_path, "grpo", 1, [2, 3])
+    with pytest.raises(ValueError, match="same questions of test_id, but only some have q001"):
+        pass_at_k_table(find_runs(tmp_path), "test_id", 1)
 
 
 def test_an_empty_root_and_broken_files_are_named(tmp_path, write_run):
@@ -26,9 +77,32 @@ def test_an_empty_root_and_broken_files_are_named(tmp_path, write_run):
         find_runs(tmp_path)
     path = write_run(tmp_path, "grpo", 0, [1])
     (path / "test.json").write_text('{"stage": \n oops')
+    (path / "ledger.json").write_text('{"prompts": 1}')
+    (path / "metrics.csv").write_text("")
     (run,) = find_runs(tmp_path)
     with pytest.raises(ValueError, match=r"test\.json, but line 2"):
         _ = run.test
-    (path / "metrics.csv").write_text("")
-    with pytest.raises(ValueError, match=r"metrics\.csv"):
+    with pytest.raises(ValueError, match=r"Expected rollouts, tokens, updates, iterations in .*ledger\.json"):
+        _ = run.ledger
+    with pytest.raises(ValueError, match=r"metrics\.csv, but it can't be read"):
         _ = run.metrics
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("step,rollout/reward\n0,0.5\n1,half\n", "line 3, column rollout/reward, but found 'half'"),
+        ("rollout/reward\n0.5\n", "Expected columns step"),
+        ("step,rollout/reward\n0,0.5\n1,0.5,7\n", "Expected 2 fields in line 3, saw 3"),
+    ],
+)
+def test_a_broken_row_is_named(tmp_path, write_run, content, message):
+    (write_run(tmp_path, "grpo", 0, [1]) / "metrics.csv").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        _ = find_runs(tmp_path)[0].metrics
+
+
+def test_impossible_counts_are_named(tmp_path, write_run):
+    write_run(tmp_path, "grpo", 0, [1, 9], n=8)
+    with pytest.raises(ValueError, match="0 ≤ correct ≤ n for question q001"):
+        find_runs(tmp_path)[0].counts("test_id")

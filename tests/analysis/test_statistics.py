@@ -1,50 +1,122 @@
-"""Intervals and verdicts, by simulation and by hand."""
+"""Intervals and verdicts, by simulation, by hand, and against scipy."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
-from tagrpo.analysis.statistics import difference, estimate, holm, paired_table
+from tagrpo.analysis.statistics import (
+    Comparison,
+    Estimate,
+    difference,
+    estimate,
+    holm,
+    resampled_means,
+    standard_error,
+)
 
 
-def simulated(rng, seeds, questions, mean, seed_noise=0.03, question_noise=0.2):
+def simulated(rng, seeds, questions, mean, seed_noise=0.03, question_noise=0.2, rest=0.05):
     effects = rng.normal(0, seed_noise, (seeds, 1)) + rng.normal(0, question_noise, (1, questions))
-    return mean + effects + rng.normal(0, 0.05, (seeds, questions))
+    return mean + effects + rng.normal(0, rest, (seeds, questions))
 
 
-def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+def frame(table):
+    return pd.DataFrame(table, index=range(len(table)), columns=[f"q{i}" for i in range(table.shape[1])])
+
+
+ZERO = frame(np.zeros((1, 40)))
+
+
+def test_the_bootstrap_interval_covers_the_truth_about_as_often_as_it_says():
     rng = np.random.default_rng(0)
-    runs = [estimate(simulated(rng, 8, 60, 0.5)) for _ in range(150)]
+    runs = [estimate(simulated(rng, 4, 60, 0.5)) for _ in range(100)]
     coverage = np.mean([run.low <= 0.5 <= run.high for run in runs])
-    assert 0.88 <= coverage <= 1.0
+    assert 0.90 <= coverage <= 0.99
+
+
+def test_the_bootstrap_has_the_variance_of_a_mean_over_seeds():
+    # Two seeds that differ by 2 on all questions: variance of the mean s²/S = 2/2 = 1. Drawing both of them with
+    # replacement would give one half.
+    table = np.array([[0.0] * 50, [2.0] * 50])
+    assert resampled_means(table).var() == pytest.approx(1.0, rel=0.05)
+
+
+def test_with_one_seed_a_difference_is_the_paired_t_test_over_questions():
+    rng = np.random.default_rng(1)
+    ours, theirs = rng.random((1, 40)), rng.random((1, 40))
+    expected = stats.ttest_rel(ours[0], theirs[0])
+    found = difference(frame(ours), frame(theirs))
+    assert found.p_value == pytest.approx(expected.pvalue)
+    interval = expected.confidence_interval()
+    assert (found.estimate.low, found.estimate.high) == pytest.approx((interval.low, interval.high))
+
+
+def test_with_equal_questions_a_difference_is_the_paired_t_test_over_seeds():
+    gains = np.array([0.01, 0.03, 0.05])
+    expected = stats.ttest_1samp(gains, 0)
+    found = difference(frame(np.repeat(gains[:, None], 30, axis=1)), frame(np.zeros((3, 30))))
+    assert found.p_value == pytest.approx(expected.pvalue)
+
+
+def test_errors_of_seeds_and_questions_add_up():
+    # Seed means 0 and 2: variance 2, over 2 seeds 1. Question means 0, 1, 2: variance 1, over 3 questions 1/3.
+    table = np.array([[-1.0, 0.0, 1.0], [1.0, 2.0, 3.0]])
+    error, freedom = standard_error(table)
+    assert error == pytest.approx((1 + 1 / 3) ** 0.5)
+    assert freedom == pytest.approx((4 / 3) ** 2 / (1 / 1 + (1 / 3) ** 2 / 2))
+
+
+@pytest.mark.parametrize(("seeds", "seed_noise"), [(2, 0.01), (3, 0.0), (3, 0.04), (5, 0.04)])
+def test_the_interval_of_a_difference_covers_the_truth(seeds, seed_noise):
+    rng = np.random.default_rng(2)
+    covered = 0
+    for _ in range(300):
+        table = simulated(rng, seeds, 60, 0.1, seed_noise, question_noise=0.1, rest=0.1)
+        gap = difference(frame(table), frame(np.zeros_like(table))).estimate
+        covered += gap.low <= 0.1 <= gap.high
+    assert covered / 300 >= 0.91
 
 
 def test_questions_are_paired():
-    # The noise between questions is twenty times the gain: only a paired comparison sees it.
-    rng = np.random.default_rng(1)
+    # The noise between questions is ten times the gain: only a paired comparison sees it.
+    rng = np.random.default_rng(3)
     theirs = simulated(rng, 3, 100, 0.5, seed_noise=0.0)
-    gap, p = difference(theirs + 0.02 + rng.normal(0, 0.02, theirs.shape), theirs)
-    assert gap.low < 0.02 < gap.high
-    assert p < 0.01
-    single, _ = estimate(theirs), None
-    assert single.high - single.low > 3 * (gap.high - gap.low)
+    found = difference(frame(theirs + 0.02 + rng.normal(0, 0.02, theirs.shape)), frame(theirs))
+    assert found.estimate.low < 0.02 < found.estimate.high
+    assert found.p_value < 0.01
+    alone = estimate(theirs)
+    assert alone.high - alone.low > 3 * (found.estimate.high - found.estimate.low)
 
 
-def test_no_difference_is_rarely_called_one():
-    rng = np.random.default_rng(2)
-    calls = 0
-    for _ in range(100):
-        questions = rng.normal(0.5, 0.2, (1, 60))
-        tables = [questions + rng.normal(0, 0.1, (5, 60)) + rng.normal(0, 0.02, (5, 1)) for _ in range(2)]
-        calls += difference(*tables)[1] < 0.05
-    assert calls <= 16
+def test_questions_are_paired_by_name():
+    ours = frame(np.arange(5.0)[None])
+    shuffled = ours[["q3", "q0", "q4", "q2", "q1"]]
+    assert difference(ours, shuffled).estimate == Estimate(0.0, 0.0, 0.0)
 
 
-def test_unequal_numbers_of_seeds_compare_their_means():
-    ours, theirs = np.array([[1.0, 0.0], [0.0, 0.0]]), np.array([[0.5, 0.5]])
-    assert difference(ours, theirs)[0].value == pytest.approx(-0.25)
+def test_only_common_seeds_count():
+    ours = pd.DataFrame([[1.0, 0.0], [0.0, 0.0]], index=[0, 7])
+    theirs = pd.DataFrame([[0.5, 0.25], [9.0, 9.0]], index=[7, 8])
+    found = difference(ours, theirs)
+    assert found.seeds == (7,)
+    assert found.estimate.value == pytest.approx(-0.375)
+
+
+def test_what_cannot_be_paired_is_refused():
+    with pytest.raises(ValueError, match="seeds in common"):
+        difference(pd.DataFrame([[1.0]], index=[0]), pd.DataFrame([[1.0]], index=[1]))
+    with pytest.raises(ValueError, match="only one has q1, q2"):
+        difference(pd.DataFrame({"q0": [1.0], "q1": [1.0]}), pd.DataFrame({"q0": [1.0], "q2": [1.0]}))
+
+
+def test_one_number_decides_nothing_and_no_variance_everything():
+    lone = difference(pd.DataFrame([[1.0]]), pd.DataFrame([[0.0]]))
+    assert lone.p_value == pytest.approx(1.0)
+    assert difference(ZERO + 0.5, ZERO).p_value == 0.0
+    assert difference(ZERO, ZERO).p_value == 1.0
 
 
 def test_holm_is_monotone_and_bounded():
@@ -53,6 +125,8 @@ def test_holm_is_monotone_and_bounded():
     assert holm([]) == []
 
 
-def test_different_questions_are_refused():
-    with pytest.raises(ValueError, match="same questions"):
-        paired_table([pd.Series({"a": 1.0}), pd.Series({"b": 1.0})])
+def test_verdicts():
+    gap = Estimate(0.1, 0.05, 0.15)
+    assert Comparison("a", "b", "pass@k/x/1", gap, 0.049, (0,)).verdict == "higher"
+    assert Comparison("a", "b", "pass@k/x/1", gap, 0.05, (0,)).verdict == "undecided"
+    assert Comparison("a", "b", "pass@k/x/1", Estimate(-0.1, -0.2, -0.01), 0.01, (0,)).verdict == "lower"

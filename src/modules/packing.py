@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -48,6 +47,8 @@ class PackedBatch:
     """[T] long: response tokens, responses end to end in the order of `rows`."""
     predictors: Tensor
     """[T] long: packed row of the hidden state that predicts each target."""
+    response: Tensor
+    """[T] long, non-decreasing: row of each target's response in `rows`."""
     lengths: Tensor
     """[r] long: tokens per response."""
     rows: Tensor
@@ -65,9 +66,13 @@ class PackedBatch:
 
 
 def plan_micro_batches(
-    prompt_lengths: Tensor, prompt: Tensor, response_lengths: Tensor, token_budget: int
+    prompt_lengths: Tensor,
+    prompt: Tensor,
+    response_lengths: Tensor,
+    token_budget: int,
+    share_prefix: bool = True,
 ) -> list[Tensor]:
-    """Cut responses into micro-batches of at most `token_budget` packed tokens (first-fit decreasing).
+    """Cut responses into micro-batches of at most `token_budget` tokens (first-fit decreasing).
 
     Responses of one prompt stay together where they fit. A prompt with more is encoded again in each of its
     parts. A single response that is over the budget with its prompt gets a micro-batch of its own.
@@ -76,37 +81,68 @@ def plan_micro_batches(
         prompt_lengths: [S] long, tokens per distinct prompt.
         prompt: [R] long, row of each response's prompt.
         response_lengths: [R] long, tokens per response.
-        token_budget: Distinct prompt tokens plus response tokens.
+        token_budget: Distinct prompt tokens plus response tokens. Without sharing: tokens of a padded batch, the
+            number of responses times the longest prompt with its response.
+        share_prefix: As in `pack`.
 
     Returns:
         Rows of `prompt` per micro-batch, each once, each micro-batch ascending; no micro-batch for no responses.
 
-    >>> parts = plan_micro_batches(torch.tensor([4, 4]), torch.tensor([0, 0, 1]), torch.tensor([2, 2, 3]), 10)
-    >>> [part.tolist() for part in parts]
+    >>> lengths, prompt, responses = torch.tensor([4, 4]), torch.tensor([0, 0, 1]), torch.tensor([2, 2, 3])
+    >>> [part.tolist() for part in plan_micro_batches(lengths, prompt, responses, 10)]
     [[0, 1], [2]]
+    >>> [part.tolist() for part in plan_micro_batches(lengths, prompt, responses, 13, share_prefix=False)]
+    [[2], [0, 1]]
     """
+    own = response_lengths.tolist()
+    heads = prompt_lengths[prompt].tolist()
+    if share_prefix:
+        groups: dict[int, list[int]] = {}
+        for row, shared in enumerate(prompt.tolist()):
+            groups.setdefault(shared, []).append(row)
+        pieces = [piece for rows in groups.values() for piece in _pieces(rows, heads[rows[0]], own, token_budget)]
+        parts = _first_fit_decreasing(pieces, token_budget)
+    else:
+        parts = _rectangles([head + length for head, length in zip(heads, own, strict=True)], token_budget)
+    return [torch.tensor(sorted(rows), dtype=torch.long) for rows in parts]
+
+
+def _pieces(rows: Sequence[int], head: int, lengths: Sequence[int], budget: int) -> list[tuple[int, list[int]]]:
+    """Cut the responses of one prompt of `head` tokens into (tokens, rows) within the budget."""
     pieces: list[tuple[int, list[int]]] = []
-    order = sorted(range(len(prompt)), key=lambda row: int(prompt[row]))
-    for shared, rows in groupby(order, key=lambda row: int(prompt[row])):
-        head = int(prompt_lengths[shared])
-        size = head
-        piece: list[int] = []
-        for row in rows:
-            length = int(response_lengths[row])
-            if piece and size + length > token_budget:
-                pieces.append((size, piece))
-                size, piece = head, []
-            size, piece = size + length, [*piece, row]
-        pieces.append((size, piece))
-    bins: list[tuple[int, list[int]]] = []
-    for size, piece in sorted(pieces, key=lambda item: (-item[0], item[1])):
-        fits = (index for index, (used, _) in enumerate(bins) if used + size <= token_budget)
-        index = next(fits, None)
-        if index is None:
-            bins.append((size, piece))
+    size, piece = head, list[int]()
+    for row in rows:
+        if piece and size + lengths[row] > budget:
+            pieces.append((size, piece))
+            size, piece = head, []
+        size += lengths[row]
+        piece.append(row)
+    return [*pieces, (size, piece)]
+
+
+def _first_fit_decreasing(pieces: Sequence[tuple[int, list[int]]], budget: int) -> list[list[int]]:
+    """Put (tokens, rows), largest first, each into the first bin that has room."""
+    sizes: list[int] = []
+    bins: list[list[int]] = []
+    for size, rows in sorted(pieces, key=lambda piece: (-piece[0], piece[1])):
+        index = next((index for index, used in enumerate(sizes) if used + size <= budget), len(bins))
+        if index == len(bins):
+            sizes.append(0)
+            bins.append([])
+        sizes[index] += size
+        bins[index] += rows
+    return bins
+
+
+def _rectangles(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Rows, longest first, cut where their number times the longest would leave the budget."""
+    bins: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
+        if bins and (len(bins[-1]) + 1) * lengths[bins[-1][0]] <= budget:
+            bins[-1].append(row)
         else:
-            bins[index] = (bins[index][0] + size, bins[index][1] + piece)
-    return [torch.tensor(sorted(rows), dtype=torch.long) for _, rows in bins]
+            bins.append([row])
+    return bins
 
 
 def pack(
@@ -172,7 +208,7 @@ class _Packer:
         return start
 
     def packed(self) -> PackedBatch:
-        blocks = self._shared_blocks() if self.share_prefix else [self._repeated_block()]
+        blocks = self._shared_blocks() if self.share_prefix else self._repeated_blocks()
         slots = torch.empty(self.size, dtype=torch.long)
         offset = 0
         for queries, keep in blocks:
@@ -185,6 +221,7 @@ class _Packer:
             predictors.append(rows)
         targets = [torch.arange(start, start + length) for _, _, start, length in self.spans]
         ids = torch.cat(self.ids)
+        lengths = torch.tensor([span[3] for span in self.spans])
         return PackedBatch(
             input_ids=ids[None],
             position_ids=torch.cat(self.positions)[None],
@@ -192,13 +229,15 @@ class _Packer:
             slots=slots,
             targets=ids[torch.cat(targets)],
             predictors=torch.cat(predictors),
-            lengths=torch.tensor([span[3] for span in self.spans]),
+            response=torch.repeat_interleave(lengths),
+            lengths=lengths,
             rows=torch.tensor(self.order),
         )
 
-    def _repeated_block(self) -> tuple[AttentionBlock, Tensor]:
-        """One causal block of whole sequences; a response follows its own copy of the prompt."""
-        return _causal([torch.arange(start, body + length) for start, _, body, length in self.spans])
+    def _repeated_blocks(self) -> list[tuple[AttentionBlock, Tensor]]:
+        """Causal blocks of whole sequences; a response follows its own copy of the prompt."""
+        whole = sorted(((head + length, start) for start, head, _, length in self.spans), reverse=True)
+        return [_causal([torch.arange(start, start + size) for size, start in part]) for part in _buckets(whole)]
 
     def _shared_blocks(self) -> list[tuple[AttentionBlock, Tensor]]:
         """Causal blocks of prompts, then blocks of responses that see their prompt and themselves."""

@@ -54,7 +54,8 @@ class PolicyModule(LightningModule):
         optimizer: Parameters → optimizer.
         anchor: Score prompt: `original` (TA-GRPO, Eq. 4) or `own` (GRPO, Eq. 2).
         mini_batches: Optimizer steps per batch of rollouts.
-        token_budget: Tokens per forward on one rank: distinct prompt tokens plus response tokens.
+        token_budget: Tokens per forward on one rank: distinct prompt tokens plus response tokens, or the tokens of
+            a padded batch for models that can't share prompts.
         schedule: Learning-rate schedule by its name in transformers: `cosine`, `linear`, `constant_with_warmup`, …
         warmup: Fraction of all optimizer steps spent warming up, 0..1.
         max_grad_norm: Gradients are scaled down to this global L2 norm.
@@ -340,7 +341,11 @@ class PolicyModule(LightningModule):
     def _plan(self, experience: Experience, rows: Tensor) -> list[Tensor]:
         """Cut `rows` into micro-batches within the token budget; every rank gets the same number, at least one."""
         local = plan_micro_batches(
-            experience.prompt_lengths, experience.prompt[rows], experience.lengths[rows], self.token_budget
+            experience.prompt_lengths,
+            experience.prompt[rows],
+            experience.lengths[rows],
+            self.token_budget,
+            share_prefix=self.policy.shares_prefix,
         )
         count = max(int(max_over_ranks(len(local))), 1)
         return [rows[part] for part in local] + [rows[:0]] * (count - len(local))

@@ -1,0 +1,119 @@
+"""Attention over packed tokens, and which models can use it.
+
+The function is registered through transformers' `AttentionInterface`; no library code is changed. A model reaches it
+with `model.set_attn_implementation(PREFIX_ATTENTION)`, and its backbone must be called with `packed=batch`, which
+transformers hands on to every layer, under gradient checkpointing too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+
+from .packing import PackedBatch
+
+PREFIX_SHARING = frozenset({"llama", "mistral", "olmo2", "qwen2", "qwen3", "qwen3_moe", "smollm3"})
+"""Model types with causal softmax attention that goes through `AttentionInterface` with all keyword arguments, and
+whose logits are the output head's, neither scaled nor capped. Each is tested against its plain forward."""
+
+PREFIX_ATTENTION = "tagrpo_prefix_shared"
+
+
+def supports_prefix_sharing(model: PreTrainedModel) -> tuple[bool, str]:
+    """Whether responses can attend to one encoded prompt, and the reason in words.
+
+    >>> from transformers import GPT2Config, GPT2LMHeadModel
+    >>> supports_prefix_sharing(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)))
+    (False, 'model type gpt2 is not known to share prefixes')
+    """
+    config = model.config
+    if config.model_type not in PREFIX_SHARING:
+        return False, f"model type {config.model_type} is not known to share prefixes"
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
+        return False, "its attention has a sliding window"
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
+    if rope in ("dynamic", "longrope"):
+        return False, f"its rotary embedding ({rope}) depends on the longest sequence of a batch"
+    if type(model.get_output_embeddings()) is not nn.Linear:
+        return False, f"its output head is {type(model.get_output_embeddings()).__name__}, not a plain Linear"
+    return True, f"model type {config.model_type} shares prefixes"
+
+
+def prefix_shared_attention(
+    module: nn.Module,  # noqa: ARG001 (part of the interface)
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,  # noqa: ARG001 (the blocks say who attends to whom)
+    *,
+    packed: PackedBatch,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention over packed tokens, block by block; an attention function of transformers. No dropout.
+
+    Args:
+        module: The attention layer.
+        query: [1, H, L, D].
+        key: [1, H_kv, L, D]; H is a multiple of H_kv.
+        value: [1, H_kv, L, D].
+        attention_mask: Not used.
+        packed: The batch, handed through the model's forward.
+        scaling: Factor of the dot products; None means 1/√D.
+
+    Returns:
+        [1, L, H, D], and None for the attention weights.
+    """
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    outputs = []
+    for block in packed.blocks:
+        (n, size), keys = block.queries.shape, block.keys.flatten()
+        out = grouped_attention(
+            q.index_select(0, block.queries.flatten()).view(n, size, *q.shape[1:]).transpose(1, 2),
+            k.index_select(0, keys).view(n, -1, *k.shape[1:]).transpose(1, 2),
+            v.index_select(0, keys).view(n, -1, *v.shape[1:]).transpose(1, 2),
+            block.mask,
+            scaling,
+            # CUDA's kernels take a mask or grouped heads, not both: with both, SDPA would store all scores.
+            repeat_heads=query.is_cuda and block.mask is not None,
+        )
+        outputs.append(out.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs).index_select(0, packed.slots)[None], None
+
+
+def grouped_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None, repeat_heads: bool
+) -> Tensor:
+    """SDPA in which H / H_kv neighbouring query heads share a key head; causal where `mask` is None.
+
+    Args:
+        query: [n, H, Lq, D].
+        key: [n, H_kv, Lk, D].
+        value: [n, H_kv, Lk, D].
+        mask: [n or 1, 1, Lq, Lk] bool, or None.
+        scaling: Factor of the dot products.
+        repeat_heads: Copy key heads instead of asking the kernel to share them.
+
+    Returns:
+        [n, H, Lq, D].
+    """
+    groups = query.shape[1] // key.shape[1]
+    if repeat_heads:
+        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+    return F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scaling,
+        enable_gqa=groups > 1 and not repeat_heads,
+    )
+
+
+AttentionInterface.register(PREFIX_ATTENTION, prefix_shared_attention)

@@ -12,7 +12,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...metrics.functional import pass_at_k
 from ...types import RewardGroups
 from .pools import POOLS, Pool, check_choice, check_epsilon, pool_index, pool_size, pool_sum
 
@@ -22,6 +21,7 @@ def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilo
 
     With m = 1 − C(n−c, k) / C(n, k) and σ = √(m (1 − m)):
     A⁺ = (1 − m) / (σ + ε), A⁻ = (1 − m − C(n−c−1, k−1) / C(n−1, k−1)) / (σ + ε) (arXiv 2508.10751, Eq. 11-15).
+    The last term of A⁻ is (1 − m) n / (n − c), so that A⁻ = −A⁺ c / (n − c): the advantages of a pool sum to zero.
 
     Args:
         num_samples: [P] n of each pool.
@@ -30,19 +30,21 @@ def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilo
         epsilon: Added to σ.
 
     Returns:
-        Two [P] float64 tensors, 0 where σ is: none correct, fewer than k wrong, or n ≤ k.
+        Two [P] float64 tensors, 0 where σ is: none correct, fewer than k wrong, or n ≤ k; also where the share of
+        failing groups is below the smallest float64.
 
     >>> analytic_advantages(torch.tensor([4]), torch.tensor([1]), 2, 0.0)  # m = 1/2: A⁺ = 1, A⁻ = 2 (1/2 − 2/3)
     (tensor([1.], dtype=torch.float64), tensor([-0.3333], dtype=torch.float64))
     """
     mixed = (num_correct > 0) & (num_samples - num_correct >= k)
     # Pools without signal are computed as if they had one, and masked.
-    n, c = num_samples.where(mixed, k + 1.0), num_correct.where(mixed, 1.0)
-    mean = pass_at_k(n, c, k)
-    saved = pass_at_k(n - 1, c, k - 1) if k > 1 else torch.zeros_like(mean)  # a wrong response, by its k − 1 partners
-    std = (mean * (1 - mean)).sqrt() + epsilon
-    right, wrong = (1 - mean) / std, (saved - mean) / std
-    return right.masked_fill(~mixed, 0.0), wrong.masked_fill(~mixed, 0.0)
+    n, c = num_samples.double().where(mixed, k + 1.0), num_correct.double().where(mixed, 1.0)
+    # 1 − m as a product: where failing groups are rare m rounds to 1, and their difference to 0.
+    i = torch.arange(k, dtype=torch.float64)
+    failing = (((n - c)[:, None] - i) / (n[:, None] - i)).prod(1)
+    right = failing / ((failing * (1 - failing)).sqrt() + epsilon)
+    signal = mixed & (failing > 0)
+    return right.where(signal, 0.0), (-right * c / (n - c)).where(signal, 0.0)
 
 
 def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor:
@@ -80,7 +82,8 @@ class PassAtKAdvantage:
     standard deviation. Assumes that the responses of a pool are exchangeable.
 
     Degenerate pools are exactly 0: all wrong, all groups with a correct response (fewer than k wrong), n ≤ k.
-    The sampled estimators are functions of the groups, `seed` and `progress`: ranks and resumed runs agree.
+    The sampled estimators are functions of the groups, `seed` and `progress`: ranks and resumed runs agree. With few
+    groups they are biased: they divide by the σ of the draw, and a draw whose groups all agree is 0.
 
     Args:
         k: Responses per group; 1 to the pool's size.

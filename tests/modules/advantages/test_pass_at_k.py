@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from itertools import combinations
+from math import comb, sqrt
 
 import numpy as np
 import pytest
 import torch
 
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
-from tagrpo.modules.advantages.pass_at_k import group_advantages
+from tagrpo.modules.advantages.pass_at_k import analytic_advantages, group_advantages
 
 
 def by_enumeration(n, c, k, epsilon=0.0):
@@ -30,6 +32,30 @@ def test_the_closed_form_is_the_mean_over_all_groups(n, pools):
             advantages = PassAtKAdvantage(k, epsilon=1e-6)(pools((c, n - c)))
             expected = by_enumeration(n, c, k, epsilon=1e-6)
             np.testing.assert_allclose(advantages.numpy(), expected, atol=1e-6, err_msg=f"{n=} {c=} {k=}")
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-6])
+@pytest.mark.parametrize("n", [32, 64, 128])
+def test_the_closed_form_is_exact_where_failing_groups_are_rare(n, epsilon):
+    # Eq. 11-15 in rational numbers. The mean is one within 1e-16 long before the last failing group is gone.
+    for k in (1, 2, 8, n // 4, n // 2):
+        c = torch.arange(n + 1)
+        right, wrong = analytic_advantages(torch.full((n + 1,), n), c, k, epsilon)
+        for correct in range(1, n - k + 1):
+            failing = Fraction(comb(n - correct, k), comb(n, k))
+            alone = Fraction(comb(n - correct - 1, k - 1), comb(n - 1, k - 1))
+            std = sqrt(failing * (1 - failing)) + epsilon
+            assert float(right[correct]) == pytest.approx(float(failing) / std, rel=1e-12, abs=0)
+            assert float(wrong[correct]) == pytest.approx(float(failing - alone) / std, rel=1e-12, abs=0)
+        without_signal = (c == 0) | (n - c < k)
+        assert not right[without_signal].any()
+        assert not wrong[without_signal].any()
+
+
+def test_a_share_of_failing_groups_below_the_smallest_float_is_none():
+    # 1 / C(2048, 1024) is about 1e-615.
+    right, wrong = analytic_advantages(torch.tensor([2048]), torch.tensor([1024]), 1024, 0.0)
+    assert (right.item(), wrong.item()) == (0.0, 0.0)
 
 
 def test_pools_of_different_sizes_do_not_disturb_each_other(pools):

@@ -1,0 +1,90 @@
+"""The experiments of Pass@k training build the strategy that their name promises, over pools of 32 responses."""
+
+from __future__ import annotations
+
+import pytest
+from hydra import compose, initialize_config_module
+from hydra.utils import instantiate
+
+from tagrpo.modules.advantages import (
+    CombinationAdvantage,
+    EntropyAdaptiveAdvantage,
+    ExceedingPassAtKAdvantage,
+    GroupAdvantage,
+    PassAtKAdvantage,
+    ScheduledAdvantage,
+)
+from tagrpo.modules.losses import PolicyLoss
+
+
+def composed(experiment):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        return compose("train", [f"experiment={experiment}"])
+
+
+def samples_per_question(cfg):
+    return (1 + cfg.data.num_rephrasings) * cfg.data.samples_per_prompt
+
+
+@pytest.mark.parametrize(
+    ("experiment", "estimator"),
+    [
+        ("pass_at_k", "analytic"),
+        ("pass_at_k_bootstrap", "bootstrap"),
+        ("pass_at_k_full", "full"),
+        ("pass_at_k_pooled", "analytic"),
+    ],
+)
+def test_each_estimator_of_pass_at_k_is_an_experiment(experiment, estimator):
+    cfg = composed(experiment)
+    strategy = instantiate(cfg.advantage)
+    assert type(strategy) is PassAtKAdvantage
+    assert (strategy.estimator, strategy.k, strategy.group_by) == (estimator, 4, "question")
+    assert samples_per_question(cfg) == 32
+
+
+@pytest.mark.parametrize(
+    ("experiment", "strategy"),
+    [
+        ("combination", CombinationAdvantage),
+        ("entropy_adaptive", EntropyAdaptiveAdvantage),
+        ("exceeding_pass_at_k", ExceedingPassAtKAdvantage),
+        ("pass_at_k_then_1", ScheduledAdvantage),
+    ],
+)
+def test_each_variant_of_pass_at_k_is_an_experiment(experiment, strategy):
+    cfg = composed(experiment)
+    assert type(instantiate(cfg.advantage)) is strategy
+    assert (cfg.policy.anchor, cfg.data.num_rephrasings, samples_per_question(cfg)) == ("own", 0, 32)
+
+
+def test_exploration_comes_before_exploitation():
+    strategy = instantiate(composed("pass_at_k_then_1").advantage)
+    assert (type(strategy.first), type(strategy.then)) == (PassAtKAdvantage, GroupAdvantage)
+    assert (strategy.first.k, strategy.switch) == (4, 0.5)
+
+
+def test_only_the_pooled_run_rephrases_and_anchors():
+    for experiment, expected in (("pass_at_k", ("own", 0)), ("pass_at_k_pooled", ("original", 3))):
+        cfg = composed(experiment)
+        assert (cfg.policy.anchor, cfg.data.num_rephrasings) == expected
+
+
+@pytest.mark.parametrize(
+    ("experiment", "options"),
+    [
+        ("rloo", ("prompt", "leave_one_out", "none")),
+        ("dr_grpo", ("prompt", "mean", "none")),
+        ("reinforce", ("batch", "mean", "none")),
+    ],
+)
+def test_relatives_of_grpo_are_options_of_the_group_advantage(experiment, options):
+    strategy = instantiate(composed(experiment).advantage)
+    assert (strategy.group_by, strategy.baseline, strategy.scale) == options
+
+
+def test_dr_grpo_divides_by_the_length_limit():
+    cfg = composed("dr_grpo")
+    loss = instantiate(cfg.loss)
+    assert isinstance(loss, PolicyLoss)
+    assert (loss.aggregation, loss.max_length) == ("constant", cfg.rollout.sampling.max_new_tokens)

@@ -7,89 +7,26 @@ goes on where it was, and further seeds or methods only add cells.
 from __future__ import annotations
 
 import os
-import shlex
-import subprocess
+import signal
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import hydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
 from .analysis.report import write_report
+from .cells import Cell, run_cells
 
-POLL_SECONDS = 0.5
 
-
-@dataclass
-class Cell:
-    """One method and seed."""
-
-    method: str
-    seed: int
-    directory: Path
-    command: list[str]
-    process: subprocess.Popen[bytes] | None = None
-    started: float = 0.0
-    state: str = field(default="waiting")
-
-    @property
-    def line(self) -> str:
-        """The command as a user would type it."""
-        return shlex.join(["python", *self.command[1:]])
-
-    def prepare(self) -> None:
-        """Decide whether the cell has run already.
-
-        Raises:
-            ValueError: its directory holds a run with other settings.
-        """
-        record = self.directory / "command.txt"
-        if record.exists() and record.read_text().strip() != self.line:
-            raise ValueError(
-                f"Expected {self.directory} to hold the run `{self.line}`, but it holds `{record.read_text().strip()}`."
-                " Choose another `root`, or delete that directory."
-            )
-        if (self.directory / "test.json").exists() and record.exists():
-            self.state = "done"
-
-    def start(self) -> None:
-        """Start the run; its output goes to `log.txt`."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / "command.txt").write_text(self.line + "\n")
-        with (self.directory / "log.txt").open("wb") as log:
-            # In a process group of its own, so that its own children end with it.
-            self.process = subprocess.Popen(
-                self.command,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self.started, self.state = time.monotonic(), "running"
-
-    def poll(self) -> None:
-        """Note whether the run has ended."""
-        if self.process is not None and self.state == "running" and self.process.poll() is not None:
-            self.state = "done" if self.process.returncode == 0 else "failed"
-
-    def stop(self) -> None:
-        """End the run and wait for it."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait()
-            self.state = "stopped"
-
-    def progress(self) -> str:
-        """What the metrics say so far."""
-        path = self.directory / "metrics.csv"
-        lines = path.read_text().splitlines() if path.exists() and self.state != "waiting" else []
-        return f"{max(len(lines) - 1, 0)} rows logged" if lines else ""
+def methods_of(methods: DictConfig | ListConfig | None) -> dict[str, list[str]]:
+    """Method → its overrides of tagrpo-train; a mere list names experiments."""
+    if methods is None:
+        return {}
+    if isinstance(methods, ListConfig):
+        return {str(name): [f"experiment={name}"] for name in methods}
+    return {str(name): list(overrides) for name, overrides in methods.items()}
 
 
 def cells_of(
@@ -99,7 +36,7 @@ def cells_of(
 
     Args:
         root: Where run directories go.
-        methods: Method → its overrides.
+        methods: Method → its overrides, which win over `overrides`.
         seeds: Seeds.
         overrides: Given to every cell.
     """
@@ -108,88 +45,73 @@ def cells_of(
         for method, own in methods.items():
             directory = root / method / f"seed{seed}"
             arguments = [f"name={method}", f"seed={seed}", f"hydra.run.dir={directory}", *overrides, *own]
-            command = [sys.executable, "-m", "tagrpo.train", *arguments]
-            cells.append(Cell(method, seed, directory, command))
+            cells.append(Cell(method, seed, directory, [sys.executable, "-m", "tagrpo.train", *arguments]))
     return cells
 
 
-def run_cells(cells: Sequence[Cell], workers: int, console: Console) -> None:
-    """Run what has not run, `workers` at a time; on an interrupt end all of them.
+def places(workers: int | None, gpus_per_cell: int) -> tuple[int, list[str]]:
+    """How many cells run at a time, and the GPUs that they share out: all that a CUDA process would see.
+
+    Without `gpus_per_cell`, cells see all GPUs, and as many run at a time as there are cores.
 
     Raises:
-        RuntimeError: some cells failed; the others were finished first.
+        ValueError: there are too few GPUs.
     """
-    for cell in cells:
-        cell.prepare()
-    try:
-        with Live(table_of(cells), console=console, refresh_per_second=2) as live:
-            while any(cell.state in ("waiting", "running") for cell in cells):
-                for cell in cells:
-                    cell.poll()
-                free = workers - sum(cell.state == "running" for cell in cells)
-                for cell in list(_waiting(cells))[:free]:
-                    cell.start()
-                live.update(table_of(cells))
-                time.sleep(POLL_SECONDS)
-            live.update(table_of(cells))
-    finally:
-        for cell in cells:
-            cell.stop()
-    failed = [cell for cell in cells if cell.state == "failed"]
-    if failed:
-        tails = [f"{cell.directory / 'log.txt'}:\n{tail(cell.directory / 'log.txt')}" for cell in failed]
-        raise RuntimeError(f"{len(failed)} of {len(cells)} cells failed; the others are kept.\n" + "\n".join(tails))
+    if not gpus_per_cell:
+        return workers or os.cpu_count() or 1, []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        import torch
+
+        gpus = [str(index) for index in range(torch.cuda.device_count())]
+    else:
+        gpus = [name for name in visible.split(",") if name]
+    workers = workers or max(len(gpus) // gpus_per_cell, 1)
+    if len(gpus) < workers * gpus_per_cell:
+        raise ValueError(
+            f"Expected {workers * gpus_per_cell} GPUs for {workers} workers with gpus_per_cell={gpus_per_cell}, but "
+            f"found {len(gpus)}. Lower one of them, or set gpus_per_cell=0 to train on the CPU."
+        )
+    return workers, gpus[: workers * gpus_per_cell]
 
 
-def _waiting(cells: Sequence[Cell]) -> Iterator[Cell]:
-    return (cell for cell in cells if cell.state == "waiting")
-
-
-def tail(path: Path, lines: int = 15) -> str:
-    """The last lines of a text file."""
-    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
-
-
-def table_of(cells: Sequence[Cell]) -> Table:
-    """The state of all cells."""
-    table = Table("method", "seed", "state", "seconds", "progress")
-    for cell in cells:
-        seconds = f"{time.monotonic() - cell.started:.0f}" if cell.state == "running" else ""
-        table.add_row(cell.method, str(cell.seed), cell.state, seconds, cell.progress())
-    return table
-
-
-def compare(
-    root: Path,
-    methods: Mapping[str, Sequence[str]],
-    seeds: Sequence[int],
-    overrides: Sequence[str] = (),
-    workers: int | None = None,
-) -> Path:
-    """Run all cells and write the report.
+def compare(cells: Sequence[Cell], root: Path, workers: int, gpus: Sequence[str], console: Console) -> list[Cell]:
+    """Run all cells and write the report on those that ended well.
 
     Returns:
-        Path of report.html.
+        The cells that failed.
     """
-    console = Console()
-    run_cells(cells_of(root, methods, seeds, overrides), workers or os.cpu_count() or 1, console)
-    page = write_report(root, order=list(methods))
-    console.print(
-        f"\nReport: [bold]{page}[/bold]\n        {root / 'report.md'}\n        {root / 'results.json'}",
-        soft_wrap=True,
-    )
-    return page
+    failed = run_cells(cells, workers, console, gpus)
+    for cell in failed:
+        console.print(f"\n{cell.log_tail()}", markup=False, soft_wrap=True)
+    if len(failed) < len(cells):
+        page = write_report(root, order=list(dict.fromkeys(cell.method for cell in cells)))
+        files = [page, root / "report.md", root / "results.json"]
+        console.print("\nReport: " + "\n        ".join(map(str, files)), soft_wrap=True)
+    if failed:
+        names = ", ".join(f"{cell.method} seed {cell.seed}" for cell in failed)
+        console.print(f"\n{len(failed)} of {len(cells)} cells failed: {names}. The same command runs them again.")
+    return failed
 
 
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="compare", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
-    methods = {str(name): list(overrides) for name, overrides in cfg.methods.items()}
-    root = Path(cfg.root)
+    methods, root, console = methods_of(cfg.methods), Path(cfg.root), Console()
     if cfg.report_only:
-        print(write_report(root, order=list(methods)))
-    else:
-        compare(root, methods, list(cfg.seeds), list(cfg.overrides), cfg.workers)
+        console.print(write_report(root, order=list(methods)), soft_wrap=True)
+        return
+    if not methods:
+        raise ValueError("Expected methods, but got none. Choose a preset (compare=demo) or name them (methods=[…]).")
+    # Being ended from outside is an interrupt too: no run may go on without us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    cells = cells_of(root, methods, list(cfg.seeds), list(cfg.overrides))
+    try:
+        failed = compare(cells, root, *places(cfg.workers, cfg.gpus_per_cell), console)
+    except KeyboardInterrupt:
+        console.print("\nInterrupted. Finished cells are kept: the same command goes on with the others.")
+        sys.exit(128 + signal.SIGINT)
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

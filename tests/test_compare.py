@@ -1,77 +1,30 @@
-"""The scheduler of comparisons, with stand-ins for training runs."""
+"""A comparison from its configuration to its report, with stand-ins for training runs."""
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
 from rich.console import Console
 
-from tagrpo.compare import Cell, cells_of, run_cells
+from tagrpo.cells import Cell
+from tagrpo.compare import cells_of, compare, methods_of, places
 
-QUIET = Console(quiet=True)
-
-
-def cell(root, name, code):
-    """A cell that runs `code` in its directory."""
-    directory = root / name / "seed0"
-    command = [sys.executable, "-c", f"import os, time; os.chdir({str(directory)!r}); {code}"]
-    return Cell(name, 0, directory, command)
-
-
-FINISH = "open('test.json', 'w').write('{}'); open('runs.txt', 'a').write('x')"
-
-
-def test_cells_run_once_and_are_kept(tmp_path):
-    run_cells([cell(tmp_path, "a", FINISH), cell(tmp_path, "b", FINISH)], 2, QUIET)
-    again = [cell(tmp_path, "a", FINISH), cell(tmp_path, "c", FINISH)]
-    run_cells(again, 1, QUIET)
-    assert [c.state for c in again] == ["done", "done"]
-    assert (tmp_path / "a" / "seed0" / "runs.txt").read_text() == "x", "a finished cell does not run again"
-
-
-def test_a_failed_cell_is_reported_and_the_others_finish(tmp_path):
-    cells = [cell(tmp_path, "bad", "print('the reason'); raise SystemExit(3)"), cell(tmp_path, "good", FINISH)]
-    with pytest.raises(RuntimeError, match=r"(?s)1 of 2 cells failed.*the reason"):
-        run_cells(cells, 1, QUIET)
-    assert cells[1].state == "done"
-    retried = cell(tmp_path, "bad", "print('the reason'); raise SystemExit(3)")
-    retried.prepare()
-    assert retried.state == "waiting", "a failed cell runs again next time"
-
-
-def test_other_settings_in_the_same_place_are_refused(tmp_path):
-    run_cells([cell(tmp_path, "a", FINISH)], 1, QUIET)
-    with pytest.raises(ValueError, match="Choose another `root`"):
-        run_cells([cell(tmp_path, "a", FINISH + "; pass")], 1, QUIET)
-
-
-def test_no_more_than_the_workers_run_at_a_time(tmp_path):
-    code = (
-        "open('began', 'w').write(str(time.time())); time.sleep(1); open('ended', 'w').write(str(time.time())); "
-        + FINISH
-    )
-    cells = [cell(tmp_path, name, code) for name in "abc"]
-    run_cells(cells, 1, QUIET)
-
-    def times(name):
-        return [float((c.directory / name).read_text()) for c in cells]
-
-    assert all(end <= begin for end, begin in zip(times("ended")[:-1], times("began")[1:], strict=True))
-
-
-def test_an_interrupt_ends_the_children(tmp_path, monkeypatch):
-    sleeper = cell(tmp_path, "a", "time.sleep(600)")
-
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(time, "sleep", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        run_cells([sleeper], 1, QUIET)
-    assert sleeper.process.poll() is not None
-    assert sleeper.state == "stopped"
+PRESETS = sorted(path.stem for path in (Path(__file__).parents[1] / "configs" / "compare").glob("*.yaml"))
+TEST = {
+    "splits": {
+        "test_id": {
+            "num_questions": 2,
+            "pass_at_k": {"1": {"value": 0.5, "low": 0.0, "high": 1.0}},
+            "questions": [{"id": "a", "n": 2, "correct": 1}, {"id": "b", "n": 2, "correct": 1}],
+        }
+    }
+}
 
 
 def test_every_method_runs_with_every_seed(tmp_path):
@@ -81,3 +34,61 @@ def test_every_method_runs_with_every_seed(tmp_path):
         "-m", "tagrpo.train", "name=grpo", "seed=3", f"hydra.run.dir={tmp_path}/grpo/seed3",
         "iterations=2", "experiment=grpo",
     ]  # fmt: skip
+
+
+def test_a_list_of_methods_names_experiments():
+    assert methods_of(OmegaConf.create(["grpo", "dapo"])) == {
+        "grpo": ["experiment=grpo"],
+        "dapo": ["experiment=dapo"],
+    }
+    assert methods_of(OmegaConf.create({"a": ["x=1"]})) == {"a": ["x=1"]}
+
+
+def test_every_preset_composes_and_names_experiments_that_exist():
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        for preset in PRESETS:
+            cfg = compose("compare", [f"compare={preset}"])
+            assert cfg.root == f"runs/{preset}"
+            for method, own in methods_of(cfg.methods).items():
+                run = compose("train", [f"name={method}", *cfg.overrides, *own])
+                assert run.name == method
+        assert methods_of(compose("compare", ["methods=[grpo]"]).methods) == {"grpo": ["experiment=grpo"]}
+
+
+def test_what_ended_well_is_reported_and_what_failed_is_said(tmp_path, capsys):
+    def cell(method, code):
+        return Cell(method, 0, tmp_path / method / "seed0", [sys.executable, "-c", code])
+
+    good = cell("good", f"open({str(tmp_path / 'good/seed0/test.json')!r}, 'w').write({json.dumps(TEST)!r})")
+    bad = cell("bad", "raise SystemExit('no such model')")
+    failed = compare([good, bad], tmp_path, 2, [], Console(width=200))
+    output = capsys.readouterr().out
+    assert [c.method for c in failed] == ["bad"]
+    assert "no such model" in output
+    assert "1 of 2 cells failed: bad seed 0" in output
+    assert str(tmp_path / "report.html") in output
+    assert [c["method"] for c in json.loads((tmp_path / "results.json").read_text())["cells"]] == ["good"]
+
+
+def test_gpus_are_shared_out_whole(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3,5,7,9")
+    assert places(None, 2) == (2, ["1", "3", "5", "7"])
+    assert places(1, 2) == (1, ["1", "3"])
+    assert places(3, 0) == (3, [])
+    with pytest.raises(ValueError, match="Expected 6 GPUs for 3 workers with gpus_per_cell=2, but found 5"):
+        places(3, 2)
+
+
+def test_without_methods_it_says_how_to_name_some(tmp_path):
+    command = [sys.executable, "-m", "tagrpo.compare", f"root={tmp_path}"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "compare=demo" in result.stderr
+
+
+def test_a_report_on_runs_of_any_origin(tmp_path, write_run):
+    write_run(tmp_path, "mine", 4, [1, 2])
+    command = [sys.executable, "-m", "tagrpo.compare", f"root={tmp_path}", "report_only=true"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == str(tmp_path / "report.html")
+    assert "| mine | 1 |" in (tmp_path / "report.md").read_text()

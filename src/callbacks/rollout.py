@@ -31,7 +31,8 @@ class RolloutCallback(Callback):
     Works with any module whose batches are `QuestionBatch`-like (`groups`, `prompts`) and whose datamodule has a
     `tokenizer`. Weights come from `module.full_parameters()` where there is such a method, else from
     `module.named_parameters()`. They are streamed at the start of a batch, and only when an optimizer step lies
-    between: right after a resume, and never in vain at the end.
+    between, or when fit, validation or test begins, which may have loaded a checkpoint: right after a resume, and never
+    in vain at the end.
 
     Logs `rollout/*` (means over all responses of all ranks) and `budget/*` (totals of the run so far), and writes
     `ledger.json` into the run directory when training ends.
@@ -70,6 +71,10 @@ class RolloutCallback(Callback):
         self._synced_at: int | None = None
 
     # ------------------------------------------------------------------ hooks
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Stream the weights anew: a checkpoint changes them without an optimizer step."""
+        self._synced_at = None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Roll the training batch out, count it, log it."""
@@ -198,7 +203,8 @@ class RolloutCallback(Callback):
         chosen[0] = torch.cat([chosen[0], others[:lacking]]).sort().values
         discarded = sum(len(b.groups) for b in batches) - wanted
         self.ledger["discarded_questions"] += int(sum_over_ranks({"n": discarded})["n"])
-        return join_batches([take_questions(b, rows) for b, rows in zip(batches, chosen, strict=True) if len(rows)])
+        # Also those of which nothing is kept: their seconds were spent.
+        return join_batches([take_questions(b, rows) for b, rows in zip(batches, chosen, strict=True)])
 
     def _count(self, batch: QuestionBatch) -> None:
         """Enter what has been sampled into the ledger, whether it is learned from or not."""
@@ -229,7 +235,9 @@ class RolloutCallback(Callback):
         completions = list(chain.from_iterable(sampled))
         prompt = torch.repeat_interleave(torch.tensor([len(samples) for samples in sampled], dtype=torch.long))
         question = torch.tensor([p.question for p in batch.prompts], dtype=torch.long)[prompt]
-        text = tokenizer.batch_decode([c.token_ids for c in completions], skip_special_tokens=True)
+        # A rank may have no question in the last evaluation batch; tokenizers would make one text of nothing.
+        ids = [c.token_ids for c in completions]
+        text = tokenizer.batch_decode(ids, skip_special_tokens=True) if ids else []
         references = [batch.groups[row].answer for row in question.tolist()]
         if hasattr(self.verifier, "judge_batch"):
             scores = self.verifier.judge_batch(text, references)
@@ -241,7 +249,7 @@ class RolloutCallback(Callback):
             "prompt": prompt,
             "question": question,
             "variant": torch.tensor([p.variant for p in batch.prompts], dtype=torch.long)[prompt],
-            "token_ids": [c.token_ids for c in completions],
+            "token_ids": ids,
             "logprobs": [c.logprobs for c in completions],
             "truncated": torch.tensor([c.truncated for c in completions], dtype=torch.bool),
             "text": text,

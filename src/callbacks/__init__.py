@@ -1,18 +1,22 @@
 """Callbacks: rollouts, and one file per diagnostic. Each can be used in another Lightning project."""
 
+from .answer_diversity import AnswerDiversityMonitor
 from .embedding_diversity import EmbeddingDiversityMonitor, sentence_encoder
 from .pass_at_k import PassAtKEvaluator
 from .recorder import RolloutRecorder
 from .rollout import RolloutCallback
 from .throughput import ThroughputMonitor
+from .variant_success import VariantSuccessMonitor
 from .zero_gradient import ZeroGradientMonitor
 
 __all__ = [
+    "AnswerDiversityMonitor",
     "EmbeddingDiversityMonitor",
     "PassAtKEvaluator",
     "RolloutCallback",
     "RolloutRecorder",
     "ThroughputMonitor",
+    "VariantSuccessMonitor",
     "ZeroGradientMonitor",
     "sentence_encoder",
 ]

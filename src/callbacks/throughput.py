@@ -7,39 +7,48 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from ..modules.distributed import sum_over_ranks
+from .shared import current_iteration
+
 
 class ThroughputMonitor(Callback):
-    """Logs `seconds/{sync,generate,score,update,validate,other,iteration}` of rank 0, and tokens per second.
+    """Logs `seconds/{sync,generate,score,update,validate,other,iteration}` of rank 0, and response tokens per second.
 
-    An iteration lasts from the start of a batch's hooks to the start of the next one's; `other` is what the named
-    phases leave of it: diagnostics, logging, loading. Put it first among the callbacks.
+    An iteration lasts from the start of a batch's hooks to the start of the next one's, or to the end of training;
+    only then is it logged, so that its figures stand one step after its own. `other` is what the named phases leave of
+    it: diagnostics, logging, loading. Put it first among the callbacks.
 
-    Reads `batch.rollouts.{seconds, lengths}` and `outputs["seconds_update"]`.
+    `throughput/tokens_per_second` and `throughput/generated_per_second` divide the tokens of all ranks by the seconds
+    of the iteration and of `generate`.
+
+    Reads `batch.rollouts.{seconds, lengths}`, and `outputs["seconds_update"]` where there is one.
     """
 
     def __init__(self) -> None:
         self._start: float | None = None
         self._validation_start = 0.0
         self._phases: dict[str, float] = {}
+        self._tokens = 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget an earlier run of the same trainer."""
+        self._start, self._phases = None, {}
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Log the iteration before this one, now that it is over."""
         now = time.perf_counter()
-        if self._start is not None and self._phases:
-            total = now - self._start
-            tokens = self._phases.pop("tokens")
-            metrics = {f"seconds/{phase}": value for phase, value in self._phases.items()}
-            metrics["seconds/other"] = total - sum(self._phases.values())
-            metrics |= {"seconds/iteration": total, "seconds/tokens_per_second": tokens / total}
-            pl_module.log_dict(metrics, rank_zero_only=True)
+        if self._start is not None:
+            pl_module.log_dict(self._figures(now), rank_zero_only=True)
         self._start = now
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Keep the phases of this iteration."""
-        self._phases = {**batch.rollouts.seconds, "update": outputs["seconds_update"]}
-        self._phases["tokens"] = float(batch.rollouts.lengths.sum())
+        self._phases = dict(batch.rollouts.seconds)
+        if isinstance(outputs, dict) and "seconds_update" in outputs:
+            self._phases["update"] = outputs["seconds_update"]
+        self._tokens = sum_over_ranks({"tokens": float(batch.rollouts.lengths.sum())})["tokens"]
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note when validation begins."""
@@ -49,3 +58,21 @@ class ThroughputMonitor(Callback):
         """Count validation as a phase of the iteration that it follows."""
         if self._phases:
             self._phases["validate"] = time.perf_counter() - self._validation_start
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the last iteration, which no other one follows."""
+        if self._start is not None:
+            figures = self._figures(time.perf_counter())
+            for logger in trainer.loggers:
+                logger.log_metrics(figures, step=current_iteration(trainer) + 1)
+
+    def _figures(self, now: float) -> dict[str, float]:
+        assert self._start is not None
+        total = now - self._start
+        figures = {f"seconds/{phase}": seconds for phase, seconds in self._phases.items()}
+        figures["seconds/other"] = total - sum(self._phases.values())
+        figures["seconds/iteration"] = total
+        figures["throughput/tokens_per_second"] = self._tokens / total
+        if generate := self._phases.get("generate"):
+            figures["throughput/generated_per_second"] = self._tokens / generate
+        return figures

@@ -8,8 +8,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..metrics.functional import uniform_groups
-from ..modules.distributed import sum_over_ranks
+from ..metrics.functional import group_index, uniform_groups
+from .shared import advantages_of, mean_over_ranks
 
 
 class ZeroGradientMonitor(Callback):
@@ -17,9 +17,14 @@ class ZeroGradientMonitor(Callback):
 
     - `zero_gradient/percentage`: all advantages of the question are zero.
     - `uniform_reward/original`: the rewards of the G responses to the original question are all equal.
-    - `uniform_reward/neighbours`: those of the N·G responses to its rephrasings are; questions without any don't count.
-    - `uniform_reward/pool`: those of all its responses are; `pool_all_correct` and `pool_all_wrong` say which way.
+    - `uniform_reward/neighbours`: those of the N·G responses to its rephrasings are.
+    - `uniform_reward/pool`: those of all its responses are; `pool_all_correct` and `pool_all_wrong`: and the verdicts
+      are all right, or all wrong.
     - `uniform_reward/rescued`: the original's are uniform, the pool's are not.
+
+    Each is a share of the questions that have such responses; `neighbours` is missing where no question was rephrased.
+    Uniformity is that of the rewards, shaped terms included, because the gradient vanishes by them: under shaped
+    rewards a question may be all correct and still not uniform.
 
     Reads `batch.rollouts.{question, variant, rewards, correct}` ([R] each) and `outputs["advantages"]` ([R]).
     """
@@ -28,37 +33,31 @@ class ZeroGradientMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count and log."""
-        totals = sum_over_ranks(group_counts(batch.rollouts, outputs["advantages"]))
-        questions, with_neighbours = totals.pop("questions"), totals.pop("with_neighbours")
-        metrics = {name: 100 * count / questions for name, count in totals.items()}
-        neighbours = metrics.pop("uniform_reward/neighbours") * questions
-        if with_neighbours:
-            metrics["uniform_reward/neighbours"] = neighbours / with_neighbours
-        pl_module.log_dict(metrics)
+        pl_module.log_dict(mean_over_ranks(question_percentages(batch.rollouts, advantages_of(outputs))))
 
 
-def group_counts(rollouts: Any, advantages: Tensor) -> dict[str, float]:
-    """Numbers of questions by what their rewards and advantages look like; names as in `ZeroGradientMonitor`."""
-    question, rewards = rollouts.question, rollouts.rewards
+def question_percentages(rollouts: Any, advantages: Tensor) -> dict[str, Tensor]:
+    """Name of `ZeroGradientMonitor` → [Q] float64: 100 where it holds, 0 where not, NaN without such responses."""
+    index, questions = group_index(rollouts.question)
     original = rollouts.variant == 0
-    pool = uniform_groups(rewards, question)
-    first = uniform_groups(rewards[original], question[original])
-    others = uniform_groups(rewards[~original], question[~original])
-    all_correct = uniform_groups(rollouts.correct.float(), question) & _any(rollouts.correct, question)
+
+    def every(flags: Tensor) -> Tensor:
+        return torch.bincount(index[~flags], minlength=questions) == 0
+
+    def uniform(members: Tensor) -> Tensor:
+        percentages = torch.full((questions,), torch.nan, dtype=torch.float64)
+        equal = uniform_groups(rollouts.rewards[members], index[members])
+        percentages[index[members].unique()] = 100.0 * equal
+        return percentages
+
+    first, pool = uniform(original), uniform(torch.ones_like(original))
     return {
-        "questions": len(pool),
-        "with_neighbours": len(others),
-        "zero_gradient/percentage": float((~_any(advantages != 0, question)).sum()),
-        "uniform_reward/original": float(first.sum()),
-        "uniform_reward/neighbours": float(others.sum()),
-        "uniform_reward/pool": float(pool.sum()),
-        "uniform_reward/pool_all_correct": float((pool & all_correct).sum()),
-        "uniform_reward/pool_all_wrong": float((pool & ~_any(rollouts.correct, question)).sum()),
-        "uniform_reward/rescued": float((first & ~pool).sum()),
+        "zero_gradient/percentage": 100.0 * every(advantages == 0),
+        "uniform_reward/original": first,
+        "uniform_reward/neighbours": uniform(~original),
+        "uniform_reward/pool": pool,
+        "uniform_reward/pool_all_correct": pool * every(rollouts.correct),
+        "uniform_reward/pool_all_wrong": pool * every(~rollouts.correct),
+        # A uniform pool has a uniform original, so that the difference is 100 or 0.
+        "uniform_reward/rescued": first - pool,
     }
-
-
-def _any(flags: Tensor, group: Tensor) -> Tensor:
-    """[num_groups] bool, in ascending order of group ids: whether any flag of the group is set."""
-    ids, index = torch.unique(group, return_inverse=True)
-    return torch.zeros(len(ids), dtype=torch.bool).index_put((index[flags],), torch.tensor(True))

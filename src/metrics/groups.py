@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from .functional import mean_pairwise_distance, uniform_groups, zero_gradient_percentage
+from .functional import answer_diversity, mean_pairwise_distance, uniform_groups, zero_gradient_percentage
 
 
 class _MeanOverGroups(Metric):
@@ -41,13 +42,19 @@ class UniformRewardPercentage(_MeanOverGroups):
 
     def update(self, rewards: Tensor, group: Tensor) -> None:
         """Add [R] rewards of whole groups."""
-        uniform = uniform_groups(rewards.float(), group)
+        uniform = uniform_groups(rewards.double(), group)
         self.total += 100 * uniform.double().sum()
         self.count += len(uniform)
 
 
 class ZeroGradientPercentage(_MeanOverGroups):
-    """Share of groups whose advantages are all zero, 0..100; see `functional.zero_gradient_percentage`."""
+    """Share of groups whose advantages are all zero, 0..100; see `functional.zero_gradient_percentage`.
+
+    >>> metric = ZeroGradientPercentage()
+    >>> metric.update(torch.tensor([0.0, 0.0, -1.0, 1.0]), torch.tensor([0, 0, 1, 1]))
+    >>> metric.compute()
+    tensor(50., dtype=torch.float64)
+    """
 
     higher_is_better = False
 
@@ -63,6 +70,11 @@ class MeanPairwiseDistance(_MeanOverGroups):
     """Mean over groups of the mean pairwise cosine distance; see `functional.mean_pairwise_distance`.
 
     Groups of a single response have no pair and are left out.
+
+    >>> metric = MeanPairwiseDistance()
+    >>> metric.update(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([0, 0, 1]))
+    >>> metric.compute()
+    tensor(1., dtype=torch.float64)
     """
 
     higher_is_better = True
@@ -72,3 +84,21 @@ class MeanPairwiseDistance(_MeanOverGroups):
         distances = mean_pairwise_distance(embeddings, group)
         self.total += distances.nansum()
         self.count += int((~distances.isnan()).sum())
+
+
+class AnswerDiversity(_MeanOverGroups):
+    """Mean over groups of the number of distinct wrong answers; see `functional.answer_diversity`.
+
+    >>> metric = AnswerDiversity()
+    >>> metric.update(["1", "2", "2", "7"], torch.tensor([False, False, False, True]), torch.tensor([0, 0, 1, 1]))
+    >>> metric.compute()  # group 0 has 1 and 2, group 1 has 2
+    tensor(1.5000, dtype=torch.float64)
+    """
+
+    higher_is_better = True
+
+    def update(self, answers: Sequence[str | None], correct: Tensor, group: Tensor) -> None:
+        """Add [R] answers and bool verdicts of whole groups."""
+        distinct = answer_diversity(answers, correct, group)
+        self.total += distinct.sum()
+        self.count += len(distinct)

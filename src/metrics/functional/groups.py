@@ -1,8 +1,6 @@
-"""What happens within groups of responses: gradient, diversity, answers."""
+"""How rewards and advantages fall within groups: which groups give a gradient."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +13,7 @@ def group_index(group: Tensor) -> tuple[Tensor, int]:
 
 
 def uniform_groups(values: Tensor, group: Tensor) -> Tensor:
-    """[num_groups] bool: all values of the group are equal, in ascending order of group ids.
+    """[num_groups] bool: all values of the group are equal, in ascending order of group ids. NaN equals nothing.
 
     >>> uniform_groups(torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.tensor([0, 0, 1, 1]))
     tensor([ True, False])
@@ -29,6 +27,8 @@ def uniform_groups(values: Tensor, group: Tensor) -> Tensor:
 def uniform_reward_percentage(rewards: Tensor, group: Tensor) -> Tensor:
     """Share of groups whose rewards are all equal, 0..100 (TA-GRPO, Fig. 3). A single response is uniform.
 
+    Rewards are compared exactly, as the advantage of a group vanishes only where they are.
+
     Args:
         rewards: [R] float.
         group: [R] long.
@@ -39,7 +39,7 @@ def uniform_reward_percentage(rewards: Tensor, group: Tensor) -> Tensor:
     >>> uniform_reward_percentage(torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.tensor([0, 0, 1, 1]))
     tensor(50., dtype=torch.float64)
     """
-    return 100 * uniform_groups(rewards.float(), group).double().mean()
+    return 100 * uniform_groups(rewards.double(), group).double().mean()
 
 
 def zero_gradient_percentage(advantages: Tensor, group: Tensor) -> Tensor:
@@ -58,46 +58,3 @@ def zero_gradient_percentage(advantages: Tensor, group: Tensor) -> Tensor:
     index, count = group_index(group)
     largest = advantages.new_zeros(count).scatter_reduce(0, index, advantages.abs(), "amax")
     return 100 * (largest == 0).double().mean()
-
-
-def mean_pairwise_distance(embeddings: Tensor, group: Tensor) -> Tensor:
-    """Mean of 1 − cosine over all pairs within each group (TA-GRPO, Fig. 4); its expectation is free of group size.
-
-    Σ_{i≠j} cos = |Σ_i u_i|² − n for unit vectors u: linear in the number of responses.
-
-    Args:
-        embeddings: [R, D] float, any non-zero length.
-        group: [R] long.
-
-    Returns:
-        [num_groups] float64 in 0..2, in ascending order of group ids; NaN for a single response.
-
-    >>> mean_pairwise_distance(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 0, 0]))
-    tensor([0.6667], dtype=torch.float64)
-    """
-    index, count = group_index(group)
-    unit = torch.nn.functional.normalize(embeddings.double(), dim=-1)
-    sums = unit.new_zeros(count, unit.shape[-1]).index_add(0, index, unit)
-    sizes = torch.bincount(index, minlength=count).double()
-    cosines = (sums.square().sum(-1) - sizes) / (sizes * (sizes - 1))
-    return (1 - cosines).masked_fill(sizes < 2, torch.nan)
-
-
-def answer_diversity(answers: Sequence[str | None], correct: Tensor, group: Tensor) -> Tensor:
-    """Distinct wrong answers per group (Pass@k training, Fig. 7a). A missing answer is no answer.
-
-    Args:
-        answers: [R] normalised final answers, None where none was found.
-        correct: [R] bool.
-        group: [R] long.
-
-    Returns:
-        [num_groups] long, in ascending order of group ids.
-
-    >>> answer_diversity(["1", "2", "2", "7"], torch.tensor([False, False, False, True]), torch.tensor([0, 0, 0, 0]))
-    tensor([2])
-    """
-    index, count = group_index(group)
-    rows = zip(index.tolist(), answers, correct.tolist(), strict=True)
-    wrong = {(row, answer) for row, answer, is_correct in rows if not is_correct and answer is not None}
-    return torch.bincount(torch.tensor([row for row, _ in wrong], dtype=torch.long), minlength=count)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+CHUNK = 1 << 22  # resampled rows at a time: 32 MiB of indices
+
 
 class Interval(NamedTuple):
     """A mean and the bounds of its confidence interval."""
@@ -17,7 +19,7 @@ class Interval(NamedTuple):
 
 
 def bootstrap_interval(values: Tensor, confidence: float = 0.95, num_resamples: int = 2000, seed: int = 0) -> Interval:
-    """Percentile bootstrap of the mean over questions. Give paired differences for an interval of a difference.
+    """Percentile bootstrap of the mean over questions.
 
     Args:
         values: [Q] float, one per question.
@@ -26,16 +28,62 @@ def bootstrap_interval(values: Tensor, confidence: float = 0.95, num_resamples: 
         seed: Of the resampling.
 
     Returns:
-        Mean and bounds; all NaN for no questions, bounds equal to the mean for one.
+        Mean and bounds; all NaN for no questions, bounds equal to the mean for one. With few questions the percentile
+        method covers less than it says: about 90 % of the time at ten questions and 95 %.
 
     >>> bootstrap_interval(torch.tensor([0.5, 0.5, 0.5]))
     Interval(value=0.5, low=0.5, high=0.5)
     """
-    values = values.double()
-    if not len(values):
-        return Interval(torch.nan, torch.nan, torch.nan)
+    return bootstrap_intervals(values[:, None], confidence, num_resamples, seed)[0]
+
+
+def bootstrap_intervals(
+    values: Tensor, confidence: float = 0.95, num_resamples: int = 2000, seed: int = 0
+) -> list[Interval]:
+    """`bootstrap_interval` of each column of `values` [Q, K], from the same resamples.
+
+    >>> bootstrap_intervals(torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
+    [Interval(value=0.0, low=0.0, high=0.0), Interval(value=1.0, low=1.0, high=1.0)]
+    """
+    values = values.double().cpu()
+    questions, columns = values.shape
+    if not questions:
+        return [Interval(torch.nan, torch.nan, torch.nan)] * columns
     generator = torch.Generator().manual_seed(seed)
-    rows = torch.randint(len(values), (num_resamples, len(values)), generator=generator)
+    means = []
+    for resamples in torch.arange(num_resamples).split(max(1, CHUNK // questions)):
+        rows = torch.randint(questions, (len(resamples), questions), generator=generator)
+        # How often each question is drawn, then one matrix product for all columns.
+        cells = rows + questions * torch.arange(len(resamples))[:, None]
+        drawn = torch.bincount(cells.flatten(), minlength=len(resamples) * questions).view(-1, questions)
+        means.append(drawn.double() @ values / questions)
     bounds = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64)
-    low, high = values[rows].mean(1).quantile(bounds).tolist()
-    return Interval(float(values.mean()), low, high)
+    low, high = torch.cat(means).quantile(bounds, dim=0).tolist()
+    return [Interval(*bounds) for bounds in zip(values.mean(0).tolist(), low, high, strict=True)]
+
+
+def paired_interval(
+    values: Tensor, baseline: Tensor, confidence: float = 0.95, num_resamples: int = 2000, seed: int = 0
+) -> Interval:
+    """Bootstrap interval of the mean difference `values − baseline`, question by question.
+
+    Both runs answered the same questions, so that a question's difficulty cancels; unpaired intervals would be wider.
+
+    Args:
+        values: [Q] float, one per question.
+        baseline: [Q] float, of the same questions in the same order.
+        confidence: Nominal coverage, 0..1.
+        num_resamples: Resamples of Q questions with replacement.
+        seed: Of the resampling.
+
+    Raises:
+        ValueError: the shapes differ.
+
+    >>> paired_interval(torch.tensor([0.5, 1.0]), torch.tensor([0.25, 0.75]))
+    Interval(value=0.25, low=0.25, high=0.25)
+    """
+    if values.shape != baseline.shape:
+        raise ValueError(
+            f"Expected the same questions on both sides, but got {tuple(values.shape)} and {tuple(baseline.shape)}."
+        )
+    return bootstrap_interval(values.double() - baseline.double(), confidence, num_resamples, seed)

@@ -1,0 +1,54 @@
+"""How varied the responses to one question are: their answers and their words (Pass@k training, Fig. 7a)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from ..metrics.functional import answer_diversity, distinct_n, distinct_share, group_index
+from .shared import mean_over_ranks
+
+
+class AnswerDiversityMonitor(Callback):
+    """Logs means over the questions of each training batch, over all ranks; each takes all responses to a question.
+
+    - `answer_diversity/distinct_wrong`: distinct wrong answers. Falls as accuracy rises, with fewer wrong responses.
+    - `answer_diversity/distinct_wrong_share`: the same over the wrong responses that have an answer, of the questions
+      with any: 1 where every mistake is a new one.
+    - `answer_diversity/unique_responses`: distinct responses over responses.
+    - `answer_diversity/distinct_<n>`: distinct n-grams of tokens over all n-grams.
+
+    The last three fall as a question gets more responses: compare only runs with as many.
+
+    Reads `batch.rollouts.{question, correct, answers, text, token_ids}`.
+
+    Args:
+        ngrams: Lengths n for `distinct_<n>`.
+    """
+
+    def __init__(self, ngrams: Sequence[int] = (2,)) -> None:
+        self.ngrams = tuple(ngrams)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Measure and log."""
+        pl_module.log_dict(mean_over_ranks(question_diversity(batch.rollouts, self.ngrams)))
+
+
+def question_diversity(rollouts: Any, ngrams: Sequence[int]) -> dict[str, Tensor]:
+    """Name of `AnswerDiversityMonitor` → [Q] float64; NaN where a question has nothing of the kind."""
+    index, questions = group_index(rollouts.question)
+    distinct_wrong = answer_diversity(rollouts.answers, rollouts.correct, index).double()
+    answered = torch.tensor([answer is not None for answer in rollouts.answers], dtype=torch.bool)
+    mistakes = torch.bincount(index[answered & ~rollouts.correct], minlength=questions)
+    return {
+        "answer_diversity/distinct_wrong": distinct_wrong,
+        "answer_diversity/distinct_wrong_share": distinct_wrong / mistakes,
+        "answer_diversity/unique_responses": distinct_share(rollouts.text, index),
+        **{f"answer_diversity/distinct_{n}": distinct_n(rollouts.token_ids, index, n) for n in ngrams},
+    }

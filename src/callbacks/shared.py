@@ -1,0 +1,49 @@
+"""What several diagnostics need: the number of the iteration, means over ranks, files that are never half written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+from torch import Tensor
+
+from ..modules.distributed import sum_over_ranks
+
+
+def current_iteration(trainer: Trainer) -> int:
+    """Number of the training batch at hand, from 0 over all epochs and resumes; −1 before the first."""
+    return trainer.fit_loop.total_batch_idx
+
+
+def advantages_of(outputs: Any) -> Tensor:
+    """[R] advantages that the training step returned, on the CPU.
+
+    Raises:
+        TypeError: `outputs` carries none.
+    """
+    if not isinstance(outputs, Mapping) or "advantages" not in outputs:
+        found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+        raise TypeError(
+            f"Expected training_step to return a mapping with `advantages` ([R], one per rollout), but got {found}. "
+            "Return them, or leave this callback out."
+        )
+    return outputs["advantages"].detach().cpu()
+
+
+def mean_over_ranks(values: Mapping[str, Tensor]) -> dict[str, float]:
+    """Mean of each name's values over all ranks, NaN left out; names without any value are left out too."""
+    known = {name: v[~v.isnan()].double() for name, v in values.items()}
+    sums = sum_over_ranks({name: float(v.sum()) for name, v in known.items()})
+    counts = sum_over_ranks({name: float(len(v)) for name, v in known.items()})
+    return {name: sums[name] / count for name, count in counts.items() if count}
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write `content` to `path` at once: a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    temporary.replace(path)

@@ -1,0 +1,121 @@
+"""What the final answers of a group say: how many wrong ones differ, and whether the majority is right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from math import comb
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .groups import group_index
+
+
+def answer_diversity(answers: Sequence[str | None], correct: Tensor, group: Tensor) -> Tensor:
+    """Distinct wrong answers per group (Pass@k training, Fig. 7a). A missing answer is no answer.
+
+    Args:
+        answers: [R] normalised final answers, None where none was found.
+        correct: [R] bool.
+        group: [R] long.
+
+    Returns:
+        [num_groups] long on the CPU, in ascending order of group ids.
+
+    >>> answer_diversity(["1", "2", "2", "7"], torch.tensor([False, False, False, True]), torch.tensor([0, 0, 0, 0]))
+    tensor([2])
+    """
+    index, count = group_index(group)
+    rows = zip(index.tolist(), answers, correct.tolist(), strict=True)
+    wrong = {(row, answer) for row, answer, is_correct in rows if not is_correct and answer is not None}
+    return torch.bincount(torch.tensor([row for row, _ in wrong], dtype=torch.long), minlength=count)
+
+
+def maj_at_k(answers: Sequence[str | None], correct: Tensor, group: Tensor, k: int) -> Tensor:
+    """Probability that the majority of k samples is right, for each group of n samples; exact.
+
+    The mean, over all C(n, k) subsets, of whether the most frequent answer is correct. Responses judged correct vote
+    together, however they write their answer; a missing answer has no vote, though it is one of the k; where t rivals
+    draw level with the correct answer, the subset counts 1 / (1 + t). At k = 1 this is the accuracy, at k = n the
+    majority vote of all samples.
+
+    Args:
+        answers: [R] normalised final answers, None where none was found.
+        correct: [R] bool.
+        group: [R] long.
+        k: Samples that vote, 1 ≤ k ≤ n.
+
+    Returns:
+        [num_groups] float64 on the CPU, in ascending order of group ids.
+
+    Raises:
+        ValueError: k is outside its range.
+
+    >>> correct = torch.tensor([True, True, False])  # of the three pairs one is right and two are ties
+    >>> maj_at_k(["7", "7.0", "2"], correct, torch.tensor([0, 0, 0]), k=2)
+    tensor([0.6667], dtype=torch.float64)
+    """
+    index, count = group_index(group)
+    right, silent, rivals = [0] * count, [0] * count, [Counter[str]() for _ in range(count)]
+    for row, answer, is_correct in zip(index.tolist(), answers, correct.tolist(), strict=True):
+        if is_correct:
+            right[row] += 1
+        elif answer is None:
+            silent[row] += 1
+        else:
+            rivals[row][answer] += 1
+    values = [
+        majority_probability(c, tuple(sorted(r.values())), s, k) for c, r, s in zip(right, rivals, silent, strict=True)
+    ]
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@lru_cache(maxsize=65536)
+def majority_probability(correct: int, rivals: tuple[int, ...], silent: int, k: int) -> float:
+    """Probability that the correct answer wins a vote of k samples drawn without replacement; see `maj_at_k`.
+
+    Sums over the votes v that the correct answer gets: C(correct, v) times the ways to draw the other k − v with no
+    rival above v. All terms are positive, so that float64 loses nothing; the cost grows with n · k² · log k.
+
+    Args:
+        correct: Samples with the correct answer.
+        rivals: Samples of each wrong answer.
+        silent: Samples without an answer.
+        k: Samples that vote.
+
+    >>> majority_probability(1, (1, 1), 0, 3)  # a three-way tie
+    0.3333333333333333
+    """
+    n = correct + sum(rivals) + silent
+    if not 1 <= k <= n:
+        raise ValueError(f"Expected 1 ≤ k ≤ num_samples, but got k={k} with {n} samples. Draw more samples.")
+    if not correct:
+        return 0.0
+    if not rivals:  # nobody to lose to: one correct sample is enough
+        return 1 - comb(silent, k) / comb(n, k)
+    if k == n:
+        level = sum(rival == correct for rival in rivals)
+        return float(correct >= max(rivals)) / (1 + level)
+    wins = 0.0
+    for votes in range(1, min(correct, k) + 1):
+        ways = _ways_to_draw_the_rest(rivals, silent, k - votes, votes)
+        ties = np.arange(len(ways))
+        wins += comb(correct, votes) * float((ways / (1 + ties)).sum())
+    return min(wins / comb(n, k), 1.0)
+
+
+def _ways_to_draw_the_rest(rivals: tuple[int, ...], silent: int, size: int, votes: int) -> np.ndarray:
+    """[ties] ways to draw `size` samples from the rivals and the silent, no rival above `votes` and so many at it."""
+    ways = np.zeros((size // votes + 1, size + 1))  # [rivals at `votes`, samples drawn]
+    ways[0] = [comb(silent, drawn) for drawn in range(size + 1)]
+    for rival in rivals:
+        after = ways.copy()
+        for taken in range(1, min(rival, votes - 1, size) + 1):
+            after[:, taken:] += comb(rival, taken) * ways[:, : size + 1 - taken]
+        if votes <= min(rival, size):
+            after[1:, votes:] += comb(rival, votes) * ways[:-1, : size + 1 - votes]
+        ways = after
+    return ways[:, size]

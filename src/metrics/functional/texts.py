@@ -1,0 +1,64 @@
+"""How much responses repeat each other, word by word."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+from .groups import group_index
+
+
+def distinct_n(token_ids: Sequence[Tensor], group: Tensor, n: int) -> Tensor:
+    """Distinct n-grams of each group over all its n-grams (Li et al. 2016, arXiv 1510.03055), 0..1.
+
+    It falls as groups and responses grow: compare only pools of the same size.
+
+    Args:
+        token_ids: [R] of [T_r] long, non-negative. Responses shorter than n have no n-gram.
+        group: [R] long.
+        n: Length of the n-grams, at least 1.
+
+    Returns:
+        [num_groups] float64, in ascending order of group ids; NaN for a group without any n-gram.
+
+    Raises:
+        ValueError: n is less than 1.
+
+    >>> distinct_n([torch.tensor([5, 6, 5, 6]), torch.tensor([5, 6])], torch.tensor([0, 0]), n=2)  # 56 65 56, 56
+    tensor([0.5000], dtype=torch.float64)
+    """
+    if n < 1:
+        raise ValueError(f"Expected n to be at least 1, but got {n}.")
+    index, count = group_index(group)
+    grams = [ids.unfold(0, n, 1) if len(ids) >= n else ids.new_empty(0, n) for ids in token_ids]
+    owner = index.repeat_interleave(torch.tensor([len(g) for g in grams], dtype=torch.long, device=index.device))
+    code = owner
+    if len(owner):
+        # One number per n-gram, token by token; compressed at each step, so that it never overflows.
+        columns = torch.cat(grams)
+        vocabulary = int(columns.max()) + 1
+        for column in columns.T:
+            code = torch.unique(code * vocabulary + column, return_inverse=True)[1]
+    distinct = owner.new_zeros(int(code.max()) + 1 if len(code) else 0).scatter(0, code, owner)
+    return torch.bincount(distinct, minlength=count).double() / torch.bincount(owner, minlength=count)
+
+
+def distinct_share(items: Sequence[Hashable], group: Tensor) -> Tensor:
+    """Distinct items of each group over all its items: 1 where all differ, 1 / n where all n are the same.
+
+    Args:
+        items: [R] texts, or anything that can be told apart.
+        group: [R] long.
+
+    Returns:
+        [num_groups] float64 on the CPU, in ascending order of group ids.
+
+    >>> distinct_share(["a", "b", "a", "a"], torch.tensor([0, 0, 1, 1]))
+    tensor([1.0000, 0.5000], dtype=torch.float64)
+    """
+    index, count = group_index(group.cpu())
+    rows = set(zip(index.tolist(), items, strict=True))
+    distinct = torch.bincount(torch.tensor([row for row, _ in rows], dtype=torch.long), minlength=count)
+    return distinct.double() / torch.bincount(index, minlength=count)

@@ -20,7 +20,7 @@ class QuestionLoader:
 
     Args:
         groups: Questions.
-        make_batch: Turns groups into a batch.
+        make_batch: Turns groups and the number of the epoch into a batch.
         batch_size: Questions per batch over all ranks.
         shuffle: Whether each epoch has an order of its own.
         drop_last: Leave the incomplete batch at the end of an epoch out.
@@ -35,7 +35,7 @@ class QuestionLoader:
     def __init__(
         self,
         groups: Sequence[QuestionGroup],
-        make_batch: Callable[[Sequence[QuestionGroup]], QuestionBatch],
+        make_batch: Callable[[Sequence[QuestionGroup], int], QuestionBatch],
         batch_size: int,
         *,
         shuffle: bool,
@@ -92,7 +92,7 @@ class QuestionLoader:
         rows = self._order()[self.cursor : self.cursor + self.batch_size]
         self.cursor += self.batch_size
         mine = rows[self.rank * len(rows) // self.world_size : (self.rank + 1) * len(rows) // self.world_size]
-        return self.make_batch([self.groups[row] for row in mine])
+        return self.make_batch([self.groups[row] for row in mine], self.epoch)
 
     def _order(self) -> list[int]:
         if not self.shuffle:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from itertools import chain
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -15,48 +16,61 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..types import Prompt, QuestionBatch, QuestionGroup
 from .loader import QuestionLoader
+from .neighbours import AdaptiveNeighbours
 from .sources.base import Source
-from .templates import Template
+from .templates import PromptAugmentation, Template
 
 NUM_NAMED = 5
-"""Excluded questions that a message names; the report has all of them."""
+"""Questions that a message names; the report has all of them."""
+CHUNK = 1024
+"""Prompts tokenised at a time while lengths are measured, so that their tokens are not all in memory at once."""
 
 
 class QuestionDataModule(LightningDataModule):
     """Serves `QuestionBatch`es: a question and its rephrasings always in one batch, on one rank.
 
-    A question whose prompt is longer than `max_prompt_tokens` is left out, a rephrasing that is too long only
-    itself; both are counted in `report` and named in the log, nothing is cut.
+    A question whose prompt is longer than `max_prompt_tokens` is left out, a rephrasing that is too long only itself,
+    and nothing is cut; where there are several templates, the longest prompt counts. `report` tells for each split what
+    was read, kept and left out, and why; it is logged in short.
 
     Args:
         train: Source of the training questions.
         evaluation: Split name → source of its questions; used for validation and test.
         tokenizer: Folder or hub name of the policy's tokenizer.
-        template: Renders questions as prompts.
+        template: Renders questions as prompts, or draws a template for each.
+        evaluation_template: The same for evaluation; None is `template`, of several the first.
         batch_size: Questions per iteration, over all ranks.
-        samples_per_prompt: G, responses drawn from each prompt in training.
-        num_rephrasings: N, the rephrasings used of each question; questions that have fewer use what they have.
+        samples_per_prompt: G, responses drawn from each variant of a question in training.
+        num_rephrasings: N, the rephrasings used of each question: its first N. None uses all there are.
+        on_fewer_rephrasings: Where a question has fewer than N that fit, `use` those, or raise an `error`.
         evaluation_samples: Responses drawn per evaluation question.
         evaluation_batch_size: Evaluation questions sampled at a time, over all ranks.
         max_prompt_tokens: Longest prompt.
+        shuffle: Whether each training epoch has an order of its own; else the source's.
         seed: Of the training order.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: an option is out of its range.
     """
+
+    neighbours: AdaptiveNeighbours | None = None
+    """Chooses how many of the N rephrasings a batch uses of each question; `AdaptiveNeighboursCallback` sets it."""
 
     def __init__(
         self,
         train: Source,
         evaluation: Mapping[str, Source],
         tokenizer: str,
-        template: Template,
+        template: Template | PromptAugmentation,
+        evaluation_template: Template | PromptAugmentation | None = None,
         batch_size: int = 256,
         samples_per_prompt: int = 8,
-        num_rephrasings: int = 3,
+        num_rephrasings: int | None = 3,
+        on_fewer_rephrasings: Literal["use", "error"] = "use",
         evaluation_samples: int = 32,
         evaluation_batch_size: int = 64,
         max_prompt_tokens: int = 512,
+        shuffle: bool = True,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -67,23 +81,31 @@ class QuestionDataModule(LightningDataModule):
             ("evaluation_samples", evaluation_samples, 1),
             ("evaluation_batch_size", evaluation_batch_size, 1),
         ):
-            if value < low:
+            if value is not None and value < low:
                 raise ValueError(f"Expected data.{name} to be at least {low}, but got {value}.")
+        if on_fewer_rephrasings not in ("use", "error"):
+            raise ValueError(
+                f"Expected data.on_fewer_rephrasings to be use or error, but got {on_fewer_rephrasings!r}."
+            )
         self.train_source = train
         self.evaluation_sources = dict(evaluation)
         self.tokenizer_path = tokenizer
-        self.template = template
+        self.templates = _as_augmentation(template)
+        self.evaluation_templates = _only_first(self.templates)
+        if evaluation_template is not None:
+            self.evaluation_templates = _as_augmentation(evaluation_template)
         self.batch_size = batch_size
         self.samples_per_prompt = samples_per_prompt
         self.num_rephrasings = num_rephrasings
+        self.on_fewer_rephrasings = on_fewer_rephrasings
         self.evaluation_samples = evaluation_samples
         self.evaluation_batch_size = evaluation_batch_size
         self.max_prompt_tokens = max_prompt_tokens
+        self.shuffle = shuffle
         self.seed = seed
         self.report: dict[str, dict[str, Any]] = {}
         self._splits: dict[str, list[QuestionGroup]] = {}
         self._tokenizer: PreTrainedTokenizerBase | None = None
-        self._state: dict[str, Any] | None = None
         self._train_loader: QuestionLoader | None = None
 
     @property
@@ -93,70 +115,126 @@ class QuestionDataModule(LightningDataModule):
             self._tokenizer = AutoTokenizer.from_pretrained(self.tokenizer_path, trust_remote_code=False)
         return self._tokenizer
 
+    # ------------------------------------------------------------------ reading
+
     def setup(self, stage: str) -> None:
         """Load the splits that `stage` needs and leave out what does not fit."""
         if stage == "fit" and "train" not in self._splits:
-            self._splits["train"] = self._fitting("train", self.train_source, self.num_rephrasings)
+            self._splits["train"] = self._fitting("train", self.train_source, self.num_rephrasings, self.templates)
+            self._check_rephrasings(self._splits["train"])
         for name, source in self.evaluation_sources.items():
             if name not in self._splits:
-                self._splits[name] = self._fitting(name, source, 0)
+                self._splits[name] = self._fitting(name, source, 0, self.evaluation_templates)
 
-    def _fitting(self, split: str, source: Source, num_rephrasings: int) -> list[QuestionGroup]:
+    def _fitting(
+        self, split: str, source: Source, num_rephrasings: int | None, templates: PromptAugmentation
+    ) -> list[QuestionGroup]:
         """Questions of `source` whose prompts fit, each with at most `num_rephrasings` that fit."""
-        kept, too_long, dropped, lengths = [], [], 0, []
-        groups = source.load()
+        groups = [g._replace(rephrasings=g.rephrasings[:num_rephrasings]) for g in source.load()]
+        lengths = iter(self._longest_prompts([q for g in groups for q in (g.question, *g.rephrasings)], templates))
+        kept, too_long, dropped, used = [], [], 0, []
         for group in groups:
-            if (length := len(self._encode(group.question)[1])) > self.max_prompt_tokens:
+            original, *others = [next(lengths) for _ in range(1 + len(group.rephrasings))]
+            if original > self.max_prompt_tokens:
                 too_long.append(group.id)
                 continue
-            wanted = group.rephrasings[:num_rephrasings]
-            fitting = tuple(q for q in wanted if len(self._encode(q)[1]) <= self.max_prompt_tokens)
-            dropped += len(wanted) - len(fitting)
-            lengths.append(length)
-            kept.append(group._replace(rephrasings=fitting))
+            fits = [length <= self.max_prompt_tokens for length in others]
+            dropped += fits.count(False)
+            used += [original, *(length for length, fit in zip(others, fits, strict=True) if fit)]
+            rephrasings = tuple(q for q, fit in zip(group.rephrasings, fits, strict=True) if fit)
+            kept.append(group._replace(rephrasings=rephrasings))
+        without_answer = list(getattr(source, "without_answer", ()))
         if not kept:
             raise ValueError(
                 f"Expected questions in the split `{split}`, but {len(groups)} were read and {len(too_long)} of them "
                 f"are longer than data.max_prompt_tokens={self.max_prompt_tokens}. Raise it or check the source."
             )
         self.report[split] = {
-            "read": len(groups),
+            "read": len(groups) + len(without_answer),
             "kept": len(kept),
-            "excluded_too_long": too_long,
+            "excluded": {"too_long": too_long, "without_answer": without_answer},
             "rephrasings_too_long": dropped,
             "rephrasings": dict(sorted(Counter(len(group.rephrasings) for group in kept).items())),
-            "prompt_tokens": {"min": min(lengths), "mean": sum(lengths) / len(lengths), "max": max(lengths)},
+            "prompt_tokens": {"min": min(used), "mean": sum(used) / len(used), "max": max(used)},
         }
+        self._log(split)
+        return kept
+
+    def _longest_prompts(self, questions: Sequence[str], templates: PromptAugmentation) -> list[int]:
+        """Tokens of each question in the template that makes it longest."""
+        longest = [0] * len(questions)
+        for template in templates.templates.values():
+            for start in range(0, len(questions), CHUNK):
+                texts = [template.render(q, self.tokenizer) for q in questions[start : start + CHUNK]]
+                for row, ids in enumerate(self.tokenizer(texts, add_special_tokens=False)["input_ids"], start):
+                    longest[row] = max(longest[row], len(ids))
+        return longest
+
+    def _check_rephrasings(self, groups: Sequence[QuestionGroup]) -> None:
+        """Refuse questions without the rephrasings that were asked for.
+
+        Raises:
+            ValueError: some have fewer than N and that is an error, or none has any, which would train another method.
+        """
+        if not self.num_rephrasings:
+            return
+        fewer = [group.id for group in groups if len(group.rephrasings) < self.num_rephrasings]
+        none_at_all = not any(group.rephrasings for group in groups)
+        if none_at_all or (fewer and self.on_fewer_rephrasings == "error"):
+            named = ", ".join(fewer[:NUM_NAMED])
+            raise ValueError(
+                f"Expected data.num_rephrasings={self.num_rephrasings} rephrasings of each training question, but "
+                f"{'none has any' if none_at_all else f'{len(fewer)} of {len(groups)} have fewer, such as {named}'}. "
+                "Add rephrasings to the source, lower data.num_rephrasings (0 for none)"
+                f"{'.' if none_at_all else ', or set data.on_fewer_rephrasings=use.'}"
+            )
+
+    def _log(self, split: str) -> None:
+        report = self.report[split]
+        tokens = report["prompt_tokens"]
+        rank_zero_info(
+            f"{split}: {report['kept']} of {report['read']} questions; questions by number of rephrasings: "
+            f"{report['rephrasings']}; prompt tokens: {tokens['min']} to {tokens['max']}, mean {tokens['mean']:.0f}."
+        )
+        too_long, dropped = report["excluded"]["too_long"], report["rephrasings_too_long"]
         if too_long or dropped:
             rank_zero_warn(
                 f"{split}: left out {len(too_long)} questions and {dropped} rephrasings longer than "
                 f"{self.max_prompt_tokens} tokens, among them {', '.join(too_long[:NUM_NAMED]) or 'no question'}."
             )
-        rank_zero_info(
-            f"{split}: {len(kept)} of {len(groups)} questions, rephrasings {self.report[split]['rephrasings']}."
-        )
-        return kept
 
-    def _encode(self, question: str) -> tuple[str, Tensor]:
-        text = self.template.render(question, self.tokenizer)
+    # ------------------------------------------------------------------ batches
+
+    def _encode(self, text: str) -> Tensor:
         # The template spells special tokens out; adding them here would double them.
-        return text, torch.tensor(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=torch.long)
+        return torch.tensor(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=torch.long)
 
-    def _batch(
-        self,
-        groups: Sequence[QuestionGroup],
-        *,
-        split: str,
-        num_samples: int,
-    ) -> QuestionBatch:
+    def _batch(self, groups: Sequence[QuestionGroup], epoch: int, *, split: str, training: bool) -> QuestionBatch:
         """Render the prompts of `groups`: the original first, then its rephrasings."""
+        templates = self.templates if training else self.evaluation_templates
+        num_samples = self.samples_per_prompt if training else self.evaluation_samples
+        epoch = epoch if training else 0  # every evaluation asks the same prompts
+        groups = [self._with_neighbours(group) for group in groups] if training else list(groups)
         prompts = []
         for row, group in enumerate(groups):
-            _, anchor = self._encode(group.question)
-            for variant, question in enumerate((group.question, *group.rephrasings)):
-                text, ids = self._encode(question)
-                prompts.append(Prompt(row, variant, self.template.name, text, ids, anchor, num_samples))
-        return QuestionBatch(groups=list(groups), prompts=prompts, split=split)
+            questions = (group.question, *group.rephrasings)
+            shares = templates.assign(group.id, epoch, len(questions), num_samples)
+            anchors = {
+                name: self._encode(templates.templates[name].render(group.question, self.tokenizer))
+                for name in dict.fromkeys(chain.from_iterable(shares))
+            }
+            for variant, (question, share) in enumerate(zip(questions, shares, strict=True)):
+                for name, count in share.items():
+                    text = templates.templates[name].render(question, self.tokenizer)
+                    ids = self._encode(text) if variant else anchors[name]
+                    prompts.append(Prompt(row, variant, name, text, ids, anchors[name], count))
+        return QuestionBatch(groups=groups, prompts=prompts, split=split)
+
+    def _with_neighbours(self, group: QuestionGroup) -> QuestionGroup:
+        if self.neighbours is None:
+            return group
+        count = self.neighbours.count(group.id, len(group.rephrasings))
+        return group._replace(rephrasings=group.rephrasings[:count])
 
     @property
     def iterations_per_epoch(self) -> int:
@@ -166,28 +244,34 @@ class QuestionDataModule(LightningDataModule):
     def train_dataloader(self) -> QuestionLoader:
         """The resumable loader of the training questions."""
         if self._train_loader is None:
-            self._train_loader = self._loader("train", self.batch_size, self.samples_per_prompt, training=True)
+            self._train_loader = self._loader("train", self.batch_size, training=True)
         return self._train_loader
 
     def val_dataloader(self) -> list[QuestionLoader]:
         """One loader per evaluation split, in the order of `evaluation`; batches carry the split's name."""
-        return [
-            self._loader(name, self.evaluation_batch_size, self.evaluation_samples, training=False)
-            for name in self.evaluation_sources
-        ]
+        return [self._loader(name, self.evaluation_batch_size, training=False) for name in self.evaluation_sources]
 
     def test_dataloader(self) -> list[QuestionLoader]:
         """The same as `val_dataloader`."""
         return self.val_dataloader()
 
-    def _loader(self, split: str, batch_size: int, num_samples: int, training: bool) -> QuestionLoader:
+    def _loader(self, split: str, batch_size: int, training: bool) -> QuestionLoader:
         return QuestionLoader(
             self._splits[split],
-            partial(self._batch, split=split, num_samples=num_samples),
+            partial(self._batch, split=split, training=training),
             batch_size,
-            shuffle=training,
+            shuffle=training and self.shuffle,
             drop_last=training,
             seed=self.seed,
             rank=self.trainer.global_rank if self.trainer else 0,
             world_size=self.trainer.world_size if self.trainer else 1,
         )
+
+
+def _as_augmentation(template: Template | PromptAugmentation) -> PromptAugmentation:
+    return template if isinstance(template, PromptAugmentation) else PromptAugmentation({template.name: template})
+
+
+def _only_first(templates: PromptAugmentation) -> PromptAugmentation:
+    name = next(iter(templates.templates))
+    return PromptAugmentation({name: templates.templates[name]})

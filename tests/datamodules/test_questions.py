@@ -41,7 +41,7 @@ def make_datamodule(**options):
 def loader_of(count=10, batch_size=3, **options):
     groups = [QuestionGroup(str(i), f"q{i}", (), ("1",)) for i in range(count)]
     options = {"shuffle": True, "drop_last": True, "seed": 1, **options}
-    return QuestionLoader(groups, lambda g: QuestionBatch(groups=list(g), prompts=[]), batch_size, **options)
+    return QuestionLoader(groups, lambda g, epoch: QuestionBatch(groups=list(g), prompts=[]), batch_size, **options)
 
 
 def ids(batches):
@@ -82,7 +82,7 @@ def test_prompts_over_the_limit_are_left_out_and_counted():
     with pytest.warns(UserWarning, match="left out 1 questions and 1 rephrasings"):
         datamodule.setup("fit")
     report = datamodule.report["train"]
-    assert report["excluded_too_long"] == ["too long"]
+    assert report["excluded"]["too_long"] == ["too long"]
     assert (report["read"], report["kept"], report["rephrasings_too_long"]) == (2, 1, 1)
     assert report["rephrasings"] == {1: 1}
 

@@ -19,7 +19,9 @@ class Template(Protocol):
 
 
 class PlainTemplate:
-    """A format string with one field, `{question}`.
+    """A format string with one field, `{question}`; by default the question alone.
+
+    A tokenizer that begins every text with a special token gets it spelled out in front, once.
 
     Args:
         format: The text around the question.
@@ -28,8 +30,10 @@ class PlainTemplate:
     Raises:
         ValueError: `format` does not hold `{question}` exactly once.
 
-    >>> PlainTemplate("Q: {question} A:").render("1 + 1 ?", None)
-    'Q: 1 + 1 ? A:'
+    >>> from transformers import AutoTokenizer
+    >>> from tagrpo.starter import starter_path
+    >>> PlainTemplate("{question} <sep>").render("1 + 1 = ?", AutoTokenizer.from_pretrained(starter_path()))
+    '1 + 1 = ? <sep>'
     """
 
     def __init__(self, format: str = "{question}", name: str = "plain") -> None:
@@ -38,9 +42,12 @@ class PlainTemplate:
         self.format = format
         self.name = name
 
-    def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:  # noqa: ARG002
+    def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
         """The question within the format string."""
-        return self.format.replace("{question}", question)
+        text = self.format.replace("{question}", question)
+        begins = tokenizer.bos_token_id is not None and tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]
+        bos = str(tokenizer.bos_token) if begins else ""
+        return text if text.startswith(bos) else bos + text
 
 
 class ChatTemplate:
@@ -49,6 +56,7 @@ class ChatTemplate:
     Args:
         instruction: Follows the question after a line break; empty for none.
         system: System prompt; None leaves the choice to the chat template.
+        prefill: What the assistant's turn begins with. Part of the prompt: the response goes on from there.
         name: Name in recordings.
         options: Further arguments of the chat template, such as `enable_thinking`.
     """
@@ -57,16 +65,18 @@ class ChatTemplate:
         self,
         instruction: str = "",
         system: str | None = None,
+        prefill: str = "",
         name: str = "chat",
         options: dict[str, Any] | None = None,
     ) -> None:
         self.instruction = instruction
         self.system = system
+        self.prefill = prefill
         self.name = name
         self.options = dict(options or {})
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The conversation up to where the assistant speaks.
+        """The conversation up to where the assistant goes on.
 
         Raises:
             ValueError: the tokenizer has no chat template.
@@ -85,4 +95,4 @@ class ChatTemplate:
             **self.options,
         )
         assert isinstance(text, str)
-        return text
+        return text + self.prefill

@@ -1,0 +1,60 @@
+"""Prompt augmentation (arXiv 2602.03190): questions are asked in one of several templates, drawn anew each epoch."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from typing import Literal
+
+from .base import Template
+
+
+class PromptAugmentation:
+    """Draws uniformly which template each prompt is rendered in.
+
+    The draw depends on (seed, epoch, question id) and on nothing else: not on rank, batch or resume.
+
+    Args:
+        templates: Name → template; the name is recorded with each prompt, and format rewards go by it.
+        draw: `question`: one template for all variants of a question and their G responses each (the paper); `prompt`:
+            one for each variant; `response`: one for each response, so that a variant has a prompt per template drawn.
+        seed: Of the draws.
+
+    Raises:
+        ValueError: there is no template, or `draw` is unknown.
+
+    >>> from tagrpo.datamodules.templates import PlainTemplate
+    >>> augmentation = PromptAugmentation({"a": PlainTemplate("A {question}"), "b": PlainTemplate("B {question}")})
+    >>> augmentation.assign("q7", epoch=0, num_variants=3, num_samples=8)
+    [{'a': 8}, {'a': 8}, {'a': 8}]
+    >>> augmentation.draw = "response"
+    >>> augmentation.assign("q7", epoch=0, num_variants=2, num_samples=8)
+    [{'a': 5, 'b': 3}, {'a': 5, 'b': 3}]
+    """
+
+    def __init__(
+        self,
+        templates: Mapping[str, Template],
+        draw: Literal["question", "prompt", "response"] = "question",
+        seed: int = 0,
+    ) -> None:
+        if not templates:
+            raise ValueError("Expected at least one template in template.templates, but got none.")
+        if draw not in ("question", "prompt", "response"):
+            raise ValueError(f"Expected template.draw to be question, prompt or response, but got {draw!r}.")
+        self.templates = dict(templates)
+        self.draw = draw
+        self.seed = seed
+
+    def assign(self, question_id: str, epoch: int, num_variants: int, num_samples: int) -> list[dict[str, int]]:
+        """For each variant of a question: template name → responses to draw, in the order of `templates`."""
+        # A string seed is hashed with SHA-512: the same in every process.
+        generator = random.Random(f"{self.seed}/{epoch}/{question_id}")
+        names = list(self.templates)
+        if self.draw == "question":
+            return [{generator.choice(names): num_samples}] * num_variants
+        if self.draw == "prompt":
+            return [{generator.choice(names): num_samples} for _ in range(num_variants)]
+        drawn = [Counter(generator.choices(names, k=num_samples)) for _ in range(num_variants)]
+        return [{name: counts[name] for name in names if counts[name]} for counts in drawn]

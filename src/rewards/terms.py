@@ -1,0 +1,195 @@
+"""Reward terms: what is added to the verdict before advantages are taken. Pass@k never sees them.
+
+A term is a callable `(rollouts, groups) -> [R] float32`. It sees the responses of one rank, which always holds all
+responses to a question. A configuration names terms under `rollout.reward_terms`:
+
+    tagrpo-train '+rollout.reward_terms.overlong={_target_: tagrpo.rewards.terms.SoftOverlongPenalty,
+        max_length: 40, cache: 8}'
+
+Terms are stateless, randomness included: the same rollouts earn the same terms, before and after a resume.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..types import QuestionGroup, Rollouts
+from .format import FORMAT_REWARDS
+
+
+class TemplateFormatTerm:
+    """weight · the format reward of the template that each response was sampled in (arXiv 2602.03190: weight 1).
+
+    Args:
+        weight: Factor.
+        rewards: Template name → (response → 0 … 1), on top of the 13 of `FORMAT_REWARDS`; replaces those of the same
+            name.
+
+    Raises:
+        ValueError: a response comes from a template that has no format reward.
+    """
+
+    def __init__(self, weight: float = 1.0, rewards: Mapping[str, Callable[[str], float]] | None = None) -> None:
+        self.weight = weight
+        self.rewards: dict[str, Callable[[str], float]] = {**FORMAT_REWARDS, **(rewards or {})}
+
+    def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
+        """[R] float32."""
+        names = [rollouts.prompts[row].template for row in rollouts.prompt.tolist()]
+        if unknown := sorted(set(names) - set(self.rewards)):
+            raise ValueError(
+                f"Expected a format reward for each template, but {', '.join(unknown)} has none; known are "
+                f"{', '.join(self.rewards)}. Name it in the term's `rewards`."
+            )
+        values = [self.rewards[name](text) for name, text in zip(names, rollouts.text, strict=True)]
+        return self.weight * torch.tensor(values, dtype=torch.float32)
+
+
+def soft_overlong_penalty(lengths: Tensor, max_length: int, cache: int) -> Tensor:
+    """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13).
+
+    0 up to L_max − L_cache tokens, then falling linearly to −1 at L_max, and −1 beyond.
+
+    Args:
+        lengths: [R] tokens per response.
+        max_length: L_max, tokens.
+        cache: L_cache, tokens over which the penalty grows.
+
+    Returns:
+        [R] float32 in −1 … 0.
+
+    >>> soft_overlong_penalty(torch.tensor([5, 6, 8, 10, 11]), max_length=10, cache=4)
+    tensor([ 0.0000,  0.0000, -0.5000, -1.0000, -1.0000])
+    """
+    return ((max_length - cache - lengths) / cache).clamp(-1.0, 0.0).float() + 0.0  # no negative zero
+
+
+class SoftOverlongPenalty:
+    """weight · `soft_overlong_penalty` of each response's length.
+
+    Args:
+        max_length: L_max, tokens; not below `rollout.sampling.max_new_tokens`, or every cut response gets the whole −1.
+        cache: L_cache, tokens.
+        weight: Factor.
+
+    Raises:
+        ValueError: not 0 < cache ≤ max_length.
+    """
+
+    def __init__(self, max_length: int, cache: int, weight: float = 1.0) -> None:
+        if not 0 < cache <= max_length:
+            raise ValueError(f"Expected 0 < cache ≤ max_length, but got cache={cache} and max_length={max_length}.")
+        self.max_length = max_length
+        self.cache = cache
+        self.weight = weight
+
+    def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
+        """[R] float32."""
+        return self.weight * soft_overlong_penalty(rollouts.lengths, self.max_length, self.cache)
+
+
+class RewardNoise:
+    """Rewards each *wrong* response like a right one with some probability: +1 where that happens, else 0.
+
+    The control experiment of Pass@k training (arXiv 2508.10751, Fig. 6a: 10, 30, 50 %), which shows that exploration is
+    more than noise. `correct` stays what it is. The draw is seeded by (seed, questions, response tokens), so that it is
+    independent of rank and resume; a batch that repeats another token by token repeats its noise.
+
+    Args:
+        probability: Of each wrong response, 0 … 1.
+        seed: Of the draws.
+
+    Raises:
+        ValueError: the probability is out of its range.
+    """
+
+    def __init__(self, probability: float, seed: int = 0) -> None:
+        if not 0 <= probability <= 1:
+            raise ValueError(f"Expected a probability between 0 and 1, but got {probability}.")
+        self.probability = probability
+        self.seed = seed
+
+    def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:
+        """[R] float32 of 0 and 1."""
+        digest = hashlib.blake2b(repr((self.seed, [group.id for group in groups])).encode(), digest_size=8)
+        for ids in rollouts.token_ids:
+            digest.update(repr(ids.tolist()).encode())
+        generator = torch.Generator().manual_seed(int.from_bytes(digest.digest(), "little") % 2**63)
+        flipped = torch.rand(len(rollouts), generator=generator) < self.probability
+        return (flipped & ~rollouts.correct).float()
+
+
+def length_reward(
+    lengths: Tensor, correct: Tensor, group: Tensor, alpha: float = 0.05, wrong: float = -1.0, epsilon: float = 1e-6
+) -> Tensor:
+    """GRPO-LEAD's length-dependent accuracy reward with its explicit penalty (arXiv 2504.09696, §3).
+
+    R = exp(−α z) where correct, `wrong` elsewhere, with z = (length − μ) / (σ + ε); μ and σ (Bessel's correction, as in
+    the authors' code) are those of the *correct* responses of the group. z is 0, and R is 1, where a group has a single
+    correct response or correct ones of equal length. The authors' code leaves groups of short responses as they are
+    (three shortest under 4,000 tokens on average), which the paper does not mention; not done here.
+
+    Args:
+        lengths: [R] tokens per response.
+        correct: [R] bool.
+        group: [R] long, any distinct integers.
+        alpha: Strength, the paper's 0.05.
+        wrong: Reward of a wrong response, the paper's −1.
+        epsilon: Added to σ, tokens.
+
+    Returns:
+        [R] float32.
+
+    >>> length_reward(torch.tensor([10, 20, 30, 99]), torch.tensor([True, True, True, False]), torch.zeros(4))
+    tensor([ 1.0513,  1.0000,  0.9512, -1.0000])
+    """
+    lengths = lengths.double()
+    rewards = torch.full(lengths.shape, wrong, dtype=torch.float64)
+    for pool in torch.unique(group):
+        rows = (group == pool) & correct
+        deviation = lengths[rows] - lengths[rows].mean()
+        spread = lengths[rows].std() if rows.sum() > 1 else torch.zeros((), dtype=torch.float64)
+        rewards[rows] = (-alpha * deviation / (spread + epsilon)).exp()
+    return rewards.float()
+
+
+class LengthReward:
+    """weight · (`length_reward` − verdict), so that at weight 1 the reward *is* GRPO-LEAD's.
+
+    Its difficulty weights are an advantage strategy, `DifficultyWeightedAdvantage`.
+
+    Args:
+        alpha: Strength of the preference for short correct responses.
+        wrong: Reward of a wrong response.
+        group_by: Lengths are compared within the pool of a `question` or within its own `prompt`; the same without
+            rephrasings.
+        weight: Factor.
+
+    Raises:
+        ValueError: `group_by` is unknown.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.05,
+        wrong: float = -1.0,
+        group_by: Literal["question", "prompt"] = "question",
+        weight: float = 1.0,
+    ) -> None:
+        if group_by not in ("question", "prompt"):
+            raise ValueError(f"Expected `group_by` to be question or prompt, but got {group_by!r}.")
+        self.alpha = alpha
+        self.wrong = wrong
+        self.group_by = group_by
+        self.weight = weight
+
+    def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
+        """[R] float32."""
+        pool = rollouts.question if self.group_by == "question" else rollouts.prompt
+        shaped = length_reward(rollouts.lengths, rollouts.correct, pool, self.alpha, self.wrong)
+        return self.weight * (shaped - rollouts.correct.float())

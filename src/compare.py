@@ -16,7 +16,6 @@ import hydra
 from omegaconf import DictConfig, ListConfig
 from rich.console import Console
 
-from .analysis.report import write_report
 from .cells import Cell, run_cells
 
 
@@ -82,6 +81,8 @@ def compare(cells: Sequence[Cell], root: Path, workers: int, gpus: Sequence[str]
         The cells that failed.
     """
     failed = run_cells(cells, workers, console, gpus)
+    from .analysis.report import write_report  # takes seconds to import, in which cells can run
+
     for cell in failed:
         console.print(f"\n{cell.log_tail()}", markup=False, soft_wrap=True)
     if len(failed) < len(cells):
@@ -99,6 +100,8 @@ def main(cfg: DictConfig) -> None:
     """Console entry point."""
     methods, root, console = methods_of(cfg.methods), Path(cfg.root), Console()
     if cfg.report_only:
+        from .analysis.report import write_report
+
         console.print(write_report(root, order=list(methods)), soft_wrap=True)
         return
     if not methods:

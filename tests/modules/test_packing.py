@@ -32,6 +32,20 @@ def test_every_response_is_planned_once_and_within_the_budget(prompt_lengths, re
         assert cost(rows, prompt_lengths, prompt, lengths) <= budget or len(rows) == 1
 
 
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 30)), max_size=25),
+    budget=st.integers(1, 120),
+)
+@settings(deadline=None, max_examples=150)
+def test_without_sharing_a_padded_batch_keeps_the_budget(lengths, budget):
+    heads = torch.tensor([head for head, _ in lengths], dtype=torch.long)
+    own = torch.tensor([length for _, length in lengths], dtype=torch.long)
+    plan = plan_micro_batches(heads, torch.arange(len(lengths)), own, budget, share_prefix=False)
+    assert sorted(row for part in plan for row in part.tolist()) == list(range(len(lengths)))
+    for part in plan:
+        assert len(part) * int((heads + own)[part].max()) <= budget or len(part) == 1
+
+
 def test_responses_of_a_prompt_stay_together_where_they_fit():
     plan = plan_micro_batches(torch.tensor([10, 10]), torch.tensor([0, 1, 0, 1]), torch.tensor([5, 5, 5, 5]), 20)
     assert [part.tolist() for part in plan] == [[0, 2], [1, 3]]
@@ -45,9 +59,48 @@ def test_a_shared_prompt_stands_once_and_a_repeated_one_before_each_response():
     assert shared.position_ids.tolist() == [[0, 1, 2, 3, 4, 3]]
     assert shared.predictors.tolist() == [2, 3, 2]
     assert shared.targets.tolist() == [1, 2, 3]
+    assert shared.response.tolist() == [0, 0, 1]
+    assert shared.lengths.tolist() == [2, 1]
     repeated = pack(prompts, prompt, responses, torch.arange(2), share_prefix=False)
     assert repeated.input_ids.tolist() == [[7, 8, 9, 1, 2, 7, 8, 9, 3]]
     assert repeated.predictors.tolist() == [2, 3, 7]
+
+
+@pytest.mark.parametrize("share_prefix", [True, False])
+def test_a_token_sees_its_prompt_and_its_own_past_and_nothing_else(share_prefix):
+    generator = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(9, (n,), generator=generator) for n in (4, 9, 1)]
+    responses = [torch.randint(9, (n,), generator=generator) for n in (1, 20, 3, 8, 2, 5)]
+    prompt = torch.tensor([0, 1, 2, 1, 0, 1])
+    batch = pack(prompts, prompt, responses, torch.arange(6), share_prefix=share_prefix)
+
+    # Packed order by hand: (prompt, response or None for a shared prompt's own tokens) of each token.
+    order = sorted(range(6), key=lambda r: (int(prompt[r]), r))
+    owners = []
+    for i, r in enumerate(order):
+        p = int(prompt[r])
+        if share_prefix and (i == 0 or p != int(prompt[order[i - 1]])):
+            owners += [(p, None)] * len(prompts[p])
+        owners += [(p, r)] * (len(responses[r]) + (0 if share_prefix else len(prompts[p])))
+    expected = {
+        (q, k)
+        for q, (prompt_q, response_q) in enumerate(owners)
+        for k, (prompt_k, response_k) in enumerate(owners)
+        if k <= q and prompt_q == prompt_k and response_k in (None, response_q)
+    }
+
+    found, slot = set(), 0
+    slot_of = {slot: token for token, slot in enumerate(batch.slots.tolist())}
+    for queries, keys, mask in batch.blocks:
+        size = queries.shape[1]
+        mask = torch.ones(size, size, dtype=torch.bool).tril()[None, None] if mask is None else mask
+        for row, visible in enumerate(mask[:, 0].expand(len(queries), -1, -1)):
+            for column in range(size):
+                if slot in slot_of:
+                    assert slot_of[slot] == queries[row, column]
+                    found |= {(slot_of[slot], k) for k in keys[row][visible[column]].tolist()}
+                slot += 1
+    assert found == expected
 
 
 def test_every_token_is_the_query_of_one_slot():

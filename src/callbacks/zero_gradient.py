@@ -47,7 +47,7 @@ def question_percentages(rollouts: Any, advantages: Tensor) -> dict[str, Tensor]
     def uniform(members: Tensor) -> Tensor:
         percentages = torch.full((questions,), torch.nan, dtype=torch.float64)
         equal = uniform_groups(rollouts.rewards[members], index[members])
-        percentages[index[members].unique()] = 100.0 * equal
+        percentages[index[members].unique()] = 100.0 * equal.double()
         return percentages
 
     first, pool = uniform(original), uniform(torch.ones_like(original))

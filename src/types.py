@@ -173,6 +173,8 @@ class LossOutputs:
     sums: Mapping[str, Tensor]
     """name → [] sum over this micro-batch's response tokens (`kl`, `ratio`, `clip_low`, `clip_high`,
     …), without gradient; divided by the tokens seen they are means."""
+    response_sums: Mapping[str, Tensor] = field(default_factory=dict)
+    """name → [R] the same sums over the tokens of each response of this micro-batch."""
 
 
 class Score(NamedTuple):

@@ -24,10 +24,15 @@ def bounded_exp(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
+def response_sum(values: Tensor, inputs: LossInputs) -> Tensor:
+    """[R] float sums of `values` [T], numbers or flags, over each response."""
+    values = values.to(inputs.logprobs.dtype)
+    return values.new_zeros(len(inputs.lengths)).index_add(0, inputs.response, values)
+
+
 def response_mean(values: Tensor, inputs: LossInputs) -> Tensor:
     """[T] each token gets the mean of `values` [T] over its response."""
-    sums = values.new_zeros(len(inputs.lengths)).index_add(0, inputs.response, values)
-    return (sums / inputs.lengths)[inputs.response]
+    return (response_sum(values, inputs) / inputs.lengths)[inputs.response]
 
 
 # ---------------------------------------------------------------------- policy term
@@ -169,12 +174,16 @@ class PolicyLoss:
     | GMPO | geometric | clip | sequence_mean | 0.4, 0.4 | arXiv 2507.20673 |
     | CISPO | token | cispo | token_mean | 1, to be tuned | arXiv 2506.13585 |
 
+    Tokens of replayed responses (ExGRPO, arXiv 2510.02245) have A ρ/(ρ + δ) instead, ρ being the token's ratio to the
+    policy that sampled it and δ `replay_shaping`: bounded without a clip, and largest in gradient where ρ is small.
+
     w_t: `AGGREGATIONS`; v_t: `LossInputs.weights`, which multiply the policy term alone (a term of a whole response
     by their mean over it). `old_logprobs` may be `logprobs.detach()`: the ratio is then exactly 1. Log-probs must be
     finite.
 
-    `sums` of the outputs, over tokens: `tokens`; `ratio`; `clip_low` and `clip_high` (see `Surrogate`); `clip_dual`
-    with `dual_clip`; `old_logprob`; `kl` and `entropy` where the inputs have them.
+    `sums` and `response_sums` of the outputs, over tokens: `tokens`; `ratio`; `clip_low` and `clip_high` (see
+    `Surrogate`); `clip_dual` with `dual_clip`; `clipped`, tokens whose gradient the bounds removed, of either kind;
+    `old_logprob`; `kl` and `entropy` where the inputs have them.
 
     Args:
         clip_low: ε_low; the range is (1 − ε_low, 1 + ε_high), for geometric ratios (e^−ε_low, e^ε_high). 1 is no bound.
@@ -187,6 +196,7 @@ class PolicyLoss:
         dual_clip: c > 1: where A < 0 the policy term is at least c · A (arXiv 1912.09729). None: no such bound.
         objective: `clip` | `cispo`.
         max_length: The constant of `constant`, in tokens.
+        replay_shaping: δ > 0, for replayed responses alone.
 
     Raises:
         ValueError: an option is out of its range, or options contradict each other.
@@ -213,6 +223,7 @@ class PolicyLoss:
         dual_clip: float | None = None,
         objective: Literal["clip", "cispo"] = "clip",
         max_length: int | None = None,
+        replay_shaping: float = 0.1,
     ) -> None:
         self.clip_low = clip_low
         self.clip_high = clip_high
@@ -224,6 +235,7 @@ class PolicyLoss:
         self.dual_clip = dual_clip
         self.objective = objective
         self.max_length = max_length
+        self.replay_shaping = replay_shaping
         self._check_ranges()
         self._check_combinations()
 
@@ -250,6 +262,8 @@ class PolicyLoss:
             raise ValueError(f"Expected loss.dual_clip to be null or greater than 1, but got {self.dual_clip}.")
         if self.max_length is not None and self.max_length < 1:
             raise ValueError(f"Expected loss.max_length to be null or at least 1, but got {self.max_length}.")
+        if self.replay_shaping <= 0:
+            raise ValueError(f"Expected loss.replay_shaping to be greater than 0, but got {self.replay_shaping}.")
 
     def _check_combinations(self) -> None:
         if (self.objective, self.ratio) not in SURROGATES:
@@ -281,28 +295,35 @@ class PolicyLoss:
         """
         advantages = inputs.advantages[inputs.response]
         policy = SURROGATES[self.objective, self.ratio](inputs, advantages, self.clip_low, self.clip_high)
-        sums = {
-            "tokens": torch.tensor(float(len(advantages))),
-            "ratio": policy.ratio.detach().sum(),
-            "clip_low": policy.clip_low.sum(),
-            "clip_high": policy.clip_high.sum(),
-            "old_logprob": inputs.old_logprobs.detach().sum(),
+        tokens = {
+            "tokens": torch.ones_like(advantages),
+            "ratio": policy.ratio.detach(),
+            "clip_low": policy.clip_low,
+            "clip_high": policy.clip_high,
+            "old_logprob": inputs.old_logprobs.detach(),
         }
         value = policy.value
+        clipped = (policy.clip_low | policy.clip_high) & (self.objective == "clip")
         if self.dual_clip is not None:
             floor = torch.where(advantages < 0, self.dual_clip * advantages, -torch.inf)
-            sums["clip_dual"] = (value < floor).sum()
+            tokens["clip_dual"] = value < floor
+            clipped = clipped | tokens["clip_dual"]
             value = torch.maximum(value, floor)
+        tokens["clipped"] = clipped
         terms = -value if inputs.weights is None else -value * inputs.weights
         if self.kl_coef or inputs.reference_logprobs is not None:
             kl = token_kl(inputs, self.kl_estimator)
             terms = terms + self.kl_coef * kl
-            sums["kl"] = kl.detach().sum()
+            tokens["kl"] = kl.detach()
         if inputs.entropy is not None:
-            sums["entropy"] = inputs.entropy.detach().sum()
+            tokens["entropy"] = inputs.entropy.detach()
         if self.entropy_coef:
             if inputs.entropy is None:
                 raise ValueError("Expected entropy for a loss with entropy_coef ≠ 0, but got None.")
             terms = terms - self.entropy_coef * inputs.entropy
         weights = AGGREGATIONS[self.aggregation](inputs, self.max_length)[inputs.response]
-        return LossOutputs(loss=(terms * weights).sum(), sums=sums)
+        return LossOutputs(
+            loss=(terms * weights).sum(),
+            sums={name: column.sum() for name, column in tokens.items()},
+            response_sums={name: response_sum(column, inputs) for name, column in tokens.items()},
+        )

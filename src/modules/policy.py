@@ -42,8 +42,11 @@ class PolicyModule(LightningModule):
     `training_step` returns a mapping for callbacks:
         `loss`: [] float32, this rank's share of the loss, mean over the mini-batches;
         `advantages`: [R] float32 on the CPU, in the order of the rollouts;
-        `entropy`: [R] float32 on the CPU, mean policy entropy per token under the score prompt in nats, NaN for
-        responses that needed no forward;
+        `entropy`, `ratio`, `kl`, `clipped`: [R] float32 on the CPU, means per token under the score prompt at the
+        update: policy entropy in nats, policy ratio, estimated divergence from the reference in nats (NaN without
+        one), share of tokens whose gradient was clipped away; NaN for responses that needed no forward;
+        `score_logprob`: [R] float32 on the CPU, old log-prob of the whole response under the score prompt, likewise;
+        `masked`: [R] bool on the CPU, responses that are left out of the loss;
         `seconds_update`: wall seconds of the step.
 
     Args:
@@ -222,7 +225,9 @@ class PolicyModule(LightningModule):
         return {
             "loss": torch.tensor(tally.loss / self.mini_batches),
             "advantages": experience.advantages,
-            "entropy": tally.entropy_of(len(batch.rollouts)),
+            **{name: tally.mean_of(name, experience.lengths) for name in ("entropy", "ratio", "kl", "clipped")},
+            "score_logprob": tally.sum_of("old_logprob", len(batch.rollouts)),
+            "masked": ~experience.counted,
             "seconds_update": time.perf_counter() - start,
         }
 
@@ -312,7 +317,7 @@ class PolicyModule(LightningModule):
         )
         # Gradients are averaged over ranks, losses add up over them.
         self.manual_backward(outputs.loss * world_size())
-        tally.add(outputs, rows, sizes, scores.entropy)
+        tally.add(outputs, rows)
         engine = torch.cat([experience.engine_logprobs[row] for row in rows.tolist()]).to(device)
         tally.compare_engine((old - engine)[experience.sampled_here[rows].to(device)[response]])
 

@@ -17,7 +17,7 @@ class Tally:
     def __init__(self) -> None:
         self.loss = 0.0
         self.token_sums: Counter[str] = Counter()
-        self.entropy: dict[int, float] = {}
+        self.response_sums: dict[str, dict[int, float]] = {}
         self.grad_norms: list[float] = []
         self.lr = 0.0
         self.dropped = 0
@@ -26,13 +26,13 @@ class Tally:
         self.mismatch = 0.0
         self.largest_mismatch = 0.0
 
-    def add(self, outputs: LossOutputs, rows: Tensor, lengths: list[int], entropy: Tensor | None) -> None:
-        """Add a micro-batch of the responses `rows`; `entropy` is [T], nats."""
+    def add(self, outputs: LossOutputs, rows: Tensor) -> None:
+        """Add a micro-batch of the responses `rows`."""
         self.loss += float(outputs.loss.detach())
         self.token_sums.update({name: float(value) for name, value in outputs.sums.items()})
-        if entropy is not None:
-            parts = zip(rows.tolist(), entropy.detach().split(lengths), strict=True)
-            self.entropy.update({row: float(part.mean()) for row, part in parts})
+        for name, values in outputs.response_sums.items():
+            column = self.response_sums.setdefault(name, {})
+            column.update(zip(rows.tolist(), values.tolist(), strict=True))
 
     def compare_engine(self, log_ratio: Tensor) -> None:
         """Add log π_trainer − log π_engine of tokens scored under the prompt that they were sampled from.
@@ -54,6 +54,11 @@ class Tally:
         }
         return {**self.token_sums, **own}
 
-    def entropy_of(self, num_responses: int) -> Tensor:
-        """[R] float32, mean entropy per token; NaN for responses without a forward."""
-        return torch.tensor([self.entropy.get(row, math.nan) for row in range(num_responses)])
+    def sum_of(self, name: str, num_responses: int) -> Tensor:
+        """[R] float32 sums over the tokens of each response; NaN for responses without a forward."""
+        column = self.response_sums.get(name, {})
+        return torch.tensor([column.get(row, math.nan) for row in range(num_responses)])
+
+    def mean_of(self, name: str, lengths: Tensor) -> Tensor:
+        """[R] float32 means over the tokens of each response; NaN for responses without a forward."""
+        return self.sum_of(name, len(lengths)) / lengths

@@ -108,6 +108,13 @@ class Rollouts:
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """phase → wall seconds on this rank: `sync`, `generate`, `score`."""
+    replayed: Tensor = None  # type: ignore[assignment]
+    """[R] bool, past successes instead of samples: `logprobs` are those of the policy that sampled them. By default
+    none."""
+
+    def __post_init__(self) -> None:
+        if self.replayed is None:
+            object.__setattr__(self, "replayed", torch.zeros(len(self.token_ids), dtype=torch.bool))
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -162,6 +169,8 @@ class LossInputs:
     """Response tokens of the mini-batch over all ranks, likewise."""
     weights: Tensor | None = None
     """[T] float32 without gradient, importance weights that multiply the policy term; None means ones."""
+    replayed: Tensor | None = None
+    """[R] bool, responses of an earlier policy, whose log-probs `old_logprobs` are; None means none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from ..modules.distributed import max_over_ranks, rank, sum_over_ranks
 from ..modules.sharding import full_tensors
 from ..rollouts.base import RolloutEngine, SamplingConfig
 from ..rollouts.dynamic_sampling import DynamicSampling, join_batches, take_questions
+from ..rollouts.replay import SuccessReplay
 from ..types import Completion, QuestionBatch, QuestionGroup, Rollouts, Score
 
 Verifier = Callable[[str, Sequence[str]], Score]
@@ -45,6 +46,7 @@ class RolloutCallback(Callback):
         reward_terms: name → term added to the verdict: (rollouts, groups) → [R].
         dynamic_sampling: Replaces questions without gradient in training batches; the ledger counts everything that
             was sampled, and `discarded_questions` what was thrown away. Needs a train dataloader with `draw()`.
+        replay: Replays past successes in training batches. Needs a module with `response_entropy`.
         seed: Of all sampling.
     """
 
@@ -56,6 +58,7 @@ class RolloutCallback(Callback):
         evaluation_sampling: SamplingConfig | None = None,
         reward_terms: Mapping[str, RewardTerm] | None = None,
         dynamic_sampling: DynamicSampling | None = None,
+        replay: SuccessReplay | None = None,
         seed: int = 0,
     ) -> None:
         self.make_engine = engine
@@ -64,6 +67,7 @@ class RolloutCallback(Callback):
         self.evaluation_sampling = evaluation_sampling or sampling
         self.reward_terms = dict(reward_terms or {})
         self.dynamic_sampling = dynamic_sampling
+        self.replay = replay
         self.seed = seed
         self.iteration = 0
         self.ledger: dict[str, int] = {"prompts": 0, "rollouts": 0, "tokens": 0, "updates": 0, "discarded_questions": 0}
@@ -78,8 +82,15 @@ class RolloutCallback(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Roll the training batch out, count it, log it."""
-        batch.rollouts = self.roll_out(trainer, pl_module, batch, self.sampling, ("fit", self.iteration, 0))
+        replayed = {}
+        if self.replay is not None:
+            entropy: Any = pl_module.response_entropy
+            replayed = self.replay.substitute(batch, self.iteration, entropy)
+        position = ("fit", self.iteration, 0)
+        batch.rollouts = self.roll_out(trainer, pl_module, batch, self.sampling, position, replayed)
         self._count(batch)
+        if self.replay is not None:
+            pl_module.log_dict(self.replay.observe(batch))
         if self.dynamic_sampling is not None:
             filled = self._filled(trainer, pl_module, batch, self.dynamic_sampling)
             batch.groups, batch.prompts, batch.rollouts = filled.groups, filled.prompts, filled.rollouts
@@ -139,12 +150,15 @@ class RolloutCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run goes on counting from; the seed of a batch depends on its iteration alone."""
-        return {"iteration": self.iteration, "ledger": dict(self.ledger)}
+        state: dict[str, Any] = {"iteration": self.iteration, "ledger": dict(self.ledger)}
+        return state if self.replay is None else {**state, "replay": self.replay.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on counting."""
         self.iteration = state_dict["iteration"]
         self.ledger = dict(state_dict["ledger"])
+        if self.replay is not None and "replay" in state_dict:
+            self.replay.load_state_dict(state_dict["replay"])
 
     # ------------------------------------------------------------------ sync → generate → score
 
@@ -155,6 +169,7 @@ class RolloutCallback(Callback):
         batch: QuestionBatch,
         sampling: SamplingConfig,
         position: tuple[str, int, int],
+        replayed: Mapping[int, Completion] | None = None,
     ) -> Rollouts:
         """Responses to the prompts of `batch`, scored.
 
@@ -164,6 +179,7 @@ class RolloutCallback(Callback):
             batch: Questions and prompts.
             sampling: How to draw.
             position: Stage and two counters that no other batch of the run has.
+            replayed: Row of a prompt → a past success that joins its samples.
         """
         seconds: dict[str, float] = {}
         with _timed(seconds, "sync"):
@@ -174,7 +190,7 @@ class RolloutCallback(Callback):
             sampled = engine.generate(prompts, counts, sampling, self._seed_of(position))
         with _timed(seconds, "score"):
             tokenizer = trainer.datamodule.tokenizer  # type: ignore[attr-defined]
-            return self._scored(batch, sampled, tokenizer, seconds)
+            return self._scored(batch, sampled, tokenizer, seconds, replayed or {})
 
     def _filled(
         self, trainer: Trainer, pl_module: LightningModule, batch: QuestionBatch, dynamic: DynamicSampling
@@ -231,7 +247,9 @@ class RolloutCallback(Callback):
         sampled: list[list[Completion]],
         tokenizer: Any,
         seconds: Mapping[str, float],
+        replayed: Mapping[int, Completion],
     ) -> Rollouts:
+        sampled = [[*samples, *([replayed[row]] if row in replayed else [])] for row, samples in enumerate(sampled)]
         completions = list(chain.from_iterable(sampled))
         prompt = torch.repeat_interleave(torch.tensor([len(samples) for samples in sampled], dtype=torch.long))
         question = torch.tensor([p.question for p in batch.prompts], dtype=torch.long)[prompt]
@@ -256,6 +274,10 @@ class RolloutCallback(Callback):
             "correct": correct,
             "answers": [score.answer for score in scores],
             "seconds": seconds,
+            "replayed": torch.tensor(
+                [sample is replayed.get(row) for row, samples in enumerate(sampled) for sample in samples],
+                dtype=torch.bool,
+            ),
         }
         plain = Rollouts(**fields, rewards=correct.float())
         terms = {name: term(plain, batch.groups).float() for name, term in self.reward_terms.items()}
@@ -275,20 +297,21 @@ def _rollouts(batch: QuestionBatch) -> Rollouts:
 
 
 def _totals(batch: QuestionBatch) -> dict[str, float]:
-    """Sums over one rank's rollouts, to be added over ranks and then divided."""
+    """Sums over the responses that one rank has sampled, to be added over ranks and then divided."""
     rollouts = _rollouts(batch)
-    original = rollouts.variant == 0
+    sampled = ~rollouts.replayed
+    original = (rollouts.variant == 0) & sampled
     return {
         "prompts": len(rollouts.prompts),
-        "rollouts": len(rollouts),
+        "rollouts": float(sampled.sum()),
         "originals": float(original.sum()),
-        "tokens": float(rollouts.lengths.sum()),
-        "reward": float(rollouts.rewards.sum()),
-        "correct": float(rollouts.correct.sum()),
+        "tokens": float(rollouts.lengths[sampled].sum()),
+        "reward": float(rollouts.rewards[sampled].sum()),
+        "correct": float((rollouts.correct & sampled).sum()),
         "correct_original": float((rollouts.correct & original).sum()),
-        "truncated": float(rollouts.truncated.sum()),
-        "logprob": sum(float(logprobs.sum()) for logprobs in rollouts.logprobs),
-        **{f"reward_term/{name}": float(term.sum()) for name, term in rollouts.reward_terms.items()},
+        "truncated": float((rollouts.truncated & sampled).sum()),
+        "logprob": sum(float(rollouts.logprobs[row].sum()) for row in sampled.nonzero()[:, 0].tolist()),
+        **{f"reward_term/{name}": float(term[sampled].sum()) for name, term in rollouts.reward_terms.items()},
     }
 
 

@@ -29,7 +29,7 @@ class Experience:
     question: Tensor
     """[R] long, row of the question in the batch."""
     sampled_here: Tensor
-    """[R] bool, whether the score prompt is the prompt that the response was sampled from."""
+    """[R] bool, whether this policy has sampled the response from the score prompt."""
     engine_logprobs: Sequence[Tensor]
     """[R] of [T_r] float32, log-probs of the engine under the *sample* prompt, nats."""
     advantages: Tensor
@@ -38,6 +38,8 @@ class Experience:
     """[R] bool, responses that can have a gradient; the others are left out of every forward."""
     counted: Tensor
     """[R] bool, responses that the loss is normalised by, with or without a gradient of their own."""
+    replayed: Tensor
+    """[R] bool, responses of an earlier policy: its log-probs are their old ones in every mini-batch."""
     old_logprobs: dict[int, Tensor] = field(default_factory=dict)
     """Response → [T_r] float32 log-probs before the batch's first update; absent: the current ones."""
     weights: dict[int, Tensor] = field(default_factory=dict)
@@ -67,11 +69,31 @@ class Experience:
             responses=rollouts.token_ids,
             lengths=rollouts.lengths,
             question=rollouts.question,
-            sampled_here=torch.tensor(same)[rollouts.prompt],
+            sampled_here=torch.tensor(same)[rollouts.prompt] & ~rollouts.replayed,
             engine_logprobs=rollouts.logprobs,
             advantages=torch.zeros(len(rollouts)),
             learn=everything,
             counted=everything,
+            replayed=rollouts.replayed,
+        )
+
+    @classmethod
+    def of(cls, prompts: Sequence[Tensor], responses: Sequence[Tensor]) -> Experience:
+        """Responses under a prompt each, to be scored and not learned from."""
+        rows = torch.arange(len(responses))
+        everything = torch.ones(len(responses), dtype=torch.bool)
+        return cls(
+            prompts=prompts,
+            prompt=rows,
+            responses=responses,
+            lengths=torch.tensor([len(ids) for ids in responses], dtype=torch.long),
+            question=rows,
+            sampled_here=everything,
+            engine_logprobs=[torch.zeros(len(ids)) for ids in responses],
+            advantages=torch.zeros(len(responses)),
+            learn=everything,
+            counted=everything,
+            replayed=~everything,
         )
 
     @property

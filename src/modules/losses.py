@@ -109,6 +109,19 @@ SURROGATES: dict[tuple[str, str], Callable[[LossInputs, Tensor, float, float], S
 """(objective, ratio) → policy term."""
 
 
+def replace_replayed(policy: Surrogate, inputs: LossInputs, advantages: Tensor, shaping: float) -> Surrogate:
+    """`policy` with A ρ/(ρ + shaping) at the tokens of replayed responses, which are never clipped (ExGRPO)."""
+    assert inputs.replayed is not None
+    replayed = inputs.replayed[inputs.response]
+    ratio = bounded_exp(inputs.logprobs - inputs.old_logprobs)
+    return Surrogate(
+        value=torch.where(replayed, advantages * ratio / (ratio + shaping), policy.value),
+        ratio=torch.where(replayed, ratio, policy.ratio),
+        clip_low=policy.clip_low & ~replayed,
+        clip_high=policy.clip_high & ~replayed,
+    )
+
+
 # ---------------------------------------------------------------------- divergence from the reference
 
 KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -295,6 +308,8 @@ class PolicyLoss:
         """
         advantages = inputs.advantages[inputs.response]
         policy = SURROGATES[self.objective, self.ratio](inputs, advantages, self.clip_low, self.clip_high)
+        if inputs.replayed is not None:
+            policy = replace_replayed(policy, inputs, advantages, self.replay_shaping)
         tokens = {
             "tokens": torch.ones_like(advantages),
             "ratio": policy.ratio.detach(),

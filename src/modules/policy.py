@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 
-from ..types import LossInputs, LossOutputs, QuestionBatch, RewardGroups, Rollouts
+from ..types import LossInputs, LossOutputs, Prompt, QuestionBatch, RewardGroups, Rollouts
 from .distributed import gather_objects, max_over_ranks, sum_over_ranks, world_size
 from .experience import Anchor, Experience, cat_rows, join_reward_groups, split_by_question
 from .logprobs import CausalPolicy, TokenScores
@@ -215,9 +215,12 @@ class PolicyModule(LightningModule):
         if self.mini_batches > 1 and not experience.old_logprobs:
             # The policy changes with the first update: what the later ones need of the old policy is taken now.
             later = torch.cat(mini_batches[1:])
-            experience.old_logprobs = self._score(experience, later[experience.learn[later]])[0]
+            later = later[experience.learn[later] & ~experience.replayed[later]]
+            experience.old_logprobs = self._score(experience, later)[0]
         for row in mini_batches[0].tolist():
             experience.old_logprobs.pop(row, None)
+        for row in experience.replayed.nonzero()[:, 0].tolist():
+            experience.old_logprobs[row] = experience.engine_logprobs[row].to(self.device)
         tally = Tally()
         for rows in mini_batches:
             self._update(experience, rows, tally)
@@ -243,7 +246,7 @@ class PolicyModule(LightningModule):
         has_gradient = (experience.advantages != 0) | bool(self.kl_coef or self.entropy_coef)
         experience.learn = experience.counted & has_gradient
         if self.prompt_correction is not None:
-            moved = (experience.learn & ~experience.sampled_here).nonzero()[:, 0]
+            moved = (experience.learn & ~experience.sampled_here & ~experience.replayed).nonzero()[:, 0]
             anchored, _ = self._score(experience, moved)
             sampled, _ = self._score(Experience.from_rollouts(rollouts, "own"), moved)
             cap = math.log(self.prompt_correction)
@@ -313,6 +316,7 @@ class PolicyModule(LightningModule):
                 num_responses=totals["responses"],
                 num_tokens=totals["tokens"],
                 weights=cat_rows(experience.weights, rows, torch.ones_like(current), sizes),
+                replayed=experience.replayed[rows].to(device),
             )
         )
         # Gradients are averaged over ranks, losses add up over them.
@@ -396,6 +400,16 @@ class PolicyModule(LightningModule):
                 logprobs[row] = row_logprobs
                 entropy[row] = row_entropy.mean().cpu()
         return logprobs, entropy
+
+    def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
+        """[n] float32, mean entropy per token of each response under the current policy and its score prompt, nats.
+
+        Collective: every rank calls it, with as many responses as it has.
+        """
+        scored = [p.anchor_ids if self.anchor == "original" else p.token_ids for p in prompts]
+        nothing = torch.zeros(1, dtype=torch.long)  # keeps ranks without responses in step
+        experience = Experience.of(scored or [nothing], responses or [nothing])
+        return self._score(experience, torch.arange(len(responses)))[1][: len(responses)]
 
     # ------------------------------------------------------------------ metrics
 

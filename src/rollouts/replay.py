@@ -1,0 +1,248 @@
+"""Replay of past successes (ExGRPO, arXiv 2510.02245).
+
+A part of each batch asks questions that were solved in part before, and one response to each of them is an old success.
+Successes are kept by question. Questions are drawn by their latest success rate, most often those near one half; of a
+question's successes the one with the lowest entropy under the current policy is replayed. Questions that were solved in
+full are retired. Every rank holds the same successes, so that any of them can be the one that is checkpointed.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..modules.distributed import gather_objects, rank, world_size
+from ..types import Completion, Prompt, QuestionBatch, QuestionGroup, Rollouts
+
+MeanEntropy = Callable[[Sequence[Prompt], Sequence[Tensor]], Tensor]
+"""(prompts, responses) → [n] mean entropy per token under the current policy, nats."""
+
+
+class Success(NamedTuple):
+    """A correct response, and the prompts that its question was asked in at the time."""
+
+    prompts: list[Prompt]
+    row: int
+    """Which of the prompts it answers."""
+    token_ids: Tensor
+    """[T] long."""
+    logprobs: Tensor
+    """[T] float32, engine log-probs when it was sampled, nats."""
+
+
+@dataclass
+class Record:
+    """What is known of one question."""
+
+    group: QuestionGroup
+    rate: float
+    """Share of correct responses when it was last sampled and solved in part."""
+    successes: list[Success] = field(default_factory=list)
+    """Distinct, oldest first."""
+
+
+class SuccessReplay:
+    """ExGRPO's buffer of past successes.
+
+    Once the share of correct responses in a batch exceeds `start`, the last ⌊ratio · B⌋ questions of each batch give
+    way to recorded ones, as far as there are any. A question is drawn by drawing first a success rate among those on
+    record, with weight exp(−(rate − ½)² / 2σ²), then uniformly a question of that rate, without replacement. σ = 1/8 is
+    the authors' code at G = 8 (one response out of eight).
+
+    Of a drawn question, G − 1 responses are sampled anew to the prompt that the replayed success answers, and G to its
+    other prompts. The loss weighs the replayed one by its ratio to the policy that sampled it, see
+    `PolicyLoss.replay_shaping`.
+
+    Departures from the authors' code: successes before the start are recorded too; the success rate is that of
+    new responses alone; a question keeps at most `per_question` successes, the newest; questions that are solved in
+    full leave the record for good, but the data module goes on serving them.
+
+    Args:
+        ratio: Share of each batch's questions that are replayed, 0 … 1 (the paper's 0.5).
+        start: Share of correct responses in a batch that replay waits for (the authors' 0.35).
+        spread: σ of the weight by success rate.
+        per_question: Successes kept per question.
+        seed: Of the draws.
+
+    Raises:
+        ValueError: an option is out of its range.
+    """
+
+    def __init__(
+        self, ratio: float = 0.5, start: float = 0.35, spread: float = 0.125, per_question: int = 8, seed: int = 0
+    ) -> None:
+        if not 0 < ratio <= 1 or not 0 <= start <= 1 or spread <= 0 or per_question < 1:
+            raise ValueError(
+                "Expected 0 < replay.ratio ≤ 1, 0 ≤ replay.start ≤ 1, replay.spread > 0 and replay.per_question ≥ 1, "
+                f"but got {ratio}, {start}, {spread} and {per_question}."
+            )
+        self.ratio = ratio
+        self.start = start
+        self.spread = spread
+        self.per_question = per_question
+        self.seed = seed
+        self.started = False
+        self.records: dict[str, Record] = {}
+        self.retired: set[str] = set()
+
+    def draw(self, count: int, iteration: int, without: set[str]) -> list[str]:
+        """Ids of up to `count` distinct recorded questions, none of `without`; the same on every rank."""
+        by_rate: dict[float, list[str]] = {}
+        for id, record in self.records.items():
+            if id not in without:
+                by_rate.setdefault(record.rate, []).append(id)
+        generator = random.Random(f"{self.seed}/{iteration}")
+        drawn: list[str] = []
+        while by_rate and len(drawn) < count:
+            rates = sorted(by_rate)
+            weights = [math.exp(-(((rate - 0.5) / self.spread) ** 2) / 2) for rate in rates]
+            ids = by_rate[rate := generator.choices(rates, weights)[0]]
+            drawn.append(ids.pop(generator.randrange(len(ids))))
+            if not ids:
+                del by_rate[rate]
+        return drawn
+
+    def substitute(self, batch: QuestionBatch, iteration: int, entropy: MeanEntropy) -> dict[int, Completion]:
+        """Put recorded questions in the place of the last ones of `batch`. Collective.
+
+        Args:
+            batch: Changed in place: `groups` and `prompts`, of which replayed ones ask for one sample less.
+            iteration: Number of the batch; draws follow from it.
+            entropy: Called on every rank, with as many prompts as this rank has candidates.
+
+        Returns:
+            Row in `batch.prompts` → the success to add to its samples.
+        """
+        served = gather_objects([group.id for group in batch.groups])
+        if not (self.started and self.records):
+            return {}
+        wanted = int(self.ratio * len(batch.groups))
+        drawn = self.draw(wanted * world_size(), iteration, {id for ids in served for id in ids})
+        mine = [self.records[id] for id in drawn[rank() :: world_size()]]
+        chosen = self._lowest_entropy(mine, entropy)
+        kept = len(batch.groups) - len(chosen)
+        batch.groups = [*batch.groups[:kept], *(record.group for record in mine)]
+        batch.prompts = [prompt for prompt in batch.prompts if prompt.question < kept]
+        replayed = {}
+        for question, success in enumerate(chosen, start=kept):
+            for row, prompt in enumerate(success.prompts):
+                samples = prompt.num_samples
+                if row == success.row:
+                    replayed[len(batch.prompts)] = Completion(
+                        token_ids=success.token_ids, logprobs=success.logprobs, truncated=False
+                    )
+                    samples -= 1
+                batch.prompts.append(prompt._replace(question=question, num_samples=samples))
+        return replayed
+
+    def _lowest_entropy(self, records: Sequence[Record], entropy: MeanEntropy) -> list[Success]:
+        candidates = [success for record in records for success in record.successes]
+        values = entropy([s.prompts[s.row] for s in candidates], [s.token_ids for s in candidates])
+        parts = values.split([len(record.successes) for record in records])
+        return [record.successes[int(part.argmin())] for record, part in zip(records, parts, strict=True)]
+
+    def observe(self, batch: QuestionBatch) -> dict[str, float]:
+        """Take in the new responses of all ranks to a training batch. Collective.
+
+        Returns:
+            `replay/questions`, `replay/successes`, `replay/retired`: sizes of the record, to be logged.
+        """
+        for id, record in (item for part in gather_objects(self._found(batch)) for item in part):
+            if record.rate == 1.0:
+                self.retired.add(id)
+                self.records.pop(id, None)
+            elif id not in self.retired and record.successes:
+                self._add(id, record)
+        rollouts = batch.rollouts
+        assert rollouts is not None
+        sampled = ~rollouts.replayed
+        correct, total = map(
+            sum, zip(*gather_objects((int(rollouts.correct[sampled].sum()), int(sampled.sum()))), strict=True)
+        )
+        self.started = self.started or correct > self.start * total
+        return {
+            "replay/questions": float(len(self.records)),
+            "replay/successes": float(sum(len(record.successes) for record in self.records.values())),
+            "replay/retired": float(len(self.retired)),
+        }
+
+    def _found(self, batch: QuestionBatch) -> list[tuple[str, Record]]:
+        """The questions of this rank's batch, with the rates and successes of their new responses."""
+        rollouts = batch.rollouts
+        assert rollouts is not None
+        found = []
+        for question, group in enumerate(batch.groups):
+            rows = ((rollouts.question == question) & ~rollouts.replayed).nonzero()[:, 0]
+            if not len(rows):
+                continue
+            record = Record(group, float(rollouts.correct[rows].double().mean()))
+            if record.rate < 1.0:
+                first, prompts = self._prompts_of(question, batch, rollouts)
+                record.successes = [
+                    Success(prompts, row_of - first, rollouts.token_ids[row], rollouts.logprobs[row])
+                    for row in rows[rollouts.correct[rows]].tolist()
+                    # At least one new response must stand beside the replayed one.
+                    if prompts[(row_of := int(rollouts.prompt[row])) - first].num_samples > 1
+                ]
+            found.append((group.id, record))
+        return found
+
+    def _prompts_of(self, question: int, batch: QuestionBatch, rollouts: Rollouts) -> tuple[int, list[Prompt]]:
+        """First row and prompts of a question, asking for as many responses as there are, replayed ones included."""
+        rows = [row for row, prompt in enumerate(batch.prompts) if prompt.question == question]
+        responses = torch.bincount(rollouts.prompt, minlength=len(batch.prompts))
+        return rows[0], [batch.prompts[row]._replace(num_samples=int(responses[row])) for row in rows]
+
+    def _add(self, id: str, new: Record) -> None:
+        known = self.records.setdefault(id, Record(new.group, new.rate))
+        known.group, known.rate = new.group, new.rate
+        for success in new.successes:
+            if not any(_same_response(success, old) for old in known.successes):
+                known.successes.append(success)
+        known.successes = known.successes[-self.per_question :]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything on record, in plain containers and tensors."""
+        return {
+            "started": self.started,
+            "retired": sorted(self.retired),
+            "records": [
+                {
+                    "group": (*record.group[:-1], dict(record.group.metadata)),
+                    "rate": record.rate,
+                    "successes": [
+                        {
+                            "prompts": [tuple(prompt) for prompt in success.prompts],
+                            "row": success.row,
+                            "token_ids": success.token_ids,
+                            "logprobs": success.logprobs,
+                        }
+                        for success in record.successes
+                    ],
+                }
+                for record in self.records.values()
+            ],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.started = state["started"]
+        self.retired = set(state["retired"])
+        self.records = {}
+        for saved in state["records"]:
+            successes = [
+                Success(**{**success, "prompts": [Prompt(*prompt) for prompt in success["prompts"]]})
+                for success in saved["successes"]
+            ]
+            group = QuestionGroup(*saved["group"])
+            self.records[group.id] = Record(group, saved["rate"], successes)
+
+
+def _same_response(a: Success, b: Success) -> bool:
+    return torch.equal(a.token_ids, b.token_ids) and torch.equal(a.prompts[a.row].token_ids, b.prompts[b.row].token_ids)

@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ..modules.distributed import gather_objects
 from ..types import Prompt, QuestionBatch, QuestionGroup
 from .loader import QuestionLoader
 from .neighbours import AdaptiveNeighbours
@@ -46,15 +47,14 @@ class QuestionDataModule(LightningDataModule):
         evaluation_samples: Responses drawn per evaluation question.
         evaluation_batch_size: Evaluation questions sampled at a time, over all ranks.
         max_prompt_tokens: Longest prompt.
+        neighbours: Chooses how many of the N rephrasings a batch uses of each question, by what `observe` has seen; its
+            state is part of checkpoints. None uses all N.
         shuffle: Whether each training epoch has an order of its own; else the source's.
         seed: Of the training order.
 
     Raises:
         ValueError: an option is out of its range.
     """
-
-    neighbours: AdaptiveNeighbours | None = None
-    """Chooses how many of the N rephrasings a batch uses of each question; `AdaptiveNeighboursCallback` sets it."""
 
     def __init__(
         self,
@@ -70,6 +70,7 @@ class QuestionDataModule(LightningDataModule):
         evaluation_samples: int = 32,
         evaluation_batch_size: int = 64,
         max_prompt_tokens: int = 512,
+        neighbours: AdaptiveNeighbours | None = None,
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
@@ -101,6 +102,7 @@ class QuestionDataModule(LightningDataModule):
         self.evaluation_samples = evaluation_samples
         self.evaluation_batch_size = evaluation_batch_size
         self.max_prompt_tokens = max_prompt_tokens
+        self.neighbours = neighbours
         self.shuffle = shuffle
         self.seed = seed
         self.report: dict[str, dict[str, Any]] = {}
@@ -176,9 +178,9 @@ class QuestionDataModule(LightningDataModule):
         Raises:
             ValueError: some have fewer than N and that is an error, or none has any, which would train another method.
         """
-        if not self.num_rephrasings:
+        if self.num_rephrasings == 0:
             return
-        fewer = [group.id for group in groups if len(group.rephrasings) < self.num_rephrasings]
+        fewer = [group.id for group in groups if len(group.rephrasings) < (self.num_rephrasings or 1)]
         none_at_all = not any(group.rephrasings for group in groups)
         if none_at_all or (fewer and self.on_fewer_rephrasings == "error"):
             named = ", ".join(fewer[:NUM_NAMED])
@@ -235,6 +237,37 @@ class QuestionDataModule(LightningDataModule):
             return group
         count = self.neighbours.count(group.id, len(group.rephrasings))
         return group._replace(rephrasings=group.rephrasings[:count])
+
+    # ------------------------------------------------------------------ rephrasings by success
+
+    def observe(self, batch: QuestionBatch) -> None:
+        """Tell `neighbours` how the original of each question in a rolled-out training batch did. Collective.
+
+        Called with every batch that was sampled, whether it is learned from or not. All ranks hear of all questions, so
+        that every rank could serve each of them alike.
+        """
+        rollouts = batch.rollouts
+        if self.neighbours is None or rollouts is None:
+            return
+        original = rollouts.variant == 0
+        rates = {
+            group.id: float(rollouts.correct[original & (rollouts.question == row)].double().mean())
+            for row, group in enumerate(batch.groups)
+        }
+        for part in gather_objects(rates):
+            for question_id, rate in part.items():
+                self.neighbours.update(question_id, rate)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs besides the loader's place: the running success rates."""
+        return {} if self.neighbours is None else {"neighbours": self.neighbours.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from the rates of a checkpoint; one without any starts with none."""
+        if self.neighbours is not None and "neighbours" in state_dict:
+            self.neighbours.load_state_dict(state_dict["neighbours"])
+
+    # ------------------------------------------------------------------ loaders
 
     @property
     def iterations_per_epoch(self) -> int:

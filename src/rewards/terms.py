@@ -1,10 +1,13 @@
 """Reward terms: what is added to the verdict before advantages are taken. Pass@k never sees them.
 
 A term is a callable `(rollouts, groups) -> [R] float32`. It sees the responses of one rank, which always holds all
-responses to a question. A configuration names terms under `rollout.reward_terms`:
+responses to a question. One or several are chosen by name, from `configs/reward_terms/`:
 
-    tagrpo-train '+rollout.reward_terms.overlong={_target_: tagrpo.rewards.terms.SoftOverlongPenalty,
-        max_length: 40, cache: 8}'
+    tagrpo-train experiment=grpo 'reward_terms=[overlong,noise]'
+
+The reward is verdict + Σ terms. Where a method's reward stands *in place of* the verdict, its term is the difference:
+`LengthReward` is GRPO-LEAD's reward minus the verdict, `RewardNoise` is +1 where a wrong response counts as right.
+Terms see the verdict and not each other: a wrong response that `RewardNoise` flips keeps the penalty of `LengthReward`.
 
 Terms are stateless, randomness included: the same rollouts earn the same terms, before and after a resume.
 """
@@ -12,14 +15,14 @@ Terms are stateless, randomness included: the same rollouts earn the same terms,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ..types import QuestionGroup, Rollouts
-from .format import FORMAT_REWARDS
+from .format import FORMAT_REWARDS, MarkerReward
 
 
 class TemplateFormatTerm:
@@ -27,16 +30,17 @@ class TemplateFormatTerm:
 
     Args:
         weight: Factor.
-        rewards: Template name → (response → 0 … 1), on top of the 13 of `FORMAT_REWARDS`; replaces those of the same
-            name.
+        markers: Template name → markers of its `MarkerReward`, for templates beside the 13 of `FORMAT_REWARDS`, or in
+            place of those of the same name. No markers mean a constant 1.
 
     Raises:
         ValueError: a response comes from a template that has no format reward.
     """
 
-    def __init__(self, weight: float = 1.0, rewards: Mapping[str, Callable[[str], float]] | None = None) -> None:
+    def __init__(self, weight: float = 1.0, markers: Mapping[str, Sequence[str]] | None = None) -> None:
         self.weight = weight
-        self.rewards: dict[str, Callable[[str], float]] = {**FORMAT_REWARDS, **(rewards or {})}
+        others = {name: MarkerReward(tuple(texts)) for name, texts in (markers or {}).items()}
+        self.rewards = {**FORMAT_REWARDS, **others}
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
         """[R] float32."""
@@ -44,7 +48,7 @@ class TemplateFormatTerm:
         if unknown := sorted(set(names) - set(self.rewards)):
             raise ValueError(
                 f"Expected a format reward for each template, but {', '.join(unknown)} has none; known are "
-                f"{', '.join(self.rewards)}. Name it in the term's `rewards`."
+                f"{', '.join(self.rewards)}. Name its markers in rollout.reward_terms.format.markers, [] for none."
             )
         values = [self.rewards[name](text) for name, text in zip(names, rollouts.text, strict=True)]
         return self.weight * torch.tensor(values, dtype=torch.float32)
@@ -73,15 +77,16 @@ class SoftOverlongPenalty:
     """weight · `soft_overlong_penalty` of each response's length.
 
     Args:
-        max_length: L_max, tokens; not below `rollout.sampling.max_new_tokens`, or every cut response gets the whole −1.
-        cache: L_cache, tokens.
+        max_length: L_max, tokens. DAPO's is the length limit of sampling, so that a truncated response gets −1.
+        cache: L_cache, tokens. None is a fifth of `max_length`, DAPO's share (4,096 of 20,480).
         weight: Factor.
 
     Raises:
         ValueError: not 0 < cache ≤ max_length.
     """
 
-    def __init__(self, max_length: int, cache: int, weight: float = 1.0) -> None:
+    def __init__(self, max_length: int, cache: int | None = None, weight: float = 1.0) -> None:
+        cache = max(max_length // 5, 1) if cache is None else cache
         if not 0 < cache <= max_length:
             raise ValueError(f"Expected 0 < cache ≤ max_length, but got cache={cache} and max_length={max_length}.")
         self.max_length = max_length

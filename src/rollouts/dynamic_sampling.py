@@ -25,24 +25,35 @@ class DynamicSampling:
         pool: A question has one when the rewards differ in its whole pool (`question`: TA-GRPO) or within the
             responses to at least one of its prompts (`prompt`: GRPO, TA-GRPO*).
         max_draws: Batches drawn on top of the first.
+        values: What must differ: the `rewards`, which decide whether there is a gradient, or the verdicts (`correct`,
+            DAPO's constraint). They differ in effect where reward terms tell responses of the same verdict apart.
 
     Raises:
         ValueError: an option is out of its range.
     """
 
-    def __init__(self, pool: Literal["question", "prompt"] = "question", max_draws: int = 4) -> None:
+    def __init__(
+        self,
+        pool: Literal["question", "prompt"] = "question",
+        max_draws: int = 4,
+        values: Literal["rewards", "correct"] = "rewards",
+    ) -> None:
         if pool not in ("question", "prompt"):
             raise ValueError(f"Expected dynamic_sampling.pool to be question or prompt, but got {pool!r}.")
         if max_draws < 1:
             raise ValueError(f"Expected dynamic_sampling.max_draws to be at least 1, but got {max_draws}.")
+        if values not in ("rewards", "correct"):
+            raise ValueError(f"Expected dynamic_sampling.values to be rewards or correct, but got {values!r}.")
         self.pool = pool
         self.max_draws = max_draws
+        self.values = values
 
     def informative(self, rollouts: Rollouts) -> Tensor:
         """Rows of the questions that have a gradient, ascending, [≤ B] long."""
+        values = rollouts.rewards if self.values == "rewards" else rollouts.correct.float()
         if self.pool == "question":
-            return torch.unique(rollouts.question)[~uniform_groups(rollouts.rewards, rollouts.question)]
-        mixed = torch.unique(rollouts.prompt)[~uniform_groups(rollouts.rewards, rollouts.prompt)]
+            return torch.unique(rollouts.question)[~uniform_groups(values, rollouts.question)]
+        mixed = torch.unique(rollouts.prompt)[~uniform_groups(values, rollouts.prompt)]
         return torch.unique(torch.tensor([p.question for p in rollouts.prompts], dtype=torch.long)[mixed])
 
 

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from tagrpo.callbacks import RolloutCallback
 from tagrpo.rollouts import SamplingConfig
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
+from tagrpo.rollouts.replay import SuccessReplay
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 
 
@@ -179,6 +180,53 @@ def test_reward_terms_are_added_and_kept_apart_from_the_verdict(tmp_path):
     torch.testing.assert_close(rollouts.rewards, rollouts.correct.float() + 0.5 - 0.1 * rollouts.lengths)
     logged = pd.read_csv(tmp_path / "metrics.csv").to_dict("records")[0]
     assert logged["rollout/reward_term/long"] == pytest.approx(-0.1 * 15 / 8)
+
+
+class DistinctData(Data):
+    """Two batches of two questions each, no question twice; "0" is correct: one of three responses."""
+
+    def batches(self, split):
+        ids = torch.tensor([7, 8])
+        prompts = [Prompt(q, 0, "plain", "q", ids, ids, 3) for q in range(2)]
+        batches = []
+        for names in ("ab", "cd"):
+            groups = [QuestionGroup(name, "q", (), ("0",)) for name in names]
+            batches.append(QuestionBatch(groups=groups, prompts=list(prompts), split=split))
+        return DataLoader(batches, batch_size=None)
+
+
+def test_a_replayed_success_joins_its_prompt_and_is_not_paid_for_again(tmp_path):
+    class Scoring(Module):
+        def response_entropy(self, prompts, responses):
+            return torch.zeros(len(responses))
+
+    module, asked = Scoring(), []
+
+    class Asked(Engine):
+        def generate(self, prompts, num_samples, sampling, seed):
+            asked.append(list(num_samples))
+            return super().generate(prompts, num_samples, sampling, seed)
+
+    callback = make_callback(Asked(), replay=SuccessReplay(ratio=0.5, start=0.3))
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, callbacks=[callback], log_every_n_steps=1,
+        logger=CSVLogger(tmp_path, name="", version=""), enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, limit_val_batches=0,
+    )  # fmt: skip
+    trainer.fit(module, DistinctData())
+    assert asked == [[3, 3], [3, 2]]
+    rollouts = module.seen[1]
+    assert rollouts.replayed.tolist() == [False] * 5 + [True]
+    assert rollouts.prompt.tolist() == [0, 0, 0, 1, 1, 1]
+    assert rollouts.token_ids[5].tolist() == [0]
+    assert rollouts.correct.tolist() == [True, False, False, True, False, True]
+    logged = pd.read_csv(tmp_path / "metrics.csv").to_dict("records")[1]
+    # Two of the five new responses are correct; eleven responses were sampled in all.
+    assert (logged["rollout/correct"], logged["budget/rollouts"]) == (pytest.approx(0.4), 11)
+    assert (logged["replay/questions"], logged["replay/successes"]) == (3, 3)
+    resumed = make_callback(Asked(), replay=SuccessReplay())
+    resumed.load_state_dict(callback.state_dict())
+    assert list(resumed.replay.records) == list(callback.replay.records)
 
 
 def test_a_verifier_with_batches_is_asked_once_and_closed(tmp_path):

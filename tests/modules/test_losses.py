@@ -258,6 +258,24 @@ def test_importance_weights_multiply_the_policy_term_alone():
     assert doubled - kl == pytest.approx(2 * (plain - kl), abs=1e-12)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_replayed_responses_are_shaped_and_never_clipped(method):
+    inputs = make_inputs(seed=4, replayed=torch.tensor([True, False, True, False]))
+    outputs = PolicyLoss(0.1, 0.1, kl_coef=0.0, replay_shaping=0.3, **METHODS[method])(inputs)
+    (gradient,) = torch.autograd.grad(outputs.loss, inputs.logprobs)
+    logprobs = inputs.logprobs.detach().requires_grad_()
+    ratio = torch.exp(logprobs - inputs.old_logprobs)
+    shaped = [part.mean() for part in (ratio / (ratio + 0.3)).split(inputs.lengths.tolist())]
+    own = method_by_rows(method, logprobs, inputs, 0.1, 0.1)
+    terms = [shaped[r] * inputs.advantages[r] if inputs.replayed[r] else own[r] for r in range(4)]
+    expected = -sum(terms) / 4
+    torch.testing.assert_close(outputs.loss, expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, logprobs)[0], atol=1e-12, rtol=0)
+    clipped = outputs.response_sums["clip_low"] + outputs.response_sums["clip_high"]
+    assert not clipped[inputs.replayed].any()
+    assert clipped[~inputs.replayed].any()
+
+
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 @pytest.mark.parametrize("method", METHODS)
@@ -321,6 +339,7 @@ def test_impossible_options_are_refused():
         ({"max_length": 10}, "max_length"),
         ({"aggregation": "constant", "max_length": 0}, "max_length"),
         ({"clip_high": -0.1}, "clip_high"),
+        ({"replay_shaping": 0.0}, "replay_shaping"),
         ({"ratio": "word"}, "ratio"),
         ({"objective": "ppo"}, "objective"),
         ({"dual_clip": 1.0}, "dual_clip"),

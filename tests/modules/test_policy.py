@@ -137,6 +137,60 @@ def test_two_mini_batches_with_clip_and_kl_equal_plain_pytorch(tiny_policy, make
         torch.testing.assert_close(parameter, expected[name].detach(), atol=1e-5, rtol=1e-4)
 
 
+def test_a_replayed_response_keeps_the_log_probs_of_the_policy_that_sampled_it(tiny_policy, make_batch):
+    batch = make_batch(REWARDS)
+    replayed = torch.zeros(12, dtype=torch.bool)
+    replayed[[1, 8]] = True  # one in each mini-batch
+    rollouts = replace(batch.rollouts, replayed=replayed)
+    batch.rollouts = rollouts
+    loss = PolicyLoss(kl_coef=0.0, replay_shaping=0.2)
+    module = make_module(tiny_policy, loss=loss, mini_batches=2, advantage=GroupAdvantage(scale="none"), lr=0.5)
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    with torch.no_grad():
+        old, mask = reference_logprobs(model, rollouts, "original")
+    for row in (1, 8):
+        old[row, : len(rollouts.logprobs[row])] = rollouts.logprobs[row]
+    pools = [np.array(sum(question, [])) for question in REWARDS]
+    advantages = torch.tensor(np.concatenate([pool - pool.mean() for pool in pools])).float()[:, None]
+    for question in (0, 1):
+        ratio = torch.exp(reference_logprobs(model, rollouts, "original")[0] - old)
+        policy = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+        policy = torch.where(replayed[:, None], advantages * ratio / (ratio + 0.2), policy)
+        model.zero_grad()
+        (-(policy * mask).sum(1) / mask.sum(1))[rollouts.question == question].mean().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.5 * parameter.grad
+
+    fit(module, batch)
+    expected = dict(model.named_parameters())
+    for name, parameter in module.full_parameters():
+        torch.testing.assert_close(parameter, expected[name].detach(), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("anchor", ["original", "own"])
+def test_response_entropy_is_that_of_a_plain_forward(tiny_policy, make_batch, anchor):
+    batch = make_batch(REWARDS)
+    prompts = [batch.rollouts.prompts[row] for row in (1, 0, 3)]
+    responses = [batch.rollouts.token_ids[row] for row in (4, 0, 9)]
+    measured = []
+
+    class Measure(Callback):
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            measured.extend([pl_module.response_entropy(prompts, responses), pl_module.response_entropy([], [])])
+
+    fit(make_module(tiny_policy, anchor=anchor, mini_batches=1), batch, callbacks=[Measure()])
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    expected = []
+    for prompt, ids in zip(prompts, responses, strict=True):
+        head = prompt.anchor_ids if anchor == "original" else prompt.token_ids
+        logits = model(torch.cat([head, ids])[None]).logits[0, len(head) - 1 : -1].detach().double()
+        expected.append(torch.distributions.Categorical(logits=logits).entropy().mean())
+    torch.testing.assert_close(measured[0].double(), torch.stack(expected), atol=1e-5, rtol=1e-5)
+    assert measured[1].shape == (0,)
+
+
 @pytest.mark.parametrize("token_budget", [1, 40, 10_000])
 def test_micro_batches_do_not_change_the_update(tiny_policy, make_batch, token_budget):
     def parameters(budget):

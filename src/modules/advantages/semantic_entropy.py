@@ -1,6 +1,7 @@
-"""Departs from SEED-GRPO: clusters are weighed by their counts, not by their likelihoods under the policy.
+"""Departs from SEED-GRPO, which estimates SE = −(1/K) Σ_k ln p(C_k|q) over K clusters of p(C_k|q) = Σ_{o in C_k} π(o|q).
 
-Assumed, where the paper's text was not at hand: the linear and exponential forms of f; no default for α.
+Here clusters are weighed by their counts, which need no likelihoods (discrete semantic entropy). Assumed, as the paper
+names its dampings (linear, exponential, focal) but was not at hand in full: the forms of the first two; no default for α.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class SemanticEntropyAdvantage:
     """Advantages of a base strategy, damped where the answers disagree (arXiv 2505.12346, SEED-GRPO).
 
     A' = A · f(α · SE / SE_max): SE is the entropy of the pool's final answers, SE_max = ln n its largest value.
-    The paper weighs a cluster by the likelihood of its responses; here every response counts 1/n.
+    The paper averages over clusters and weighs them by likelihood; here every response counts 1/n.
 
     Zero where the base is. A pool of one response has SE = 0 and is not damped.
 

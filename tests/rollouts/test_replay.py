@@ -1,0 +1,188 @@
+"""Replay of past successes: draws against their distribution, batches by hand, ranks side by side."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tagrpo.rollouts import replay as module
+from tagrpo.rollouts.replay import Record, SuccessReplay
+from tagrpo.types import QuestionGroup
+
+PARTLY = [[[1.0, 0.0, 0.0, 0.0]], [[1.0, 1.0, 0.0, 0.0]], [[1.0, 1.0, 1.0, 1.0]], [[0.0, 0.0, 0.0, 0.0]]]
+
+
+def with_ids(batch, *ids):
+    batch.groups = [group._replace(id=id) for group, id in zip(batch.groups, ids, strict=True)]
+    return batch
+
+
+def no_entropy(prompts, responses):
+    return torch.zeros(len(responses))
+
+
+def recorded(rates):
+    replay = SuccessReplay()
+    replay.records = {id: Record(QuestionGroup(id, "q", (), ("1",)), rate) for id, rate in rates.items()}
+    return replay
+
+
+def test_questions_are_drawn_by_a_normal_weight_of_their_rate_and_uniformly_within_it():
+    rates = {"a": 0.125, "b": 0.5, "c": 0.5, "d": 0.75, "e": 0.625, "f": 0.875}
+    replay = recorded(rates)
+    draws = [replay.draw(1, iteration, set())[0] for iteration in range(4000)]
+    weight = {rate: np.exp(-((rate - 0.5) ** 2) / (2 * 0.125**2)) for rate in set(rates.values())}
+    share = {rate: list(rates.values()).count(rate) for rate in weight}
+    for id, rate in rates.items():
+        expected = weight[rate] / sum(weight.values()) / share[rate]
+        error = 4 * np.sqrt(expected * (1 - expected) / len(draws))
+        assert abs(draws.count(id) / len(draws) - expected) < error, id
+
+
+def test_a_question_is_drawn_once_and_never_beside_itself():
+    replay = recorded(dict.fromkeys("abcde", 0.5))
+    assert sorted(replay.draw(9, 0, without={"b", "x"})) == ["a", "c", "d", "e"]
+    assert replay.draw(3, 7, set()) == replay.draw(3, 7, set()) != replay.draw(3, 8, set())
+
+
+def test_only_questions_solved_in_part_are_recorded_and_solved_ones_retire(make_batch):
+    replay = SuccessReplay(start=0.5)
+    first = with_ids(make_batch(PARTLY), "a", "b", "c", "d")
+    assert replay.observe(first) == {"replay/questions": 2, "replay/successes": 3, "replay/retired": 1}
+    assert {id: record.rate for id, record in replay.records.items()} == {"a": 0.25, "b": 0.5}
+    kept = [success.token_ids.tolist() for success in replay.records["b"].successes]
+    assert kept == [first.rollouts.token_ids[row].tolist() for row in (4, 5)]
+    # 7 of 16 are correct: not yet more than half.
+    assert not replay.started
+    # "a" is solved in full and leaves; "c" was retired before and stays out; "d" is new.
+    replay.observe(with_ids(make_batch([PARTLY[2], PARTLY[1], PARTLY[0]], seed=1), "a", "c", "d"))
+    assert list(replay.records) == ["b", "d"]
+    assert replay.retired == {"a", "c"}
+    assert replay.started
+
+
+def test_the_same_success_is_kept_once_and_the_oldest_give_way(make_batch):
+    replay = SuccessReplay(per_question=2)
+    first = with_ids(make_batch([PARTLY[1]]), "a")
+    for _ in range(2):
+        replay.observe(first)
+    assert len(replay.records["a"].successes) == 2
+    second = with_ids(make_batch([PARTLY[0]], seed=5), "a")
+    replay.observe(second)
+    kept = [success.token_ids.tolist() for success in replay.records["a"].successes]
+    assert kept == [first.rollouts.token_ids[1].tolist(), second.rollouts.token_ids[0].tolist()]
+    assert replay.records["a"].rate == 0.25
+
+
+def test_the_last_questions_give_way_to_the_surest_successes(make_batch):
+    replay = SuccessReplay(ratio=0.5, start=0.0)
+    past = with_ids(make_batch([[[0.0, 1.0, 1.0], [0.0, 0.0, 1.0]]]), "past")
+    replay.observe(past)
+    batch = with_ids(make_batch(PARTLY, seed=2), "a", "b", "c", "d")
+    batch.rollouts = None
+    asked = []
+
+    def entropy(prompts, responses):
+        asked.extend(zip(prompts, responses, strict=True))
+        return torch.tensor([0.9, 0.3, 0.1])
+
+    replayed = replay.substitute(batch, 0, entropy)
+    # Two of four questions may be replayed, one is on record: the last gives way.
+    assert [group.id for group in batch.groups] == ["a", "b", "c", "past"]
+    assert [(p.question, p.variant, p.num_samples) for p in batch.prompts] == [
+        (0, 0, 4), (1, 0, 4), (2, 0, 4), (3, 0, 3), (3, 1, 2),
+    ]  # fmt: skip
+    assert [r.tolist() for _, r in asked] == [past.rollouts.token_ids[row].tolist() for row in (1, 2, 5)]
+    assert [p.variant for p, _ in asked] == [0, 0, 1]
+    # The third candidate has the lowest entropy: it answers the rephrasing.
+    assert list(replayed) == [4]
+    assert replayed[4].token_ids.tolist() == past.rollouts.token_ids[5].tolist()
+    assert replayed[4].logprobs.tolist() == past.rollouts.logprobs[5].tolist()
+
+
+def test_nothing_is_replayed_before_the_start(make_batch):
+    replay = SuccessReplay(start=0.9)
+    replay.observe(with_ids(make_batch([PARTLY[0]]), "past"))
+    batch = with_ids(make_batch(PARTLY), "a", "b", "c", "d")
+    prompts = list(batch.prompts)
+    assert replay.substitute(batch, 0, no_entropy) == {}
+    assert batch.prompts == prompts
+
+
+def test_a_replayed_success_counts_neither_as_new_nor_towards_the_rate(make_batch):
+    replay = SuccessReplay(start=0.0)
+    batch = with_ids(make_batch([[[1.0, 1.0, 0.0, 0.0]]]), "a")
+    flags = torch.tensor([True, False, False, False])
+    batch.rollouts = replace(batch.rollouts, replayed=flags)
+    batch.prompts = [batch.prompts[0]._replace(num_samples=3)]
+    replay.observe(batch)
+    record = replay.records["a"]
+    assert record.rate == pytest.approx(1 / 3)
+    assert [s.token_ids.tolist() for s in record.successes] == [batch.rollouts.token_ids[1].tolist()]
+    # The next time round the question gets as many responses as ever.
+    assert record.successes[0].prompts[0].num_samples == 4
+
+
+def test_a_prompt_with_a_single_response_is_never_replayed(make_batch):
+    replay = SuccessReplay(start=0.0)
+    replay.observe(with_ids(make_batch([[[1.0], [0.0, 1.0]]]), "a"))
+    assert [success.row for success in replay.records["a"].successes] == [1]
+
+
+def test_what_is_on_record_survives_a_checkpoint(make_batch, tmp_path):
+    replay = SuccessReplay(start=0.1)
+    replay.observe(with_ids(make_batch(PARTLY), "a", "b", "c", "d"))
+    torch.save(replay.state_dict(), tmp_path / "state.pt")
+    other = SuccessReplay(start=0.1)
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    batches = [with_ids(make_batch(PARTLY, seed=3), "e", "f", "g", "h") for _ in range(2)]
+    results = [r.substitute(batch, 5, no_entropy) for r, batch in zip((replay, other), batches, strict=True)]
+    assert list(results[0]) == list(results[1]) != []
+    assert [g.id for g in batches[0].groups] == [g.id for g in batches[1].groups]
+    for left, right in zip(results[0].values(), results[1].values(), strict=True):
+        assert left.token_ids.tolist() == right.token_ids.tolist()
+    assert other.retired == {"c"}
+    assert other.started
+
+
+def test_ranks_share_what_they_find_and_replay_different_questions(make_batch, monkeypatch):
+    barrier, local, values = threading.Barrier(2), threading.local(), [None, None]
+
+    def gather(value):
+        values[local.rank] = value
+        barrier.wait()
+        gathered = list(values)
+        barrier.wait()
+        return gathered
+
+    monkeypatch.setattr(module, "gather_objects", gather)
+    monkeypatch.setattr(module, "rank", lambda: local.rank)
+    monkeypatch.setattr(module, "world_size", lambda: 2)
+    replays, batches = [SuccessReplay(start=0.0) for _ in range(2)], [None, None]
+
+    def run(rank):
+        local.rank = rank
+        found = with_ids(make_batch([PARTLY[rank], PARTLY[1]], seed=rank), f"x{rank}", f"y{rank}")
+        replays[rank].observe(found)
+        batches[rank] = with_ids(make_batch(PARTLY[:2], seed=9), f"u{rank}", f"v{rank}")
+        replays[rank].substitute(batches[rank], 0, no_entropy)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert list(replays[0].records) == list(replays[1].records) == ["x0", "y0", "x1", "y1"]
+    drawn = [batch.groups[1].id for batch in batches]
+    assert drawn[0] != drawn[1]
+    assert set(drawn) < set(replays[0].records)
+
+
+@pytest.mark.parametrize("options", [{"ratio": 0.0}, {"start": 1.5}, {"spread": 0.0}, {"per_question": 0}])
+def test_impossible_options_are_refused(options):
+    with pytest.raises(ValueError, match=rf"replay\.{next(iter(options))}"):
+        SuccessReplay(**options)

@@ -1,7 +1,7 @@
-"""Departs from SEED-GRPO, which estimates SE = −(1/K) Σ_k ln p(C_k|q) over K clusters of p(C_k|q) = Σ_{o in C_k} π(o|q).
+"""SEED-GRPO estimates SE = −(1/K) Σ_k ln p(C_k|q) over K clusters of answers, p(C_k|q) being Σ_{o in C_k} π(o|q).
 
-Here clusters are weighed by their counts, which need no likelihoods (discrete semantic entropy). Assumed, as the paper
-names its dampings (linear, exponential, focal) but was not at hand in full: the forms of the first two; no default for α.
+Here clusters are weighed by their counts, which need no likelihoods (discrete semantic entropy). Assumed, as the
+paper's text was not at hand in full: the forms of its linear and exponential dampings; no default for α.
 """
 
 from __future__ import annotations

@@ -30,10 +30,10 @@ class RolloutCallback(Callback):
     """Attaches `batch.rollouts` before each training, validation and test batch.
 
     Works with any module whose batches are `QuestionBatch`-like (`groups`, `prompts`) and whose datamodule has a
-    `tokenizer`. Weights come from `module.full_parameters()` where there is such a method, else from
-    `module.named_parameters()`. They are streamed at the start of a batch, and only when an optimizer step lies
-    between, or when fit, validation or test begins, which may have loaded a checkpoint: right after a resume, and never
-    in vain at the end.
+    `tokenizer`; its `observe(batch)`, where it has one, is shown every training batch that was sampled. Weights come
+    from `module.full_parameters()` where there is such a method, else from `module.named_parameters()`. They are
+    streamed at the start of a batch, and only when an optimizer step lies between, or when fit, validation or test
+    begins, which may have loaded a checkpoint: right after a resume, and never in vain at the end.
 
     Logs `rollout/*` (means over all responses of all ranks) and `budget/*` (totals of the run so far), and writes
     `ledger.json` into the run directory when training ends.
@@ -43,7 +43,7 @@ class RolloutCallback(Callback):
         verifier: (response, references) → `Score`; its `judge_batch` is used where it has one.
         sampling: How training responses are drawn.
         evaluation_sampling: How validation and test responses are drawn; None means as in training.
-        reward_terms: name → term added to the verdict: (rollouts, groups) → [R].
+        reward_terms: name → term added to the verdict in training: (rollouts, groups) → [R].
         dynamic_sampling: Replaces questions without gradient in training batches; the ledger counts everything that
             was sampled, and `discarded_questions` what was thrown away. Needs a train dataloader with `draw()`.
         replay: Replays past successes in training batches. Needs a module with `response_entropy`.
@@ -88,7 +88,7 @@ class RolloutCallback(Callback):
             replayed = self.replay.substitute(batch, self.iteration, entropy)
         position = ("fit", self.iteration, 0)
         batch.rollouts = self.roll_out(trainer, pl_module, batch, self.sampling, position, replayed)
-        self._count(batch)
+        self._count(trainer, batch)
         if self.replay is not None:
             pl_module.log_dict(self.replay.observe(batch))
         if self.dynamic_sampling is not None:
@@ -190,7 +190,8 @@ class RolloutCallback(Callback):
             sampled = engine.generate(prompts, counts, sampling, self._seed_of(position))
         with _timed(seconds, "score"):
             tokenizer = trainer.datamodule.tokenizer  # type: ignore[attr-defined]
-            return self._scored(batch, sampled, tokenizer, seconds, replayed or {})
+            terms = self.reward_terms if position[0] == "fit" else {}
+            return self._scored(batch, sampled, tokenizer, seconds, replayed or {}, terms)
 
     def _filled(
         self, trainer: Trainer, pl_module: LightningModule, batch: QuestionBatch, dynamic: DynamicSampling
@@ -207,7 +208,7 @@ class RolloutCallback(Callback):
                 break
             more = trainer.train_dataloader.draw()  # type: ignore[union-attr]
             more.rollouts = self.roll_out(trainer, pl_module, more, self.sampling, ("fit", self.iteration, draw))
-            self._count(more)
+            self._count(trainer, more)
             batches.append(more)
             informative.append(dynamic.informative(more.rollouts))
         chosen, lacking = [], wanted
@@ -222,11 +223,14 @@ class RolloutCallback(Callback):
         # Also those of which nothing is kept: their seconds were spent.
         return join_batches([take_questions(b, rows) for b, rows in zip(batches, chosen, strict=True)])
 
-    def _count(self, batch: QuestionBatch) -> None:
-        """Enter what has been sampled into the ledger, whether it is learned from or not."""
+    def _count(self, trainer: Trainer, batch: QuestionBatch) -> None:
+        """Enter what has been sampled into the ledger, whether it is learned from or not, and show it to the data."""
         totals = sum_over_ranks(_totals(batch))
         for name in ("prompts", "rollouts", "tokens"):
             self.ledger[name] += int(totals[name])
+        datamodule = trainer.datamodule  # type: ignore[attr-defined]
+        if hasattr(datamodule, "observe"):
+            datamodule.observe(batch)
 
     def _synced_engine(self, trainer: Trainer, pl_module: LightningModule) -> RolloutEngine:
         if self._engine is None:
@@ -248,6 +252,7 @@ class RolloutCallback(Callback):
         tokenizer: Any,
         seconds: Mapping[str, float],
         replayed: Mapping[int, Completion],
+        reward_terms: Mapping[str, RewardTerm],
     ) -> Rollouts:
         sampled = [[*samples, *([replayed[row]] if row in replayed else [])] for row, samples in enumerate(sampled)]
         completions = list(chain.from_iterable(sampled))
@@ -280,7 +285,7 @@ class RolloutCallback(Callback):
             ),
         }
         plain = Rollouts(**fields, rewards=correct.float())
-        terms = {name: term(plain, batch.groups).float() for name, term in self.reward_terms.items()}
+        terms = {name: term(plain, batch.groups).float() for name, term in reward_terms.items()}
         return Rollouts(**fields, rewards=sum(terms.values(), start=plain.rewards), reward_terms=terms)
 
 
@@ -303,6 +308,8 @@ def _totals(batch: QuestionBatch) -> dict[str, float]:
     original = (rollouts.variant == 0) & sampled
     return {
         "prompts": len(rollouts.prompts),
+        "questions": len(batch.groups),
+        "rephrasings": len({(p.question, p.variant) for p in rollouts.prompts if p.variant}),
         "rollouts": float(sampled.sum()),
         "originals": float(original.sum()),
         "tokens": float(rollouts.lengths[sampled].sum()),
@@ -324,6 +331,7 @@ def _means(totals: dict[str, float]) -> dict[str, float]:
         "rollout/correct": totals["correct"] / count,
         "rollout/length": totals["tokens"] / count,
         "rollout/truncated": totals["truncated"] / count,
+        "rollout/rephrasings": totals["rephrasings"] / totals["questions"],
         "rollout/entropy": -totals["logprob"] / totals["tokens"],
     }
     if originals:

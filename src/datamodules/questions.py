@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -18,7 +20,8 @@ from ..modules.distributed import gather_objects
 from ..types import Prompt, QuestionBatch, QuestionGroup
 from .loader import QuestionLoader
 from .neighbours import AdaptiveNeighbours
-from .sources.base import Source
+from .overlap import find_overlaps
+from .sources.base import Source, SourceReport, fingerprint
 from .templates import PromptAugmentation, Template
 
 NUM_NAMED = 5
@@ -32,10 +35,11 @@ class QuestionDataModule(LightningDataModule):
 
     A question whose prompt is longer than `max_prompt_tokens` is left out, a rephrasing that is too long only itself,
     and nothing is cut; where there are several templates, the longest prompt counts. `report` tells for each split what
-    was read, kept and left out, and why; it is logged in short.
+    was read, kept and left out, and why, the fingerprint of what is kept, and which test questions the training
+    questions hold already. It is logged in short, and written to `data.json` in the run directory.
 
     Args:
-        train: Source of the training questions.
+        train: Source of the training questions; None for evaluation alone.
         evaluation: Split name → source of its questions; used for validation and test.
         tokenizer: Folder or hub name of the policy's tokenizer.
         template: Renders questions as prompts, or draws a template for each.
@@ -58,7 +62,7 @@ class QuestionDataModule(LightningDataModule):
 
     def __init__(
         self,
-        train: Source,
+        train: Source | None,
         evaluation: Mapping[str, Source],
         tokenizer: str,
         template: Template | PromptAugmentation,
@@ -122,11 +126,18 @@ class QuestionDataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         """Load the splits that `stage` needs and leave out what does not fit."""
         if stage == "fit" and "train" not in self._splits:
+            if self.train_source is None:
+                raise ValueError("Expected a source of training questions in data.train, but it is null.")
             self._splits["train"] = self._fitting("train", self.train_source, self.num_rephrasings, self.templates)
             self._check_rephrasings(self._splits["train"])
         for name, source in self.evaluation_sources.items():
             if name not in self._splits:
                 self._splits[name] = self._fitting(name, source, 0, self.evaluation_templates)
+        self._report_overlaps()
+        if self.trainer is not None and self.trainer.is_global_zero:
+            path = Path(self.trainer.default_root_dir) / "data.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(self.report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def _fitting(
         self, split: str, source: Source, num_rephrasings: int | None, templates: PromptAugmentation
@@ -145,16 +156,20 @@ class QuestionDataModule(LightningDataModule):
             used += [original, *(length for length, fit in zip(others, fits, strict=True) if fit)]
             rephrasings = tuple(q for q, fit in zip(group.rephrasings, fits, strict=True) if fit)
             kept.append(group._replace(rephrasings=rephrasings))
-        without_answer = list(getattr(source, "without_answer", ()))
+        told = getattr(source, "report", None) or SourceReport(origin=type(source).__name__, read=len(groups))
         if not kept:
             raise ValueError(
                 f"Expected questions in the split `{split}`, but {len(groups)} were read and {len(too_long)} of them "
                 f"are longer than data.max_prompt_tokens={self.max_prompt_tokens}. Raise it or check the source."
             )
         self.report[split] = {
-            "read": len(groups) + len(without_answer),
+            "origin": told.origin,
+            "read": told.read,
             "kept": len(kept),
-            "excluded": {"too_long": too_long, "without_answer": without_answer},
+            "fingerprint": fingerprint(kept),
+            "excluded": {**told.excluded, "too_long": too_long},
+            "notes": list(told.notes),
+            "warnings": list(told.warnings),
             "rephrasings_too_long": dropped,
             "rephrasings": dict(sorted(Counter(len(group.rephrasings) for group in kept).items())),
             "prompt_tokens": {"min": min(used), "mean": sum(used) / len(used), "max": max(used)},
@@ -198,12 +213,34 @@ class QuestionDataModule(LightningDataModule):
             f"{split}: {report['kept']} of {report['read']} questions; questions by number of rephrasings: "
             f"{report['rephrasings']}; prompt tokens: {tokens['min']} to {tokens['max']}, mean {tokens['mean']:.0f}."
         )
+        for reason, ids in report["excluded"].items():
+            if ids and reason != "too_long":
+                named = ", ".join(ids[:NUM_NAMED])
+                rank_zero_warn(f"{split}: left out {len(ids)} questions ({reason}), among them {named}.")
+        for warning in report["warnings"]:
+            rank_zero_warn(f"{split}: {warning}.")
         too_long, dropped = report["excluded"]["too_long"], report["rephrasings_too_long"]
         if too_long or dropped:
             rank_zero_warn(
                 f"{split}: left out {len(too_long)} questions and {dropped} rephrasings longer than "
                 f"{self.max_prompt_tokens} tokens, among them {', '.join(too_long[:NUM_NAMED]) or 'no question'}."
             )
+
+    def _report_overlaps(self) -> None:
+        """Tell which test questions stand among the training questions, once both are there."""
+        tests = {split: g for split, g in self._splits.items() if "train_overlap" not in self.report[split]}
+        if "train" not in self._splits or not tests.pop("train", None):
+            return
+        for split, overlaps in find_overlaps(self._splits["train"], tests).items():
+            self.report[split]["train_overlap"] = [overlap._asdict() for overlap in overlaps]
+            if overlaps:
+                copies = [overlap for overlap in overlaps if overlap.same_numbers]
+                shown = ", ".join(f"{o.test} ({o.train})" for o in copies[:NUM_NAMED])
+                rank_zero_warn(
+                    f"{split}: {len(overlaps)} of {len(self._splits[split])} questions overlap with the training "
+                    f"questions in their words, {len(copies)} of them in their numbers too"
+                    f"{': ' + shown if shown else ''}. All of them are in the report."
+                )
 
     # ------------------------------------------------------------------ batches
 
@@ -243,17 +280,18 @@ class QuestionDataModule(LightningDataModule):
     def observe(self, batch: QuestionBatch) -> None:
         """Tell `neighbours` how the original of each question in a rolled-out training batch did. Collective.
 
-        Called with every batch that was sampled, whether it is learned from or not. All ranks hear of all questions, so
-        that every rank could serve each of them alike.
+        Called with every batch that was sampled, whether it is learned from or not. Past successes that were replayed
+        do not count. All ranks hear of all questions: in the next epoch a question may be on another rank.
         """
         rollouts = batch.rollouts
         if self.neighbours is None or rollouts is None:
             return
-        original = rollouts.variant == 0
-        rates = {
-            group.id: float(rollouts.correct[original & (rollouts.question == row)].double().mean())
-            for row, group in enumerate(batch.groups)
-        }
+        sampled = (rollouts.variant == 0) & ~rollouts.replayed
+        rates = {}
+        for row, group in enumerate(batch.groups):
+            verdicts = rollouts.correct[sampled & (rollouts.question == row)]
+            if len(verdicts):
+                rates[group.id] = float(verdicts.double().mean())
         for part in gather_objects(rates):
             for question_id, rate in part.items():
                 self.neighbours.update(question_id, rate)

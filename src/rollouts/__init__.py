@@ -1,7 +1,8 @@
 """Engines that sample responses. One engine, one file; all follow `base.RolloutEngine`."""
 
-from .base import RolloutEngine, SamplingConfig
+from .base import EngineError, RolloutEngine, SamplingConfig
 from .transformers import TransformersEngine
 from .vllm import VLLMEngine
+from .vllm_server import VLLMServerEngine
 
-__all__ = ["RolloutEngine", "SamplingConfig", "TransformersEngine", "VLLMEngine"]
+__all__ = ["EngineError", "RolloutEngine", "SamplingConfig", "TransformersEngine", "VLLMEngine", "VLLMServerEngine"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +32,18 @@ class SamplingConfig:
             )
 
 
+Deliver = Callable[[int, list[Completion]], None]
+"""Takes the number of a prompt and all its responses, as soon as the last of them is there."""
+
+
+def ignore(prompt: int, completions: list[Completion]) -> None:
+    """The `Deliver` of callers that wait for everything."""
+
+
+class EngineError(RuntimeError):
+    """An engine is gone, hangs, or refuses; what could be tried again was."""
+
+
 class RolloutEngine(Protocol):
     """Samples from a copy of the policy that it holds itself."""
 
@@ -44,7 +56,12 @@ class RolloutEngine(Protocol):
         ...
 
     def generate(
-        self, prompts: Sequence[Tensor], num_samples: Sequence[int], sampling: SamplingConfig, seed: int
+        self,
+        prompts: Sequence[Tensor],
+        num_samples: Sequence[int],
+        sampling: SamplingConfig,
+        seed: int,
+        deliver: Deliver = ignore,
     ) -> list[list[Completion]]:
         """Sample `num_samples[p]` responses to each prompt `p`.
 
@@ -55,11 +72,14 @@ class RolloutEngine(Protocol):
             num_samples: [P] responses per prompt.
             sampling: How to draw.
             seed: Of this call.
+            deliver: Called once for each prompt that has samples, in any order and from any thread, though never from
+                two at a time, so that responses can be scored while others are sampled.
 
         Returns:
             [P] of [num_samples[p]], in the order of the prompts.
 
         Raises:
+            EngineError: the engine is gone or hangs, and trying again did not help.
             ValueError: a prompt and the length limit exceed the model's context.
         """
         ...

@@ -1,0 +1,71 @@
+"""Start a vLLM server that `VLLMServerEngine` can sample from.
+
+    python -m tagrpo.rollouts.serve Qwen/Qwen3-1.7B --port 8000 --tensor-parallel-size 2
+
+It starts with random weights: the trainer sends its own before the first sample. All options of `vllm serve` can follow
+and take precedence. The server listens on 127.0.0.1 unless `--host` says otherwise; who reaches it can change its
+weights, so keep it inside a trusted network.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+
+
+def server_arguments(model: str, options: list[str], nccl: bool, cpu: bool) -> list[str]:
+    """The command line of vLLM's server.
+
+    >>> server_arguments("Qwen/Qwen3-1.7B", ["--port", "9000"], nccl=False, cpu=False)[-2:]
+    ['--port', '9000']
+    """
+    return [
+        *("--model", model),
+        *("--host", "127.0.0.1"),
+        *("--load-format", "dummy"),
+        *("--logprobs-mode", "processed_logprobs"),  # at the sampling temperature, of the tokens that were drawn
+        *("--worker-extension-cls", "tagrpo.rollouts.vllm_worker.WorkerExtension"),
+        *("--weight-transfer-config", json.dumps({"backend": "nccl" if nccl else "stream"})),
+        "--enable-scale-out",  # tokens in, tokens out, each response with the version of its weights
+        # vLLM can't step a CPU generator back, which it does for requests with a seed when a prefill is cut.
+        *(("--no-enable-chunked-prefill",) if cpu else ()),
+        "--disable-log-stats",
+        "--disable-uvicorn-access-log",
+        *options,
+    ]
+
+
+def end_children_with_parent() -> None:
+    """Let every process that is forked from now on end when this one is killed.
+
+    vLLM's engine outlives a killed server otherwise, with its memory and the port.
+    """
+    if sys.platform == "linux":
+        prctl = ctypes.CDLL(None).prctl
+        set_parent_death_signal = 1
+        os.register_at_fork(after_in_child=lambda: prctl(set_parent_death_signal, signal.SIGKILL))
+
+
+def main() -> None:
+    """Entry point: `python -m tagrpo.rollouts.serve MODEL [--nccl] [options of vllm serve]`."""
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
+    model, options = sys.argv[1], sys.argv[2:]
+    nccl = "--nccl" in options
+    os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # opens the routes that update weights
+    end_children_with_parent()
+    from vllm.platforms import current_platform
+
+    sys.argv[1:] = server_arguments(
+        model, [option for option in options if option != "--nccl"], nccl, current_platform.is_cpu()
+    )
+    from vllm.entrypoints.launchers.api_server.entry import main as serve
+
+    serve()
+
+
+if __name__ == "__main__":
+    main()

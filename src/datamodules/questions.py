@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -20,12 +19,10 @@ from ..modules.distributed import gather_objects
 from ..types import Prompt, QuestionBatch, QuestionGroup
 from .loader import QuestionLoader
 from .neighbours import AdaptiveNeighbours
-from .overlap import find_overlaps
-from .sources.base import Source, SourceReport, fingerprint
+from .report import NUM_NAMED, add_overlaps, cautions, split_report, summary
+from .sources.base import Source
 from .templates import PromptAugmentation, Template
 
-NUM_NAMED = 5
-"""Questions that a message names; the report has all of them."""
 CHUNK = 1024
 """Prompts tokenised at a time while lengths are measured, so that their tokens are not all in memory at once."""
 
@@ -133,7 +130,8 @@ class QuestionDataModule(LightningDataModule):
         for name, source in self.evaluation_sources.items():
             if name not in self._splits:
                 self._splits[name] = self._fitting(name, source, 0, self.evaluation_templates)
-        self._report_overlaps()
+        for caution in add_overlaps(self.report, self._splits):
+            rank_zero_warn(caution)
         if self.trainer is not None and self.trainer.is_global_zero:
             path = Path(self.trainer.default_root_dir) / "data.json"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,25 +154,15 @@ class QuestionDataModule(LightningDataModule):
             used += [original, *(length for length, fit in zip(others, fits, strict=True) if fit)]
             rephrasings = tuple(q for q, fit in zip(group.rephrasings, fits, strict=True) if fit)
             kept.append(group._replace(rephrasings=rephrasings))
-        told = getattr(source, "report", None) or SourceReport(origin=type(source).__name__, read=len(groups))
         if not kept:
             raise ValueError(
                 f"Expected questions in the split `{split}`, but {len(groups)} were read and {len(too_long)} of them "
                 f"are longer than data.max_prompt_tokens={self.max_prompt_tokens}. Raise it or check the source."
             )
-        self.report[split] = {
-            "origin": told.origin,
-            "read": told.read,
-            "kept": len(kept),
-            "fingerprint": fingerprint(kept),
-            "excluded": {**told.excluded, "too_long": too_long},
-            "notes": list(told.notes),
-            "warnings": list(told.warnings),
-            "rephrasings_too_long": dropped,
-            "rephrasings": dict(sorted(Counter(len(group.rephrasings) for group in kept).items())),
-            "prompt_tokens": {"min": min(used), "mean": sum(used) / len(used), "max": max(used)},
-        }
-        self._log(split)
+        self.report[split] = split_report(source, groups, kept, too_long, dropped, used)
+        rank_zero_info(summary(split, self.report[split]))
+        for caution in cautions(split, self.report[split], self.max_prompt_tokens):
+            rank_zero_warn(caution)
         return kept
 
     def _longest_prompts(self, questions: Sequence[str], templates: PromptAugmentation) -> list[int]:
@@ -205,42 +193,6 @@ class QuestionDataModule(LightningDataModule):
                 "Add rephrasings to the source, lower data.num_rephrasings (0 for none)"
                 f"{'.' if none_at_all else ', or set data.on_fewer_rephrasings=use.'}"
             )
-
-    def _log(self, split: str) -> None:
-        report = self.report[split]
-        tokens = report["prompt_tokens"]
-        rank_zero_info(
-            f"{split}: {report['kept']} of {report['read']} questions; questions by number of rephrasings: "
-            f"{report['rephrasings']}; prompt tokens: {tokens['min']} to {tokens['max']}, mean {tokens['mean']:.0f}."
-        )
-        for reason, ids in report["excluded"].items():
-            if ids and reason != "too_long":
-                named = ", ".join(ids[:NUM_NAMED])
-                rank_zero_warn(f"{split}: left out {len(ids)} questions ({reason}), among them {named}.")
-        for warning in report["warnings"]:
-            rank_zero_warn(f"{split}: {warning}.")
-        too_long, dropped = report["excluded"]["too_long"], report["rephrasings_too_long"]
-        if too_long or dropped:
-            rank_zero_warn(
-                f"{split}: left out {len(too_long)} questions and {dropped} rephrasings longer than "
-                f"{self.max_prompt_tokens} tokens, among them {', '.join(too_long[:NUM_NAMED]) or 'no question'}."
-            )
-
-    def _report_overlaps(self) -> None:
-        """Tell which test questions stand among the training questions, once both are there."""
-        tests = {split: g for split, g in self._splits.items() if "train_overlap" not in self.report[split]}
-        if "train" not in self._splits or not tests.pop("train", None):
-            return
-        for split, overlaps in find_overlaps(self._splits["train"], tests).items():
-            self.report[split]["train_overlap"] = [overlap._asdict() for overlap in overlaps]
-            if overlaps:
-                copies = [overlap for overlap in overlaps if overlap.same_numbers]
-                shown = ", ".join(f"{o.test} ({o.train})" for o in copies[:NUM_NAMED])
-                rank_zero_warn(
-                    f"{split}: {len(overlaps)} of {len(self._splits[split])} questions overlap with the training "
-                    f"questions in their words, {len(copies)} of them in their numbers too"
-                    f"{': ' + shown if shown else ''}. All of them are in the report."
-                )
 
     # ------------------------------------------------------------------ batches
 

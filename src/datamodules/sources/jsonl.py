@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
 
+from ...rewards.extraction import extract_reference
 from ...types import QuestionGroup
-
-logger = logging.getLogger(__name__)
+from .base import SourceReport
+from .rows import answers
 
 
 class JsonLinesSource:
-    """One question per row: an object with a question, its answer, and perhaps rephrasings and an id.
+    r"""One question per row: an object with a question, its answer, and perhaps rephrasings and an id.
 
     Args:
         path: `.jsonl` or `.parquet`.
         question: Field with the question's text.
         answer: Field with the answer: text, a number (142.0 reads as 142), or a list of accepted ones.
+        worked: Whether the answer is a worked solution, of which the last `\boxed{}` or what follows `####` counts.
         rephrasings: Field with a list of rephrasings; rows may lack it.
         id: Field with a unique id; rows without one are called `<file name>-<row>`.
-        on_missing_answer: `error`, or `skip` the question, which is counted and named in the log.
+        on_missing_answer: `error`, or `skip` the question, which is named in `report`.
 
     Every other field is kept in the metadata.
 
@@ -41,6 +42,7 @@ class JsonLinesSource:
         rephrasings: str = "rephrasings",
         id: str = "id",
         on_missing_answer: Literal["error", "skip"] = "error",
+        worked: bool = False,
     ) -> None:
         self.path = Path(path)
         if not self.path.is_file():
@@ -56,6 +58,8 @@ class JsonLinesSource:
         self.rephrasings = rephrasings
         self.id = id
         self.on_missing_answer = on_missing_answer
+        self.worked = worked
+        self.report: SourceReport | None = None
 
     def load(self) -> list[QuestionGroup]:
         """Read the file.
@@ -64,7 +68,7 @@ class JsonLinesSource:
             ValueError: a row is broken, lacks its question or answer, or repeats an id; file and row are named.
         """
         groups: dict[str, QuestionGroup] = {}
-        without_answer = []
+        without_answer: list[str] = []
         for number, row in self._rows():
             group = self._group(number, row)
             if group.id in groups:
@@ -78,13 +82,11 @@ class JsonLinesSource:
                     number,
                     f"an answer in `{self.answer}`, but it is empty. Mend the row, or set on_missing_answer=skip",
                 )
-        if without_answer:
-            logger.warning(
-                "%s: skipped %d questions without an answer: %s",
-                self.path,
-                len(without_answer),
-                without_answer,
-            )
+        self.report = SourceReport(
+            origin=str(self.path),
+            read=len(groups) + len(without_answer),
+            excluded={"without_answer": without_answer} if without_answer else {},
+        )
         return list(groups.values())
 
     def _rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -113,25 +115,15 @@ class JsonLinesSource:
         rephrasings = row.get(self.rephrasings) or []
         if not isinstance(rephrasings, list) or not all(isinstance(text, str) and text.strip() for text in rephrasings):
             raise self._error(number, f"a list of texts in `{self.rephrasings}`, but got {rephrasings!r}")
+        answer = row.get(self.answer)
         known = (self.question, self.answer, self.rephrasings, self.id)
         return QuestionGroup(
             id=str(row.get(self.id, f"{self.path.stem}-{number}")),
             question=question,
             rephrasings=tuple(rephrasings),
-            answer=_answers(row.get(self.answer)),
+            answer=answers(extract_reference(str(answer or "")) if self.worked else answer),
             metadata={name: value for name, value in row.items() if name not in known},
         )
 
     def _error(self, number: int, expected: str) -> ValueError:
         return ValueError(f"{self.path}, row {number}: expected {expected}.")
-
-
-def _answers(value: Any) -> tuple[str, ...]:
-    """Accepted answers as texts; empty ones left out.
-
-    >>> _answers(142.0), _answers([" 2 ", ""]), _answers(None)
-    (('142',), ('2',), ())
-    """
-    values = value if isinstance(value, list) else [value]
-    texts = (str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in values if v is not None)
-    return tuple(text.strip() for text in texts if text.strip())

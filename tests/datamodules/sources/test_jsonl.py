@@ -60,14 +60,26 @@ def test_a_broken_row_is_named(tmp_path, bad, message):
     assert str(path) in str(error.value)
 
 
-def test_questions_without_an_answer_can_be_skipped_and_are_named(tmp_path, caplog):
+def test_questions_without_an_answer_can_be_skipped_and_are_named(tmp_path):
     path = write(
         tmp_path / "q.jsonl",
         {"id": "ok", "question": "x", "answer": "1"},
         {"id": "no", "question": "y", "answer": ""},
     )
-    assert [group.id for group in JsonLinesSource(path, on_missing_answer="skip").load()] == ["ok"]
-    assert "skipped 1 questions without an answer: ['no']" in caplog.text
+    source = JsonLinesSource(path, on_missing_answer="skip")
+    assert [group.id for group in source.load()] == ["ok"]
+    assert (source.report.read, source.report.excluded) == (2, {"without_answer": ["no"]})
+
+
+def test_worked_solutions_give_their_final_answer(tmp_path):
+    path = write(
+        tmp_path / "q.jsonl",
+        {"question": "x", "answer": "So $x=\\boxed{\\frac{1}{2}}$."},
+        {"question": "y", "answer": "6*7=42\n#### 42"},
+        {"question": "z", "answer": "It is \\boxed{}."},
+    )
+    groups = JsonLinesSource(path, worked=True, on_missing_answer="skip").load()
+    assert [group.answer for group in groups] == [("\\frac{1}{2}",), ("42",)]
 
 
 def test_a_missing_file_and_an_unknown_kind_are_refused(tmp_path):

@@ -1,0 +1,106 @@
+"""What became of the questions of a run: counts, exclusions, fingerprints and overlaps, as plain data and in words.
+
+The data module keeps one report, split → facts, and writes it to `data.json`:
+
+| fact | meaning |
+|---|---|
+| `origin` | file, name on the hub, or generator |
+| `read`, `kept` | rows read, questions kept |
+| `fingerprint` | of the questions, rephrasings and answers kept, in any order (`sources.base.fingerprint`) |
+| `excluded` | reason → ids of questions left out |
+| `notes`, `warnings` | what the source did, and what is not as it expected |
+| `rephrasings` | number of rephrasings → questions that have as many |
+| `rephrasings_too_long` | rephrasings left out for their length |
+| `prompt_tokens` | shortest, mean and longest prompt |
+| `train_overlap` | of a test split: `overlap.Overlap`s with the training questions; missing where none were loaded |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..types import QuestionGroup
+from .overlap import find_overlaps
+from .sources.base import Source, SourceReport, fingerprint
+
+NUM_NAMED = 5
+"""Questions that a message names; the report has all of them."""
+
+
+def split_report(
+    source: Source,
+    loaded: Sequence[QuestionGroup],
+    kept: Sequence[QuestionGroup],
+    too_long: Sequence[str],
+    rephrasings_too_long: int,
+    prompt_tokens: Sequence[int],
+) -> dict[str, Any]:
+    """The facts of one split, whose `loaded` questions come from `source` and have these ids or lengths."""
+    told = getattr(source, "report", None) or SourceReport(origin=type(source).__name__, read=len(loaded))
+    return {
+        "origin": told.origin,
+        "read": told.read,
+        "kept": len(kept),
+        "fingerprint": fingerprint(kept),
+        "excluded": {**{reason: list(ids) for reason, ids in told.excluded.items()}, "too_long": list(too_long)},
+        "notes": list(told.notes),
+        "warnings": list(told.warnings),
+        "rephrasings": dict(sorted(Counter(len(group.rephrasings) for group in kept).items())),
+        "rephrasings_too_long": rephrasings_too_long,
+        "prompt_tokens": {
+            "min": min(prompt_tokens),
+            "mean": sum(prompt_tokens) / len(prompt_tokens),
+            "max": max(prompt_tokens),
+        },
+    }
+
+
+def summary(split: str, report: Mapping[str, Any]) -> str:
+    """One sentence on a split."""
+    tokens = report["prompt_tokens"]
+    return (
+        f"{split}: {report['kept']} of {report['read']} questions; questions by number of rephrasings: "
+        f"{report['rephrasings']}; prompt tokens: {tokens['min']} to {tokens['max']}, mean {tokens['mean']:.0f}."
+    )
+
+
+def cautions(split: str, report: Mapping[str, Any], max_prompt_tokens: int) -> Iterator[str]:
+    """What somebody who trusts the split should know, a sentence each."""
+    for reason, ids in report["excluded"].items():
+        if ids and reason != "too_long":
+            yield f"{split}: left out {len(ids)} questions ({reason}): {_named(ids)}."
+    too_long, dropped = report["excluded"]["too_long"], report["rephrasings_too_long"]
+    if too_long or dropped:
+        yield (
+            f"{split}: left out {len(too_long)} questions and {dropped} rephrasings longer than "
+            f"{max_prompt_tokens} tokens, among them {_named(too_long) or 'no question'}."
+        )
+    yield from (f"{split}: {warning}." for warning in report["warnings"])
+
+
+def add_overlaps(
+    reports: Mapping[str, dict[str, Any]], splits: Mapping[str, Sequence[QuestionGroup]], train: str = "train"
+) -> Iterator[str]:
+    """Enter into the reports what the test splits share with the training questions.
+
+    Yields a sentence on each split that has copies: overlaps in which all numbers are the same too. Others are questions
+    of one mould, of which generated tasks are full. Splits that have been compared already are not compared again.
+    """
+    tests = {name: g for name, g in splits.items() if name != train and "train_overlap" not in reports[name]}
+    if train not in splits or not tests:
+        return
+    for split, overlaps in find_overlaps(splits[train], tests).items():
+        reports[split]["train_overlap"] = [overlap._asdict() for overlap in overlaps]
+        copies = [f"{overlap.test} ({overlap.train})" for overlap in overlaps if overlap.same_numbers]
+        if copies:
+            yield (
+                f"{split}: {len(copies)} of {len(splits[split])} questions share half of their words or more, and all of "
+                f"their numbers, with a training question: {_named(copies)}. {len(overlaps) - len(copies)} more share "
+                "words and not all numbers."
+            )
+
+
+def _named(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:NUM_NAMED]) + (", …" if len(ids) > NUM_NAMED else "")

@@ -1,0 +1,59 @@
+"""Several sources as one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from ...types import QuestionGroup
+from .base import Source, SourceReport
+
+
+class ConcatenatedSource:
+    """The questions of several sources, one source after the other; a `Source`.
+
+    Args:
+        sources: Name → source; the name is for messages.
+
+    Raises:
+        ValueError: there is no source.
+
+    Attributes:
+        report: Those of the parts that have one, joined; None before `load`.
+    """
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        if not sources:
+            raise ValueError("Expected at least one source in `sources`, but got none.")
+        self.sources = dict(sources)
+        self.report: SourceReport | None = None
+
+    def load(self) -> list[QuestionGroup]:
+        """Load all of them.
+
+        Raises:
+            ValueError: two sources have a question of the same id.
+        """
+        groups: dict[str, QuestionGroup] = {}
+        excluded: dict[str, list[str]] = defaultdict(list)
+        read = 0
+        origins: list[str] = []
+        notes: list[str] = []
+        warnings: list[str] = []
+        for name, source in self.sources.items():
+            loaded = source.load()
+            for group in loaded:
+                if group.id in groups:
+                    raise ValueError(f"Expected ids of their own in `{name}`, but an earlier source has {group.id!r}.")
+                groups[group.id] = group
+            report = getattr(source, "report", None) or SourceReport(origin=name, read=len(loaded))
+            for reason, ids in report.excluded.items():
+                excluded[reason] += ids
+            origins.append(report.origin)
+            read += report.read
+            notes += [f"{name}: {note}" for note in (*report.notes, f"gives {len(loaded)} questions")]
+            warnings += report.warnings
+        self.report = SourceReport(
+            origin=" + ".join(origins), read=read, excluded=dict(excluded), notes=notes, warnings=warnings
+        )
+        return list(groups.values())

@@ -1,0 +1,207 @@
+"""The public datasets of the papers, from the hub or from a local copy."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...rewards.extraction import extract_reference
+from ...types import QuestionGroup
+from ..overlap import words
+from .base import SourceReport, fingerprint
+from .catalogue import CATALOGUE
+from .rephrased import read_rephrasings, with_rephrasings
+from .rows import answers, column_of, locate, present, question_text, read_table, rows_with, value
+
+LETTERS = "ABCDEFGHIJ"
+
+
+class HubSource:
+    """A dataset of `catalogue.CATALOGUE`; a `Source`.
+
+    Rows without an answer, such as the two of MATH whose solution ends in an empty box, are left out, as are
+    repetitions where the catalogue says so. `report` names them, and warns where the number of rows, the number of
+    questions or their fingerprint is not the expected one: a copy of another version, or a truncated one.
+
+    Choices of a multiple-choice question are shuffled by `seed` and the row's id, and follow the question as `A) …`;
+    the answer is the letter.
+
+    Args:
+        dataset: Name in the catalogue.
+        path: None reads it from the hub. A file (JSON lines, JSON, Parquet, CSV), a folder that holds it as
+            `<dataset>.jsonl` or the like, or a copy of the hub's repository. Ids and content are the same.
+        rephrasings: File of JSON lines with `question` and `rephrasings`, as `tagrpo-rephrase` writes it: the questions
+            get their rephrasings from it, by their text. None for none.
+        chunks: Which parts of `chunk_size` questions to take; None takes all questions. Questions are ordered for this
+            by a hash of `seed` and their words, so that chunks are random, the same on every machine, and disjoint.
+        chunk_size: Questions of a chunk.
+        seed: Of the chunks and of the order of choices.
+
+    Raises:
+        ValueError: an unknown dataset, or chunks that are not numbers from 0, each once.
+
+    Attributes:
+        report: What was read and left out; None before `load`.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        path: str | Path | None = None,
+        rephrasings: str | Path | None = None,
+        chunks: Sequence[int] | None = None,
+        chunk_size: int = 3749,
+        seed: int = 0,
+    ) -> None:
+        if dataset not in CATALOGUE:
+            raise ValueError(f"Expected `dataset` to be one of {', '.join(CATALOGUE)}, but got {dataset!r}.")
+        if chunks is not None and (len(set(chunks)) < len(chunks) or min(chunks, default=-1) < 0):
+            raise ValueError(f"Expected `chunks` to be numbers from 0, each once, but got {list(chunks)}.")
+        if chunk_size < 1:
+            raise ValueError(f"Expected `chunk_size` to be at least 1, but got {chunk_size}.")
+        self.name = dataset
+        self.dataset = CATALOGUE[dataset]
+        self.path = path
+        self.rephrasings = rephrasings
+        self.chunks = chunks
+        self.chunk_size = chunk_size
+        self.seed = seed
+        self.report: SourceReport | None = None
+
+    def load(self) -> list[QuestionGroup]:
+        """Read the dataset.
+
+        Raises:
+            FileNotFoundError: there is nothing at `path`.
+            RuntimeError: the hub can't be reached.
+            ValueError: columns are missing, an id is repeated, or there are fewer questions than the chunks take.
+        """
+        origin = self.dataset.hub if self.path is None else locate(self.path, self.name)
+        table = read_table(origin, self.dataset.config, self.dataset.split)
+        groups, excluded = self._kept(self._groups(table, origin), origin)
+        notes, warnings = self._compared(table.num_rows, groups)
+        if self.dataset.wrong_choices:
+            groups = [self._with_choices(group) for group in groups]
+        if self.chunks is not None:
+            groups = self._chunks(groups, origin)
+            notes.append(
+                f"took chunks {list(self.chunks)} of {self.chunk_size} questions in the order of seed {self.seed}"
+            )
+        if self.rephrasings is not None:
+            groups, told = with_rephrasings(groups, read_rephrasings(self.rephrasings))
+            notes.append(told)
+        self.report = SourceReport(
+            origin=str(origin), read=table.num_rows, excluded=excluded, notes=notes, warnings=warnings
+        )
+        return groups
+
+    # ------------------------------------------------------------------ rows → questions
+
+    def _groups(self, table: Any, origin: str | Path) -> list[QuestionGroup]:
+        """One group per row; without a question or an answer where the row has none."""
+        known = self.dataset
+        question = present(table, known.question, "a question", origin)
+        answer = present(table, known.answer, "an answer", origin)
+        for wrong in known.wrong_choices:
+            present(table, [wrong], "a wrong choice", origin)
+        id = known.id if known.id and column_of(known.id) in table.column_names else None
+        wanted = [column_of(name) for name in (question, answer, *known.wrong_choices, *known.metadata, id or "")]
+        groups = []
+        for number, row in enumerate(rows_with(table, wanted)):
+            name = value(row, id) if id else None
+            metadata = {field: row[field] for field in known.metadata if field in row}
+            if known.wrong_choices:
+                metadata["wrong_choices"] = [str(row[choice]).strip() for choice in known.wrong_choices]
+            groups.append(
+                QuestionGroup(
+                    id=f"{self.name}-{number if name is None else name}",
+                    question=question_text(value(row, question)),
+                    rephrasings=(),
+                    answer=self._answers(value(row, answer)),
+                    metadata=metadata,
+                )
+            )
+        return groups
+
+    def _answers(self, field: Any) -> tuple[str, ...]:
+        if self.dataset.worked:
+            field = extract_reference(field or "")
+        return tuple(answer for answer in answers(field) if answer.lower() not in self.dataset.no_answer)
+
+    def _with_choices(self, group: QuestionGroup) -> QuestionGroup:
+        """The question followed by its shuffled choices; their texts, in order, are kept in the metadata."""
+        right = group.answer[0]
+        choices = [right, *group.metadata["wrong_choices"]]
+        random.Random(f"{self.seed}/{group.id}").shuffle(choices)
+        lines = [f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
+        return group._replace(
+            question="\n".join([group.question, "", *lines, "", "Answer with the letter of the correct choice."]),
+            answer=tuple(letter for letter, choice in zip(LETTERS, choices, strict=False) if choice == right),
+            metadata={**group.metadata, "choices": choices},
+        )
+
+    def _kept(
+        self, groups: Sequence[QuestionGroup], origin: str | Path
+    ) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
+        """Questions that can be asked and scored, and the ids of the others by reason."""
+        excluded: dict[str, list[str]] = {"without_question": [], "without_answer": [], "repeated": []}
+        seen: set[tuple[str, ...]] = set()
+        kept: dict[str, QuestionGroup] = {}
+        for group in groups:
+            text = words(group.question) if self.dataset.deduplicate else ()
+            if not group.question:
+                excluded["without_question"].append(group.id)
+            elif not group.answer:
+                excluded["without_answer"].append(group.id)
+            elif self.dataset.deduplicate and text in seen:
+                excluded["repeated"].append(group.id)
+            elif group.id in kept:
+                raise ValueError(
+                    f"{origin}: expected every row to have an id of its own, but {group.id!r} is repeated."
+                )
+            else:
+                kept[group.id] = group
+                seen.add(text)
+        return list(kept.values()), {reason: ids for reason, ids in excluded.items() if ids}
+
+    # ------------------------------------------------------------------ checks, chunks
+
+    def _compared(self, rows: int, groups: Sequence[QuestionGroup]) -> tuple[list[str], list[str]]:
+        """What was checked against the catalogue, and what differs from it."""
+        known, found = self.dataset, fingerprint(groups)
+        warnings = [
+            f"{self.name}: expected {expected} {what}, but there are {count}: another version, or not all of it"
+            for what, expected, count in (
+                ("rows", known.rows, rows),
+                ("questions with an answer", known.questions, len(groups)),
+            )
+            if expected != count
+        ]
+        note = f"all {len(groups)} questions have the fingerprint {found}"
+        if known.fingerprint is None:
+            return [f"{note}; none is known to compare it with"], warnings
+        if found != known.fingerprint:
+            warnings.append(
+                f"{self.name}: expected the fingerprint {known.fingerprint}, but it is {found}: questions or answers "
+                "differ from the known copy"
+            )
+        return [f"{note}; expected {known.fingerprint}"], warnings
+
+    def _chunks(self, groups: Sequence[QuestionGroup], origin: str | Path) -> list[QuestionGroup]:
+        assert self.chunks is not None
+        needed = (max(self.chunks, default=-1) + 1) * self.chunk_size
+        if needed > len(groups):
+            raise ValueError(
+                f"{origin}: expected {needed} questions for the chunks {list(self.chunks)} of {self.chunk_size}, but "
+                f"there are {len(groups)}. Take other `chunks`."
+            )
+        ordered = sorted(groups, key=lambda group: (_hashed(self.seed, group.question), group.id))
+        starts = [chunk * self.chunk_size for chunk in self.chunks]
+        return [group for start in starts for group in ordered[start : start + self.chunk_size]]
+
+
+def _hashed(seed: int, question: str) -> bytes:
+    return hashlib.sha256(f"{seed}/{' '.join(words(question))}".encode("utf-8", "surrogatepass")).digest()

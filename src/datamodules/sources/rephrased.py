@@ -1,0 +1,69 @@
+"""Rephrasings that lie in a file of their own, joined to the questions of any source by the questions' text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ...types import QuestionGroup
+
+Rephrasings = Mapping[str, tuple[str, ...]]
+"""A question's text, white space normalised → its rephrasings."""
+
+
+def read_rephrasings(path: str | Path) -> Rephrasings:
+    """Read JSON lines with `question` and `rephrasings`, a list of texts; other fields are not looked at.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a row is broken or asks a question again; file and row are named.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected a file of rephrasings at {path}, but found none. Set `rephrasings`.")
+    found: dict[str, tuple[str, ...]] = {}
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                question, rephrasings = _key(row["question"]), tuple(row["rephrasings"])
+            except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+                raise ValueError(
+                    f"{path}, row {number}: expected an object with `question`, a text, and `rephrasings`, a list of "
+                    f"texts, but {type(error).__name__}: {error}."
+                ) from error
+            if isinstance(row["rephrasings"], str) or not all(isinstance(text, str) and text for text in rephrasings):
+                raise ValueError(f"{path}, row {number}: expected a list of texts in `rephrasings`.")
+            if found.setdefault(question, rephrasings) != rephrasings:
+                raise ValueError(
+                    f"{path}, row {number}: expected each question once, but an earlier row has other rephrasings of "
+                    f"{row['question'][:80]!r}."
+                )
+    return found
+
+
+def with_rephrasings(groups: Sequence[QuestionGroup], rephrasings: Rephrasings) -> tuple[list[QuestionGroup], str]:
+    """The questions with the rephrasings of their text, and a sentence on how many have some.
+
+    Raises:
+        ValueError: none of the questions has any; the file belongs to other questions.
+
+    >>> group = QuestionGroup("a", "What is 1 + 1?", (), ("2",))
+    >>> with_rephrasings([group], {"What is 1 + 1?": ("Add 1 and 1.",)})[0][0].rephrasings
+    ('Add 1 and 1.',)
+    """
+    joined = [group._replace(rephrasings=rephrasings.get(_key(group.question), ())) for group in groups]
+    count = sum(bool(group.rephrasings) for group in joined)
+    if groups and not count:
+        raise ValueError(
+            f"Expected rephrasings of the {len(groups)} questions, but the file has some of {len(rephrasings)} others: "
+            f"its questions must read as in the source, for example {groups[0].question[:80]!r}."
+        )
+    return joined, f"{count} of {len(groups)} questions have rephrasings"
+
+
+def _key(question: str) -> str:
+    return " ".join(question.split())

@@ -5,18 +5,54 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from hydra import compose, initialize_config_module
+from omegaconf import DictConfig
+
+from tagrpo.modules import advantages, losses
+from tagrpo.rewards import terms
 
 ROOT = Path(__file__).parents[1]
-ROW = re.compile(r"^\| `(\w+)` \| [^|]+ \| (\d+) \| (\d+) \| (\w+) \| (\w+) \|", re.MULTILINE)
+ROW = re.compile(
+    r"^\| `(\w+)` \| [^|]+ \| (\d+) \| (\d+) \| (\w+) \| (\w+) \|[^|]*\| \[\w+\]\((tests/\S+)\) \|$", re.MULTILINE
+)
 
 
-def test_the_table_of_methods_is_the_set_of_experiments():
+EXPERIMENTS = sorted(path.stem for path in (ROOT / "configs/experiment").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def composed():
+    """Experiment → its configuration."""
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        return {name: compose("train", [f"experiment={name}"]) for name in EXPERIMENTS}
+
+
+def targets(node):
+    """Every `_target_` in a configuration, by its last name."""
+    if isinstance(node, DictConfig):
+        own = [node._get_node("_target_")._value().rpartition(".")[2]] if "_target_" in node else []
+        return {*own, *(name for key in node for name in targets(node._get_node(key)))}
+    return set()
+
+
+def test_every_strategy_term_and_sampler_belongs_to_an_experiment(composed):
+    used = set().union(*(targets(cfg) for cfg in composed.values()))
+    strategies = {name for name in advantages.__all__ if name.endswith("Advantage")}
+    shaping = {
+        name for name, item in vars(terms).items() if isinstance(item, type) and item.__module__ == terms.__name__
+    }
+    samplers = {"DynamicSampling", "SuccessReplay", "PromptAugmentation", "AdaptiveNeighbours"}
+    assert strategies | shaping | samplers <= used
+    assert {(cfg.loss.objective, cfg.loss.ratio) for cfg in composed.values()} == set(losses.SURROGATES)
+    assert {cfg.loss.aggregation for cfg in composed.values()} == set(losses.AGGREGATIONS)
+
+
+def test_the_table_of_methods_is_the_set_of_experiments(composed):
     rows = ROW.findall((ROOT / "README.md").read_text())
-    assert sorted(row[0] for row in rows) == sorted(path.stem for path in (ROOT / "configs/experiment").glob("*.yaml"))
-    for name, rephrasings, samples, pool, anchor in rows:
-        with initialize_config_module("tagrpo.configs", version_base="1.3"):
-            cfg = compose("train", [f"experiment={name}"])
+    assert sorted(row[0] for row in rows) == EXPERIMENTS
+    for name, rephrasings, samples, pool, anchor, _ in rows:
+        cfg = composed[name]
         group_by = cfg.advantage.get("group_by", "question")
         found = (cfg.data.num_rephrasings, cfg.data.samples_per_prompt, group_by, cfg.policy.anchor)
         assert found == (int(rephrasings), int(samples), pool, anchor), name

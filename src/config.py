@@ -12,16 +12,19 @@ import transformers
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.callbacks import Checkpoint
 from omegaconf import DictConfig, OmegaConf
 
-from .callbacks import RolloutCallback
+from .callbacks import Checkpointer, RolloutCallback
 from .datamodules.questions import QuestionDataModule
+from .loggers import wandb_run_id
 from .modules.policy import PolicyModule
 from .starter import starter_path
 
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
 OmegaConf.register_new_resolver("updates", lambda iterations, mini_batches: int(iterations) * int(mini_batches))
 OmegaConf.register_new_resolver("wandb_offline", lambda: "WANDB_API_KEY" not in os.environ)
+OmegaConf.register_new_resolver("wandb_run_id", wandb_run_id, use_cache=True)
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,21 @@ def build(cfg: DictConfig) -> Run:
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     seed_everything(cfg.seed, workers=True, verbose=False)
-    # The rollout callback comes last, so that what the others do before a batch counts as theirs.
+    # The rollout callback comes last, so that what the others do before a batch counts as theirs; checkpoints come
+    # first, so that they hold the state before any of that.
     callbacks = [*(instantiate(c) for c in (cfg.callbacks or {}).values() if c), instantiate(cfg.rollout)]
+    callbacks.sort(key=lambda callback: not isinstance(callback, Checkpointer))
     loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]
     return Run(
         module=instantiate(cfg.policy),
         datamodule=instantiate(cfg.data),
-        trainer=instantiate(cfg.trainer, callbacks=callbacks, logger=loggers),
+        trainer=instantiate(
+            cfg.trainer,
+            callbacks=callbacks,
+            logger=loggers,
+            # Else Lightning adds a ModelCheckpoint of its own where it finds none of its kind.
+            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        ),
         directory=Path(HydraConfig.get().runtime.output_dir),
     )
 

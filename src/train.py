@@ -8,6 +8,7 @@ import hydra
 from lightning.pytorch import Trainer
 from omegaconf import DictConfig
 
+from .checkpoints import resolve
 from .config import build, save_resolved
 from .datamodules.questions import QuestionDataModule
 from .modules.policy import PolicyModule
@@ -19,7 +20,7 @@ def train(
     trainer: Trainer,
     *,
     test: bool = True,
-    resume: str | None = None,
+    resume: str | Path | None = None,
     export: str | Path | None = None,
 ) -> dict[str, float]:
     """Fit, export, test.
@@ -29,7 +30,8 @@ def train(
         datamodule: Questions.
         trainer: With the rollout callback and the diagnostics. `max_steps=0` only tests.
         test: Evaluate on the test splits afterwards.
-        resume: Checkpoint to go on from.
+        resume: Checkpoint to go on from: a path, `last` for the newest complete one of the run, `auto` for the same
+            where there is one; None starts anew.
         export: Folder to write the trained policy to in Hugging Face format; None writes none.
 
     Returns:
@@ -37,7 +39,8 @@ def train(
     """
     metrics = {}
     if trainer.max_steps != 0:
-        trainer.fit(module, datamodule=datamodule, ckpt_path=resume, weights_only=True if resume else None)
+        checkpoint = resolve(resume, Path(trainer.default_root_dir) / "checkpoints")
+        trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
         metrics = dict(trainer.callback_metrics)
         if export is not None:
             module.export(export, datamodule.tokenizer)

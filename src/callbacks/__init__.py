@@ -1,6 +1,7 @@
 """Callbacks: rollouts, and one file per diagnostic. Each can be used in another Lightning project."""
 
 from .answer_diversity import AnswerDiversityMonitor
+from .checkpoint import Checkpointer
 from .embedding_diversity import EmbeddingDiversityMonitor, sentence_encoder
 from .pass_at_k import PassAtKEvaluator
 from .recorder import RolloutRecorder
@@ -11,6 +12,7 @@ from .zero_gradient import ZeroGradientMonitor
 
 __all__ = [
     "AnswerDiversityMonitor",
+    "Checkpointer",
     "EmbeddingDiversityMonitor",
     "PassAtKEvaluator",
     "RolloutCallback",

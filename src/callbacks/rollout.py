@@ -19,6 +19,7 @@ from ..modules.sharding import full_tensors
 from ..rollouts.base import RolloutEngine, SamplingConfig
 from ..rollouts.dynamic_sampling import DynamicSampling, join_batches, take_questions
 from ..rollouts.replay import SuccessReplay
+from ..rollouts.store import RolloutStore, digest, weights_digest
 from ..types import Completion, QuestionBatch, QuestionGroup, Rollouts, Score
 
 Verifier = Callable[[str, Sequence[str]], Score]
@@ -36,7 +37,8 @@ class RolloutCallback(Callback):
     begins, which may have loaded a checkpoint: right after a resume, and never in vain at the end.
 
     Logs `rollout/*` (means over all responses of all ranks) and `budget/*` (totals of the run so far), and writes
-    `ledger.json` into the run directory when training ends.
+    `ledger.json` into the run directory when training ends. `store` keeps the rollouts of training batches on disk
+    until `checkpointed` is called; `Checkpointer` sets the one and calls the other.
 
     Args:
         engine: Makes the engine; called at the first batch, on every rank.
@@ -71,14 +73,16 @@ class RolloutCallback(Callback):
         self.seed = seed
         self.iteration = 0
         self.ledger: dict[str, int] = {"prompts": 0, "rollouts": 0, "tokens": 0, "updates": 0, "discarded_questions": 0}
+        self.store: RolloutStore | None = None
         self._engine: RolloutEngine | None = None
         self._synced_at: int | None = None
+        self._weights: tuple[int, str] | None = None
 
     # ------------------------------------------------------------------ hooks
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Stream the weights anew: a checkpoint changes them without an optimizer step."""
-        self._synced_at = None
+        self._synced_at = self._weights = None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Roll the training batch out, count it, log it."""
@@ -136,6 +140,11 @@ class RolloutCallback(Callback):
             path = Path(trainer.default_root_dir) / "ledger.json"
             path.write_text(json.dumps({**self.ledger, "iterations": self.iteration}, indent=2) + "\n")
 
+    def checkpointed(self) -> None:
+        """Forget rollouts on disk: a checkpoint holds all that was learned from them."""
+        if self.store is not None:
+            self.store.prune(self.iteration)
+
     def close(self) -> None:
         """Give back the engine and the verifier's workers; both start again when they are needed.
 
@@ -182,16 +191,27 @@ class RolloutCallback(Callback):
             replayed: Row of a prompt → a past success that joins its samples.
         """
         seconds: dict[str, float] = {}
-        with _timed(seconds, "sync"):
-            engine = self._synced_engine(trainer, pl_module)
-        with _timed(seconds, "generate"):
-            prompts = [prompt.token_ids.cpu() for prompt in batch.prompts]
-            counts = [prompt.num_samples for prompt in batch.prompts]
-            sampled = engine.generate(prompts, counts, sampling, self._seed_of(position))
+        prompts = [prompt.token_ids.cpu() for prompt in batch.prompts]
+        counts = [prompt.num_samples for prompt in batch.prompts]
+        store = self.store if position[0] == "fit" else None
+        made_from, sampled = "", None
+        if store is not None:
+            weights = self._weights_digest(trainer, pl_module)
+            made_from = digest(weights, self._seed_of(position), prompts, counts, sampling)
+            sampled = store.completions(position[1:], made_from)
+            if max_over_ranks(sampled is None):  # syncing and sampling need every rank
+                sampled = None
+        if sampled is None:
+            with _timed(seconds, "sync"):
+                engine = self._synced_engine(trainer, pl_module)
+            with _timed(seconds, "generate"):
+                sampled = engine.generate(prompts, counts, sampling, self._seed_of(position))
+            if store is not None:
+                store.keep_completions(position[1:], made_from, sampled)
         with _timed(seconds, "score"):
             tokenizer = trainer.datamodule.tokenizer  # type: ignore[attr-defined]
             terms = self.reward_terms if position[0] == "fit" else {}
-            return self._scored(batch, sampled, tokenizer, seconds, replayed or {}, terms)
+            return self._scored(batch, sampled, tokenizer, seconds, replayed or {}, terms, position)
 
     def _filled(
         self, trainer: Trainer, pl_module: LightningModule, batch: QuestionBatch, dynamic: DynamicSampling
@@ -241,6 +261,29 @@ class RolloutCallback(Callback):
             self._synced_at = trainer.global_step
         return self._engine
 
+    def _weights_digest(self, trainer: Trainer, pl_module: LightningModule) -> str:
+        """Of the current policy; taken once between two optimizer steps."""
+        if self._weights is None or self._weights[0] != trainer.global_step:
+            self._weights = (trainer.global_step, weights_digest(pl_module))
+        return self._weights[1]
+
+    def _judged(
+        self, text: list[str], references: list[tuple[str, ...]], position: tuple[str, int, int]
+    ) -> list[Score]:
+        """[R] verdicts; those of training batches are kept beside the responses."""
+        store = self.store if position[0] == "fit" else None
+        made_from = digest(text, references, self.verifier) if store is not None else ""
+        scores = store.scores(position[1:], made_from) if store is not None else None
+        if scores is not None:
+            return scores
+        if hasattr(self.verifier, "judge_batch"):
+            scores = list(self.verifier.judge_batch(text, references))
+        else:
+            scores = [self.verifier(*pair) for pair in zip(text, references, strict=True)]
+        if store is not None:
+            store.keep_scores(position[1:], made_from, scores)
+        return scores
+
     def _seed_of(self, position: tuple[str, int, int]) -> int:
         stage, first, second = position
         return hash((self.seed, STAGES.index(stage), first, second, rank())) % 2**60
@@ -253,6 +296,7 @@ class RolloutCallback(Callback):
         seconds: Mapping[str, float],
         replayed: Mapping[int, Completion],
         reward_terms: Mapping[str, RewardTerm],
+        position: tuple[str, int, int],
     ) -> Rollouts:
         sampled = [[*samples, *([replayed[row]] if row in replayed else [])] for row, samples in enumerate(sampled)]
         completions = list(chain.from_iterable(sampled))
@@ -262,10 +306,7 @@ class RolloutCallback(Callback):
         ids = [c.token_ids for c in completions]
         text = tokenizer.batch_decode(ids, skip_special_tokens=True) if ids else []
         references = [batch.groups[row].answer for row in question.tolist()]
-        if hasattr(self.verifier, "judge_batch"):
-            scores = self.verifier.judge_batch(text, references)
-        else:
-            scores = [self.verifier(*pair) for pair in zip(text, references, strict=True)]
+        scores = self._judged(text, references, position)
         correct = torch.tensor([score.correct for score in scores], dtype=torch.bool)
         fields: dict[str, Any] = {
             "prompts": batch.prompts,

@@ -1,0 +1,319 @@
+"""Checkpoints on disk: whole or not there at all, and which of them a run goes on from.
+
+`<run>/checkpoints/iteration-000020.ckpt` holds the state after 20 iterations: a file, or a folder of shards under
+FSDP2. Each is written under another name, forced to disk, and then renamed; a process that dies, or a disk that is
+full, leaves every earlier checkpoint as it was.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+PARTIAL = ".partial-"
+"""Prefix of what is being written or deleted; never read."""
+MARKER = "complete.json"
+"""Written into a folder of shards after all else: file → size in bytes."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The disk is full, the quota is used up, a file may not grow any further."""
+TRUSTED_MODULES = ("torch", "collections", "pathlib", "_codecs")
+"""Modules whose names the metadata of shards may hold; see `check_metadata`."""
+
+
+class TornCheckpointError(ValueError):
+    """A checkpoint that was not written to its end, or has been damaged since."""
+
+
+# ---------------------------------------------------------------------- writing
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint to a file beside its own, forces it to disk, and renames it.
+
+    Lightning's own serialises into memory, then through the folder for temporary files, and renames without forcing the
+    content to disk.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write `checkpoint` to `path`, a local file.
+
+        Raises:
+            OSError: there is no room; what was at `path` before is still there.
+        """
+        if storage_options is not None:
+            raise TypeError(f"Expected no storage_options for a local file, but got {storage_options!r}.")
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = _partial(path)
+        with explained(path), removed_on_error(partial):
+            with partial.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        sync_folder(path.parent)
+
+
+def begin_folder(path: Path) -> Path:
+    """An empty folder to write the shards of the checkpoint `path` into; `commit_folder` gives it its name."""
+    partial = _partial(path)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    return partial
+
+
+def commit_folder(partial: Path, path: Path) -> None:
+    """Mark a folder of shards as complete, force it to disk, and rename it to `path`."""
+    with explained(path):
+        files = [file for file in sorted(partial.iterdir()) if file.name != MARKER]
+        for file in files:
+            _sync_file(file)
+        marker = partial / MARKER
+        marker.write_text(json.dumps({file.name: file.stat().st_size for file in files}, indent=1))
+        _sync_file(marker)
+        sync_folder(partial)
+    remove(path)
+    partial.replace(path)
+    sync_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Delete a checkpoint; one that is half deleted has another name by then."""
+    if not path.exists():
+        return
+    doomed = _partial(path)
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.replace(doomed)
+    if doomed.is_dir():
+        shutil.rmtree(doomed)
+    else:
+        doomed.unlink()
+
+
+@contextmanager
+def removed_on_error(partial: Path) -> Iterator[None]:
+    """Delete what was written to `partial` when its writing fails: the room is needed."""
+    try:
+        yield
+    except BaseException:
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Say what to do when there is no room for `path`.
+
+    Raises:
+        OSError: in the place of whatever the writing raised for lack of room.
+    """
+    try:
+        yield
+    except Exception as error:
+        # torch wraps the error of the write in a RuntimeError, torch.distributed in an exception of its own.
+        if (number := _no_room(error)) is None:
+            raise
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(
+            number,
+            f"Expected room for a checkpoint, but {os.strerror(number).lower()} ({free / 2**30:.1f} GiB are free "
+            f"there). The checkpoints that were complete before are intact. Make room, or write less often with "
+            "callbacks.checkpoint.every; then go on with resume=last",
+            str(path),
+        ) from error
+
+
+def _no_room(error: BaseException | None) -> int | None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            return error.errno
+        for number in NO_ROOM:
+            if os.strerror(number) in str(error):
+                return number
+        # torch's zip writer says only this much when the write below it fell short.
+        if isinstance(error, RuntimeError) and "file write failed" in str(error):
+            return errno.ENOSPC
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(PARTIAL + path.name)
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Force the names in `folder` to disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---------------------------------------------------------------------- finding
+
+
+def name_of(iteration: int) -> str:
+    """File or folder name of the checkpoint after so many iterations.
+
+    >>> name_of(20)
+    'iteration-000020.ckpt'
+    """
+    return f"iteration-{iteration:06d}.ckpt"
+
+
+def iteration_of(path: Path) -> int | None:
+    """Iterations done before the checkpoint `path`; None where its name is not of `name_of`'s form.
+
+    >>> iteration_of(Path("checkpoints/iteration-000020.ckpt"))
+    20
+    """
+    match = re.fullmatch(r"iteration-(\d+)\.ckpt", path.name)
+    return int(match[1]) if match else None
+
+
+def checkpoints_in(directory: Path) -> list[Path]:
+    """The checkpoints in `directory`, oldest first, whether complete or not."""
+    found = {path: iteration_of(path) for path in directory.glob("*.ckpt")}
+    return sorted((path for path, at in found.items() if at is not None), key=lambda path: found[path] or 0)
+
+
+def check(path: Path) -> None:
+    """Check that a checkpoint is complete, without reading its tensors.
+
+    Raises:
+        FileNotFoundError: there is none.
+        TornCheckpointError: parts of it are missing.
+    """
+    if path.is_dir():
+        marker = path / MARKER
+        if not marker.is_file():
+            raise TornCheckpointError(f"it has no {MARKER}")
+        for name, size in json.loads(marker.read_text()).items():
+            found = (path / name).stat().st_size if (path / name).is_file() else None
+            if found != size:
+                raise TornCheckpointError(f"{name} has {found} bytes instead of {size}")
+        check_metadata(path)
+    elif path.is_file():
+        try:
+            zipfile.ZipFile(path).close()  # the table of contents is the last thing in the file
+        except zipfile.BadZipFile as error:
+            raise TornCheckpointError(f"the file of {path.stat().st_size} bytes breaks off ({error})") from error
+    else:
+        raise FileNotFoundError(f"Expected a checkpoint at {path}, but there is nothing. Check `resume`.")
+
+
+def check_metadata(path: Path) -> None:
+    """Check that the metadata of a folder of shards, a pickle that torch reads unguarded, names nothing foreign.
+
+    Raises:
+        pickle.UnpicklingError: it does; loading it could run code.
+    """
+    metadata = path / ".metadata"
+    if metadata.is_file():
+        with metadata.open("rb") as file:
+            _GuardedUnpickler(file).load()
+
+
+class _GuardedUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] not in TRUSTED_MODULES or module in ("torch.hub", "torch.serialization"):
+            raise pickle.UnpicklingError(
+                f"Expected the metadata of a checkpoint to hold types of torch alone, but it names {module}.{name}. "
+                "Don't load it: it could run code."
+            )
+        return super().find_class(module, name)
+
+
+def newest(directory: Path) -> Path | None:
+    """The newest complete checkpoint in `directory`; warns of torn ones, which are passed over."""
+    for path in reversed(checkpoints_in(directory)):
+        try:
+            check(path)
+        except TornCheckpointError as torn:
+            rank_zero_warn(f"Passed over the checkpoint {path}: {torn}. It was not written to its end.")
+        else:
+            return path
+    return None
+
+
+def resolve(resume: str | Path | None, directory: Path) -> Path | None:
+    """What a run is to go on from.
+
+    Args:
+        resume: None starts anew; `last` is the newest complete checkpoint in `directory`; `auto` the same where there
+            is one, else a new start; anything else is the path of a checkpoint.
+        directory: Where the run's checkpoints are.
+
+    Raises:
+        FileNotFoundError: `last` without any, or nothing at the path.
+        TornCheckpointError: the checkpoint at the path is not complete.
+    """
+    if resume is None:
+        return None
+    if str(resume) not in ("auto", "last"):
+        path = Path(resume).expanduser()
+        try:
+            check(path)
+        except TornCheckpointError as torn:
+            raise TornCheckpointError(
+                f"Expected a complete checkpoint at {path}, but {torn}. Use resume=last, which takes the newest "
+                "complete one."
+            ) from torn
+        return path
+    path_or_none = newest(directory)
+    if path_or_none is None:
+        if resume == "last":
+            raise FileNotFoundError(
+                f"Expected a complete checkpoint in {directory} for resume=last, but there is none. Use resume=auto to "
+                "start anew where there is none, or check the run's directory."
+            )
+        rank_zero_info(f"resume=auto: no complete checkpoint in {directory}; the run starts anew.")
+    return path_or_none
+
+
+def set_aside(directory: Path, after: int) -> None:
+    """Move checkpoints of more than `after` iterations to `<directory>.previous`; delete what was never finished.
+
+    A run that starts anew, or goes on from an older checkpoint, takes another course than they did: `resume=last` must
+    not return to theirs. What was set aside before is deleted.
+    """
+    if not directory.is_dir():
+        return
+    for path in directory.glob(f"{PARTIAL}*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    later = [path for path in checkpoints_in(directory) if (iteration_of(path) or 0) > after]
+    if not later:
+        return
+    previous = directory.with_name(directory.name + ".previous")
+    shutil.rmtree(previous, ignore_errors=True)
+    previous.mkdir()
+    for path in later:
+        path.replace(previous / path.name)
+    rank_zero_warn(f"Moved {len(later)} checkpoints of an earlier course of this run to {previous}.")

@@ -1,0 +1,257 @@
+"""Reward terms against their formulas in plain Python, alone and together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_module
+from hydra.utils import instantiate
+
+from tagrpo.modules.advantages import DifficultyWeightedAdvantage, GroupAdvantage, PassAtKAdvantage
+from tagrpo.rewards.terms import (
+    LengthReward,
+    RewardNoise,
+    SoftOverlongPenalty,
+    TemplateFormatTerm,
+    length_reward,
+    soft_overlong_penalty,
+)
+from tagrpo.types import RewardGroups
+
+
+def composed(*overrides):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        return compose("train", list(overrides))
+
+
+def with_lengths(batch, lengths):
+    ids = [torch.arange(length) for length in lengths]
+    return replace(batch.rollouts, token_ids=ids)
+
+
+def in_templates(batch, *names):
+    """The prompts of `batch` in these templates, in turn."""
+    prompts = [p._replace(template=name) for p, name in zip(batch.rollouts.prompts, names, strict=True)]
+    return replace(batch.rollouts, prompts=prompts)
+
+
+def reward_groups(rollouts, rewards):
+    return RewardGroups(rewards=rewards, correct=rollouts.correct, question=rollouts.question, prompt=rollouts.prompt)
+
+
+# ------------------------------------------------------------------ format
+
+
+def test_a_response_is_judged_by_the_template_that_it_was_sampled_in(make_batch):
+    batch = make_batch([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0]]])
+    rollouts = in_templates(batch, "deepseek-r1", "deepseek-r1-teacher", "formal")
+    rollouts = replace(rollouts, text=["<think></think>", "", "<think></think>", "", "<think>", ""])
+    term = TemplateFormatTerm()(rollouts, batch.groups)
+    torch.testing.assert_close(term, torch.tensor([1 / 2, 0, 1 / 3, 0, 1, 1]))
+    torch.testing.assert_close(TemplateFormatTerm(weight=0.3)(rollouts, batch.groups), 0.3 * term)
+
+
+def test_templates_of_ones_own_name_their_markers(make_batch):
+    batch = make_batch([[[1.0, 1.0], [0.0]]])
+    rollouts = replace(in_templates(batch, "mine", "formal"), text=["a b", "a a", "a"])
+    term = TemplateFormatTerm(markers={"mine": ["a", "b"], "formal": ["a", "c"]})
+    assert term(rollouts, batch.groups).tolist() == [1.0, 0.0, 0.5]
+    with pytest.raises(ValueError, match="but mine has none"):
+        TemplateFormatTerm()(rollouts, batch.groups)
+
+
+# ------------------------------------------------------------------ soft overlong penalty
+
+
+def penalty(length, longest, cache):
+    """DAPO, Eq. 13, as it is printed."""
+    if length <= longest - cache:
+        return 0.0
+    if length <= longest:
+        return ((longest - cache) - length) / cache
+    return -1.0
+
+
+@pytest.mark.parametrize(("longest", "cache"), [(10, 4), (7, 7), (12, 1), (20480, 4096)])
+def test_the_overlong_penalty_is_equation_13(longest, cache):
+    lengths = torch.tensor([0, 1, *range(max(longest - cache - 2, 0), min(longest + 4, longest - cache + 40)), longest])
+    expected = torch.tensor([penalty(length, longest, cache) for length in lengths.tolist()])
+    values = soft_overlong_penalty(lengths, longest, cache)
+    torch.testing.assert_close(values, expected)
+    assert not torch.signbit(values[values == 0]).any()
+
+
+def test_the_cache_is_dapos_share_unless_it_is_given(make_batch):
+    assert SoftOverlongPenalty(20480).cache == 4096
+    assert SoftOverlongPenalty(3).cache == 1
+    batch = make_batch([[[1.0, 0.0, 1.0]]])
+    term = SoftOverlongPenalty(10, weight=0.5)(with_lengths(batch, [8, 9, 10]), batch.groups)
+    assert term.tolist() == [0.0, -0.25, -0.5]
+    for longest, cache in ((10, 0), (10, 11), (0, None)):
+        with pytest.raises(ValueError, match="cache ≤ max_length"):
+            SoftOverlongPenalty(longest, cache)
+
+
+def test_dapo_punishes_length_up_to_the_limit_of_sampling():
+    for scale in ([], ["scale=paper", "data.train.path=x", "data.evaluation.test.path=y"]):
+        cfg = composed("experiment=dapo", *scale)
+        term = instantiate(cfg.rollout.reward_terms.overlong)
+        limit = cfg.rollout.sampling.max_new_tokens
+        assert (term.max_length, term.cache, term.weight) == (limit, limit // 5, 1.0)
+        assert not cfg.policy.mask_truncated
+    filtering = composed("experiment=dapo", "reward_terms=[]", "policy.mask_truncated=true")
+    assert (dict(filtering.rollout.reward_terms), filtering.policy.mask_truncated) == ({}, True)
+
+
+# ------------------------------------------------------------------ noise
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.3, 0.5])
+def test_that_share_of_the_wrong_answers_is_rewarded_and_no_right_one_changes(make_batch, probability):
+    batch = make_batch([[[1.0, 0.0, 0.0, 0.0, 0.0] * 2000]])
+    rollouts, correct = batch.rollouts, batch.rollouts.correct
+    term = RewardNoise(probability)(rollouts, batch.groups)
+    assert term[correct].eq(0).all()
+    assert set(term.tolist()) == {0.0, 1.0}
+    deviation = math.sqrt(8000 * probability * (1 - probability))
+    assert abs(float(term.sum()) - 8000 * probability) < 3.5 * deviation
+    rewards = correct.float() + term
+    assert set(rewards.tolist()) == {0.0, 1.0}, "a flipped answer counts like a right one"
+    assert rollouts.correct.sum() == 2000, "Pass@k still counts the verdict"
+
+
+def test_noise_is_reproducible_and_its_own_for_each_batch_and_seed(make_batch):
+    batch, other = (make_batch([[[0.0] * 64]], seed=seed) for seed in (0, 1))
+    term = RewardNoise(0.5)(batch.rollouts, batch.groups)
+    assert torch.equal(RewardNoise(0.5)(batch.rollouts, batch.groups), term)
+    asked_elsewhere = [group._replace(id="another") for group in batch.groups]
+    for changed in (
+        RewardNoise(0.5)(other.rollouts, batch.groups),
+        RewardNoise(0.5)(batch.rollouts, asked_elsewhere),
+        RewardNoise(0.5, seed=1)(batch.rollouts, batch.groups),
+    ):
+        assert 0.2 < float((changed == term).float().mean()) < 0.8
+
+
+def test_no_noise_and_nothing_but_noise(make_batch):
+    batch = make_batch([[[0.0, 1.0, 0.0]]])
+    assert RewardNoise(0.0)(batch.rollouts, batch.groups).tolist() == [0, 0, 0]
+    assert RewardNoise(1.0)(batch.rollouts, batch.groups).tolist() == [1, 0, 1]
+    for probability in (-0.1, 1.1):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            RewardNoise(probability)
+
+
+def test_noise_misleads_grpo_but_not_pass_at_k_training(make_batch):
+    batch = make_batch([[[1.0, 0.0, 0.0, 0.0]]])
+    clean = reward_groups(batch.rollouts, batch.rollouts.rewards)
+    noisy = replace(clean, rewards=clean.rewards + RewardNoise(1.0)(batch.rollouts, batch.groups))
+    assert GroupAdvantage("question")(noisy).eq(0).all()
+    assert GroupAdvantage("question")(clean).ne(0).all()
+    strategy = PassAtKAdvantage(k=2)
+    assert torch.equal(strategy(noisy), strategy(clean))
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.3, 0.5])
+def test_the_control_is_grpo_with_as_many_samples_as_pass_at_k_training(probability):
+    cfg = composed("experiment=noisy_rewards", f"rollout.reward_terms.noise.probability={probability}")
+    reference = composed("experiment=pass_at_k")
+    assert instantiate(cfg.rollout.reward_terms.noise).probability == probability
+    assert instantiate(cfg.advantage).group_by == "prompt"
+    assert (cfg.data, cfg.loss, cfg.policy.anchor) == (reference.data, reference.loss, reference.policy.anchor)
+
+
+# ------------------------------------------------------------------ GRPO-LEAD
+
+
+def lead_rewards(lengths, correct):
+    """The paper's reward for one group, in numpy."""
+    lengths, correct = np.array(lengths, dtype=float), np.array(correct)
+    mean = lengths[correct].mean() if correct.any() else 0.0
+    spread = lengths[correct].std(ddof=1) if correct.sum() > 1 else 1.0
+    return np.where(correct, np.exp(-0.05 * (lengths - mean) / (spread + 1e-6)), -1.0)
+
+
+def test_the_length_reward_is_the_papers_and_each_pool_has_its_own_mean_and_spread():
+    generator = np.random.default_rng(0)
+    group = generator.integers(0, 5, 60)
+    lengths = generator.integers(1, 3000, 60)
+    correct = generator.random(60) < 0.4
+    values = length_reward(torch.tensor(lengths), torch.tensor(correct), torch.tensor(group))
+    for pool in range(5):
+        rows = group == pool
+        np.testing.assert_allclose(values.numpy()[rows], lead_rewards(lengths[rows], correct[rows]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "correct", "expected"),
+    [
+        ([5, 9], [True, False], [1.0, -1.0]),  # a single correct response
+        ([7, 7, 7], [True, True, False], [1.0, 1.0, -1.0]),  # correct ones of equal length
+        ([5, 9], [False, False], [-1.0, -1.0]),
+        # 10 and 20: mean 15, spread 5·√2, z = ∓1/√2.
+        ([10, 20], [True, True], [math.exp(0.05 / math.sqrt(2)), math.exp(-0.05 / math.sqrt(2))]),
+    ],
+)
+def test_degenerate_groups_of_the_length_reward(lengths, correct, expected):
+    group = torch.zeros(len(lengths), dtype=torch.long)
+    values = length_reward(torch.tensor(lengths), torch.tensor(correct), group)
+    assert values.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_term_takes_the_verdicts_place(make_batch):
+    batch = make_batch([[[1.0, 0.0, 1.0], [1.0, 1.0]]])
+    rollouts = with_lengths(batch, [10, 5, 20, 4, 8])
+    correct = rollouts.correct
+    for pools, group_by in (([range(5)], "question"), ([range(3), range(3, 5)], "prompt")):
+        term = LengthReward(group_by=group_by)(rollouts, batch.groups)
+        expected = torch.zeros(5)
+        for rows in map(list, pools):
+            expected[rows] = torch.tensor(lead_rewards(rollouts.lengths[rows], correct[rows])).float()
+        torch.testing.assert_close(correct.float() + term, expected)
+    with pytest.raises(ValueError, match="question or prompt"):
+        LengthReward(group_by="batch")
+
+
+def test_grpo_lead_from_lengths_to_advantages(make_batch):
+    cfg = composed("experiment=grpo_lead")
+    strategy, term = instantiate(cfg.advantage), instantiate(cfg.rollout.reward_terms.length)
+    assert type(strategy) is DifficultyWeightedAdvantage
+    assert (cfg.loss.kl_coef, cfg.data.num_rephrasings, cfg.data.samples_per_prompt) == (0, 0, 8)
+    batch = make_batch([[[1.0, 0.0, 1.0, 0.0]], [[1.0, 1.0, 1.0, 0.0]], [[0.0, 0.0, 0.0, 0.0]]])
+    lengths = [12, 40, 30, 11, 5, 6, 9, 7, 3, 4, 5, 6]
+    rollouts = with_lengths(batch, lengths)
+    rewards = rollouts.correct.float() + term(rollouts, batch.groups)
+    advantages = strategy(reward_groups(rollouts, rewards)).numpy()
+    for row in range(3):
+        rows = slice(4 * row, 4 * row + 4)
+        correct = rollouts.correct[rows].numpy()
+        values = lead_rewards(lengths[rows], correct)
+        normal = (values - values.mean()) / (values.std(ddof=1) + 1e-6)
+        logistic = [0.4 + 1.1 / (1 + math.exp(10 * (x - 0.75))) for x in (correct.mean(), 1 - correct.mean())]
+        expected = np.where(normal > 0, normal * logistic[0], normal * logistic[1])
+        np.testing.assert_allclose(advantages[rows], expected, rtol=1e-4, atol=1e-6)
+    # The shorter of two correct responses gains more, both lose to nothing wrong.
+    assert advantages[0] > advantages[2] > 0 > advantages[1]
+
+
+# ------------------------------------------------------------------ together
+
+
+def test_terms_are_chosen_by_name_and_add_up(make_batch):
+    cfg = composed("experiment=grpo", "reward_terms=[overlong,noise]", "rollout.reward_terms.noise.probability=1")
+    terms = instantiate(cfg.rollout.reward_terms)
+    assert list(terms) == ["overlong", "noise"]
+    batch = make_batch([[[1.0, 0.0]]])
+    rollouts = with_lengths(batch, [40, 36])  # the limit is 40, the cache 8
+    total = sum(term(rollouts, batch.groups) for term in terms.values())
+    assert (rollouts.correct.float() + total).tolist() == [1 - 1, 0 - 0.5 + 1]
+
+
+def test_without_a_choice_the_verdict_is_the_reward():
+    assert dict(composed("experiment=grpo").rollout.reward_terms) == {}
+    assert dict(composed("experiment=dapo", "reward_terms=[]").rollout.reward_terms) == {}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import fsum
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from ..modules.distributed import sum_over_ranks
+from ..metrics.functional import exact_parts
+from ..modules.distributed import gather_objects
 
 
 def current_iteration(trainer: Trainer) -> int:
@@ -34,11 +36,17 @@ def advantages_of(outputs: Any) -> Tensor:
 
 
 def mean_over_ranks(values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Mean of each name's values over all ranks, NaN left out; names without any value are left out too."""
-    known = {name: v[~v.isnan()].double() for name, v in values.items()}
-    sums = sum_over_ranks({name: float(v.sum()) for name, v in known.items()})
-    counts = sum_over_ranks({name: float(len(v)) for name, v in known.items()})
-    return {name: sums[name] / count for name, count in counts.items() if count}
+    """Mean of each name's values over all ranks, NaN left out; names without any value are left out too.
+
+    Rounded once: any number of ranks gives the same float as one, whoever has which values.
+    """
+    known = {name: v[~v.isnan()].double().tolist() for name, v in values.items()}
+    gathered = gather_objects({name: (exact_parts(v), len(v)) for name, v in known.items() if v})
+    means = {}
+    for name in dict.fromkeys(name for part in gathered for name in part):
+        found = [part[name] for part in gathered if name in part]
+        means[name] = fsum(x for parts, _ in found for x in parts) / sum(count for _, count in found)
+    return means
 
 
 def write_json(path: Path, content: Any) -> None:

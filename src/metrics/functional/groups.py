@@ -58,3 +58,20 @@ def zero_gradient_percentage(advantages: Tensor, group: Tensor) -> Tensor:
     index, count = group_index(group)
     largest = advantages.new_zeros(count).scatter_reduce(0, index, advantages.abs(), "amax")
     return 100 * (largest == 0).double().mean()
+
+
+def sum_absolute_advantage(advantages: Tensor, group: Tensor) -> Tensor:
+    """η = Σ |A| of each group: how strongly it is learned from (arXiv 2508.10751, Eq. 16).
+
+    Args:
+        advantages: [R] float.
+        group: [R] long.
+
+    Returns:
+        [num_groups] float64, in ascending order of group ids.
+
+    >>> sum_absolute_advantage(torch.tensor([1.5, -0.5, 0.0]), torch.tensor([0, 0, 1]))
+    tensor([2., 0.], dtype=torch.float64)
+    """
+    index, count = group_index(group)
+    return torch.bincount(index, weights=advantages.abs().double(), minlength=count)

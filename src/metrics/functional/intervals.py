@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 CHUNK = 1 << 22  # resampled rows at a time: 32 MiB of indices
@@ -19,7 +20,11 @@ class Interval(NamedTuple):
 
 
 def bootstrap_interval(values: Tensor, confidence: float = 0.95, num_resamples: int = 2000, seed: int = 0) -> Interval:
-    """Percentile bootstrap of the mean over questions.
+    """Expanded percentile bootstrap of the mean over questions.
+
+    The quantiles are those that make the interval of a normal mean a t-interval (Hesterberg 2015, arXiv 1411.5279,
+    §5.3): the plain percentiles of n values are too close by √((n − 1) / n), and know nothing of Student's t. Bounds
+    never leave the range of the values.
 
     Args:
         values: [Q] float, one per question.
@@ -28,8 +33,8 @@ def bootstrap_interval(values: Tensor, confidence: float = 0.95, num_resamples: 
         seed: Of the resampling.
 
     Returns:
-        Mean and bounds; all NaN for no questions, bounds equal to the mean for one. With few questions the percentile
-        method covers less than it says: about 90 % of the time at ten questions and 95 %.
+        Mean and bounds; all NaN for no questions, bounds equal to the mean for one. With ten questions, or with a value
+        that only few of them differ in, it covers up to three points less than it says.
 
     >>> bootstrap_interval(torch.tensor([0.5, 0.5, 0.5]))
     Interval(value=0.5, low=0.5, high=0.5)
@@ -57,9 +62,22 @@ def bootstrap_intervals(
         cells = rows + questions * torch.arange(len(resamples))[:, None]
         drawn = torch.bincount(cells.flatten(), minlength=len(resamples) * questions).view(-1, questions)
         means.append(drawn.double() @ values / questions)
-    bounds = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64)
+    tail = expanded_tail(questions, confidence)
+    bounds = torch.tensor([tail, 1 - tail], dtype=torch.float64)
     low, high = torch.cat(means).quantile(bounds, dim=0).tolist()
     return [Interval(*bounds) for bounds in zip(values.mean(0).tolist(), low, high, strict=True)]
+
+
+def expanded_tail(num_values: int, confidence: float) -> float:
+    """Share of resamples to cut off at each end: Φ(−√(n / (n − 1)) · t), t the quantile of Student with n − 1.
+
+    >>> round(expanded_tail(1000000, 0.95), 4), round(expanded_tail(10, 0.95), 4)
+    (0.025, 0.0086)
+    """
+    if num_values < 2:
+        return (1 - confidence) / 2
+    t = float(stats.t.ppf((1 + confidence) / 2, num_values - 1))
+    return float(stats.norm.cdf(-t * (num_values / (num_values - 1)) ** 0.5))
 
 
 def paired_interval(

@@ -1,31 +1,78 @@
-"""The bootstrap interval, by simulation and at its edges."""
+"""Bootstrap intervals, by simulation and at their edges."""
 
 from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
-from tagrpo.metrics.functional import bootstrap_interval
+from tagrpo.metrics.functional import bootstrap_interval, bootstrap_intervals, paired_interval, pass_at_k
 
 
-def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+def coverage(draw, truth, runs):
+    """How often the interval of `draw(generator)` holds `truth`."""
     generator = torch.Generator().manual_seed(0)
-    hits, runs = 0, 200
-    for _ in range(runs):
-        values = torch.rand(60, generator=generator) ** 2  # mean 1/3
-        interval = bootstrap_interval(values, num_resamples=400)
-        hits += interval.low <= 1 / 3 <= interval.high
-    # Three standard deviations of a binomial share around 95 %, and a little undercoverage of the percentile method.
-    assert 0.88 < hits / runs <= 1.0
+    hits = 0
+    for run in range(runs):
+        interval = bootstrap_interval(draw(generator), num_resamples=400, seed=run)
+        hits += interval.low <= truth <= interval.high
+    return hits / runs
 
 
-def test_the_width_is_that_of_the_normal_approximation():
-    values = torch.randn(400, generator=torch.Generator().manual_seed(1))
-    interval = bootstrap_interval(values, num_resamples=4000)
-    expected = 2 * 1.96 * float(values.std()) / math.sqrt(400)
-    assert abs((interval.high - interval.low) / expected - 1) < 0.08
+def passed(questions, samples, k):
+    """Pass@k of benchmark-like questions: most nearly solved or nearly hopeless."""
+
+    def draw(generator):
+        solve = torch.sin(torch.rand(questions, generator=generator) * math.pi / 2).square()  # Beta(½, ½)
+        correct = (torch.rand(questions, samples, generator=generator) < solve[:, None]).sum(1)
+        return pass_at_k(samples, correct, k)
+
+    return draw
 
 
-def test_no_questions_have_no_interval():
+@pytest.mark.parametrize(("questions", "k"), [(12, 1), (30, 1), (30, 4), (120, 4)])
+def test_pass_at_k_intervals_cover_the_truth_as_often_as_they_say(questions, k):
+    grid = (torch.arange(200000, dtype=torch.float64) + 0.5) / 200000
+    truth = float((1 - (1 - torch.sin(grid * math.pi / 2).square()) ** k).mean())
+    runs = 500
+    found = coverage(passed(questions, 8, k), truth, runs)
+    # 95 % within three standard deviations of a binomial share, and two points less for few skewed values.
+    noise = 3 * math.sqrt(0.95 * 0.05 / runs)
+    assert 0.95 - noise - 0.02 < found < 0.95 + noise
+
+
+def test_skewed_values_are_covered_too():
+    assert 0.92 < coverage(lambda generator: torch.rand(25, generator=generator) ** 2, 1 / 3, 500) < 0.98
+
+
+def test_the_width_is_that_of_the_t_interval():
+    for size, quantile in ((400, 1.966), (10, 2.262)):
+        values = torch.randn(size, generator=torch.Generator().manual_seed(1))
+        interval = bootstrap_interval(values, num_resamples=8000)
+        expected = 2 * quantile * float(values.std()) / math.sqrt(size)
+        assert (interval.high - interval.low) / expected == pytest.approx(1, abs=0.08)
+
+
+def test_pairing_removes_what_both_runs_share():
+    generator = torch.Generator().manual_seed(2)
+    difficulty = torch.rand(50, generator=generator)
+    ours, theirs = difficulty + 0.01, difficulty
+    paired = paired_interval(ours, theirs)
+    assert paired.low == pytest.approx(0.01, abs=1e-6)
+    assert paired.high == pytest.approx(0.01, abs=1e-6)
+    assert bootstrap_interval(ours).high - bootstrap_interval(ours).low > 0.1
+    with pytest.raises(ValueError, match="same questions on both sides"):
+        paired_interval(ours, theirs[:3])
+
+
+def test_columns_share_their_resamples():
+    values = torch.rand(20, generator=torch.Generator().manual_seed(3))
+    first, second = bootstrap_intervals(torch.stack([values, values + 1], -1))
+    assert second.low - first.low == pytest.approx(1)
+    assert second.high - first.high == pytest.approx(1)
+
+
+def test_the_edges():
     assert all(math.isnan(x) for x in bootstrap_interval(torch.tensor([])))
+    assert bootstrap_interval(torch.tensor([0.25])) == (0.25, 0.25, 0.25)

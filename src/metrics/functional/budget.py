@@ -1,0 +1,92 @@
+"""What training costs, and what a method's questions with a gradient cost against another's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Budget(NamedTuple):
+    """What a run has used, over all ranks.
+
+    >>> Budget(rollouts=64, tokens=1000, updates=4, questions=8, seconds={"generate": 3.0, "update": 1.0}).total_seconds
+    4.0
+    """
+
+    rollouts: float
+    """Responses that were sampled, discarded ones too."""
+    tokens: float
+    """Their tokens."""
+    updates: float
+    """Optimizer steps."""
+    questions: float
+    """Questions that were learned from: iterations × questions per iteration."""
+    seconds: Mapping[str, float] = {}
+    """Phase (`sync`, `generate`, `score`, `update`, …) → wall seconds of rank 0."""
+
+    @property
+    def total_seconds(self) -> float:
+        """Wall seconds of all phases."""
+        return sum(self.seconds.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakEven:
+    """When a method that costs more per question pays for itself in questions with a gradient."""
+
+    cost_ratio: float
+    """What a question costs, over what it costs the baseline."""
+    gradient_ratio: float
+    """Share of questions with a gradient, over the baseline's."""
+    threshold: float
+    """Percentage of questions without gradient from which on the baseline would pay more for each with one."""
+    pays: bool
+    """Whether it gets more questions with a gradient for the same cost."""
+
+
+def cost_per_gradient(cost: float, questions: float, zero_gradient: float) -> float:
+    """Cost of one question with a gradient: cost / (questions · (1 − zero_gradient / 100)); infinite without any.
+
+    Args:
+        cost: In tokens, rollouts or seconds.
+        questions: Questions learned from.
+        zero_gradient: Percentage of them that gave no gradient, 0..100.
+
+    >>> cost_per_gradient(800.0, 10, 60.0)  # four questions for 800
+    200.0
+    """
+    informative = questions * (1 - zero_gradient / 100)
+    return cost / informative if informative > 0 else float("inf")
+
+
+def break_even(cost: float, zero_gradient: float, baseline_cost: float, baseline_zero_gradient: float) -> BreakEven:
+    """Compare two methods by what they pay for a question with a gradient.
+
+    A question costs r times as much as the baseline's and has a gradient with probability 1 − z. The baseline pays more
+    for each gradient once its own share without gradient exceeds 1 − (1 − z) / r, the threshold. A count of gradients
+    says nothing of how much is learned from each: compare pass@k at equal cost for that.
+
+    Args:
+        cost: Of one question to the method, in tokens, rollouts or seconds.
+        zero_gradient: Percentage of its questions without gradient, 0..100.
+        baseline_cost: Of one question to the baseline, in the same unit, positive.
+        baseline_zero_gradient: Percentage of its questions without gradient, 0..100.
+
+    Raises:
+        ValueError: a cost is not positive, or a percentage outside 0..100.
+
+    >>> break_even(4.0, 0.0, 1.0, 80.0)  # four times the samples, five times the questions with a gradient
+    BreakEven(cost_ratio=4.0, gradient_ratio=5.0, threshold=75.0, pays=True)
+    """
+    if cost <= 0 or baseline_cost <= 0:
+        raise ValueError(f"Expected positive costs of a question, but got {cost} and {baseline_cost}.")
+    if not (0 <= zero_gradient <= 100 and 0 <= baseline_zero_gradient <= 100):
+        raise ValueError(f"Expected percentages in 0..100, but got {zero_gradient} and {baseline_zero_gradient}.")
+    ratio, ours, theirs = cost / baseline_cost, 100 - zero_gradient, 100 - baseline_zero_gradient
+    return BreakEven(
+        cost_ratio=ratio,
+        gradient_ratio=ours / theirs if theirs else float("inf"),
+        threshold=max(100 - ours / ratio, 0.0),
+        pays=ours > ratio * theirs,
+    )

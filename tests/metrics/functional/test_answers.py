@@ -1,0 +1,53 @@
+"""Majority votes against enumeration of all subsets, and what answers say of their variety."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import combinations
+
+import pytest
+import torch
+
+from tagrpo.metrics.functional import answer_entropy, maj_at_k
+
+
+def vote(answers, correct, subset):
+    """What a majority vote of the subset is worth; the correct responses vote together, silent ones not at all."""
+    votes = Counter("right" if correct[i] else answers[i] for i in subset if correct[i] or answers[i] is not None)
+    top = max(votes.values(), default=0)
+    leaders = [name for name, count in votes.items() if count == top]
+    return ("right" in leaders) / len(leaders) if leaders else 0.0
+
+
+@pytest.mark.parametrize(
+    ("answers", "right"),
+    [
+        (["1", "1", "2", "3", None, "2", "1"], {"1"}),
+        (["a", "b", "c", "d"], {"a"}),
+        ([None, None, "x", "y", "y"], {"x"}),
+        (["7", "7", "7"], set()),
+        (["5", "6", "5", "6"], {"5", "6"}),
+        ([None, "4", None], {"4"}),
+    ],
+)
+def test_maj_at_k_is_the_mean_over_all_subsets(answers, right):
+    correct = [answer in right for answer in answers]
+    group = torch.zeros(len(answers), dtype=torch.long)
+    for k in range(1, len(answers) + 1):
+        subsets = list(combinations(range(len(answers)), k))
+        expected = sum(vote(answers, correct, subset) for subset in subsets) / len(subsets)
+        found = maj_at_k(answers, torch.tensor(correct), group, k)
+        assert found.tolist() == pytest.approx([expected]), k
+
+
+def test_more_votes_than_samples_are_refused():
+    with pytest.raises(ValueError, match="k=3 with 2 samples"):
+        maj_at_k(["1", "2"], torch.tensor([True, False]), torch.tensor([0, 0]), 3)
+
+
+def test_answer_entropy_is_that_of_the_shares():
+    shares = [4 / 8, 2 / 8, 1 / 8, 1 / 8]
+    answers = ["1"] * 4 + ["2"] * 2 + ["3", None]
+    found = answer_entropy(answers, torch.tensor([3] * 8))
+    assert found.tolist() == pytest.approx([-sum(p * math.log(p) for p in shares)])

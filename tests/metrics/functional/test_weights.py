@@ -1,0 +1,106 @@
+"""Weights, entropies, n-grams, densities, sums and budgets against plain arithmetic."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from scipy import stats
+
+from tagrpo.metrics.functional import (
+    break_even,
+    cost_per_gradient,
+    distinct_n,
+    distinct_share,
+    effective_sample_size,
+    exact_mean,
+    exact_parts,
+    group_effective_sample_share,
+    kernel_density,
+    sampled_entropy,
+    token_entropy,
+)
+
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+def test_exact_parts_lose_nothing():
+    values = (
+        torch.randn(500, generator=GENERATOR, dtype=torch.float64) * 10.0 ** torch.arange(500).remainder(30)
+    ).tolist()
+    assert sum(map(Fraction, exact_parts(values))) == sum(map(Fraction, values))
+    assert len(exact_parts(values)) < 6
+    assert exact_parts([1.0, -1.0]) == []
+    assert exact_mean(values) == exact_mean(values[::-1])
+    assert math.isnan(exact_mean([]))
+
+
+def test_effective_samples_of_groups_are_those_of_each_alone():
+    logs = torch.randn(12, generator=GENERATOR) * 3 + 1000  # only differences count
+    group = torch.tensor([4, 4, 4, 4, 4, 9, 9, 9, 9, 9, 9, 1])
+    expected = [effective_sample_size(logs[group == g]) / int((group == g).sum()) for g in (1, 4, 9)]
+    torch.testing.assert_close(group_effective_sample_share(logs, group), torch.stack(expected))
+
+
+def test_unknown_weights_are_left_out():
+    logs = torch.tensor([0.0, float("nan"), 0.0, float("nan")])
+    found = group_effective_sample_share(logs, torch.tensor([0, 0, 0, 1]))
+    assert found[0] == 1
+    assert found[1].isnan()
+
+
+def test_token_entropy_is_that_of_the_distribution():
+    logits = torch.randn(5, 7, generator=GENERATOR, dtype=torch.float64)
+    expected = torch.distributions.Categorical(logits=logits).entropy()
+    torch.testing.assert_close(token_entropy(logits), expected)
+
+
+def test_sampled_entropy_expects_the_entropy_of_the_policy():
+    probabilities = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
+    tokens = torch.multinomial(probabilities, 40000, replacement=True, generator=GENERATOR)
+    found = sampled_entropy(list(probabilities.log()[tokens].split(8)), torch.zeros(5000).long())
+    assert float(found) == pytest.approx(float(token_entropy(probabilities.log())), abs=0.02)
+
+
+def test_distinct_ngrams_are_those_of_a_set():
+    texts = [torch.randint(0, 4, (length,), generator=GENERATOR) for length in (6, 1, 9, 3, 0, 5)]
+    group = torch.tensor([2, 2, 2, 5, 5, 5])
+    for n in (1, 2, 3):
+        for row, g in enumerate((2, 5)):
+            grams = [
+                tuple(t[i : i + n].tolist())
+                for t, owner in zip(texts, group.tolist(), strict=True)
+                for i in range(len(t) - n + 1)
+                if owner == g
+            ]
+            assert float(distinct_n(texts, group, n)[row]) == pytest.approx(len(set(grams)) / len(grams))
+    assert distinct_n([torch.tensor([1])], torch.tensor([0]), 2).isnan().all()
+    assert distinct_share(["a", "a", "b"], torch.tensor([1, 1, 0])).tolist() == [1.0, 0.5]
+
+
+def test_density_is_scipys_with_its_mass_below_zero_reflected():
+    values = torch.rand(200, generator=GENERATOR, dtype=torch.float64) ** 2
+    grid = torch.linspace(0, 2, 101, dtype=torch.float64)
+    low, high = values.quantile(torch.tensor([0.25, 0.75], dtype=torch.float64))
+    spread = min(float(values.std(correction=0)), float(high - low) / 1.34)
+    width = 0.9 * spread * 200**-0.2
+    theirs = stats.gaussian_kde(values.numpy(), bw_method=width / float(values.std()))
+    expected = theirs(grid.numpy()) + theirs(-grid.numpy())
+    torch.testing.assert_close(kernel_density(values, grid), torch.from_numpy(expected), rtol=1e-6, atol=1e-9)
+
+
+def test_break_even_is_where_both_pay_the_same_for_a_gradient():
+    for ours, theirs, ratio in ((5.0, 60.0, 2.0), (0.3, 38.8, 4.07), (50.0, 10.0, 1.0)):
+        found = break_even(ratio * 3.0, ours, 3.0, theirs)
+        assert found.pays == (cost_per_gradient(ratio * 3, 1, ours) < cost_per_gradient(3, 1, theirs))
+        if found.threshold:
+            at = cost_per_gradient(3.0, 1, found.threshold)
+            assert at == pytest.approx(cost_per_gradient(ratio * 3, 1, ours))
+    assert break_even(1, 0, 1, 100).gradient_ratio == math.inf
+    assert cost_per_gradient(1, 1, 100) == math.inf
+    with pytest.raises(ValueError, match="positive costs"):
+        break_even(0, 0, 1, 0)
+    with pytest.raises(ValueError, match=r"percentages in 0\.\.100"):
+        break_even(1, 120, 1, 0)

@@ -84,6 +84,12 @@ def check(cfg: DictConfig) -> None:
             f"Expected data.batch_size ≥ policy.mini_batches, but got {cfg.data.batch_size} and "
             f"{cfg.policy.mini_batches}: a question is never split over optimizer steps. Raise data.batch_size."
         )
+    asked = f"{cfg.template.get('instruction', '')}{cfg.template.get('format', '')}"
+    if "boxed" in asked and cfg.reward._target_.endswith("FinalAnswerReward"):
+        raise ValueError(
+            "Expected a reward that reads boxes, since the template asks for \\boxed{}, but reward=final_answer reads "
+            f"what follows {cfg.reward.marker!r}. Use reward=mixed or reward=math."
+        )
     temperature = cfg.rollout.sampling.temperature
     if temperature <= 0:
         raise ValueError(

@@ -48,6 +48,7 @@ class QuestionDataModule(LightningDataModule):
         evaluation_samples: Responses drawn per evaluation question.
         evaluation_batch_size: Evaluation questions sampled at a time, over all ranks.
         max_prompt_tokens: Longest prompt.
+        max_evaluation_prompt_tokens: Longest prompt of evaluation questions; None is `max_prompt_tokens`.
         neighbours: Chooses how many of the N rephrasings a batch uses of each question, by what `observe` has seen; its
             state is part of checkpoints. None uses all N.
         shuffle: Whether each training epoch has an order of its own; else the source's.
@@ -74,6 +75,7 @@ class QuestionDataModule(LightningDataModule):
         neighbours: AdaptiveNeighbours | None = None,
         shuffle: bool = True,
         seed: int = 0,
+        max_evaluation_prompt_tokens: int | None = None,
     ) -> None:
         super().__init__()
         for name, value, low in (
@@ -103,6 +105,7 @@ class QuestionDataModule(LightningDataModule):
         self.evaluation_samples = evaluation_samples
         self.evaluation_batch_size = evaluation_batch_size
         self.max_prompt_tokens = max_prompt_tokens
+        self.max_evaluation_prompt_tokens = max_evaluation_prompt_tokens or max_prompt_tokens
         self.neighbours = neighbours
         self.shuffle = shuffle
         self.seed = seed
@@ -141,27 +144,30 @@ class QuestionDataModule(LightningDataModule):
         self, split: str, source: Source, num_rephrasings: int | None, templates: PromptAugmentation
     ) -> list[QuestionGroup]:
         """Questions of `source` whose prompts fit, each with at most `num_rephrasings` that fit."""
+        training = split == "train"
+        limit = self.max_prompt_tokens if training else self.max_evaluation_prompt_tokens
         groups = [g._replace(rephrasings=g.rephrasings[:num_rephrasings]) for g in source.load()]
         lengths = iter(self._longest_prompts([q for g in groups for q in (g.question, *g.rephrasings)], templates))
         kept, too_long, dropped, used = [], [], 0, []
         for group in groups:
             original, *others = [next(lengths) for _ in range(1 + len(group.rephrasings))]
-            if original > self.max_prompt_tokens:
+            if original > limit:
                 too_long.append(group.id)
                 continue
-            fits = [length <= self.max_prompt_tokens for length in others]
+            fits = [length <= limit for length in others]
             dropped += fits.count(False)
             used += [original, *(length for length, fit in zip(others, fits, strict=True) if fit)]
             rephrasings = tuple(q for q, fit in zip(group.rephrasings, fits, strict=True) if fit)
             kept.append(group._replace(rephrasings=rephrasings))
         if not kept:
+            option = f"data.max_{'' if training else 'evaluation_'}prompt_tokens"
             raise ValueError(
                 f"Expected questions in the split `{split}`, but {len(groups)} were read and {len(too_long)} of them "
-                f"are longer than data.max_prompt_tokens={self.max_prompt_tokens}. Raise it or check the source."
+                f"are longer than {option}={limit}. Raise it or check the source."
             )
         self.report[split] = split_report(source, groups, kept, too_long, dropped, used)
         rank_zero_info(summary(split, self.report[split]))
-        for caution in cautions(split, self.report[split], self.max_prompt_tokens):
+        for caution in cautions(split, self.report[split], limit):
             rank_zero_warn(caution)
         return kept
 

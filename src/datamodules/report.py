@@ -85,8 +85,8 @@ def add_overlaps(
 ) -> Iterator[str]:
     """Enter into the reports what the test splits share with the training questions.
 
-    Yields a sentence on each split that has copies: overlaps in which all numbers are the same too. Others are questions
-    of one mould, of which generated tasks are full. Splits that have been compared already are not compared again.
+    Yields a sentence on each split that has copies: overlaps in which all numbers are the same too. Others are of
+    one mould, of which generated tasks are full. Splits that have been compared already are not compared again.
     """
     tests = {name: g for name, g in splits.items() if name != train and "train_overlap" not in reports[name]}
     if train not in splits or not tests:
@@ -96,9 +96,9 @@ def add_overlaps(
         copies = [f"{overlap.test} ({overlap.train})" for overlap in overlaps if overlap.same_numbers]
         if copies:
             yield (
-                f"{split}: {len(copies)} of {len(splits[split])} questions share half of their words or more, and all of "
-                f"their numbers, with a training question: {_named(copies)}. {len(overlaps) - len(copies)} more share "
-                "words and not all numbers."
+                f"{split}: {len(copies)} of {len(splits[split])} questions share half of their words or more, and all "
+                f"numbers, with a training question: {_named(copies)}. {len(overlaps) - len(copies)} more share words "
+                "and not all numbers."
             )
 
 

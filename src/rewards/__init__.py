@@ -8,6 +8,7 @@ one's own needs nothing else: `reward: {_target_: my_package.my_verifier, _parti
 from ..types import Score
 from .final_answer import FinalAnswerReward
 from .math import MathReward
+from .mixed import MixedReward
 from .multiple_choice import MultipleChoiceReward
 
-__all__ = ["FinalAnswerReward", "MathReward", "MultipleChoiceReward", "Score"]
+__all__ = ["FinalAnswerReward", "MathReward", "MixedReward", "MultipleChoiceReward", "Score"]

@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from .lora import LoraSettings, add_adapters
+
 
 def resolve_model_path(path: str | Path) -> str:
     """Check that `path` can be a model before anything expensive starts.
@@ -37,6 +39,7 @@ def load_causal_lm(
     dtype: torch.dtype = torch.float32,
     weights: Literal["pretrained", "random"] = "pretrained",
     gradient_checkpointing: bool = False,
+    lora: LoraSettings | None = None,
 ) -> PreTrainedModel:
     """Load a causal language model for training, on the CPU.
 
@@ -45,6 +48,7 @@ def load_causal_lm(
         dtype: Of the master weights. Keep float32: an update of 1e-6 vanishes in bfloat16.
         weights: `random` reads the configuration only and initialises from torch's random state.
         gradient_checkpointing: Recompute each layer's activations in the backward.
+        lora: Freeze the weights and train low-rank adapters; None trains the weights.
 
     Raises:
         FileNotFoundError: nothing is found at `path`.
@@ -68,4 +72,6 @@ def load_causal_lm(
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
+    if lora is not None:
+        add_adapters(model, lora)
     return model

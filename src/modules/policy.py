@@ -28,6 +28,7 @@ from ..types import LossInputs, LossOutputs, Prompt, QuestionBatch, RewardGroups
 from .distributed import gather_objects, max_over_ranks, sum_over_ranks, world_size
 from .experience import Anchor, Experience, cat_rows, join_reward_groups, split_by_question
 from .logprobs import CausalPolicy, TokenScores
+from .lora import adapters_off, has_adapters
 from .model import resolve_model_path
 from .packing import pack, plan_micro_batches
 from .sharding import full_tensors, gradient_sync, shard
@@ -138,12 +139,16 @@ class PolicyModule(LightningModule):
     # ------------------------------------------------------------------ set-up
 
     def configure_model(self) -> None:
-        """Load the policy, and a frozen reference when the loss has a KL term; shard both under FSDP2."""
+        """Load the policy, and a frozen reference when the loss has a KL term; shard both under FSDP2.
+
+        With adapters the policy is its own reference, with them off.
+        """
         if hasattr(self, "policy"):
             return
         # Training mode switches gradient checkpointing on; dropout is off (see load_causal_lm).
         self.policy = self._build().train()
-        reference = self._build().eval().requires_grad_(False) if self.kl_coef else None
+        second_copy = self.kl_coef and not has_adapters(self.policy)
+        reference = self._build().eval().requires_grad_(False) if second_copy else None
         # Kept out of the module tree: the reference is neither trained nor checkpointed.
         object.__setattr__(self, "reference", reference)
 
@@ -290,15 +295,18 @@ class PolicyModule(LightningModule):
                     self._backward(experience, micro_batch, totals, tally)
                 else:
                     # FSDP2 gathers in the forward and reduces in the backward: ranks without work do both.
-                    scores, _ = self._forward(experience, torch.zeros(1, dtype=torch.long))
+                    first = torch.zeros(1, dtype=torch.long)
+                    if self.kl_coef:
+                        self._forward(experience, first, reference=True)
+                    scores, _ = self._forward(experience, first)
                     self.manual_backward(scores.logprobs.sum() * 0)
         tally.dropped += len(rows) - len(learned)
         self._step(optimizer, tally)
 
     def _backward(self, experience: Experience, rows: Tensor, totals: dict[str, float], tally: Tally) -> None:
         """Forward, loss and backward of one micro-batch."""
-        scores, rows = self._forward(experience, rows, "grad" if self.entropy_coef else "detached")
         reference = self._forward(experience, rows, reference=True)[0].logprobs if self.kl_coef else None
+        scores, rows = self._forward(experience, rows, "grad" if self.entropy_coef else "detached")
         current, device = scores.logprobs.detach(), scores.logprobs.device
         lengths = experience.lengths[rows]
         sizes = lengths.tolist()
@@ -367,6 +375,9 @@ class PolicyModule(LightningModule):
         reference: bool = False,
     ) -> tuple[TokenScores, Tensor]:
         """Token scores of the responses `rows`, and those rows in the order of their scores."""
+        if reference and self.reference is None:
+            with adapters_off(self.policy), torch.no_grad():
+                return self._forward(experience, rows, entropy)
         policy = self.reference if reference else self.policy
         assert policy is not None
         packed = pack(

@@ -22,6 +22,8 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
+from .lora import adapted_layers, is_adapter, merged_weight
+
 
 class FullyShardedStrategy(ModelParallelStrategy):
     """FSDP2 over all ranks of all nodes.
@@ -94,8 +96,16 @@ def gradient_sync(module: nn.Module, strategy: Strategy, enabled: bool) -> Abstr
 def full_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield `(name, full tensor)` of every parameter, one at a time, detached; tied parameters once.
 
+    Adapters are merged into the weights that they belong to, and names are those of the model without adapters.
     Collective under FSDP2: every rank must exhaust it.
     """
+    adapted = {f"{name}.base_layer.weight": layer for name, layer in adapted_layers(model)}
     for name, parameter in model.named_parameters():
-        tensor = parameter.detach()
-        yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if not is_adapter(name):
+            tensor = merged_weight(adapted[name], _full) if name in adapted else _full(parameter)
+            yield name.replace(".base_layer.", "."), tensor
+
+
+def _full(parameter: Tensor) -> Tensor:
+    tensor = parameter.detach()
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

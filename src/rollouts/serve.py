@@ -38,15 +38,14 @@ def server_arguments(model: str, options: list[str], nccl: bool, cpu: bool) -> l
     ]
 
 
-def end_children_with_parent() -> None:
-    """Let every process that is forked from now on end when this one is killed.
+def end_with_parent() -> None:
+    """Let this process end when its parent is killed.
 
-    vLLM's engine outlives a killed server otherwise, with its memory and the port.
+    vLLM's engine outlives a killed server otherwise, with its memory.
     """
     if sys.platform == "linux":
-        prctl = ctypes.CDLL(None).prctl
         set_parent_death_signal = 1
-        os.register_at_fork(after_in_child=lambda: prctl(set_parent_death_signal, signal.SIGKILL))
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 def main() -> None:
@@ -56,7 +55,6 @@ def main() -> None:
     model, options = sys.argv[1], sys.argv[2:]
     nccl = "--nccl" in options
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # opens the routes that update weights
-    end_children_with_parent()
     from vllm.platforms import current_platform
 
     sys.argv[1:] = server_arguments(
@@ -69,3 +67,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+elif __name__ == "__mp_main__":  # in the processes that vLLM spawns: the engine and its workers
+    end_with_parent()

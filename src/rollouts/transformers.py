@@ -26,7 +26,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from ..types import Completion
-from .base import SamplingConfig, check_context
+from .base import Deliver, SamplingConfig, check_context, ignore
 
 COMPACT_BELOW = 0.75
 """Finished rows leave the cache when less than this share of it is still being sampled."""
@@ -75,16 +75,17 @@ class TransformersEngine:
 
     @torch.no_grad()
     def generate(
-        self, prompts: Sequence[Tensor], num_samples: Sequence[int], sampling: SamplingConfig, seed: int
+        self,
+        prompts: Sequence[Tensor],
+        num_samples: Sequence[int],
+        sampling: SamplingConfig,
+        seed: int,
+        deliver: Deliver = ignore,
     ) -> list[list[Completion]]:
         """See `RolloutEngine.generate`. Prompts of similar length are sampled together."""
         check_context(prompts, sampling, self.context)
         generator = torch.Generator(self.device).manual_seed(seed)
         results: list[list[Completion]] = [[] for _ in prompts]
-        if not self.attends_only:
-            for p, count in enumerate(num_samples):
-                results[p] = self._sample_recurrent(prompts[p], count, sampling, generator) if count else []
-            return results
         for part in self._parts(prompts, num_samples):
             counts = [num_samples[p] for p in part]
             rows = self._sample([prompts[p] for p in part], counts, sampling, generator)
@@ -92,13 +93,20 @@ class TransformersEngine:
             for p, count in zip(part, counts, strict=True):
                 results[p] = rows[start : start + count]
                 start += count
+                deliver(p, results[p])
         return results
 
     def _parts(self, prompts: Sequence[Tensor], num_samples: Sequence[int]) -> list[list[int]]:
-        """Prompts sorted by length, cut so that each part samples at most `max_rows` (but one prompt at least)."""
+        """Prompts sorted by length, cut so that each part samples at most `max_rows` (but one prompt at least).
+
+        Recurrent models are sampled one prompt at a time, in the order given.
+        """
+        wanted = [p for p, count in enumerate(num_samples) if count]
+        if not self.attends_only:
+            return [[p] for p in wanted]
         parts: list[list[int]] = []
         rows = 0
-        for p in sorted((p for p, count in enumerate(num_samples) if count), key=lambda p: (len(prompts[p]), p)):
+        for p in sorted(wanted, key=lambda p: (len(prompts[p]), p)):
             if not parts or rows + num_samples[p] > self.max_rows:
                 parts.append([])
                 rows = 0
@@ -110,6 +118,8 @@ class TransformersEngine:
         self, prompts: list[Tensor], counts: list[int], sampling: SamplingConfig, generator: torch.Generator
     ) -> list[Completion]:
         """Sample all rows of some prompts, token by token."""
+        if not self.attends_only:
+            return self._sample_recurrent(prompts[0], counts[0], sampling, generator)
         logits, state = self._encode(prompts, counts)
         num_rows = sum(counts)
         tokens = torch.zeros(num_rows, sampling.max_new_tokens, dtype=torch.long, device=self.device)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..modules.distributed import rank
 from ..types import Completion
-from .base import SamplingConfig, check_context
+from .base import Deliver, EngineError, SamplingConfig, check_context, ignore
 from .transformers import stop_token_ids
 
 
@@ -91,11 +91,16 @@ class VLLMEngine:
         self._wake()
         with undisturbed_torch():
             self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(parameters)})
-            self.llm.apply_model(_retie_output_head)
+            self.llm.apply_model(retie_output_head)
             self.llm.reset_prefix_cache()
 
     def generate(
-        self, prompts: Sequence[Tensor], num_samples: Sequence[int], sampling: SamplingConfig, seed: int
+        self,
+        prompts: Sequence[Tensor],
+        num_samples: Sequence[int],
+        sampling: SamplingConfig,
+        seed: int,
+        deliver: Deliver = ignore,
     ) -> list[list[Completion]]:
         """See `RolloutEngine.generate`. Log-probs are those of the truncated distribution under top-p or top-k."""
         from vllm import SamplingParams, TokensPrompt
@@ -120,10 +125,17 @@ class VLLMEngine:
         with undisturbed_torch():
             # One seed for the call: seeds per request are slower, and fail on CPUs when a prefill is cut.
             torch.manual_seed(seed)
-            outputs = self.llm.generate(inputs, params, use_tqdm=False)
-        results: list[list[Completion]] = [[] for _ in prompts]
-        for p, output in zip(wanted, outputs, strict=True):
-            results[p] = [_completion(sample) for sample in sorted(output.outputs, key=lambda s: s.index)]
+            prompt_of = dict(zip(self.llm.enqueue(inputs, params, use_tqdm=False), wanted, strict=True))
+            results: list[list[Completion]] = [[] for _ in prompts]
+            while self.llm.llm_engine.has_unfinished_requests():
+                for output in self.llm.llm_engine.step():
+                    if output.finished:
+                        p = prompt_of.pop(output.request_id)
+                        samples: list[Any] = list(output.outputs)  # type: ignore[arg-type]  # of text, not of pooling
+                        results[p] = [_completion(sample) for sample in sorted(samples, key=lambda s: s.index)]
+                        deliver(p, results[p])
+        if prompt_of:
+            raise EngineError(f"Expected responses to all prompts, but vLLM dropped those to {len(prompt_of)} of them.")
         return results
 
     def rest(self) -> None:
@@ -154,7 +166,7 @@ def _completion(sample: Any) -> Completion:
     )
 
 
-def _retie_output_head(model: Any) -> None:
+def retie_output_head(model: Any) -> None:
     """Make the output head follow the embeddings again.
 
     Reloading keeps the old head of a tied model on CPUs, where the head is a prepacked copy: log-probs are then wrong

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -18,6 +17,7 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from .vllm import retie_output_head
 from .weight_stream import receive_weights
 
 BACKEND = "stream"
@@ -71,18 +71,6 @@ class StreamWeightTransferEngine(WeightTransferEngine[StreamInitInfo, StreamUpda
 
 class WorkerExtension:
     """Named by `--worker-extension-cls`, so that every worker imports this module before it builds its model."""
-
-
-def retie_output_head(model: nn.Module) -> None:
-    """Make the output head follow the embeddings again.
-
-    Reloading keeps the old head of a tied model on CPUs, where the head is a prepacked copy: log-probs are then wrong
-    by several nats, with a warning as the only sign.
-    """
-    if getattr(model.config, "tie_word_embeddings", False):
-        head: Any = model.lm_head
-        head.weight = model.model.embed_tokens.weight  # type: ignore[union-attr]
-        head.quant_method.process_weights_after_loading(head)
 
 
 if BACKEND not in WeightTransferEngineFactory._registry:

@@ -1,0 +1,104 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685) by peft, put into the model in place.
+
+W' = W + (α / r) · B A, with A [r, in] and B [out, r] trained and W frozen. The model keeps its class and its forward,
+so that packing, sharding and checkpoints work as without adapters. Engines and exported folders get W' under the name
+of W; with the adapters off the model is the reference policy, for which no second copy is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ADAPTER = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraSettings:
+    """Which adapters to train instead of the model's own weights."""
+
+    rank: int = 16
+    """r: rank of each update."""
+    alpha: float = 32.0
+    """α: updates are multiplied by α / r."""
+    targets: str | Sequence[str] = "all-linear"
+    """Names of the linear layers, such as `q_proj`; `all-linear` takes all but the output head."""
+    seed: int = 0
+    """Of A's first values; B begins at zero."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or self.alpha <= 0:
+            raise ValueError(f"Expected lora.rank ≥ 1 and lora.alpha > 0, but got {self.rank} and {self.alpha}.")
+
+
+def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
+    """Freeze `model` and put adapters into it.
+
+    Raises:
+        ValueError: a target is not a linear layer inside the decoder, or there is none of that name.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,  # type: ignore[arg-type]  # a float works
+        lora_dropout=0.0,  # it would make the ratio of the first mini-batch differ from one
+        target_modules=targets,
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):  # the same values on every rank, whatever each has drawn before
+        torch.manual_seed(settings.seed)
+        inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+    heads = [model.get_output_embeddings(), model.get_input_embeddings()]  # type: ignore[operator]
+    for name, layer in adapted_layers(model):
+        if layer in heads or not hasattr(layer.base_layer, "weight") or layer.lora_A.keys() != {ADAPTER}:
+            raise ValueError(
+                f"Expected lora.targets to name linear layers of the decoder, but `{name}` is {type(layer).__name__}. "
+                "The embeddings and the output head can't be adapted: take it out of lora.targets."
+            )
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """Whether the model trains adapters."""
+    return any(True for _ in adapted_layers(model))
+
+
+def adapters_off(model: nn.Module) -> AbstractContextManager[Any]:
+    """A context in which `model` computes what it did before it had adapters."""
+    from peft.helpers import rescale_adapter_scale
+
+    # Not by `disable_adapters`, which changes `requires_grad`: FSDP2 has copied it by then.
+    return rescale_adapter_scale(model, 0.0)
+
+
+def merged_weight(layer: Any, full: Callable[[Tensor], Tensor]) -> Tensor:
+    """W + (α / r) · B A of one adapted layer, summed in float32 or wider, in the type of W.
+
+    Args:
+        layer: One of `adapted_layers`.
+        full: Makes a full tensor of a parameter that may be sharded.
+    """
+    weight, a, b = (full(x.weight) for x in (layer.base_layer, layer.lora_A[ADAPTER], layer.lora_B[ADAPTER]))
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    update = b.to(wide) @ a.to(wide) * layer.scaling[ADAPTER]
+    return (weight.to(wide) + (update.T if layer.fan_in_fan_out else update)).to(weight.dtype)
+
+
+def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """(name, layer) of the layers that have an adapter."""
+    return ((name, module) for name, module in model.named_modules() if hasattr(module, "lora_A"))
+
+
+def is_adapter(name: str) -> bool:
+    """Whether the parameter of this name is A or B of an adapter.
+
+    >>> is_adapter("layers.0.q_proj.lora_A.default.weight"), is_adapter("layers.0.q_proj.base_layer.weight")
+    (True, False)
+    """
+    return f".lora_A.{ADAPTER}." in name or f".lora_B.{ADAPTER}." in name

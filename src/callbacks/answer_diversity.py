@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..metrics.functional import answer_diversity, distinct_n, distinct_share, group_index
+from ..metrics.functional import answer_diversity, answer_entropy, distinct_n, distinct_share, group_index
 from .shared import mean_over_ranks
 
 
@@ -19,10 +19,11 @@ class AnswerDiversityMonitor(Callback):
     - `answer_diversity/distinct_wrong`: distinct wrong answers. Falls as accuracy rises, with fewer wrong responses.
     - `answer_diversity/distinct_wrong_share`: the same over the wrong responses that have an answer, of the questions
       with any: 1 where every mistake is a new one.
+    - `answer_diversity/entropy`: entropy of the distribution of final answers, nats (`answer_entropy`).
     - `answer_diversity/unique_responses`: distinct responses over responses.
     - `answer_diversity/distinct_<n>`: distinct n-grams of tokens over all n-grams.
 
-    The last three fall as a question gets more responses: compare only runs with as many.
+    Apart from the first, they change as a question gets more responses: compare only runs with as many.
 
     Reads `batch.rollouts.{question, correct, answers, text, token_ids}`.
 
@@ -49,6 +50,7 @@ def question_diversity(rollouts: Any, ngrams: Sequence[int]) -> dict[str, Tensor
     return {
         "answer_diversity/distinct_wrong": distinct_wrong,
         "answer_diversity/distinct_wrong_share": distinct_wrong / mistakes,
+        "answer_diversity/entropy": answer_entropy(rollouts.answers, index),
         "answer_diversity/unique_responses": distinct_share(rollouts.text, index),
         **{f"answer_diversity/distinct_{n}": distinct_n(rollouts.token_ids, index, n) for n in ngrams},
     }

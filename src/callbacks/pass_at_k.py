@@ -2,83 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor
 
-from ..metrics.functional import bootstrap_intervals, pass_at_k_curve
-from ..metrics.functional.answers import majority_probability
-from ..modules.distributed import gather_objects
+from ..modules.distributed import gather_objects, rank
 from .shared import current_iteration, write_json
-
-
-@dataclass
-class QuestionTally:
-    """What the responses to one evaluation question add up to."""
-
-    metadata: dict[str, Any]
-    """The question's own, kept for analysis."""
-    n: int = 0
-    """Responses."""
-    correct: int = 0
-    """Correct ones."""
-    right: set[str] = field(default_factory=set)
-    """Answers of the correct ones."""
-    wrong: Counter[str] = field(default_factory=Counter)
-    """Wrong answer → responses with it. Wrong responses without an answer are in none."""
-    tokens: int = 0
-    """Response tokens."""
-    truncated: int = 0
-    """Responses that the length limit ended."""
-
-    def add(self, rollouts: Any, rows: Iterable[int]) -> None:
-        """Count rows of the rollouts."""
-        for row in rows:
-            correct, answer = bool(rollouts.correct[row]), rollouts.answers[row]
-            self.n += 1
-            self.correct += correct
-            self.tokens += len(rollouts.token_ids[row])
-            self.truncated += bool(rollouts.truncated[row])
-            if answer is not None:
-                self.right.update([answer] if correct else [])
-                self.wrong.update([] if correct else [answer])
-
-    def merge(self, other: QuestionTally) -> None:
-        """Add what another batch or rank counted for the same question."""
-        self.n += other.n
-        self.correct += other.correct
-        self.right |= other.right
-        self.wrong += other.wrong
-        self.tokens += other.tokens
-        self.truncated += other.truncated
-
-    def majority_at_k(self, k: int) -> float:
-        """Probability that the majority of k of the responses is right; see `maj_at_k`."""
-        silent = self.n - self.correct - self.wrong.total()
-        return majority_probability(self.correct, tuple(sorted(self.wrong.values())), silent, k)
-
-    def row(self, id: str) -> dict[str, Any]:
-        """The question in the report."""
-        return {
-            "id": id,
-            "n": self.n,
-            "correct": self.correct,
-            "distinct_answers": len(self.right | set(self.wrong)),
-            "distinct_wrong": len(self.wrong),
-            "majority": self.majority_at_k(self.n),
-            "mean_length": self.tokens / self.n,
-            "truncated": self.truncated,
-            "metadata": self.metadata,
-        }
-
-
-Tallies = dict[str, dict[str, QuestionTally]]  # split → question id → tally
+from .tallies import QuestionTally, Tallies, TallyStore, merge_tallies, summarise
 
 
 class PassAtKEvaluator(Callback):
@@ -99,18 +31,25 @@ class PassAtKEvaluator(Callback):
     Reads `batch.split`, `batch.groups[…].{id, metadata}` and `batch.rollouts.{question, correct, answers, token_ids,
     truncated}`.
 
+    With a `store`, the test can break off and go on: every batch's counts are appended to a folder, and questions that
+    have all their responses there are taken out of their batch before it is sampled (the callback must come before the
+    one that samples). Batches are stored whole, so that the others are sampled with the seeds that they would have had.
+
     Args:
         ks: The k of interest; those above the smallest number of samples are left out.
+        store: Folder for the counts of an interrupted test; None keeps none. It is for one evaluation of one model.
 
     Raises:
         ValueError: a k is less than 1, or none is given.
     """
 
-    def __init__(self, ks: Sequence[int] = (1, 2, 4, 8, 16, 32)) -> None:
+    def __init__(self, ks: Sequence[int] = (1, 2, 4, 8, 16, 32), store: str | Path | None = None) -> None:
         if not ks or min(ks) < 1:
             raise ValueError(f"Expected ks to hold integers of at least 1, but got {list(ks)}.")
         self.ks = tuple(ks)
+        self.store = None if store is None else TallyStore(store)
         self._tallies: Tallies = {}
+        self._known: Tallies = {}
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting."""
@@ -126,7 +65,7 @@ class PassAtKEvaluator(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Count a batch."""
-        self._count(batch)
+        merge_tallies([tallies_of(batch)], self._tallies)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report."""
@@ -134,8 +73,24 @@ class PassAtKEvaluator(Callback):
             self._report(trainer, pl_module, "validation")
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start counting."""
-        self._tallies = {}
+        """Start counting, from what the store holds."""
+        # One rank reads, and no rank appends before all know what was read.
+        first = self.store is not None and rank() == 0
+        self._known = gather_objects(self.store.read() if first and self.store else {})[0]
+        self._tallies = merge_tallies([self._known]) if rank() == 0 else {}
+
+    def on_test_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Take out what the store has counted before."""
+        known = self._known.get(batch.split, {})
+        if known:
+            keep_questions(batch, [not _is_complete(batch, i, known) for i in range(len(batch.groups))])
 
     def on_test_batch_end(
         self,
@@ -146,21 +101,15 @@ class PassAtKEvaluator(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Count a batch."""
-        self._count(batch)
+        """Count a batch, and store it."""
+        found = tallies_of(batch)
+        if self.store is not None and found[batch.split]:
+            self.store.append(rank(), batch.split, found[batch.split])
+        merge_tallies([found], self._tallies)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report."""
         self._report(trainer, pl_module, "test")
-
-    def _count(self, batch: Any) -> None:
-        split = self._tallies.setdefault(batch.split, {})
-        rows = batch.rollouts.question.tolist()
-        for i, group in enumerate(batch.groups):
-            mine = [row for row, question in enumerate(rows) if question == i]
-            if mine:
-                tally = split.setdefault(group.id, QuestionTally(dict(getattr(group, "metadata", {}))))
-                tally.add(batch.rollouts, mine)
 
     def _report(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         splits = merge_tallies(gather_objects(self._tallies))
@@ -179,47 +128,26 @@ class PassAtKEvaluator(Callback):
             write_json(folder / f"{stage}.json", content)
 
 
-def merge_tallies(parts: Iterable[Tallies]) -> Tallies:
-    """Those of all ranks in one."""
-    merged: Tallies = {}
-    for part in parts:
-        for name, questions in part.items():
-            split = merged.setdefault(name, {})
-            for id, tally in questions.items():
-                split.setdefault(id, QuestionTally(tally.metadata)).merge(tally)
-    return merged
+def tallies_of(batch: Any) -> Tallies:
+    """Counts of the questions of one batch that have any response."""
+    questions: dict[str, QuestionTally] = {}
+    rows = batch.rollouts.question.tolist()
+    for i, group in enumerate(batch.groups):
+        mine = [row for row, question in enumerate(rows) if question == i]
+        if mine:
+            tally = questions.setdefault(group.id, QuestionTally(dict(getattr(group, "metadata", {}))))
+            tally.add(batch.rollouts, mine)
+    return {batch.split: questions}
 
 
-def summarise(questions: dict[str, QuestionTally], ks: Sequence[int]) -> dict[str, Any]:
-    """Pass@k and majority@k with intervals, means over questions, and a row for each question.
+def _is_complete(batch: Any, row: int, known: dict[str, QuestionTally]) -> bool:
+    wanted = sum(prompt.num_samples for prompt in batch.prompts if prompt.question == row)
+    tally = known.get(batch.groups[row].id)
+    return tally is not None and tally.n >= wanted
 
-    Args:
-        questions: Question id → its tally; at least one.
-        ks: The k of interest; those above the smallest n are left out.
-    """
-    # In order of the ids, so that the bootstrap does not depend on which rank had which question.
-    ids = sorted(questions)
-    tallies = [questions[id] for id in ids]
-    samples = torch.tensor([tally.n for tally in tallies])
-    ks = [k for k in ks if k <= int(samples.min())]
-    passed = pass_at_k_curve(samples, torch.tensor([tally.correct for tally in tallies]), ks)
-    majority = torch.tensor([[tally.majority_at_k(k) for k in ks] for tally in tallies], dtype=torch.float64)
 
-    def mean(values: list[float]) -> float:
-        return sum(values) / len(values)
-
-    def intervals(curve: Tensor) -> dict[int, dict[str, float]]:
-        return {k: interval._asdict() for k, interval in zip(ks, bootstrap_intervals(curve), strict=True)}
-
-    rows = [tally.row(id) for id, tally in zip(ids, tallies, strict=True)]
-    return {
-        "num_questions": len(rows),
-        "samples": int(samples.sum()),
-        "pass_at_k": intervals(passed),
-        "majority_at_k": intervals(majority),
-        "majority": mean([row["majority"] for row in rows]),
-        "wrong_answers": mean([row["distinct_wrong"] for row in rows]),
-        "length": mean([row["mean_length"] for row in rows]),
-        "truncated": mean([row["truncated"] / row["n"] for row in rows]),
-        "questions": rows,
-    }
+def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
+    """Leave only the questions of `batch` that are to be kept, in place, before it has rollouts."""
+    row_of = {row: new for new, row in enumerate(row for row, kept in enumerate(keep) if kept)}
+    batch.groups = [batch.groups[row] for row in row_of]
+    batch.prompts = [p._replace(question=row_of[p.question]) for p in batch.prompts if p.question in row_of]

@@ -2,50 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..modules.distributed import rank
 from .shared import advantages_of, current_iteration
 
+RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")
+SHOWN = ("question", "variant", "template", "prompt", "response", "answer", "correct", "reward", "advantage")
+
 
 class RolloutRecorder(Callback):
     """Writes the rollouts of each training iteration to `rollouts/<iteration>-<rank>.parquet` in the run directory.
 
-    One row per response, in their order: `iteration, question` (id), `variant, template, prompt, response, answer,
-    correct, reward`, `reward_term/<name>` of each shaped term, `advantage, length, truncated, logprob` (engine log-prob
-    of the whole response under its sample prompt, nats; its mean per token is `logprob / length`), and as lists
-    `token_ids` and `token_logprobs`. What an advantage strategy needs to be replayed is all there; `entropy` (mean per
-    token under the score prompt, nats) where the training step returns it.
+    One row per response, in their order: `iteration`, `step` (optimizer steps before it), `question` (id), `variant,
+    template, prompt, response, answer, correct, reward`, `reward_term/<name>` of each shaped term, `advantage, length,
+    truncated, logprob` (engine log-prob of the whole response under its sample prompt, nats; its mean per token is
+    `logprob / length`), with `tokens` as lists `token_ids` and `token_logprobs`. Where the training step returns them:
+    `score_logprob` (the same under the score prompt, by the trainer), `entropy`, `ratio`, `kl`, `clipped` (means per
+    token) and `masked`. What an advantage strategy needs to be replayed is all there.
 
-    Reads `batch.groups[…].id`, `batch.rollouts` (all fields but `seconds`), `outputs["advantages"]` and
-    `outputs["entropy"]`. About 10 bytes per token; a resumed run writes the files of its iterations again.
+    Every `tables_every` iterations, loggers that know tables (`log_table`, as W&B) get `samples`: one response to each
+    of the first prompts, so that a question stands beside its rephrasings.
+
+    Reads `batch.groups[…].id`, `batch.rollouts` (all fields but `seconds`), and `outputs["advantages"]`. With tokens
+    about 8 bytes per token, else about a byte; a resumed run writes the files of its iterations again.
+
+    Args:
+        tokens: Whether to write the tokens and their log-probs.
+        tables_every: Iterations between tables; None logs none.
+        table_rows: Rows of a table.
+
+    Raises:
+        ValueError: `tables_every` or `table_rows` is less than 1.
     """
+
+    def __init__(self, tokens: bool = True, tables_every: int | None = None, table_rows: int = 16) -> None:
+        for name, value in (("tables_every", tables_every), ("table_rows", table_rows)):
+            if value is not None and value < 1:
+                raise ValueError(f"Expected recorder.{name} to be at least 1, but got {value}.")
+        self.tokens = tokens
+        self.tables_every = tables_every
+        self.table_rows = table_rows
+        self._step = 0
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Note the policy's optimizer steps before it learns from the batch."""
+        self._step = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Write one file, at once."""
+        advantages_of(outputs)  # says what is missing
         iteration = current_iteration(trainer)
+        table = rollout_table(batch, outputs, iteration, self._step, tokens=self.tokens)
         folder = Path(trainer.default_root_dir) / "rollouts"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{iteration:06d}-{rank()}.parquet"
-        table = rollout_table(batch, advantages_of(outputs), iteration, outputs.get("entropy"))
         pq.write_table(table, path.with_suffix(".tmp"), compression="zstd")
         path.with_suffix(".tmp").replace(path)
+        if self.tables_every is not None and iteration % self.tables_every == 0 and trainer.is_global_zero:
+            self._show(trainer, batch.rollouts, table, iteration)
+
+    def _show(self, trainer: Trainer, rollouts: Any, table: pa.Table, iteration: int) -> None:
+        first = {prompt: row for row, prompt in reversed(list(enumerate(rollouts.prompt.tolist())))}
+        shown = table.select(SHOWN).take([first[prompt] for prompt in sorted(first)][: self.table_rows])
+        for logger in trainer.loggers:
+            if hasattr(logger, "log_table"):
+                rows = [list(row.values()) for row in shown.to_pylist()]
+                logger.log_table("samples", columns=list(SHOWN), data=rows, step=iteration)
 
 
-def rollout_table(batch: Any, advantages: Tensor, iteration: int, entropy: Tensor | None = None) -> pa.Table:
-    """The rollouts of a batch as a table with the columns that `RolloutRecorder` names."""
+def rollout_table(
+    batch: Any, outputs: Mapping[str, Any], iteration: int, step: int, *, tokens: bool = True
+) -> pa.Table:
+    """The rollouts of a batch as a table with the columns that `RolloutRecorder` names.
+
+    Args:
+        batch: With `groups` and `rollouts`.
+        outputs: What the training step returned: `advantages`, and of `RETURNED` what there is.
+        iteration: Of the batch.
+        step: Optimizer steps before it.
+        tokens: Whether to add the tokens and their log-probs.
+    """
     rollouts = batch.rollouts
     prompts = [rollouts.prompts[row] for row in rollouts.prompt.tolist()]
     columns = {
         "iteration": pa.array([iteration] * len(prompts), pa.int64()),
+        "step": pa.array([step] * len(prompts), pa.int64()),
         "question": [batch.groups[row].id for row in rollouts.question.tolist()],
         "variant": rollouts.variant.numpy(),
         "template": [prompt.template for prompt in prompts],
@@ -55,13 +107,20 @@ def rollout_table(batch: Any, advantages: Tensor, iteration: int, entropy: Tenso
         "correct": rollouts.correct.numpy(),
         "reward": rollouts.rewards.numpy(),
         **{f"reward_term/{name}": term.numpy() for name, term in rollouts.reward_terms.items()},
-        "advantage": advantages.numpy(),
+        "advantage": advantages_of(outputs).numpy(),
         "length": rollouts.lengths.numpy(),
         "truncated": rollouts.truncated.numpy(),
         "logprob": [float(logprobs.double().sum()) for logprobs in rollouts.logprobs],
-        "token_ids": pa.array([ids.numpy() for ids in rollouts.token_ids], pa.list_(pa.int32())),
-        "token_logprobs": pa.array([logprobs.numpy() for logprobs in rollouts.logprobs], pa.list_(pa.float32())),
+        **{name: outputs[name].cpu().numpy() for name in RETURNED if outputs.get(name) is not None},
     }
-    if entropy is not None:
-        columns["entropy"] = entropy.cpu().numpy()
+    if tokens:
+        columns["token_ids"] = _lists([ids.int() for ids in rollouts.token_ids], pa.int32())
+        columns["token_logprobs"] = _lists([logprobs.float() for logprobs in rollouts.logprobs], pa.float32())
     return pa.table(columns)
+
+
+def _lists(values: list[Tensor], kind: pa.DataType) -> pa.ListArray:
+    """One list per response, without a Python object per token."""
+    offsets = torch.tensor([0, *(len(v) for v in values)]).cumsum(0)
+    flat = torch.cat(values) if values else torch.zeros(0)
+    return pa.ListArray.from_arrays(pa.array(offsets.int().numpy(), pa.int32()), pa.array(flat.numpy(), kind))

@@ -1,15 +1,20 @@
-"""Whether rephrasings and templates differ in difficulty (TA-GRPO, §5.2)."""
+"""Whether rephrasings and templates differ in difficulty (TA-GRPO, §5.2), and how the update treats their responses."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..metrics.functional import difficulty_variance
+from ..metrics.functional import difficulty_variance, group_effective_sample_share, homogeneity
+from ..metrics.functional.difficulty import pooled_difficulty_test
+from ..modules.distributed import gather_objects
 from .shared import mean_over_ranks
+
+RETURNED = ("ratio", "kl", "clipped", "entropy")
 
 
 class VariantSuccessMonitor(Callback):
@@ -17,33 +22,59 @@ class VariantSuccessMonitor(Callback):
 
     - `variant/<n>/{correct,length,truncated}` and `variant/<n>/reward_term/<name>` (a format reward, say): responses to
       the original question (n = 0), or to the n-th rephrasings;
+    - `variant/<n>/{ratio,kl,clipped,entropy}`: policy ratio, divergence from the reference, share of clipped tokens and
+      policy entropy of a response's tokens, where the training step returns them, over the responses that were learned
+      from;
+    - `variant/<n>/effective_samples`: effective sample size over samples of the weights π(o | score prompt) /
+      π(o | sample prompt) of the responses to one prompt, mean over prompts: near 1 where a rephrasing's responses
+      might as well be the original's, 1 / G where one of them outweighs the others. For n = 0, or scored under the
+      prompt that was sampled, it is the mismatch between trainer and engine alone;
     - `template/<name>/…`: the same by template;
     - `variant/difficulty_variance`: variance of the true success rate over the prompts of one question, without bias
       (`difficulty_variance`), mean over the questions that allow it. Zero, up to noise of either sign, where rephrasing
-      does not change how difficult a question is; missing where no question allows it.
+      does not change how difficult a question is; missing where no question allows it;
+    - `variant/difficulty_p_value`: of the test that it changes nothing (`difficulty_test`), over the batch; for a test
+      over a whole run see `tagrpo.analysis.difficulty`.
 
-    Reads `batch.rollouts.{prompts[…].template, prompt, question, variant, correct, truncated, lengths, reward_terms}`.
+    Reads `batch.rollouts.{prompts[…].template, prompt, question, variant, correct, truncated, lengths, reward_terms,
+    logprobs}` and, where they are, `outputs[…]` ([R] each) of `ratio`, `kl`, `clipped`, `entropy` and `score_logprob`.
     """
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Measure and log."""
-        pl_module.log_dict(mean_over_ranks(values_by_prompt(batch.rollouts)))
+        rollouts = batch.rollouts
+        means = mean_over_ranks(values_by_prompt(rollouts, outputs if isinstance(outputs, Mapping) else {}))
+        own = homogeneity(rollouts.correct, rollouts.prompt, rollouts.question)
+        parts = gather_objects([values.tolist() for values in own])
+        test = pooled_difficulty_test(*([x for part in parts for x in part[i]] for i in range(3)))
+        pl_module.log_dict({**means, "variant/difficulty_p_value": test.p_value})
 
 
-def values_by_prompt(rollouts: Any) -> dict[str, Tensor]:
-    """Name of `VariantSuccessMonitor` → values of the responses (or questions) that it is the mean of."""
+def values_by_prompt(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Name of `VariantSuccessMonitor` → values of the responses (or prompts, or questions) that it is the mean of."""
     columns = {
         "correct": rollouts.correct.double(),
         "length": rollouts.lengths.double(),
         "truncated": rollouts.truncated.double(),
         **{f"reward_term/{name}": term for name, term in rollouts.reward_terms.items()},
+        **{name: outputs[name].cpu() for name in RETURNED if outputs.get(name) is not None},
     }
-    members = {f"variant/{n}": rollouts.variant == n for n in rollouts.variant.unique().tolist()}
-    templates = [rollouts.prompts[row].template for row in rollouts.prompt.tolist()]
+    templates = [prompt.template for prompt in rollouts.prompts]
+    variants = rollouts.variant.new_full((len(templates),), -1).scatter(0, rollouts.prompt, rollouts.variant)
+    members = {f"variant/{n}": variants == n for n in rollouts.variant.unique().tolist()}
     for template in sorted(set(templates)):
         members[f"template/{template}"] = torch.tensor([name == template for name in templates])
-    values = {f"{kind}/{name}": column[rows] for kind, rows in members.items() for name, column in columns.items()}
+    values = {
+        f"{kind}/{name}": column[chosen[rollouts.prompt]]
+        for kind, chosen in members.items()
+        for name, column in columns.items()
+    }
+    if (score_logprob := outputs.get("score_logprob")) is not None:
+        sampled = torch.tensor([float(logprobs.double().sum()) for logprobs in rollouts.logprobs])
+        shares = group_effective_sample_share(score_logprob.cpu() - sampled, rollouts.prompt)
+        rows = rollouts.prompt.unique()
+        values |= {f"{kind}/effective_samples": shares[chosen[rows]] for kind, chosen in members.items()}
     variance = difficulty_variance(rollouts.correct, rollouts.prompt, rollouts.question)
     return values | {"variant/difficulty_variance": variance}

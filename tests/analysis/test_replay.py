@@ -22,8 +22,10 @@ def run(tmp_path, make_batch):
     for iteration in (0, 1):
         batch = make_batch(REWARDS, seed=iteration)
         rollouts = batch.rollouts
-        groups = reward_groups(rollout_table(batch, torch.zeros(len(rollouts)), iteration).to_pandas())
-        table = rollout_table(batch, POOLED(groups), iteration)
+        groups = reward_groups(
+            rollout_table(batch, {"advantages": torch.zeros(len(rollouts))}, iteration, 0).to_pandas()
+        )
+        table = rollout_table(batch, {"advantages": POOLED(groups)}, iteration, 2 * iteration)
         pq.write_table(table, tmp_path / "rollouts" / f"{iteration:06d}-0.parquet")
     return tmp_path
 

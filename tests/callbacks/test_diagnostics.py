@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from dataclasses import replace
@@ -15,13 +14,13 @@ from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
 
 from tagrpo.callbacks import (
+    AnswerDiversityMonitor,
     EmbeddingDiversityMonitor,
-    PassAtKEvaluator,
     RolloutRecorder,
     ThroughputMonitor,
+    VariantSuccessMonitor,
     ZeroGradientMonitor,
 )
-from tagrpo.callbacks.pass_at_k import summarise
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.types import RewardGroups
 
@@ -39,6 +38,10 @@ class Foreign(LightningModule):
 
     automatic_optimization = False
 
+    def __init__(self, **more):
+        super().__init__()
+        self.more = more
+
     def training_step(self, batch, batch_idx):
         rollouts = batch.rollouts
         groups = RewardGroups(
@@ -51,6 +54,7 @@ class Foreign(LightningModule):
             "loss": torch.zeros(()),
             "advantages": GroupAdvantage("question")(groups),
             "seconds_update": 0.25,
+            **self.more,
         }
 
     def validation_step(self, batch, batch_idx, dataloader_idx=0):
@@ -89,8 +93,8 @@ def loader(batches):
     return DataLoader([replace(batch, rollouts=None) for batch in batches], batch_size=None)
 
 
-def fit(tmp_path, batches, *callbacks):
-    make_trainer(tmp_path, batches, *callbacks).fit(Foreign(), loader(batches))
+def fit(tmp_path, batches, *callbacks, **more):
+    make_trainer(tmp_path, batches, *callbacks).fit(Foreign(**more), loader(batches))
     return pd.read_csv(tmp_path / "metrics.csv")
 
 
@@ -106,6 +110,61 @@ def test_zero_gradient_shares_are_counted_by_hand(tmp_path, make_batch):
         "uniform_reward/rescued": 25,  # question 0
     }
     assert {name: row[name] for name in expected} == expected
+
+
+def test_what_the_step_returns_says_why_a_gradient_is_missing(tmp_path, make_batch):
+    batch = make_batch(REWARDS)
+    rows = len(batch.rollouts)
+    # Of question 3, with two right and two wrong responses, the right ones are masked and the wrong ones clipped.
+    masked = torch.tensor([False] * 12 + [True, False, False, True])
+    clipped = torch.tensor([float("nan")] * 12 + [0.0, 1.0, 1.0, 0.0])
+    assert rows == 16
+    (row,) = fit(tmp_path, [batch], ZeroGradientMonitor(), masked=masked, clipped=clipped).to_dict("records")
+    shares = {name: row[f"zero_gradient/{name}"] for name in ("all_right", "all_wrong", "clipped", "without_gradient")}
+    assert shares == {"all_right": 25, "all_wrong": 25, "clipped": 25, "without_gradient": 75}
+    assert row["zero_gradient/percentage"] == 50, "their advantages are not zero"
+    (plain,) = fit(tmp_path / "plain", [batch], ZeroGradientMonitor()).to_dict("records")
+    assert plain["zero_gradient/clipped"] == 0
+
+
+def test_a_step_without_advantages_is_told_what_to_return(tmp_path, make_batch):
+    with pytest.raises(TypeError, match="training_step to return a mapping with `advantages`"):
+        ZeroGradientMonitor().on_train_batch_end(None, None, {"loss": 0}, make_batch(REWARDS), 0)
+
+
+def test_variants_are_told_apart_by_hand(tmp_path, make_batch):
+    batch = make_batch(REWARDS)
+    rollouts = batch.rollouts
+    kl = torch.where(rollouts.variant == 1, 0.5, 0.25)
+    # Under the score prompt the first response of each prompt is e times as likely as under its own, the second is not.
+    shift = torch.tensor([1.0, 0.0] * 8)
+    score_logprob = torch.tensor([float(x.sum()) for x in rollouts.logprobs]) + shift
+    found = fit(tmp_path, [batch], VariantSuccessMonitor(), kl=kl, score_logprob=score_logprob).to_dict("records")[0]
+    assert found["variant/0/correct"] == 5 / 8
+    assert found["variant/1/correct"] == 3 / 8
+    assert found["template/plain/correct"] == 0.5
+    assert (found["variant/0/kl"], found["variant/1/kl"]) == (0.25, 0.5)
+    share = (math.e + 1) ** 2 / (math.e**2 + 1) / 2
+    assert found["variant/1/effective_samples"] == pytest.approx(share)
+    # Questions 0 and 3 can tell. X² of 0: 4, moments of (2, 2) with 2 correct: 4/3 and 32/9; of 3: 0, the same.
+    from scipy import stats
+
+    expected, spread = 8 / 3, 64 / 9
+    scale = spread / (2 * expected)
+    assert found["variant/difficulty_p_value"] == pytest.approx(stats.chi2.sf(4 / scale, expected / scale))
+    # var(p̂) is ½ for question 0 and 0 for the others; the noise of question 3 is ¼ / 1 per prompt.
+    assert found["variant/difficulty_variance"] == pytest.approx((0.5 - 0.25) / 4)
+
+
+def test_variety_of_answers_by_hand(tmp_path, make_batch):
+    # Answers cycle 0 1 2 0 1 2 …; two questions of four responses: right, wrong, wrong, wrong.
+    batch = make_batch([[[1.0, 0.0, 0.0, 0.0]], [[1.0, 0.0, 0.0, 0.0]]])
+    (row,) = fit(tmp_path, [batch], AnswerDiversityMonitor(ngrams=())).to_dict("records")
+    # Question 0: 0 | 1 2 0, question 1: 1 | 2 0 1.
+    assert row["answer_diversity/distinct_wrong"] == 3
+    assert row["answer_diversity/distinct_wrong_share"] == 1
+    assert row["answer_diversity/unique_responses"] == 0.75
+    assert row["answer_diversity/entropy"] == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(4))
 
 
 def test_questions_without_rephrasings_do_not_count_as_uniform_neighbours(tmp_path, make_batch):
@@ -154,10 +213,10 @@ def test_sampling_questions_leaves_the_mean_distance_unbiased(make_batch):
 def test_throughput_adds_up_to_the_iteration(tmp_path, make_batch):
     metrics = fit(tmp_path, [make_batch(REWARDS)] * 3, ThroughputMonitor())
     rows = metrics.dropna(subset=["seconds/iteration"])
-    assert len(rows) == 2, "an iteration is known when the next one starts"
+    assert rows["step"].tolist() == [1, 2, 3], "an iteration is known when the next one starts, or training ends"
     phases = [f"seconds/{name}" for name in ("sync", "generate", "score", "update", "other")]
     torch.testing.assert_close(rows[phases].sum(axis=1).tolist(), rows["seconds/iteration"].tolist())
-    assert rows["seconds/update"].tolist() == [0.25, 0.25]
+    assert rows["seconds/update"].tolist() == [0.25] * 3
 
 
 def test_validation_is_a_phase_of_its_own(tmp_path, make_batch):
@@ -187,28 +246,47 @@ def test_the_recorder_writes_every_response(tmp_path, make_batch):
         [0.75**0.5, 0.75**0.5, -(0.75**0.5), -(0.75**0.5)], abs=1e-5
     )
     assert second["iteration"].unique().tolist() == [1]
+    ids = [ids.tolist() for ids in batches[1].rollouts.token_ids]
+    assert [list(row) for row in second["token_ids"]] == ids
+    assert [len(row) for row in second["token_logprobs"]] == [len(row) for row in ids]
+    assert first["prompt"].unique().tolist() == ["text"]
 
 
-def test_pass_at_k_is_reported_with_its_counts(tmp_path, make_batch):
-    batches = [
-        replace(make_batch([[[1.0, 0.0, 0.0, 0.0]], [[0.0] * 4]]), split="easy"),
-        replace(make_batch([[[1.0, 1.0, 0.0, 0.0]]]), split="hard"),
+def test_the_recorder_keeps_what_the_step_returns_and_can_leave_tokens_out(tmp_path, make_batch):
+    batch = make_batch(REWARDS)
+    score_logprob = torch.arange(16.0)
+    make_trainer(tmp_path, [batch], RolloutRecorder(tokens=False)).fit(
+        Foreign(score_logprob=score_logprob, masked=score_logprob > 3), loader([batch])
+    )
+    (path,) = (tmp_path / "rollouts").iterdir()
+    frame = pd.read_parquet(path)
+    assert frame["score_logprob"].tolist() == score_logprob.tolist()
+    assert frame["masked"].sum() == 12
+    assert not {"token_ids", "token_logprobs", "kl"} & set(frame)
+    with pytest.raises(ValueError, match="recorder.tables_every to be at least 1"):
+        RolloutRecorder(tables_every=0)
+
+
+class TableLogger(CSVLogger):
+    """A logger that knows tables, as that of W&B."""
+
+    def log_table(self, key, columns, data, step):
+        self.tables = [
+            *getattr(self, "tables", []),
+            (key, step, [dict(zip(columns, row, strict=True)) for row in data]),
+        ]
+
+
+def test_tables_of_samples_show_one_response_to_each_prompt(tmp_path, make_batch):
+    batches = [make_batch(REWARDS, seed=seed) for seed in range(3)]
+    trainer = make_trainer(tmp_path, batches, RolloutRecorder(tables_every=2, table_rows=3))
+    logger = TableLogger(tmp_path)
+    trainer.loggers = [*trainer.loggers, logger]
+    trainer.fit(Foreign(), loader(batches))
+    (key, step, rows), (_, second, _) = logger.tables
+    assert (key, step, second) == ("samples", 0, 2)
+    assert [(row["question"], row["variant"], row["response"]) for row in rows] == [
+        ("q0", 0, "answer 0"),
+        ("q0", 1, "answer 2"),
+        ("q1", 0, "answer 1"),
     ]
-    trainer = make_trainer(tmp_path, batches, PassAtKEvaluator(ks=(1, 2, 4, 8)))
-    trainer.test(Foreign(), loader(batches), verbose=False)
-    report = json.loads((tmp_path / "test.json").read_text())["splits"]
-    values = {split: {k: x["value"] for k, x in s["pass_at_k"].items()} for split, s in report.items()}
-    assert values["easy"] == {"1": 0.125, "2": 0.25, "4": 0.5}, "k=8 exceeds the four samples"
-    assert values["hard"]["2"] == pytest.approx(5 / 6)
-    assert [(q["id"], q["n"], q["correct"]) for q in report["easy"]["questions"]] == [
-        ("q0", 4, 1),
-        ("q1", 4, 0),
-    ]
-    assert trainer.callback_metrics["pass@k/hard/2"] == pytest.approx(5 / 6)
-
-
-def test_majority_and_wrong_answers_are_means_over_questions():
-    question = {"n": 2, "correct": 1, "distinct_wrong": 1, "majority_correct": True}
-    summary = summarise({"b": question, "a": {**question, "distinct_wrong": 2, "majority_correct": False}}, (1,))
-    assert (summary["majority"], summary["wrong_answers"]) == (0.5, 1.5)
-    assert [row["id"] for row in summary["questions"]] == ["a", "b"]

@@ -1,0 +1,145 @@
+"""Evaluation counts: by hand, in any order, and gone on with after a break."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.utils.data import DataLoader
+
+from tagrpo.callbacks import PassAtKEvaluator
+from tagrpo.callbacks.pass_at_k import keep_questions, tallies_of
+from tagrpo.callbacks.tallies import QuestionTally, TallyStore, merge_tallies, summarise
+from tagrpo.rollouts.dynamic_sampling import take_questions
+
+
+class Module(LightningModule):
+    """Does nothing; evaluation happens in callbacks."""
+
+    def test_step(self, batch, batch_idx):
+        pass
+
+
+class Sample(Callback):
+    """Stands in for sampling: attaches the rollouts of the questions that are left in the batch."""
+
+    def __init__(self, batches, fail_at=None):
+        self.batches = batches
+        self.fail_at = fail_at
+        self.sampled = []
+
+    def on_test_batch_start(self, trainer, pl_module, batch, batch_idx, dataloader_idx=0):
+        if batch_idx == self.fail_at:
+            raise RuntimeError("the machine went away")
+        whole = self.batches[batch_idx]
+        ids = [group.id for group in batch.groups]
+        rows = torch.tensor([row for row, group in enumerate(whole.groups) if group.id in ids], dtype=torch.long)
+        batch.rollouts = take_questions(whole, rows).rollouts
+        self.sampled += ids
+
+
+def evaluate(folder, batches, *, fail_at=None, ks=(1, 2, 4, 8), store=None):
+    sample = Sample(batches, fail_at)
+    trainer = Trainer(
+        default_root_dir=folder,
+        callbacks=[PassAtKEvaluator(ks=ks, store=store), sample],
+        logger=False,
+        accelerator="cpu",
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    trainer.test(Module(), DataLoader([replace(b, rollouts=None) for b in batches], batch_size=None), verbose=False)
+    return sample.sampled, trainer
+
+
+@pytest.fixture
+def batches(make_batch):
+    """Three batches of two splits with question ids of their own."""
+    rewards = [[[1.0, 0.0, 0.0, 0.0]], [[0.0] * 4]], [[[1.0, 1.0, 0.0, 0.0]]], [[[1.0] * 4], [[0.0, 1.0, 0.0, 0.0]]]
+    made = []
+    for number, (values, split) in enumerate(zip(rewards, ("easy", "hard", "hard"), strict=True)):
+        batch = make_batch(list(values), seed=number)
+        groups = [group._replace(id=f"{number}-{row}") for row, group in enumerate(batch.groups)]
+        made.append(replace(batch, split=split, groups=groups))
+    return made
+
+
+def test_pass_at_k_is_reported_with_its_counts(tmp_path, batches):
+    _, trainer = evaluate(tmp_path, batches)
+    report = json.loads((tmp_path / "test.json").read_text())["splits"]
+    values = {split: {k: x["value"] for k, x in s["pass_at_k"].items()} for split, s in report.items()}
+    assert values["easy"] == {"1": 0.125, "2": 0.25, "4": 0.5}, "k=8 exceeds the four samples"
+    assert values["hard"]["2"] == pytest.approx((5 / 6 + 1 + 0.5) / 3)
+    assert [(q["id"], q["n"], q["correct"]) for q in report["easy"]["questions"]] == [("0-0", 4, 1), ("0-1", 4, 0)]
+    assert trainer.callback_metrics["pass@k/hard/2"] == pytest.approx((5 / 6 + 1 + 0.5) / 3)
+    assert (tmp_path / "evaluations" / "test-000000.json").read_text() == (tmp_path / "test.json").read_text()
+
+
+def test_an_evaluation_goes_on_where_it_broke_off(tmp_path, batches):
+    sampled, _ = evaluate(tmp_path / "whole", batches, store=tmp_path / "whole" / "counts")
+    assert len(sampled) == 5
+    store = tmp_path / "broken" / "counts"
+    with pytest.raises(RuntimeError, match="went away"):
+        evaluate(tmp_path / "broken", batches, fail_at=2, store=store)
+    with (store / "0.jsonl").open("a") as file:
+        file.write('{"split": "hard", "id": "2-0", "tal')  # it died in the middle of a line
+    sampled, _ = evaluate(tmp_path / "broken", batches, store=store)
+    assert sampled == ["2-0", "2-1"], "what was counted is not sampled again"
+    assert (tmp_path / "broken" / "test.json").read_text() == (tmp_path / "whole" / "test.json").read_text()
+    sampled, _ = evaluate(tmp_path / "broken", batches, store=store)
+    assert sampled == []
+    assert (tmp_path / "broken" / "test.json").read_text() == (tmp_path / "whole" / "test.json").read_text()
+
+
+def test_more_samples_than_were_stored_are_drawn(tmp_path, batches, make_batch):
+    store = tmp_path / "counts"
+    evaluate(tmp_path, batches[:1], store=store)
+    more = make_batch([[[1.0] * 6], [[0.0] * 6]])
+    more = replace(more, split="easy", groups=batches[0].groups)
+    sampled, _ = evaluate(tmp_path, [more], store=store)
+    assert sampled == ["0-0", "0-1"]
+    report = json.loads((tmp_path / "test.json").read_text())["splits"]["easy"]
+    assert [(q["n"], q["correct"]) for q in report["questions"]] == [(10, 7), (10, 0)]
+
+
+def test_counts_of_another_model_are_not_added_to(tmp_path):
+    TallyStore(tmp_path).check({"model": "a", "temperature": 0.6})
+    TallyStore(tmp_path).check({"model": "a", "temperature": 0.6})
+    with pytest.raises(ValueError, match=r"model was 'a' and is 'b'\. Give this evaluation a name of its own"):
+        TallyStore(tmp_path).check({"model": "b", "temperature": 0.6})
+
+
+def test_tallies_survive_the_disk(tmp_path, batches):
+    expected = merge_tallies([tallies_of(batch) for batch in batches])
+    store = TallyStore(tmp_path)
+    for rank, batch in enumerate(batches):
+        for split, questions in tallies_of(batch).items():
+            store.append(rank, split, questions)
+    assert store.read() == expected
+
+
+def test_keeping_questions_renumbers_their_prompts(make_batch):
+    batch = replace(make_batch([[[1.0], [0.0]], [[1.0]], [[0.0], [1.0]]]), rollouts=None)
+    keep_questions(batch, [True, False, True])
+    assert [group.id for group in batch.groups] == ["q0", "q2"]
+    assert [(p.question, p.variant) for p in batch.prompts] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_the_summary_does_not_depend_on_the_order_of_questions():
+    tallies = {str(i): QuestionTally({}, n=8, correct=i % 9, tokens=i) for i in range(20)}
+    backwards = dict(reversed(tallies.items()))
+    assert summarise(tallies, (1, 4)) == summarise(backwards, (1, 4))
+
+
+def test_majority_and_wrong_answers_are_means_over_questions(make_batch):
+    # Answers cycle 0 1 2: right with 0 against 1 and 2, and 0 again wrong against nobody's 1.
+    batch = make_batch([[[1.0, 0.0, 0.0]], [[0.0, 0.0, 0.0]]])
+    summary = summarise(tallies_of(batch)["train"], (1, 3))
+    assert summary["majority"] == pytest.approx((1 / 3 + 0) / 2)
+    assert summary["wrong_answers"] == (2 + 3) / 2
+    assert summary["majority_at_k"][1]["value"] == pytest.approx(1 / 6)
+    assert [row["distinct_answers"] for row in summary["questions"]] == [3, 3]

@@ -15,7 +15,7 @@ export VLLM_LOGGING_LEVEL = ERROR
 export HF_HUB_OFFLINE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint clean
+.PHONY: help install demo starters study test lint clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -31,6 +31,17 @@ install: $(VENV)/.installed ## Set up .venv: CPU torch, CPU vLLM, the package, t
 
 demo: install ## GRPO, matched GRPO and TA-GRPO on the embedded task: trained, compared, plotted.
 	$(BIN)/tagrpo-compare compare=demo
+
+SEEDS := 0 1 2 3 4
+starters: $(SEEDS:%=runs/starters/seed%/warmstart.json)
+runs/starters/seed%/warmstart.json: | install
+	$(BIN)/python -m tagrpo.warmstart --output $(@D) --seed $*
+
+study: install ## The claims of the papers, tested: hours on two cores; finished cells are kept.
+	$(MAKE) -j2 starters
+	$(BIN)/tagrpo-compare compare=study regime=mixed
+	$(BIN)/tagrpo-compare compare=study regime=hard
+	$(BIN)/python -m tagrpo.analysis.study_page runs/study docs/study
 
 test: lint ## Lint, types, all tests.
 	$(BIN)/pytest

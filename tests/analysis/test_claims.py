@@ -38,7 +38,7 @@ THEIRS = RNG.integers(3, 6, 40)
 )
 def test_a_verdict_follows_from_sign_noise_and_the_smallest_effect(gain, smallest, verdict):
     ours = THEIRS + gain + np.tile([-1, 0, 1, 0], 10)
-    assert 0 <= ours.min()
+    assert ours.min() >= 0
     cells = Cells([cell("ours", ours), cell("theirs", THEIRS)])
     (finding,) = judge({"one": cells}, [better(smallest)])[0]
     assert finding.verdict == verdict
@@ -71,7 +71,8 @@ def whole_study():
         for seed in range(5):
             made = cell(
                 method, rng.integers(0, 33, 20), seed, n=32,
-                zero_gradient__percentage=rng.random(40) * 100, variant__difficulty_variance=0.05 + rng.random(40) / 100,
+                zero_gradient__percentage=rng.random(40) * 100,
+                variant__difficulty_variance=0.05 + rng.random(40) / 100,
                 rollout__entropy=0.5 - np.arange(40) / 100 + rng.random(40) / 100,
             )  # fmt: skip
             made["diversity"] = {

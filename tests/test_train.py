@@ -10,6 +10,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
+from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
@@ -105,6 +106,59 @@ def test_resuming_in_the_middle_of_an_epoch_changes_nothing(undisturbed, tmp_pat
     expected = expected[expected["step"] >= 2].reset_index(drop=True)
     pd.testing.assert_frame_equal(metrics_of(tmp_path)[expected.columns], expected, check_exact=True)
     assert (tmp_path / "ledger.json").read_text() == (directory / "ledger.json").read_text()
+
+
+def test_adaptive_rephrasings_go_on_from_the_rates_of_the_checkpoint(tmp_path):
+    # Two iterations an epoch; the checkpoint lies in the middle of the second, whose prompts follow from the first.
+    options = [
+        "experiment=ta_grpo_adaptive", "data.train.size=8", "iterations=5", "callbacks.checkpoint.every=3",
+        "trainer.limit_val_batches=0",
+    ]  # fmt: skip
+    trained(tmp_path / "whole", *options, test=False)
+    (checkpoint,) = (tmp_path / "whole" / "checkpoints").glob("*3.ckpt")
+    trained(tmp_path / "resumed", *options, resume=str(checkpoint), test=False)
+    expected = metrics_of(tmp_path / "whole")
+    rephrasings = expected["rollout/rephrasings"].dropna()
+    assert rephrasings.iloc[:2].tolist() == [3, 3]
+    assert rephrasings.iloc[2:].between(0, 3, inclusive="left").all()
+    expected = expected[expected["step"] >= 3].reset_index(drop=True)
+    pd.testing.assert_frame_equal(metrics_of(tmp_path / "resumed")[expected.columns], expected, check_exact=True)
+
+
+class Spy(Callback):
+    """Keeps the rollouts of every training batch."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.seen.append(batch.rollouts)
+
+
+def test_success_format_and_length_of_each_template_are_in_the_metrics(tmp_path):
+    run = run_of(tmp_path, "experiment=prompt_augmentation", "callbacks=[variant_success,checkpoint]", "iterations=2")
+    run.trainer.callbacks.append(spy := Spy())
+    train(run.module, run.datamodule, run.trainer, test=False)
+    rows = metrics_of(tmp_path).dropna(subset=["rollout/reward"])
+    names = set()
+    for rollouts, (_, row) in zip(spy.seen, rows.iterrows(), strict=True):
+        by_template = {}
+        for response, prompt in enumerate(rollouts.prompt.tolist()):
+            text = rollouts.text[response]
+            name = rollouts.prompts[prompt].template
+            marked = {"plain": 1.0, "equation": ((text.count("=") == 1) + (text.count("####") == 1)) / 2}
+            earned = marked.get(name, float(text.count("####") == 1))
+            found = (float(rollouts.correct[response]), float(len(rollouts.token_ids[response])), earned)
+            by_template.setdefault(name, []).append(found)
+        names |= by_template.keys()
+        for name, values in by_template.items():
+            columns = [f"template/{name}/{key}" for key in ("correct", "length", "reward_term/format")]
+            means = [sum(value) / len(value) for value in zip(*values, strict=True)]
+            assert row[columns].tolist() == pytest.approx(means, abs=1e-6)
+        earned = [value[2] for values in by_template.values() for value in values]
+        assert row["rollout/reward_term/format"] == pytest.approx(sum(earned) / len(earned), abs=1e-6)
+        assert row["rollout/reward"] == pytest.approx(row["rollout/correct"] + row["rollout/reward_term/format"])
+    assert len(names) > 1
 
 
 def test_evaluating_a_model_folder_gives_what_the_run_reported(undisturbed, tmp_path):

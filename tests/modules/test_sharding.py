@@ -18,20 +18,24 @@ SCRIPT = '''
 import sys
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import torch
 from lightning.pytorch import Callback, LightningDataModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.utils.data import DataLoader
 
 sys.path.insert(0, {tests!r})
 from conftest import make_hand_made_batch as make_batch
 from tagrpo.modules.advantages import GroupAdvantage
+from tagrpo.modules.lora import LoraSettings
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.model import load_causal_lm
 from tagrpo.modules.policy import PolicyModule
 from tagrpo.modules.sharding import FullyShardedStrategy
+from tagrpo.rollouts import TransformersEngine
 from tagrpo.rollouts.dynamic_sampling import join_batches, take_questions
 
 torch.set_num_threads(1)
@@ -59,6 +63,21 @@ class Attach(Callback):
         batch.rollouts = trainer.datamodule.share().rollouts
 
 
+def digests(tensors):
+    return {{name: sha256(tensor.detach().numpy().tobytes()).hexdigest() for name, tensor in tensors}}
+
+
+def gathered(model):
+    """The trainer's parameters by PyTorch's own gathering, adapters merged by hand."""
+    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    del state["lm_head.weight"]  # tied
+    for name in [name for name in state if name.endswith("base_layer.weight")]:
+        stem = name.removesuffix("base_layer.weight")
+        a, b = (state.pop(f"{{stem}}lora_{{side}}.default.weight") for side in "AB")
+        state[stem + "weight"] = state.pop(name) + b @ a * 2.0  # alpha / rank
+    return state
+
+
 LOSSES = {{
     "grpo": PolicyLoss(kl_coef=0.0),
     "kl": PolicyLoss(kl_coef=0.3),
@@ -67,10 +86,13 @@ LOSSES = {{
     "gspo": PolicyLoss(ratio="sequence", kl_coef=0.0),
     "gmpo": PolicyLoss(0.4, 0.4, ratio="geometric", kl_coef=0.0),
     "cispo": PolicyLoss(objective="cispo", aggregation="token_mean", kl_coef=0.0),
+    "lora": PolicyLoss(kl_coef=0.3),
 }}
+engine = TransformersEngine(folder)
 for name, loss in LOSSES.items():
+    lora = LoraSettings(rank=2, alpha=4.0) if name == "lora" else None
     module = PolicyModule(
-        partial(load_causal_lm, folder), folder, GroupAdvantage("question", scale="batch"), loss,
+        partial(load_causal_lm, folder, lora=lora), folder, GroupAdvantage("question", scale="batch"), loss,
         partial(torch.optim.SGD, lr=0.2), mini_batches=3, token_budget=25, schedule="constant", warmup=0.0,
         max_grad_norm=0.5 if name == "kl" else 1e9,
     )
@@ -88,6 +110,8 @@ for name, loss in LOSSES.items():
     assert trainer.global_step == 3
     parameters = torch.cat([tensor.flatten() for _, tensor in module.full_parameters()])
     torch.save(parameters, Path(output) / f"{{kind}}-{{name}}-{{trainer.global_rank}}.pt")
+    engine.sync(module.full_parameters())
+    assert digests(engine.model.named_parameters()) == digests(gathered(module.policy.model).items()), name
 '''
 
 
@@ -104,7 +128,7 @@ def run(kind: str, policy: Path, output: Path) -> None:
     assert result.returncode == 0, result.stderr[-3000:]
 
 
-LOSSES = ("grpo", "kl", "dapo", "dr_grpo", "gspo", "gmpo", "cispo")
+LOSSES = ("grpo", "kl", "dapo", "dr_grpo", "gspo", "gmpo", "cispo", "lora")
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +141,9 @@ def one_process(tiny_policy, tmp_path_factory):
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("kind", ["fsdp2", "ddp"])
-def test_two_ranks_with_uneven_work_equal_one_process(kind, tiny_policy, one_process, tmp_path):
+def test_two_ranks_with_uneven_work_equal_one_process_and_their_engines_hold_the_same_bits(
+    kind, tiny_policy, one_process, tmp_path
+):
     run(kind, tiny_policy, tmp_path)
     policy = AutoModelForCausalLM.from_pretrained(tiny_policy)
     start = torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])

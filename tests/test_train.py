@@ -125,6 +125,20 @@ def test_adaptive_rephrasings_go_on_from_the_rates_of_the_checkpoint(tmp_path):
     pd.testing.assert_frame_equal(metrics_of(tmp_path / "resumed")[expected.columns], expected, check_exact=True)
 
 
+def test_replay_goes_on_from_the_successes_of_the_checkpoint(tmp_path):
+    options = [
+        "experiment=exgrpo", "rollout.replay.start=0", "iterations=5", "callbacks.checkpoint.every=3",
+        "trainer.limit_val_batches=0",
+    ]  # fmt: skip
+    trained(tmp_path / "whole", *options, test=False)
+    (checkpoint,) = (tmp_path / "whole" / "checkpoints").glob("*3.ckpt")
+    trained(tmp_path / "resumed", *options, resume=str(checkpoint), test=False)
+    expected = metrics_of(tmp_path / "whole")
+    assert expected["budget/rollouts"].diff().iloc[3] < expected["budget/rollouts"].iloc[0], "something is replayed"
+    expected = expected[expected["step"] >= 3].reset_index(drop=True)
+    pd.testing.assert_frame_equal(metrics_of(tmp_path / "resumed")[expected.columns], expected, check_exact=True)
+
+
 class Spy(Callback):
     """Keeps the rollouts of every training batch."""
 

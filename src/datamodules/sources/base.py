@@ -66,10 +66,11 @@ def fingerprint(groups: Iterable[QuestionGroup]) -> str:
     total = 0
     for group in groups:
         parts = [(group.question,), group.answer, group.rephrasings]
-        text = "\x1e".join("\x1f".join(map(_plain, texts)) for texts in parts)
+        text = "\x1e".join("\x1f".join(map(plain, texts)) for texts in parts)
         total += int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:FINGERPRINT_BYTES])
     return f"{total % 256**FINGERPRINT_BYTES:0{2 * FINGERPRINT_BYTES}x}"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """The text after Unicode normalisation (NFKC), any run of white space as one space."""
     return " ".join(unicodedata.normalize("NFKC", text).split())

@@ -11,7 +11,7 @@ from typing import Any
 from ...rewards.extraction import extract_reference
 from ...types import QuestionGroup
 from ..overlap import words
-from .base import SourceReport, fingerprint
+from .base import SourceReport, fingerprint, plain
 from .catalogue import CATALOGUE
 from .rephrased import read_rephrasings, with_rephrasings
 from .rows import answers, column_of, locate, present, question_text, read_table, rows_with, value
@@ -36,7 +36,7 @@ class HubSource:
         rephrasings: File of JSON lines with `question` and `rephrasings`, as `tagrpo-rephrase` writes it: the questions
             get their rephrasings from it, by their text. None for none.
         chunks: Which parts of `chunk_size` questions to take; None takes all questions. Questions are ordered for this
-            by a hash of `seed` and their words, so that chunks are random, the same on every machine, and disjoint.
+            by a hash of `seed` and their text, so that chunks are random, the same on every machine, and disjoint.
         chunk_size: Questions of a chunk.
         seed: Of the chunks and of the order of choices.
 
@@ -172,23 +172,21 @@ class HubSource:
     def _compared(self, rows: int, groups: Sequence[QuestionGroup]) -> tuple[list[str], list[str]]:
         """What was checked against the catalogue, and what differs from it."""
         known, found = self.dataset, fingerprint(groups)
-        warnings = [
-            f"{self.name}: expected {expected} {what}, but there are {count}: another version, or not all of it"
+        note = f"all {len(groups)} questions have the fingerprint {found}"
+        if known.fingerprint is None:
+            note += "; none is known to compare it with"
+        differences = [
+            f"{count} {what} instead of {expected}"
             for what, expected, count in (
                 ("rows", known.rows, rows),
                 ("questions with an answer", known.questions, len(groups)),
+                ("as fingerprint", known.fingerprint or found, found),
             )
-            if expected != count
+            if count != expected
         ]
-        note = f"all {len(groups)} questions have the fingerprint {found}"
-        if known.fingerprint is None:
-            return [f"{note}; none is known to compare it with"], warnings
-        if found != known.fingerprint:
-            warnings.append(
-                f"{self.name}: expected the fingerprint {known.fingerprint}, but it is {found}: questions or answers "
-                "differ from the known copy"
-            )
-        return [f"{note}; expected {known.fingerprint}"], warnings
+        if not differences:
+            return [note], []
+        return [note], [f"another version of {self.name}, or not all of it: {', '.join(differences)}"]
 
     def _chunks(self, groups: Sequence[QuestionGroup], origin: str | Path) -> list[QuestionGroup]:
         assert self.chunks is not None
@@ -204,4 +202,4 @@ class HubSource:
 
 
 def _hashed(seed: int, question: str) -> bytes:
-    return hashlib.sha256(f"{seed}/{' '.join(words(question))}".encode("utf-8", "surrogatepass")).digest()
+    return hashlib.sha256(f"{seed}/{plain(question)}".encode("utf-8", "surrogatepass")).digest()

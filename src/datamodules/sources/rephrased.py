@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...types import QuestionGroup
+from .base import plain
 
 Rephrasings = Mapping[str, tuple[str, ...]]
-"""A question's text, white space normalised → its rephrasings."""
+"""A question's text as `plain` text → its rephrasings."""
 
 
 def read_rephrasings(path: str | Path) -> Rephrasings:
@@ -29,7 +30,7 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
                 continue
             try:
                 row = json.loads(line)
-                question, rephrasings = _key(row["question"]), tuple(row["rephrasings"])
+                question, rephrasings = plain(row["question"]), tuple(row["rephrasings"])
             except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
                 raise ValueError(
                     f"{path}, row {number}: expected an object with `question`, a text, and `rephrasings`, a list of "
@@ -55,7 +56,7 @@ def with_rephrasings(groups: Sequence[QuestionGroup], rephrasings: Rephrasings) 
     >>> with_rephrasings([group], {"What is 1 + 1?": ("Add 1 and 1.",)})[0][0].rephrasings
     ('Add 1 and 1.',)
     """
-    joined = [group._replace(rephrasings=rephrasings.get(_key(group.question), ())) for group in groups]
+    joined = [group._replace(rephrasings=rephrasings.get(plain(group.question), ())) for group in groups]
     count = sum(bool(group.rephrasings) for group in joined)
     if groups and not count:
         raise ValueError(
@@ -63,7 +64,3 @@ def with_rephrasings(groups: Sequence[QuestionGroup], rephrasings: Rephrasings) 
             f"its questions must read as in the source, for example {groups[0].question[:80]!r}."
         )
     return joined, f"{count} of {len(groups)} questions have rephrasings"
-
-
-def _key(question: str) -> str:
-    return " ".join(question.split())

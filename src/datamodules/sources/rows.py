@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,25 +33,38 @@ def locate(path: str | Path, name: str) -> Path:
 def read_table(origin: str | Path, config: str | None = None, split: str = "train") -> Any:
     """A `datasets.Dataset` from a file, from a folder in the hub's layout or, given a name, from the hub.
 
+    Local copies are cached by their path and by the sizes and times of their files: `datasets` takes two copies of one
+    repository for the same, and a copy that has changed for what it was.
+
     Raises:
         ValueError: a file of an unknown kind.
         RuntimeError: the hub can't be reached or does not give the dataset away; the message names ways out.
     """
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetNotFoundError
+    import datasets
 
-    if isinstance(origin, Path) and origin.is_file():
+    if isinstance(origin, Path):
+        cache = os.path.join(datasets.config.HF_DATASETS_CACHE, "local", _state(origin))
+        if origin.is_dir():
+            return datasets.load_dataset(os.fspath(origin), config, split=split, cache_dir=cache)
         if origin.suffix not in FORMATS:
             raise ValueError(f"Expected a file of one of {', '.join(FORMATS)}, but got {origin}.")
-        return load_dataset(FORMATS[origin.suffix], data_files=os.fspath(origin), split="train")
+        kind = FORMATS[origin.suffix]
+        return datasets.load_dataset(kind, data_files=os.fspath(origin), split="train", cache_dir=cache)
     try:
-        return load_dataset(os.fspath(origin), config, split=split)
-    except (ConnectionError, DatasetNotFoundError) as error:
+        return datasets.load_dataset(origin, config, split=split)
+    except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
         raise RuntimeError(
             f"Expected to read the dataset {origin} (configuration {config or 'default'}, split {split}), but: {error} "
             "Is the machine online (HF_HUB_OFFLINE unset), and may the account of HF_TOKEN read the dataset, where it "
             "asks for consent? Or download it elsewhere and set `path` to the copy."
         ) from error
+
+
+def _state(path: Path) -> str:
+    """A name for a file or folder as it is now."""
+    files = sorted(found for found in path.rglob("*") if found.is_file()) if path.is_dir() else [path]
+    states = [(os.fspath(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(repr(states).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def rows_with(table: Any, columns: Iterable[str]) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,29 @@
+"""Several sources as one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
+from tagrpo.datamodules.sources.concatenated import ConcatenatedSource
+from tagrpo.datamodules.sources.jsonl import JsonLinesSource
+
+
+def test_questions_follow_each_other_and_reports_are_joined(tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"id": "a", "question": "x", "answer": "1"}\n{"id": "b", "question": "y"}\n')
+    source = ConcatenatedSource(
+        {"file": JsonLinesSource(path, on_missing_answer="skip"), "task": ArithmeticSource(size=3)}
+    )
+    assert [group.id for group in source.load()] == ["a", *(group.id for group in ArithmeticSource(size=3).load())]
+    assert source.report.read == 5
+    assert source.report.excluded == {"without_answer": ["b"]}
+    assert source.report.notes == ["file: gives 1 questions", "task: gives 3 questions"]
+    assert source.report.origin == f"{path} + task"
+
+
+def test_ids_that_two_sources_share_are_refused():
+    with pytest.raises(ValueError, match="ids of their own in `two`"):
+        ConcatenatedSource({"one": ArithmeticSource(size=2), "two": ArithmeticSource(size=2)}).load()
+    with pytest.raises(ValueError, match="at least one source"):
+        ConcatenatedSource({})

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from ..modules.distributed import max_over_ranks, rank, sum_over_ranks
 from ..modules.sharding import full_tensors
+from ..rewards.early import EarlyVerdicts
 from ..rollouts.base import RolloutEngine, SamplingConfig
 from ..rollouts.dynamic_sampling import DynamicSampling, join_batches, take_questions
 from ..rollouts.replay import SuccessReplay
@@ -42,7 +44,8 @@ class RolloutCallback(Callback):
 
     Args:
         engine: Makes the engine; called at the first batch, on every rank.
-        verifier: (response, references) → `Score`; its `judge_batch` is used where it has one.
+        verifier: (response, references) → `Score`; its `judge_batch` is used where it has one, and its `judge_async`
+            to judge while the engine still samples.
         sampling: How training responses are drawn.
         evaluation_sampling: How validation and test responses are drawn; None means as in training.
         reward_terms: name → term added to the verdict in training: (rollouts, groups) → [R].
@@ -201,17 +204,19 @@ class RolloutCallback(Callback):
             sampled = store.completions(position[1:], made_from)
             if max_over_ranks(sampled is None):  # syncing and sampling need every rank
                 sampled = None
+        tokenizer = trainer.datamodule.tokenizer  # type: ignore[attr-defined]
+        early = self._early_verdicts(batch, tokenizer)
         if sampled is None:
             with _timed(seconds, "sync"):
                 engine = self._synced_engine(trainer, pl_module)
             with _timed(seconds, "generate"):
-                sampled = engine.generate(prompts, counts, sampling, self._seed_of(position))
+                deliver = () if early is None else (early.deliver,)
+                sampled = engine.generate(prompts, counts, sampling, self._seed_of(position), *deliver)
             if store is not None:
                 store.keep_completions(position[1:], made_from, sampled)
         with _timed(seconds, "score"):
-            tokenizer = trainer.datamodule.tokenizer  # type: ignore[attr-defined]
             terms = self.reward_terms if position[0] == "fit" else {}
-            return self._scored(batch, sampled, tokenizer, seconds, replayed or {}, terms, position)
+            return self._scored(batch, sampled, tokenizer, seconds, replayed or {}, terms, position, early)
 
     def _filled(
         self, trainer: Trainer, pl_module: LightningModule, batch: QuestionBatch, dynamic: DynamicSampling
@@ -267,19 +272,36 @@ class RolloutCallback(Callback):
             self._weights = (trainer.global_step, weights_digest(pl_module))
         return self._weights[1]
 
+    def _early_verdicts(self, batch: QuestionBatch, tokenizer: Any) -> EarlyVerdicts | None:
+        """Judges responses while others are sampled; None when the verifier can't."""
+        if not hasattr(self.verifier, "judge_async"):
+            return None
+        references = [batch.groups[prompt.question].answer for prompt in batch.prompts]
+        return EarlyVerdicts(
+            self.verifier.judge_async, partial(tokenizer.batch_decode, skip_special_tokens=True), references
+        )
+
     def _judged(
-        self, text: list[str], references: list[tuple[str, ...]], position: tuple[str, int, int]
+        self,
+        text: list[str],
+        references: list[tuple[str, ...]],
+        position: tuple[str, int, int],
+        known: Sequence[Score | None],
     ) -> list[Score]:
-        """[R] verdicts; those of training batches are kept beside the responses."""
+        """[R] verdicts, of which some may be `known`; those of training batches are kept beside the responses."""
         store = self.store if position[0] == "fit" else None
         made_from = digest(text, references, self.verifier) if store is not None else ""
         scores = store.scores(position[1:], made_from) if store is not None else None
         if scores is not None:
             return scores
+        rest = [row for row, score in enumerate(known) if score is None]
+        pairs = [(text[row], references[row]) for row in rest]
         if hasattr(self.verifier, "judge_batch"):
-            scores = list(self.verifier.judge_batch(text, references))
+            judged = list(self.verifier.judge_batch(*map(list, zip(*pairs, strict=True)))) if pairs else []
         else:
-            scores = [self.verifier(*pair) for pair in zip(text, references, strict=True)]
+            judged = [self.verifier(*pair) for pair in pairs]
+        late = dict(zip(rest, judged, strict=True))
+        scores = [late[row] if score is None else score for row, score in enumerate(known)]
         if store is not None:
             store.keep_scores(position[1:], made_from, scores)
         return scores
@@ -297,6 +319,7 @@ class RolloutCallback(Callback):
         replayed: Mapping[int, Completion],
         reward_terms: Mapping[str, RewardTerm],
         position: tuple[str, int, int],
+        early: EarlyVerdicts | None,
     ) -> Rollouts:
         sampled = [[*samples, *([replayed[row]] if row in replayed else [])] for row, samples in enumerate(sampled)]
         completions = list(chain.from_iterable(sampled))
@@ -306,7 +329,11 @@ class RolloutCallback(Callback):
         ids = [c.token_ids for c in completions]
         text = tokenizer.batch_decode(ids, skip_special_tokens=True) if ids else []
         references = [batch.groups[row].answer for row in question.tolist()]
-        scores = self._judged(text, references, position)
+        known: list[Score | None] = []
+        for row, samples in enumerate(sampled):
+            judged = early.scores(row) if early else []
+            known += [*judged, *[None] * (len(samples) - len(judged))]
+        scores = self._judged(text, references, position, known)
         correct = torch.tensor([score.correct for score in scores], dtype=torch.bool)
         fields: dict[str, Any] = {
             "prompts": batch.prompts,

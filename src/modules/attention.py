@@ -1,4 +1,4 @@
-"""Attention over packed tokens, and which models can use it.
+"""Attention over packed tokens, and which models can use it: FlexAttention on GPUs, SDPA in blocks elsewhere.
 
 The function is registered through transformers' `AttentionInterface`; no library code is changed. A model reaches it
 with `model.set_attn_implementation(PREFIX_ATTENTION)`, and its backbone must be called with `packed=batch`, which
@@ -7,12 +7,16 @@ transformers hands on to every layer, under gradient checkpointing too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
 from transformers import AttentionInterface, PreTrainedModel
+from transformers.utils import is_triton_available
 
 from .packing import PackedBatch
 
@@ -30,6 +34,10 @@ def supports_prefix_sharing(model: PreTrainedModel) -> tuple[bool, str]:
     >>> supports_prefix_sharing(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)))
     (False, 'model type gpt2 is not known to share prefixes')
     """
+    adapters = getattr(model, "peft_config", {}).values()
+    for adapter in adapters:
+        if adapter.is_prompt_learning:
+            return False, f"its {adapter.peft_type.value} adapter puts learned tokens before each sequence"
     config = model.config
     if config.model_type not in PREFIX_SHARING:
         return False, f"model type {config.model_type} is not known to share prefixes"
@@ -55,7 +63,7 @@ def prefix_shared_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention over packed tokens, block by block; an attention function of transformers. No dropout.
+    """Attention over packed tokens; an attention function of transformers. No dropout.
 
     Args:
         module: The attention layer.
@@ -69,9 +77,54 @@ def prefix_shared_attention(
     Returns:
         [1, L, H, D], and None for the attention weights.
     """
+    attention = sparse_attention if compiles_attention(value) else blocked_attention
+    return attention(query, key, value, packed, scaling).transpose(1, 2), None
+
+
+def compiles_attention(value: Tensor) -> bool:
+    """Whether FlexAttention serves `value` [1, H_kv, L, D] as one fused kernel: CUDA, Triton, two bytes, D ≥ 16.
+
+    In float32 its backward can outgrow a GPU's shared memory. Uncompiled it would store all scores, so that
+    `TORCH_COMPILE_DISABLE=1` leads to SDPA.
+    """
+    fits = value.is_cuda and value.element_size() == 2 and value.shape[-1] >= 16
+    return fits and is_triton_available() and not torch._dynamo.config.disable
+
+
+@cache
+def _compiled_flex_attention() -> Callable[..., Any]:
+    return torch.compile(flex_attention)
+
+
+def sparse_attention(
+    query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None, compiled: bool = True
+) -> Tensor:
+    """FlexAttention over the packed tokens as they stand; keys of a prompt are read, never copied.
+
+    Args:
+        query: [1, H, L, D].
+        key: [1, H_kv, L, D].
+        value: [1, H_kv, L, D].
+        packed: Says who attends to whom.
+        scaling: Factor of the dot products.
+        compiled: False stores all scores; for tests.
+
+    Returns:
+        [1, H, L, D].
+    """
+    flex: Any = _compiled_flex_attention() if compiled else flex_attention
+    # Under autocast the rotary embedding leaves float32 where the values are bfloat16.
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    shared = query.shape[1] != key.shape[1]
+    return flex(query, key, value, block_mask=packed.block_mask, scale=scaling, enable_gqa=shared)
+
+
+def blocked_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None) -> Tensor:
+    """SDPA block by block; arguments and result as those of `sparse_attention`."""
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     outputs = []
-    for block in packed.blocks:
+    blocks, slots = packed.blocks
+    for block in blocks:
         (n, size), keys = block.queries.shape, block.keys.flatten()
         out = grouped_attention(
             q.index_select(0, block.queries.flatten()).view(n, size, *q.shape[1:]).transpose(1, 2),
@@ -83,7 +136,7 @@ def prefix_shared_attention(
             repeat_heads=query.is_cuda and block.mask is not None,
         )
         outputs.append(out.transpose(1, 2).flatten(0, 1))
-    return torch.cat(outputs).index_select(0, packed.slots)[None], None
+    return torch.cat(outputs).index_select(0, slots)[None].transpose(1, 2)
 
 
 def grouped_attention(

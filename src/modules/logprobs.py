@@ -38,7 +38,7 @@ class CausalPolicy(nn.Module):
     """A causal language model that scores packed responses. The root of FSDP2 sharding.
 
     Args:
-        model: Any causal language model of transformers.
+        model: Any causal language model of transformers, with or without adapters of peft.
         temperature: Log-probs and entropies are those of softmax(logits / temperature).
         chunk_size: Response tokens whose logits exist at one time, prefix-shared path only.
     """
@@ -63,10 +63,13 @@ class CausalPolicy(nn.Module):
         """
         if not self.shares_prefix:
             return token_scores(self._padded_logits(batch), batch.targets, self.temperature, entropy)
-        hidden = self.model.base_model(
+        # Adapters of peft live inside the wrapped model's layers.
+        unwrap: Any = getattr(self.model, "get_base_model", None)
+        model = unwrap() if unwrap else self.model
+        hidden = model.base_model(
             input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, packed=batch
         ).last_hidden_state[0]
-        head = self.model.get_output_embeddings()
+        head = model.get_output_embeddings()
         return head_scores(
             hidden.index_select(0, batch.predictors),
             head.weight,

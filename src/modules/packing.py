@@ -1,34 +1,21 @@
 """Packing: responses end to end without padding, each distinct prompt encoded once.
 
 The (N+1)·G responses of an anchored question share one prompt, and the G of any sampled prompt share theirs. In
-a packed batch the prompt stands once, its responses follow, and attention is laid out in blocks: prompts attend
-to themselves, each response to its prompt and to itself.
+a packed batch the prompt stands once and its responses follow; prompts attend to themselves, each response to its
+prompt and to itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
+from torch.nn.attention.flex_attention import BlockMask
 
-MIN_FILL = 0.75
-"""Responses share an attention block while the shortest fills this part of it: padding never reaches a matrix
-product of the model, and costs at most this much of the attention itself."""
-
-
-class AttentionBlock(NamedTuple):
-    """n sequences of queries, padded to the longest; indices are rows of the packed tokens."""
-
-    queries: Tensor
-    """[n, Lq] long; padding repeats some row, its output is never read."""
-    keys: Tensor
-    """[n, Lk] long; the last Lq of them are the rows of the queries."""
-    mask: Tensor | None
-    """[n or 1, 1, Lq, Lk] bool, True where a query sees a key; None where Lq = Lk and plain causality does."""
+from .layouts import AttentionBlock, Span, block_mask, padded_blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +26,12 @@ class PackedBatch:
     """[1, L] long."""
     position_ids: Tensor
     """[1, L] long; the positions of a response go on where its prompt ends."""
-    blocks: Sequence[AttentionBlock]
-    """Who attends to whom. Every packed token is a query of exactly one block."""
-    slots: Tensor
-    """[L] long: where each token's output stands in the blocks' outputs, flattened and concatenated."""
+    prompt: Tensor
+    """[L] long, non-decreasing: the prompt, counted through the batch, that each token belongs to or answers."""
+    owner: Tensor
+    """[L] long: the response, counted through the batch, that each token belongs to; −1 for tokens of prompts.
+
+    A token sees those before it that have its prompt and either no owner or its own."""
     targets: Tensor
     """[T] long: response tokens, responses end to end in the order of `rows`."""
     predictors: Tensor
@@ -54,15 +43,28 @@ class PackedBatch:
     rows: Tensor
     """[r] long, on the CPU: which of the caller's responses these are."""
 
+    spans: Sequence[Span]
+    """[r] where each response and its prompt stand, in the order of `rows`."""
+    share_prefix: bool
+    """Whether the responses of a prompt stand behind one copy of it."""
+
     def to(self, device: torch.device | str) -> PackedBatch:
-        """Move all but `rows`."""
+        """Move all tensors but `rows`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {name: v.to(device) for name, v in values.items() if isinstance(v, Tensor) and name != "rows"}
+        return PackedBatch(**{**values, **moved})
 
-        def move(value: Any) -> Any:
-            return value.to(device) if isinstance(value, Tensor) else value
+    @cached_property
+    def blocks(self) -> tuple[list[AttentionBlock], Tensor]:
+        """For SDPA: blocks of attention, and [L] long, where each token's output stands in theirs."""
+        blocks, slots = padded_blocks(self.spans, self.share_prefix)
+        device = self.input_ids.device
+        return [block.to(device) for block in blocks], slots.to(device)
 
-        moved = {f.name: move(getattr(self, f.name)) for f in fields(self) if f.name not in ("blocks", "rows")}
-        blocks = [AttentionBlock(*map(move, block)) for block in self.blocks]
-        return PackedBatch(**moved, blocks=blocks, rows=self.rows)
+    @cached_property
+    def block_mask(self) -> BlockMask:
+        """For FlexAttention."""
+        return block_mask(self.prompt, self.owner)
 
 
 def plan_micro_batches(
@@ -190,89 +192,46 @@ class _Packer:
         self.share_prefix = share_prefix
         self.ids: list[Tensor] = []
         self.positions: list[Tensor] = []
+        self.prompt: list[Tensor] = []
+        self.owner: list[Tensor] = []
         self.size = 0
-        # (start of the prompt, its length, start of the response, its length) of each response, in `order`.
-        self.spans: list[tuple[int, int, int, int]] = []
-        previous, start = None, 0
-        for row in order:
+        self.spans: list[Span] = []
+        previous, start, count = None, 0, -1
+        for response, row in enumerate(order):
             head, body = prompts[int(prompt[row])], responses[row]
             if not share_prefix or int(prompt[row]) != previous:
-                start, previous = self._append(head, 0), int(prompt[row])
-            self.spans.append((start, len(head), self._append(body, len(head)), len(body)))
+                previous, count = int(prompt[row]), count + 1
+                start = self._append(head, 0, count, -1)
+            self.spans.append(Span(start, len(head), self._append(body, len(head), count, response), len(body)))
 
-    def _append(self, ids: Tensor, position: int) -> int:
+    def _append(self, ids: Tensor, position: int, prompt: int, owner: int) -> int:
         start = self.size
         self.ids.append(ids)
         self.positions.append(torch.arange(position, position + len(ids)))
+        self.prompt.append(torch.full((len(ids),), prompt))
+        self.owner.append(torch.full((len(ids),), owner))
         self.size += len(ids)
         return start
 
     def packed(self) -> PackedBatch:
-        blocks = self._shared_blocks() if self.share_prefix else self._repeated_blocks()
-        slots = torch.empty(self.size, dtype=torch.long)
-        offset = 0
-        for queries, keep in blocks:
-            slots[queries.queries[keep]] = offset + keep.flatten().nonzero()[:, 0]
-            offset += keep.numel()
         predictors = []
-        for prompt_start, prompt_length, start, length in self.spans:
+        for prompt, prompt_length, start, length in self.spans:
             rows = torch.arange(start - 1, start + length - 1)
-            rows[0] = prompt_start + prompt_length - 1
+            rows[0] = prompt + prompt_length - 1
             predictors.append(rows)
-        targets = [torch.arange(start, start + length) for _, _, start, length in self.spans]
+        targets = [torch.arange(span.start, span.start + span.length) for span in self.spans]
         ids = torch.cat(self.ids)
-        lengths = torch.tensor([span[3] for span in self.spans])
+        lengths = torch.tensor([span.length for span in self.spans])
         return PackedBatch(
             input_ids=ids[None],
             position_ids=torch.cat(self.positions)[None],
-            blocks=[block for block, _ in blocks],
-            slots=slots,
+            prompt=torch.cat(self.prompt),
+            owner=torch.cat(self.owner),
             targets=ids[torch.cat(targets)],
             predictors=torch.cat(predictors),
             response=torch.repeat_interleave(lengths),
             lengths=lengths,
             rows=torch.tensor(self.order),
+            spans=self.spans,
+            share_prefix=self.share_prefix,
         )
-
-    def _repeated_blocks(self) -> list[tuple[AttentionBlock, Tensor]]:
-        """Causal blocks of whole sequences; a response follows its own copy of the prompt."""
-        whole = sorted(((head + length, start) for start, head, _, length in self.spans), reverse=True)
-        return [_causal([torch.arange(start, start + size) for size, start in part]) for part in _buckets(whole)]
-
-    def _shared_blocks(self) -> list[tuple[AttentionBlock, Tensor]]:
-        """Causal blocks of prompts, then blocks of responses that see their prompt and themselves."""
-        heads = sorted({(length, start) for start, length, _, _ in self.spans}, reverse=True)
-        blocks = [_causal([torch.arange(start, start + length) for length, start in part]) for part in _buckets(heads)]
-        bodies = sorted(((span[3], span) for span in self.spans), key=lambda item: -item[0])
-        blocks += [_with_prefix([span for _, span in part]) for part in _buckets(bodies)]
-        return blocks
-
-
-def _buckets(items: Sequence[tuple[int, Any]]) -> list[list[tuple[int, Any]]]:
-    """Cut items, longest first, into runs in which the shortest fills `MIN_FILL` of the longest."""
-    buckets: list[list[tuple[int, Any]]] = []
-    for item in items:
-        if buckets and item[0] >= MIN_FILL * buckets[-1][0][0]:
-            buckets[-1].append(item)
-        else:
-            buckets.append([item])
-    return buckets
-
-
-def _causal(sequences: Sequence[Tensor]) -> tuple[AttentionBlock, Tensor]:
-    """A block of sequences that see their own past, and [n, Lq] bool: what is no padding."""
-    rows = pad_sequence(list(sequences), batch_first=True)
-    keep = torch.arange(rows.shape[1]) < torch.tensor([[len(s)] for s in sequences])
-    return AttentionBlock(rows, rows, None), keep
-
-
-def _with_prefix(spans: Sequence[tuple[int, int, int, int]]) -> tuple[AttentionBlock, Tensor]:
-    """A block of responses that see their whole prompt and their own past."""
-    block, keep = _causal([torch.arange(start, start + length) for _, _, start, length in spans])
-    heads = pad_sequence([torch.arange(s, s + length) for s, length, _, _ in spans], batch_first=True)
-    lengths = torch.tensor([length for _, length, _, _ in spans])
-    lengths = lengths[:1] if bool((lengths == lengths[0]).all()) else lengths
-    size = block.queries.shape[1]
-    visible = (torch.arange(heads.shape[1]) < lengths[:, None])[:, None, None, :].expand(-1, 1, size, -1)
-    causal = torch.ones(size, size, dtype=torch.bool).tril().expand(len(lengths), 1, -1, -1)
-    return AttentionBlock(block.queries, torch.cat([heads, block.keys], 1), torch.cat([visible, causal], -1)), keep

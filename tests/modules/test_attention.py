@@ -1,12 +1,16 @@
-"""Which models share prefixes, and grouped attention against plain softmax."""
+"""Which models share prefixes; grouped and sparse attention against plain softmax and against each other."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.attention import flex_attention as flex
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from tagrpo.modules.attention import grouped_attention, supports_prefix_sharing
+from tagrpo.modules import attention
+from tagrpo.modules.attention import blocked_attention, grouped_attention, sparse_attention, supports_prefix_sharing
+from tagrpo.modules.layouts import visible_blocks
+from tagrpo.modules.packing import pack
 
 SMALL = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1}
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4, "original_max_position_embeddings": 8}
@@ -56,3 +60,92 @@ def test_neighbouring_query_heads_share_a_key_head(repeat_heads, masked):
         scores = 0.3 * query[:, head] @ key[:, head // groups].transpose(1, 2)
         scores = scores.masked_fill(~(visible if mask is None else mask), -torch.inf)
         torch.testing.assert_close(out[:, head], scores.softmax(-1) @ value[:, head // groups])
+
+
+def packed(seed, share_prefix=True, responses=9, longest=40):
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(high):
+        return int(torch.randint(1, high + 1, (1,), generator=generator))
+
+    prompts = [torch.ones(draw(longest), dtype=torch.long) for _ in range(3)]
+    prompt = torch.randint(3, (responses,), generator=generator)
+    bodies = [torch.ones(draw(longest), dtype=torch.long) for _ in range(responses)]
+    return pack(prompts, prompt, bodies, torch.arange(responses), share_prefix=share_prefix)
+
+
+@pytest.mark.parametrize("share_prefix", [True, False])
+@pytest.mark.parametrize("block_size", [1, 4, 16, 512])
+def test_no_block_with_a_visible_pair_is_left_out_and_none_with_a_hidden_one_is_called_full(block_size, share_prefix):
+    saved = 0
+    for seed in range(12):
+        batch = packed(seed, share_prefix)
+        length = batch.input_ids.shape[1]
+        mask_mod = batch.block_mask.mask_mod
+        query, key = torch.meshgrid(torch.arange(length), torch.arange(length), indexing="ij")
+        sees = mask_mod(0, 0, query, key)
+        count = -(-length // block_size)
+        grid = torch.zeros(count * block_size, count * block_size, dtype=torch.bool)
+        grid[:length, :length] = sees
+        grid = grid.view(count, block_size, count, block_size).transpose(1, 2)
+        some, full = visible_blocks(batch.prompt, batch.owner, block_size)
+        assert (some >= grid.any(-1).any(-1)).all()
+        assert (full <= grid.all(-1).all(-1)).all()
+        assert (full <= some).all()
+        saved += int(full.sum())
+        if block_size == 1:
+            assert torch.equal(some, sees)
+    assert saved or block_size == 512
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """FlexAttention as plain operations on a CPU: torch refuses a backward there, though its own formula has one."""
+    monkeypatch.setattr(flex, "_validate_device", lambda *_: None)
+    with torch._dynamo.config.patch(disable=False):  # TORCH_COMPILE_DISABLE would stop the tracing
+        yield
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("share_prefix", [True, False])
+def test_sparse_attention_has_the_values_and_gradients_of_blocked_attention(share_prefix, traced):
+    batch = packed(0, share_prefix)
+    torch.manual_seed(0)
+    inputs = [torch.randn(1, h, batch.input_ids.shape[1], 8, requires_grad=True) for h in (4, 2, 2)]
+    upstream = torch.randn_like(inputs[0])
+
+    def run(function, **options):
+        out = function(*inputs, batch, 0.3, **options)
+        return [out, *torch.autograd.grad(out, inputs, upstream)]
+
+    torch.testing.assert_close(run(sparse_attention, compiled=False), run(blocked_attention), atol=1e-5, rtol=1e-5)
+
+
+def test_sparse_attention_takes_the_type_of_the_values(traced):
+    batch = packed(0)
+    query, key, value = (torch.randn(1, 2, batch.input_ids.shape[1], 8) for _ in range(3))
+    out = sparse_attention(query, key, value.bfloat16(), batch, None, compiled=False)
+    assert out.dtype == torch.bfloat16
+
+
+def test_a_cpu_never_asks_for_compiled_attention():
+    assert not attention.compiles_attention(torch.zeros(1, 1, 4, 64, dtype=torch.bfloat16))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_compiled_attention_on_a_gpu_equals_plain_attention_in_float32(seed):
+    batch = packed(seed, responses=20, longest=700).to("cuda")
+    torch.manual_seed(seed)
+    exact = [torch.randn(1, h, batch.input_ids.shape[1], 128, device="cuda", requires_grad=True) for h in (8, 4, 4)]
+    upstream = torch.randn_like(exact[0])
+    half = [x.detach().bfloat16().requires_grad_() for x in exact]
+    assert attention.compiles_attention(half[2])
+    out, expected = sparse_attention(*half, batch, None), blocked_attention(*exact, batch, None)
+    for ours, theirs in zip(
+        [out, *torch.autograd.grad(out, half, upstream.bfloat16())],
+        [expected, *torch.autograd.grad(expected, exact, upstream)],
+        strict=True,
+    ):
+        assert (ours.float() - theirs).norm() < 2e-2 * theirs.norm()

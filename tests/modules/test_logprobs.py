@@ -7,12 +7,13 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tagrpo.modules.attention import PREFIX_SHARING
+from tagrpo.modules.attention import PREFIX_SHARING, supports_prefix_sharing
 from tagrpo.modules.logprobs import CausalPolicy, head_scores, token_scores
 from tagrpo.modules.packing import pack
 
@@ -143,6 +144,41 @@ def test_a_policy_that_shares_prefixes_also_scores_repeated_prompts(sequences):
     shared, repeated = (pack(prompts, PROMPT, responses, torch.arange(7), share_prefix=s) for s in (True, False))
     assert repeated.input_ids.numel() > shared.input_ids.numel()
     torch.testing.assert_close(policy(shared), policy(repeated), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("head", [False, True])
+def test_adapters_of_peft_train_as_in_plain_forwards(sequences, head, checkpointing):
+    prompts, responses = sequences
+    model = build("qwen3", tie_word_embeddings=False)
+    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj", "down_proj"] + ["lm_head"] * head)
+    model = get_peft_model(model, config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:  # zero at first: the adapters would have no effect
+                parameter.normal_(std=0.3)
+    logprobs, _ = plain(model, prompts, responses)
+    sum(r.sum() for r in logprobs).backward()
+    expected = gradient(model)
+
+    if checkpointing:
+        model.enable_input_require_grads()
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    policy = CausalPolicy(model.train())
+    assert policy.shares_prefix != head, "an adapter of the head is reached through the model's own forward"
+    batch = pack(prompts, PROMPT, responses, torch.arange(7), share_prefix=policy.shares_prefix)
+    scores = policy(batch)
+    order = batch.rows.tolist()
+    torch.testing.assert_close(scores.logprobs, torch.cat([logprobs[r] for r in order]), atol=1e-5, rtol=1e-5)
+    scores.logprobs.sum().backward()
+    torch.testing.assert_close(gradient(model), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_learned_prompts_of_peft_are_refused_prefix_sharing():
+    model = get_peft_model(build("qwen3"), PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"))
+    supported, reason = supports_prefix_sharing(model)
+    assert not supported
+    assert "PROMPT_TUNING" in reason
 
 
 def test_the_padded_path_is_one_forward_and_makes_no_logits_for_columns_of_prompts_alone(sequences):

@@ -90,8 +90,9 @@ def test_a_token_sees_its_prompt_and_its_own_past_and_nothing_else(share_prefix)
     }
 
     found, slot = set(), 0
-    slot_of = {slot: token for token, slot in enumerate(batch.slots.tolist())}
-    for queries, keys, mask in batch.blocks:
+    blocks, slots = batch.blocks
+    slot_of = {slot: token for token, slot in enumerate(slots.tolist())}
+    for queries, keys, mask in blocks:
         size = queries.shape[1]
         mask = torch.ones(size, size, dtype=torch.bool).tril()[None, None] if mask is None else mask
         for row, visible in enumerate(mask[:, 0].expand(len(queries), -1, -1)):
@@ -108,9 +109,10 @@ def test_every_token_is_the_query_of_one_slot():
     prompts = [torch.randint(9, (n,), generator=generator) for n in (4, 9, 1)]
     responses = [torch.randint(9, (n,), generator=generator) for n in (1, 20, 3, 8, 2, 5)]
     batch = pack(prompts, torch.tensor([0, 1, 2, 1, 0, 1]), responses, torch.arange(6))
-    queries = torch.cat([block.queries.flatten() for block in batch.blocks])
-    assert queries[batch.slots].tolist() == list(range(batch.input_ids.shape[1]))
-    assert len(set(batch.slots.tolist())) == len(batch.slots)
+    blocks, slots = batch.blocks
+    queries = torch.cat([block.queries.flatten() for block in blocks])
+    assert queries[slots].tolist() == list(range(batch.input_ids.shape[1]))
+    assert len(set(slots.tolist())) == len(slots)
 
 
 def test_nothing_to_pack_and_empty_sequences_are_refused():

@@ -1,0 +1,165 @@
+"""Who attends to whom in a packed batch, in the two forms that attention kernels take.
+
+`padded_blocks` is for SDPA: sequences of about one length, side by side. `block_mask` is for FlexAttention: a sparse
+grid over the packed tokens as they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.utils.rnn import pad_sequence
+
+MIN_FILL = 0.75
+"""Responses share an attention block while the shortest fills this part of it: padding never reaches a matrix
+product of the model, and costs at most this much of the attention itself."""
+
+
+class Span(NamedTuple):
+    """Where a response and its prompt stand in the packed tokens."""
+
+    prompt: int
+    prompt_length: int
+    start: int
+    length: int
+
+
+class AttentionBlock(NamedTuple):
+    """n sequences of queries, padded to the longest; indices are rows of the packed tokens."""
+
+    queries: Tensor
+    """[n, Lq] long; padding repeats some row, its output is never read."""
+    keys: Tensor
+    """[n, Lk] long; the last Lq of them are the rows of the queries."""
+    mask: Tensor | None
+    """[n or 1, 1, Lq, Lk] bool, True where a query sees a key; None where Lq = Lk and plain causality does."""
+
+    def to(self, device: torch.device) -> AttentionBlock:
+        """Move all tensors."""
+        mask = self.mask if self.mask is None else self.mask.to(device)
+        return AttentionBlock(self.queries.to(device), self.keys.to(device), mask)
+
+
+def padded_blocks(spans: Sequence[Span], share_prefix: bool) -> tuple[list[AttentionBlock], Tensor]:
+    """Blocks in which every packed token is the query of exactly one slot.
+
+    Args:
+        spans: One per response, as packed.
+        share_prefix: Whether the responses of a prompt stand behind one copy of it.
+
+    Returns:
+        The blocks, and [L] long: where each token's output stands in their outputs, flattened and concatenated.
+    """
+    blocks = _shared_blocks(spans) if share_prefix else _repeated_blocks(spans)
+    slots = torch.empty(spans[-1].start + spans[-1].length, dtype=torch.long)
+    offset = 0
+    for block, keep in blocks:
+        slots[block.queries[keep]] = offset + keep.flatten().nonzero()[:, 0]
+        offset += keep.numel()
+    return [block for block, _ in blocks], slots
+
+
+def _repeated_blocks(spans: Sequence[Span]) -> list[tuple[AttentionBlock, Tensor]]:
+    """Causal blocks of whole sequences; a response follows its own copy of the prompt."""
+    whole = sorted(((span.prompt_length + span.length, span.prompt) for span in spans), reverse=True)
+    return [_causal([torch.arange(start, start + size) for size, start in part]) for part in _buckets(whole)]
+
+
+def _shared_blocks(spans: Sequence[Span]) -> list[tuple[AttentionBlock, Tensor]]:
+    """Causal blocks of prompts, then blocks of responses that see their prompt and themselves."""
+    heads = sorted({(span.prompt_length, span.prompt) for span in spans}, reverse=True)
+    blocks = [_causal([torch.arange(start, start + length) for length, start in part]) for part in _buckets(heads)]
+    bodies = sorted(((span.length, span) for span in spans), key=lambda item: -item[0])
+    return blocks + [_with_prefix([span for _, span in part]) for part in _buckets(bodies)]
+
+
+def _buckets(items: Sequence[tuple[int, Any]]) -> list[list[tuple[int, Any]]]:
+    """Cut items, longest first, into runs in which the shortest fills `MIN_FILL` of the longest."""
+    buckets: list[list[tuple[int, Any]]] = []
+    for item in items:
+        if buckets and item[0] >= MIN_FILL * buckets[-1][0][0]:
+            buckets[-1].append(item)
+        else:
+            buckets.append([item])
+    return buckets
+
+
+def _causal(sequences: Sequence[Tensor]) -> tuple[AttentionBlock, Tensor]:
+    """A block of sequences that see their own past, and [n, Lq] bool: what is no padding."""
+    rows = pad_sequence(list(sequences), batch_first=True)
+    keep = torch.arange(rows.shape[1]) < torch.tensor([[len(s)] for s in sequences])
+    return AttentionBlock(rows, rows, None), keep
+
+
+def _with_prefix(spans: Sequence[Span]) -> tuple[AttentionBlock, Tensor]:
+    """A block of responses that see their whole prompt and their own past."""
+    block, keep = _causal([torch.arange(span.start, span.start + span.length) for span in spans])
+    prompts = [torch.arange(span.prompt, span.prompt + span.prompt_length) for span in spans]
+    heads = pad_sequence(prompts, batch_first=True)
+    lengths = torch.tensor([span.prompt_length for span in spans])
+    lengths = lengths[:1] if bool((lengths == lengths[0]).all()) else lengths
+    size = block.queries.shape[1]
+    visible = (torch.arange(heads.shape[1]) < lengths[:, None])[:, None, None, :].expand(-1, 1, size, -1)
+    causal = torch.ones(size, size, dtype=torch.bool).tril().expand(len(lengths), 1, -1, -1)
+    return AttentionBlock(block.queries, torch.cat([heads, block.keys], 1), torch.cat([visible, causal], -1)), keep
+
+
+def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMask:
+    """FlexAttention's mask of a packed batch, made from one number per token and block, never [L, L].
+
+    A token sees those before it that have its prompt and either no owner or its own. A block of keys is left out
+    where no query of a block can see it, and spared the mask where every query sees all of it.
+
+    Args:
+        prompt: [L] long, non-decreasing: the prompt that each token belongs to or answers.
+        owner: [L] long: the response that each token belongs to, increasing through the batch; −1 in prompts.
+        block_size: Tokens per side of a block.
+    """
+
+    def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        mine = (owner[key] < 0) | (owner[key] == owner[query])
+        return (query >= key) & (prompt[query] == prompt[key]) & mine
+
+    some, full = visible_blocks(prompt, owner, block_size)
+    masked, unmasked = _rows_of_blocks(some & ~full), _rows_of_blocks(full)
+    lengths = (len(prompt), len(prompt))
+    return BlockMask.from_kv_blocks(*masked, *unmasked, BLOCK_SIZE=block_size, mask_mod=sees, seq_lengths=lengths)
+
+
+def visible_blocks(prompt: Tensor, owner: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+    """[M, M] bool twice, for M blocks of queries and of keys: may any query see any key; does each see every one.
+
+    The first never misses a pair that sees, and the second never claims one that doesn't; see `block_mask`.
+    """
+    none, count = len(prompt), -(-len(prompt) // block_size)
+    padding = count * block_size - len(prompt)
+
+    def per_block(values: Tensor, fill: int) -> Tensor:
+        return torch.cat([values, values.new_full((padding,), fill)]).view(count, block_size)
+
+    response = owner >= 0
+    first_prompt = per_block(prompt, none).amin(1)
+    last_prompt = per_block(prompt, -1).amax(1)
+    first_owner = per_block(torch.where(response, owner, none), none).amin(1)
+    last_owner = per_block(owner, -1).amax(1)
+    last_prefix = per_block(torch.where(response, -1, prompt), -1).amax(1)
+    past = torch.ones(count, count, dtype=torch.bool, device=prompt.device).tril()
+    some = past & ((last_prefix >= first_prompt[:, None]) | (last_owner >= first_owner[:, None]))
+
+    whole = torch.arange(1, count + 1, device=prompt.device) * block_size <= len(prompt)
+    one_prompt = whole & (first_prompt == last_prompt)
+    prefix = one_prompt & (last_owner < 0)
+    one_owner = whole & ~per_block(~response, 1).any(1) & (first_owner == last_owner)
+    same_prompt = one_prompt[:, None] & prefix & (first_prompt[:, None] == first_prompt)
+    same_owner = one_owner[:, None] & one_owner & (first_owner[:, None] == first_owner)
+    return some, past.tril(-1) & (same_prompt | same_owner)
+
+
+def _rows_of_blocks(dense: Tensor) -> tuple[Tensor, Tensor]:
+    """[1, 1, M] int32 true columns per row of `dense`, and [1, 1, M, M] int32 those columns first."""
+    columns = dense.int().argsort(dim=-1, descending=True, stable=True)
+    return dense.sum(-1, dtype=torch.int32)[None, None], columns.int()[None, None]

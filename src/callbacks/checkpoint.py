@@ -65,6 +65,7 @@ class Checkpointer(Callback):
         self.keep_rollouts = keep_rollouts
         self.stop = StopRequest()
         self._done = 0
+        self._epoch = 0
         self._saved_at = 0
         self._progress: dict[str, Any] | None = None
         self._saving = False
@@ -113,6 +114,7 @@ class Checkpointer(Callback):
         Raises:
             SIGTERMException: a rank was asked to stop; a `SystemExit` with code 0.
         """
+        forget_logged(trainer)
         if self._rng_to_restore is not None:
             set_rng_state(self._rng_to_restore)
             self._rng_to_restore = None
@@ -154,7 +156,14 @@ class Checkpointer(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save what was trained."""
+        self._epoch = trainer.current_epoch
         self.save(trainer)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count the last epoch and iteration where there was nothing left to train, as the run that trained did."""
+        if self._progress is None and self._done:
+            trainer.fit_loop.epoch_progress.current.completed = self._epoch
+            trainer.fit_loop.epoch_loop._batches_that_stepped = self._done
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Save when the policy is still what it was when the last iteration ended."""
@@ -203,9 +212,10 @@ class Checkpointer(Callback):
             checkpoint.update(self._states_to_save)
 
     def state_dict(self) -> dict[str, Any]:
-        """Iterations done, random states of all ranks, states of loggers. Collective."""
+        """Iterations done, epochs at the end of training, random states of all ranks, states of loggers. Collective."""
         return {
             "iterations": self._done,
+            "epoch": self._epoch,
             "rng": gather_objects(rng_state()),
             "loggers": {
                 type(logger).__name__: logger.state_dict() for logger in self._loggers if hasattr(logger, "state_dict")
@@ -215,6 +225,7 @@ class Checkpointer(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on counting and logging; random states are restored right before the next batch."""
         self._done = self._saved_at = state_dict["iterations"]
+        self._epoch = state_dict["epoch"]
         states = state_dict["rng"]
         if len(states) == world_size():
             self._rng_to_restore = states[rank()]
@@ -226,6 +237,16 @@ class Checkpointer(Callback):
         for logger in self._loggers:
             if type(logger).__name__ in state_dict["loggers"] and hasattr(logger, "load_state_dict"):
                 logger.load_state_dict(state_dict["loggers"][type(logger).__name__])
+
+
+def forget_logged(trainer: Trainer) -> None:
+    """Drop what earlier iterations logged: Lightning logs it again with each later one until the epoch ends.
+
+    A run that goes on after them knows nothing of it. What is gathered over an epoch stays.
+    """
+    results: Any = trainer.fit_loop.epoch_loop._results
+    for key in [key for key, result in results.items() if not result.meta.on_epoch]:
+        del results[key]
 
 
 def rng_state() -> dict[str, Any]:

@@ -58,6 +58,11 @@ class EmbeddingDiversityMonitor(Callback):
         self.seed = seed
         self._encoder: Encoder | None = None
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Drop rows of iterations that are still to come: those of an earlier run, or after the checkpoint."""
+        if trainer.is_global_zero:
+            drop_rows(Path(trainer.default_root_dir) / "embedding_diversity.csv", after=current_iteration(trainer))
+
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -120,6 +125,22 @@ def append_rows(path: Path, rows: list[dict[str, Any]]) -> None:
         if new:
             writer.writeheader()
         writer.writerows(rows)
+
+
+def drop_rows(path: Path, after: int) -> None:
+    """Leave only the whole rows of iterations up to `after` in a CSV file of `append_rows`; delete it without any."""
+    if not path.exists():
+        return
+    with path.open(newline="") as file:
+        # A process that died while it wrote leaves a last row without its last columns, or without their last digits.
+        kept = [row for row in csv.DictReader(file) if row["distance"] is not None and int(row["iteration"]) <= after]
+    partial = path.with_name(f".partial-{path.name}")
+    if kept:
+        partial.unlink(missing_ok=True)
+        append_rows(partial, kept)
+        partial.replace(path)
+    else:
+        path.unlink()
 
 
 def sentence_encoder(

@@ -63,6 +63,8 @@ class QuestionLoader:
         self.world_size = world_size
         self.epoch = 0
         self.cursor = 0
+        self.served = 0
+        self._resumed = False
 
     def __len__(self) -> int:
         """Batches of an epoch."""
@@ -70,9 +72,17 @@ class QuestionLoader:
         return whole if self.drop_last else -(-len(self.groups) // self.batch_size)
 
     def __iter__(self) -> Iterator[QuestionBatch]:
-        """The rest of the current epoch, or a new epoch when it is used up."""
-        self._begin_epoch_if_used_up()
+        """The rest of the current epoch, or a new epoch when it is used up.
+
+        Draws may use an epoch up before the trainer has counted its batches. Right after a resume at that point there
+        is nothing, so that the trainer ends its epoch, as it would have.
+        """
+        resumed, self._resumed = self._resumed and self.served < len(self), False
+        if not resumed:
+            self.served = 0
+            self._begin_epoch_if_used_up()
         while self.cursor < self._end:
+            self.served += 1
             yield self._next()
 
     def draw(self) -> QuestionBatch:
@@ -101,8 +111,14 @@ class QuestionLoader:
         return torch.randperm(len(self.groups), generator=generator).tolist()
 
     def state_dict(self) -> dict[str, Any]:
-        """Epoch, cursor, and what they refer to."""
-        return {"epoch": self.epoch, "cursor": self.cursor, "questions": len(self.groups), "seed": self.seed}
+        """Epoch, cursor, batches served since `iter`, and what they refer to."""
+        return {
+            "epoch": self.epoch,
+            "cursor": self.cursor,
+            "served": self.served,
+            "questions": len(self.groups),
+            "seed": self.seed,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on after the batch at which `state_dict` was called.
@@ -115,4 +131,5 @@ class QuestionLoader:
                 f"Expected to resume on {state['questions']} questions with seed {state['seed']}, but the data has "
                 f"{len(self.groups)} and seed {self.seed}. Resume with the data configuration of the checkpoint."
             )
-        self.epoch, self.cursor = state["epoch"], state["cursor"]
+        self.epoch, self.cursor, self.served = state["epoch"], state["cursor"], state["served"]
+        self._resumed = True

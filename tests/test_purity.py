@@ -15,6 +15,12 @@ PURE = [
     "tagrpo.metrics.functional",
     "tagrpo.rewards",
     "tagrpo.analysis.report",
+    "tagrpo.rephrasing.audit",
+    "tagrpo.rephrasing.checks",
+    "tagrpo.rephrasing.generate",
+    "tagrpo.rephrasing.judging",
+    "tagrpo.rephrasing.page",
+    "tagrpo.rephrasing.rules",
     "tagrpo.datamodules.sources.arithmetic",
     "tagrpo.datamodules.sources.jsonl",
 ]

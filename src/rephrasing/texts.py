@@ -1,0 +1,202 @@
+r"""Texts of problems, taken apart: numbers, formulas, figures and words, in spellings that can be compared."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from itertools import pairwise
+
+from ..rewards.extraction import canonical_number
+
+_BLOCK = (
+    r"(?P<figure>\[asy\].*?\[/asy\])"
+    r"|\$\$(?P<display>.*?)\$\$|\\\[(?P<bracket>.*?)\\\]|\\\((?P<paren>.*?)\\\)"
+    r"|\\begin\{(?P<env>align|equation|eqnarray|gather|multline)(?P<star>\*?)\}(?P<body>.*?)\\end\{(?P=env)(?P=star)\}"
+)
+_INLINE = r"(?<!\\)\$(?P<inline>(?:\\.|[^$\\])*)\$"
+_MATH = re.compile(f"{_BLOCK}|{_INLINE}", re.DOTALL)
+_MATH_BESIDE_MONEY = re.compile(_BLOCK, re.DOTALL)
+_KINDS = ("display", "bracket", "paren", "body", "inline")
+_PROSE = re.compile(r"(?:\A|\s)[a-z]{2,},?(?:\s|\Z)|[.?!]\s")
+_DIGITS = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
+_FRACTION_OF_DIGITS = re.compile(r"\\[dt]?frac\s*(?:(\d)\s*(\d)|\{?(\d+)\}?\s*\{?(\d+)\}?)")
+_WORD = re.compile(r"[A-Za-z]+(?:['’][a-z]+)?|\d+(?:\.\d+)?")
+
+_UNITS = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+CARDINALS: dict[str, str] = {
+    **{word: str(n) for n, word in enumerate(_UNITS.split(), start=2)},
+    **{"eighteen": "18", "nineteen": "19"},
+    **{word: str(10 * n) for n, word in enumerate(_TENS.split(), start=2)},
+    **{"hundred": "100", "thousand": "1000", "million": "1000000"},
+}
+"""Words that name a number and nothing else."""
+
+LOOSE_NUMBERS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("a", "an", "one", "single", "once", "first", "each", "every", "per", "another", "alone"), ("1",)),
+    **dict.fromkeys(
+        ("twice", "double", "doubled", "doubles", "second", "couple", "pair", "both", "square", "squared"), ("2",)
+    ),
+    **dict.fromkeys(("half", "halves", "halved"), ("2", "1", "50", "0.5", "1/2")),
+    **dict.fromkeys(("thrice", "triple", "triples", "tripled", "cube", "cubed"), ("3",)),
+    **dict.fromkeys(("third", "thirds"), ("3", "1")),
+    **dict.fromkeys(("quarter", "quarters"), ("4", "1", "25")),
+    **{"dozen": ("12",), "weekly": ("1",), "daily": ("1",), "zero": ("0",), "percent": ("100",), "quadruple": ("4",)},
+    **{"fourth": ("4",), "fourths": ("4",), "fifth": ("5",), "fifths": ("5",), "sixth": ("6",), "sixths": ("6",)},
+    **{"seventh": ("7",), "eighth": ("8",), "eighths": ("8",), "ninth": ("9",), "tenth": ("10",), "tenths": ("10",)},
+    **{"hundredth": ("100",), "thousandth": ("1000",), "week": ("7",), "weeks": ("7",), "origin": ("0",)},
+    **{"positive": ("0",), "negative": ("0",), "nonzero": ("0",), "nonnegative": ("0",), "triangle": ("3",)},
+}
+"""Words that may stand for a number of the other text, and need not: `half` for 1/2, `a` for 1."""
+
+_SPELLINGS = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\(?:left|right|displaystyle|limits|big|Big|bigg|Bigg)(?![A-Za-z])", ""),
+        (r"\\[,;:!> ]|\\q?quad(?![A-Za-z])|~|&|\\\\", " "),
+        (r"\\[dt]frac(?![A-Za-z])", r"\\frac"),
+        (r"\\frac\s*(\d)\s*(\d)", r"\1/\2"),
+        (r"\\frac\s*\{([^{}]{1,12})\}\s*\{([^{}]{1,12})\}", r"\1/\2"),
+        (r"\\(?:cdot|times)(?![A-Za-z])|[·×]", "*"),
+        (r"\\leq?(?![A-Za-z])|≤", "<="),
+        (r"\\geq?(?![A-Za-z])|≥", ">="),
+        (r"\\neq?(?![A-Za-z])|\\not\s*=|≠", "!="),
+        (r"\\(?:l|c)?dots(?![A-Za-z])|…|\\dotsc|\\dotsb", "..."),
+        (r"\{,\}", ","),
+        (r"\\(?:text(?:bf|it|rm)?|mathrm|mbox|operatorname)\s*\{([^{}]*)\}", r'"\1"'),
+        (r"\\%", "%"),
+        (r"\\?\$", ""),
+        (r"[−–]", "-"),
+        (r"(\\[A-Za-z]+)[\s{]+(?=[A-Za-z])", "\\1\0"),  # \sin x is no command \sinx
+        (r"[{}\s]", ""),
+    )
+)
+
+
+def numerals(text: str) -> set[str]:
+    r"""Numbers written in digits, in their canonical spelling.
+
+    >>> sorted(numerals(r"$1,200 at 5.50% for \frac13 of 12 months, 5th floor"))
+    ['1', '12', '1200', '3', '5', '5.5']
+    """
+    text = _FRACTION_OF_DIGITS.sub(lambda m: f" {m[1] or m[3]} / {m[2] or m[4]} ", text.replace("{,}", ","))
+    text = text.replace("\\!", "")
+    return {canonical_number(found) or found for found in _DIGITS.findall(text)}
+
+
+def number_words(text: str) -> set[str]:
+    """Numbers from two on that are written as words; compounds as their parts.
+
+    >>> sorted(number_words("Twenty-one of two hundred, and one more"))
+    ['100', '2', '20']
+    """
+    return {CARDINALS[word] for word in words(text) if word in CARDINALS}
+
+
+def loose_numbers(text: str) -> set[str]:
+    """Numbers that words of the text may stand for, such as 2 for `twice`.
+
+    Compounds of cardinals are added up and multiplied: `twenty-one` may stand for 21, `two hundred` for 200.
+
+    >>> sorted(loose_numbers("twice as many, twenty-five, two hundred"))
+    ['100', '2', '20', '200', '25', '5']
+    """
+    found = {number for word in words(text) for number in LOOSE_NUMBERS.get(word, ())} | number_words(text)
+    spelled = [CARDINALS.get(word, "1" if word == "one" else None) for word in words(text)]
+    for first, second in pairwise(spelled):
+        if first and second:
+            small, large = int(first), int(second)
+            if large >= 100 > small:
+                found.add(str(small * large))
+            elif small >= 20 and large < 10:
+                found.add(str(small + large))
+    return found
+
+
+def words(text: str) -> list[str]:
+    """Words and numbers in lower case, punctuation left out.
+
+    >>> words("Tom's 3 dogs, $x$!")
+    ["tom's", '3', 'dogs', 'x']
+    """
+    return [word.lower().replace("’", "'") for word in _WORD.findall(text)]
+
+
+def math_spans(text: str) -> list[re.Match[str]]:
+    r"""Formulas and figures as they stand in the text.
+
+    Where a pair of dollars encloses prose, or one has no partner, dollars are taken for money.
+
+    >>> [match[0] for match in math_spans(r"Let $x = 3$ and \[y = 2.\]")]
+    ['$x = 3$', '\\[y = 2.\\]']
+    >>> math_spans("She earns $12 an hour and pays $5.")
+    []
+    """
+    inline = re.sub(r"\\(?:text|mbox|mathrm)\s*\{[^{}]*\}", "", _MATH_BESIDE_MONEY.sub("", text))
+    odd = len(re.findall(r"(?<!\\)\$", inline)) % 2 == 1
+    money = odd or any(_PROSE.search(match["inline"]) for match in re.finditer(_INLINE, inline, re.DOTALL))
+    return list((_MATH_BESIDE_MONEY if money else _MATH).finditer(text))
+
+
+def formulas(text: str) -> list[str]:
+    r"""What stands in math mode, as it is written; figures left out.
+
+    >>> formulas(r"If $x=1$ costs \$5 and \[y=2,\] …")
+    ['x=1', 'y=2,']
+    """
+    found = [match.groupdict() for match in math_spans(text) if match["figure"] is None]
+    return [next(groups[kind] for kind in _KINDS if groups.get(kind) is not None) for groups in found]
+
+
+def figures(text: str) -> list[str]:
+    """Figures given as Asymptote code, spaces left out."""
+    return ["".join(match["figure"].split()) for match in math_spans(text) if match["figure"]]
+
+
+@lru_cache(maxsize=8192)
+def compact(math: str) -> str:
+    r"""A formula in a spelling that does not depend on spaces, braces, dollars and synonyms; words in quotes.
+
+    >>> compact(r"\dfrac{1}{2} \cdot x^{2} \leq 3"), compact("$1/2 × x^2 ≤ 3$")
+    ('1/2*x^2<=3', '1/2*x^2<=3')
+    """
+    for pattern, replacement in _SPELLINGS:
+        math = pattern.sub(replacement, math)
+    return math.replace("\0", " ").strip(".,;:")
+
+
+def pieces(math: str) -> list[str]:
+    r"""A formula cut at the commas and semicolons outside of brackets, each piece `compact`.
+
+    >>> pieces(r"f(x,y)=3,\ x>0")
+    ['f(x,y)=3', 'x>0']
+    """
+    found, depth, start = [], 0, 0
+    math = math.replace("{,}", "").replace("\\,", " ").replace("\\;", " ")
+    for position, character in enumerate(math):
+        depth += (character in "([{") - (character in ")]}")
+        if character in ",;" and depth <= 0:
+            found.append(math[start:position])
+            start = position + 1
+    return [piece for piece in map(compact, [*found, math[start:]]) if piece]
+
+
+_COMMAND = re.compile(r'"[^"]*"|\\[A-Za-z]+|[A-Za-z]')
+
+
+def shape(piece: str) -> str:
+    r"""A piece with every variable replaced by `v`; commands and function names stay.
+
+    >>> shape(r"\sin(ax)+b_1"), shape(r"\sin(pq)+r_1")
+    ('\\sin(vv)+v_1', '\\sin(vv)+v_1')
+    """
+    return _COMMAND.sub(lambda match: match[0] if len(match[0]) > 1 else "v", piece)
+
+
+def variables(piece: str) -> list[str]:
+    r"""The letters of a piece that are no part of a command, in order.
+
+    >>> variables(r"\sin(ax)+a")
+    ['a', 'x', 'a']
+    """
+    return [letter for letter in _COMMAND.findall(piece) if len(letter) == 1]

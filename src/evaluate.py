@@ -1,13 +1,21 @@
-"""`tagrpo-eval`: pass@k of a model folder, a hub model or a Lightning checkpoint, without training."""
+"""`tagrpo-eval`: pass@k of a model folder, a hub model or a Lightning checkpoint, without training.
+
+What was counted is kept: the same command goes on where an interrupted one was.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import hydra
 from lightning.pytorch import Trainer
-from omegaconf import DictConfig
+from lightning.pytorch.utilities import rank_zero_only
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
+from .analysis.evaluation import compare_evaluations, read_evaluation, statement, write_comparison, write_evaluation
+from .callbacks import PassAtKEvaluator
 from .config import build, save_resolved
 from .datamodules.questions import QuestionDataModule
 from .modules.policy import PolicyModule
@@ -51,16 +59,41 @@ def print_table(metrics: dict[str, float]) -> None:
     Console().print(table)
 
 
+def settings_of(cfg: DictConfig) -> dict[str, Any]:
+    """What the counts of an evaluation depend on; counts of others must not be added to them."""
+    sampling = {name: value for name, value in cfg.rollout.evaluation_sampling.items() if name != "_target_"}
+    return {
+        "model": str(cfg.model.path),
+        "checkpoint": cfg.checkpoint,
+        **sampling,
+        "samples": cfg.data.evaluation_samples,
+        "template": OmegaConf.to_container(cfg.data.evaluation_template or cfg.template, resolve=True),
+        "engine": str(cfg.rollout.engine.get("_target_", "")).rpartition(".")[2],
+        "seed": cfg.seed,
+    }
+
+
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="evaluate", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
     run = build(cfg)
+    settings = settings_of(cfg)
+    for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, PassAtKEvaluator) and callback.store is not None:
+            rank_zero_only(callback.store.check)(settings)
     save_resolved(cfg, run.directory)
     try:
         print_table(evaluate(run.module, run.datamodule, run.trainer, checkpoint=cfg.checkpoint))
     finally:
         run.close()
-    print(f"Counts of every question and intervals: {run.directory / 'test.json'}")
+    if not run.trainer.is_global_zero:
+        return
+    files = [run.directory / "test.json", write_evaluation(run.directory, settings)]
+    if cfg.against is not None:
+        ours, theirs = read_evaluation(run.directory, str(cfg.name)), read_evaluation(cfg.against)
+        files.append(write_comparison(ours, theirs, run.directory))
+        print(statement(ours.method, theirs.method, compare_evaluations(ours, theirs)).replace("**", ""))
+    print("Written: " + ", ".join(map(str, files)))
 
 
 if __name__ == "__main__":

@@ -107,15 +107,15 @@ def results_of(runs: Runs, curves: Curves, comparisons: Sequence[Comparison]) ->
         "pass_at_k": pooled,
         "comparisons": [c.as_dict() for c in comparisons],
     }
-    return _finite(results)
+    return finite(results)
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no word for infinity, nor for what is not a number."""
+def finite(value: Any) -> Any:
+    """`value` with None for infinities and what is not a number: JSON has no words for them."""
     if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
+        return {key: finite(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_finite(part) for part in value]
+        return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -46,7 +46,8 @@ def markdown(runs: Runs, curves: Curves, comparisons: Sequence[Comparison], figu
     return "\n".join(parts) + "\n"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
     lines = [list(header), ["---"] * len(header), *map(list, rows)]
     return ["| " + " | ".join(cells) + " |" for cells in lines]
 
@@ -64,7 +65,7 @@ def _pass_table(runs: Runs, curves: Curves) -> list[str]:
     )
     sizes = {split: next(iter(runs.values()))[0].test[split]["num_questions"] for split in curves}
     return [
-        *_table(["%", *runs], rows),
+        *table(["%", *runs], rows),
         "",
         "With 95 % intervals by bootstrap over questions and seeds. "
         f"Questions: {', '.join(f'{s} {n}' for s, n in sizes.items())}. Seeds: {which}.",
@@ -122,7 +123,7 @@ def _budget_table(runs: Runs) -> Iterator[str]:
         budget = [f"{np.mean([run.ledger[name] for run in seeds]):,.0f}" for name in BUDGET_NAMES]
         seconds = f"{np.mean([seconds_of(run) for run in seeds]):,.0f}"
         rows.append([method, str(len(seeds)), *budget, seconds, f"{zero.to_numpy().mean():.1f}" if zero.size else "–"])
-    yield from _table(["method", "seeds", *BUDGET_NAMES.values(), "seconds", "% without gradient"], rows)
+    yield from table(["method", "seeds", *BUDGET_NAMES.values(), "seconds", "% without gradient"], rows)
     yield ""
     yield (
         "Means per seed. Seconds are those of training, on a machine that other cells may have shared. The last "
@@ -144,7 +145,7 @@ def _settings_table(runs: Runs) -> list[str]:
     if not differing:
         return []
     rows = [[f"`{name}`", *(str(row[m]) for m in trained)] for name, row in differing.items()]
-    return ["All settings in which the trained methods differ:", "", *_table(["setting", *trained], rows)]
+    return ["All settings in which the trained methods differ:", "", *table(["setting", *trained], rows)]
 
 
 def _versions(runs: Runs) -> list[str]:

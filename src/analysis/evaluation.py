@@ -1,0 +1,162 @@
+"""An evaluation as Markdown, and two of them compared on the same questions.
+
+`python -m tagrpo.analysis.evaluation OURS THEIRS` compares two run directories that hold a `test.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .comparison import finite
+from .runs import RunFiles, pass_at_k_table
+from .sections import table
+from .statistics import LEVEL, Comparison, Estimate, difference, estimate, holm, resampled_means
+
+
+def read_evaluation(folder: str | Path, name: str | None = None) -> RunFiles:
+    """The evaluation in a run directory.
+
+    Args:
+        folder: Where `test.json` lies.
+        name: What to call it; None is the folder's name.
+    """
+    path = Path(folder)
+    return RunFiles(name or path.resolve().name, 0, path)
+
+
+def write_evaluation(folder: Path, settings: Mapping[str, Any]) -> Path:
+    """Write `test.md` beside `test.json`; returns its path."""
+    path = folder / "test.md"
+    path.write_text(evaluation_markdown(read_evaluation(folder), settings), encoding="utf-8")
+    return path
+
+
+def evaluation_markdown(run: RunFiles, settings: Mapping[str, Any]) -> str:
+    """Pass@k of every split with 95 % intervals, their average, and what was sampled how."""
+    ks = sorted(set.intersection(*({int(k) for k in split["pass_at_k"]} for split in run.test.values())))
+    rows = [
+        [name, *(_interval(split["pass_at_k"][str(k)]) for k in ks), *_rest(split, ks)]
+        for name, split in run.test.items()
+    ]
+    if len(rows) > 1:
+        rows.append(["**average**", *(str(average_over_splits(run, k)) for k in ks), "", "", "", "", ""])
+    header = ["split", *(f"pass@{k}" for k in ks), f"maj@{ks[-1]}", "questions", "n", "tokens", "truncated"]
+    lines = [
+        f"# Evaluation of {settings.get('model', run.method)}",
+        "",
+        *table(header, rows),
+        "",
+        "In percent, means over questions with 95 % intervals by bootstrap over questions; unbiased for n responses "
+        "(arXiv 2107.03374). An average gives each split the same weight. `tokens` is the mean length of a response, "
+        "`truncated` the share of responses that the length limit ended.",
+        "",
+        *(f"- {name}: {value}" for name, value in settings.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _interval(point: Mapping[str, float]) -> str:
+    return str(Estimate(point["value"], point["low"], point["high"]))
+
+
+def _rest(split: Mapping[str, Any], ks: Sequence[int]) -> list[str]:
+    samples = sorted({row["n"] for row in split["questions"]})
+    n = str(samples[0]) if len(samples) == 1 else f"{samples[0]}–{samples[-1]}"
+    majority = _interval(split["majority_at_k"][str(ks[-1])]) if "majority_at_k" in split else "–"
+    length, truncated = split.get("length"), split.get("truncated")
+    return [
+        majority,
+        str(split["num_questions"]),
+        n,
+        "–" if length is None else f"{length:,.0f}",
+        "–" if truncated is None else f"{100 * truncated:.1f} %",
+    ]
+
+
+def average_over_splits(run: RunFiles, k: int) -> Estimate:
+    """Mean of pass@k over the splits, each of the same weight, with a 95 % interval over the questions of each."""
+    tables = [pass_at_k_table([run], split, k).to_numpy() for split in run.test]
+    means = np.mean([resampled_means(values, seed) for seed, values in enumerate(tables)], axis=0)
+    low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
+    return Estimate(float(np.mean([values.mean() for values in tables])), float(low), float(high))
+
+
+def compare_evaluations(ours: RunFiles, theirs: RunFiles) -> list[Comparison]:
+    """Paired differences in pass@k at all k and splits that both have, with Holm's correction over all of them.
+
+    Raises:
+        ValueError: they share no split, or a split has not the same questions.
+    """
+    splits = [split for split in ours.test if split in theirs.test]
+    if not splits:
+        raise ValueError(
+            f"Expected splits in common, but {ours.path} has {', '.join(ours.test)} and {theirs.path} has "
+            f"{', '.join(theirs.test)}. Evaluate both on one set."
+        )
+    found = []
+    for split in splits:
+        shared = set.intersection(*({int(k) for k in run.test[split]["pass_at_k"]} for run in (ours, theirs)))
+        for k in sorted(shared):
+            pair = (pass_at_k_table([run], split, k) for run in (ours, theirs))
+            found.append((f"pass@k/{split}/{k}", difference(*pair)))
+    corrected = holm([d.p_value for _, d in found])
+    return [
+        Comparison(ours.method, theirs.method, quantity, d.estimate, p, d.seeds)
+        for (quantity, d), p in zip(found, corrected, strict=True)
+    ]
+
+
+def comparison_markdown(ours: RunFiles, theirs: RunFiles, comparisons: Sequence[Comparison]) -> str:
+    """What may be said of two evaluations, and the numbers behind it."""
+    rows = []
+    for c in comparisons:
+        _, split, k = c.quantity.split("/")
+        values = (estimate(pass_at_k_table([run], split, int(k))) for run in (ours, theirs))
+        p_value = f"{c.p_value:.3f}" if c.p_value >= 0.001 else "< 0.001"
+        rows.append([f"{split} pass@{k}", *map(str, values), c.difference.signed, p_value, c.verdict])
+    lines = [
+        f"# {ours.method} against {theirs.method}",
+        "",
+        statement(ours.method, theirs.method, comparisons),
+        "",
+        *table(["%", ours.method, theirs.method, "difference, points", "p (Holm)", "verdict"], rows),
+        "",
+        "Differences are paired: the same question under both models, with 95 % t-intervals over questions, not "
+        f"corrected. The p-values are two-sided and corrected by Holm's method for all {len(comparisons)} rows; a "
+        f"verdict needs one below {100 * LEVEL:.0f} %. It is about these two models: how much training would differ "
+        "under another seed is not in it.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def statement(ours: str, theirs: str, comparisons: Sequence[Comparison]) -> str:
+    """One sentence on what differs beyond noise."""
+    found = {
+        verdict: [" pass@".join(c.quantity.split("/")[1:]) for c in comparisons if c.verdict == verdict]
+        for verdict in ("higher", "lower")
+    }
+    said = [f"{verdict} in {', '.join(names)}" for verdict, names in found.items() if names]
+    if not said:
+        return f"**No difference between {ours} and {theirs} is beyond noise.**"
+    return f"**{ours} is {' and '.join(said)} than {theirs}, beyond noise.** All other differences are undecided."
+
+
+def write_comparison(ours: RunFiles, theirs: RunFiles, folder: Path) -> Path:
+    """Write `comparison.json` and `comparison.md` into `folder`; returns the path of the latter."""
+    comparisons = compare_evaluations(ours, theirs)
+    content = finite([comparison.as_dict() for comparison in comparisons])
+    (folder / "comparison.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    path = folder / "comparison.md"
+    path.write_text(comparison_markdown(ours, theirs, comparisons), encoding="utf-8")
+    return path
+
+
+if __name__ == "__main__":
+    first, second = map(read_evaluation, sys.argv[1:3])
+    print(comparison_markdown(first, second, compare_evaluations(first, second)))

@@ -166,6 +166,7 @@ def test_what_is_logged_are_means_over_all_responses(tmp_path):
     assert first["rollout/truncated"] == 0.25
     assert first["rollout/entropy"] == pytest.approx(0.5)
     assert (first["budget/rollouts"], second["budget/rollouts"]) == (8, 16)
+    assert first["rollout/rephrasings"] == 0.5, "of two questions one has one"
 
 
 def test_reward_terms_are_added_and_kept_apart_from_the_verdict(tmp_path):
@@ -174,12 +175,15 @@ def test_reward_terms_are_added_and_kept_apart_from_the_verdict(tmp_path):
         "long": lambda rollouts, groups: -0.1 * rollouts.lengths,
         "id": lambda rollouts, groups: torch.full((8,), 0.5),
     }
-    fit(tmp_path, make_callback(Engine(), reward_terms=terms), module, limit_val_batches=0)
+    fit(tmp_path, make_callback(Engine(), reward_terms=terms), module)
     rollouts = module.seen[0]
     assert rollouts.correct.tolist() == [True, False, False, False, True, False, True, True]
     torch.testing.assert_close(rollouts.rewards, rollouts.correct.float() + 0.5 - 0.1 * rollouts.lengths)
     logged = pd.read_csv(tmp_path / "metrics.csv").to_dict("records")[0]
     assert logged["rollout/reward_term/long"] == pytest.approx(-0.1 * 15 / 8)
+    # Evaluation looks at the verdict alone.
+    validated = module.validated[0]
+    assert (validated.reward_terms, validated.rewards.tolist()) == ({}, validated.correct.float().tolist())
 
 
 class DistinctData(Data):
@@ -256,6 +260,11 @@ class Drawing(Data):
     def __init__(self, first, *later):
         super().__init__()
         self.first, self.later = first, list(later)
+        self.observed = []
+
+    def observe(self, batch):
+        self.observed += [group.id for group in batch.groups]
+        assert len(batch.rollouts) == 2 * len(batch.groups)
 
     def batch(self, names):
         ids = torch.tensor([7, 8])
@@ -301,3 +310,4 @@ def test_questions_without_gradient_are_replaced_until_the_draws_are_used_up(
     drawn = 2 + discarded
     assert callback.ledger["discarded_questions"] == discarded
     assert callback.ledger["rollouts"] == 2 * drawn, "what is thrown away is paid for"
+    assert data.observed == [*first, *sum(later, [])][:drawn], "and tells how hard its question is"

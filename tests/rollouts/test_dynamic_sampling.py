@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -35,6 +37,16 @@ def test_what_is_informative_depends_on_the_pool(make_batch):
     rollouts = make_batch(REWARDS).rollouts
     assert DynamicSampling("question").informative(rollouts).tolist() == [0, 2]
     assert DynamicSampling("prompt").informative(rollouts).tolist() == [2]
+
+
+def test_dapo_asks_whether_the_verdicts_differ_not_the_shaped_rewards(make_batch):
+    rollouts = make_batch(REWARDS).rollouts
+    shaped = replace(rollouts, rewards=rollouts.rewards - 0.1 * rollouts.lengths)
+    assert DynamicSampling("question").informative(shaped).tolist() == [0, 1, 2]
+    assert DynamicSampling("question", values="correct").informative(shaped).tolist() == [0, 2]
+    assert DynamicSampling("prompt", values="correct").informative(shaped).tolist() == [2]
+    with pytest.raises(ValueError, match="rewards or correct"):
+        DynamicSampling(values="length")
 
 
 def test_taking_questions_keeps_all_that_belongs_to_them(make_batch):

@@ -66,15 +66,18 @@ def test_only_questions_solved_in_part_are_recorded_and_solved_ones_retire(make_
 
 
 def test_the_same_success_is_kept_once_and_the_oldest_give_way(make_batch):
-    replay = SuccessReplay(per_question=2)
+    replay = SuccessReplay(per_question=3)
     first = with_ids(make_batch([PARTLY[1]]), "a")
     for _ in range(2):
         replay.observe(first)
     assert len(replay.records["a"].successes) == 2
-    second = with_ids(make_batch([PARTLY[0]], seed=5), "a")
-    replay.observe(second)
+    others = [with_ids(make_batch([PARTLY[0]], seed=seed), "a") for seed in (5, 6)]
+    for batch in others:
+        replay.observe(batch)
     kept = [success.token_ids.tolist() for success in replay.records["a"].successes]
-    assert kept == [first.rollouts.token_ids[1].tolist(), second.rollouts.token_ids[0].tolist()]
+    assert kept == [
+        batch.rollouts.token_ids[row].tolist() for batch, row in ((first, 1), (others[0], 0), (others[1], 0))
+    ]
     assert replay.records["a"].rate == 0.25
 
 

@@ -1,0 +1,308 @@
+"""What the benchmarks share: models, experience, ways to update on it, clocks and memory."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import platform
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from tagrpo.modules.attention import PREFIX_ATTENTION
+from tagrpo.modules.logprobs import CausalPolicy, token_scores
+from tagrpo.modules.packing import pack, plan_micro_batches
+
+MODELS = {
+    # hidden, intermediate, layers, heads, key heads, width of a head, tied head
+    "20m": (384, 1024, 8, 6, 2, 64, True),
+    "tiny": (64, 128, 2, 2, 1, 32, True),
+    "qwen3_1.7b": (2048, 6144, 28, 16, 8, 128, True),
+}
+WAYS = ("trl", "padded", "padding_free", "prefix_shared")
+
+
+@dataclass(frozen=True)
+class Experience:
+    """Random tokens; the responses of a question stand together."""
+
+    prompts: list[Tensor]
+    prompt: Tensor
+    responses: list[Tensor]
+    advantages: Tensor
+
+    def __post_init__(self) -> None:
+        assert len(self.prompt) == len(self.responses) == len(self.advantages)
+
+    @property
+    def lengths(self) -> Tensor:
+        return torch.tensor([len(r) for r in self.responses])
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Of responses; of everything that differs; of responses each behind its own prompt; of the padded rows."""
+        response, longest = int(self.lengths.sum()), max(map(len, self.responses))
+        heads = torch.tensor([len(p) for p in self.prompts])
+        return {
+            "response": response,
+            "distinct": response + int(heads.sum()),
+            "repeated": response + int(heads[self.prompt].sum()),
+            "padded": len(self.responses) * (int(heads.max()) + longest),
+        }
+
+
+def add_shape(parser: argparse.ArgumentParser) -> None:
+    """Options of the shape; defaults are those that the figures in docs/performance.md are for."""
+    parser.add_argument("--questions", type=int, default=1)
+    parser.add_argument("--responses", type=int, default=32, help="per question")
+    parser.add_argument("--prompt", type=int, default=150, help="tokens of each prompt")
+    parser.add_argument("--mean", type=int, default=100, help="tokens of a response")
+    parser.add_argument("--max", type=int, default=300, help="tokens of the longest response of each question")
+    parser.add_argument("--model", choices=sorted(MODELS), default="20m", help="randomly initialised Qwen3")
+    parser.add_argument("--vocabulary", type=int, default=16384)
+    parser.add_argument("--token-budget", type=int, default=4096, help="per micro-batch, the same for each way")
+    parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing, for each way")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--rounds", type=int, default=5, help="all ways run in turn in each")
+    parser.add_argument("--threads", type=int, default=1, help="of torch, on a CPU")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
+
+
+def experience(shape: argparse.Namespace) -> Experience:
+    """Log-normal lengths about the mean; one response of each question has the greatest length."""
+    generator = torch.Generator().manual_seed(shape.seed)
+    vocabulary, n = shape.vocabulary, shape.questions * shape.responses
+    spread = torch.randn(n, generator=generator).mul(0.6).exp()
+    lengths = (spread * shape.mean / spread.mean()).long().clamp(min(10, shape.max), shape.max)
+    lengths[:: shape.responses] = shape.max
+    prompts = [torch.randint(vocabulary, (shape.prompt,), generator=generator) for _ in range(shape.questions)]
+    responses = [torch.randint(vocabulary, (length,), generator=generator) for length in lengths.tolist()]
+    return Experience(prompts, torch.arange(n) // shape.responses, responses, torch.randn(n, generator=generator))
+
+
+def build(shape: argparse.Namespace) -> Qwen3ForCausalLM:
+    """A randomly initialised Qwen3."""
+    torch.manual_seed(shape.seed)
+    hidden, intermediate, layers, heads, key_heads, width, tied = MODELS[shape.model]
+    config = Qwen3Config(
+        vocab_size=shape.vocabulary,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads,
+        head_dim=width,
+        max_position_embeddings=shape.prompt + shape.max,
+        tie_word_embeddings=tied,
+        bos_token_id=None,
+    )
+    with torch.device(shape.device):
+        return Qwen3ForCausalLM(config).to(getattr(torch, shape.dtype)).train()
+
+
+class Updates:
+    """The same gradient by each of `WAYS`: forward, GRPO's loss, backward of one optimizer step; entropy as a metric.
+
+    - trl: `GRPOTrainer.training_step` of TRL on micro-batches of as many padded rows as the token budget holds;
+    - padded: the model's own forward on rows padded to the longest of a micro-batch, all logits of it at once;
+    - padding_free: packed, the prompt before each response;
+    - prefix_shared: packed, the prompt once for its responses;
+    - dropped: the same, without responses whose advantage is zero.
+    """
+
+    def __init__(self, shape: argparse.Namespace, data: Experience, ways: Iterable[str] = WAYS) -> None:
+        self.shape, self.data = shape, data
+        self.model = build(shape)
+        self.policy = CausalPolicy(self.model)
+        self.trainer = trl_trainer(self.model, shape, data) if "trl" in ways else None
+
+    def run(self, way: str) -> None:
+        """One update; leaves gradients on the model."""
+        self.model.set_attn_implementation("sdpa" if way in ("trl", "padded") else PREFIX_ATTENTION)
+        if self.shape.checkpointing:
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        {
+            "trl": self._trl,
+            "padded": self._padded,
+            "padding_free": lambda: self._packed(share_prefix=False),
+            "prefix_shared": lambda: self._packed(share_prefix=True),
+            "dropped": lambda: self._packed(share_prefix=True, drop=True),
+        }[way]()
+
+    def gradient(self) -> Tensor:
+        """The gradient as one float64 vector on the CPU."""
+        return torch.cat([p.grad.flatten().double().cpu() for p in self.model.parameters() if p.grad is not None])
+
+    def _trl(self) -> None:
+        assert self.trainer is not None
+        self.trainer._step, self.trainer._buffered_inputs = 0, None
+        for _ in range(self.trainer.args.gradient_accumulation_steps):
+            self.trainer.training_step(self.model, [{}], None)
+
+    def _padded(self) -> None:
+        data, device = self.data, self.model.device
+        rows_at_once = max(self.shape.token_budget // (self.shape.prompt + self.shape.max), 1)
+        for rows in torch.arange(len(data.responses)).split(rows_at_once):
+            bodies = [data.responses[row] for row in rows.tolist()]
+            targets = pad_sequence(bodies, batch_first=True)
+            mask = torch.arange(targets.shape[1]) < torch.tensor([[len(body)] for body in bodies])
+            weight = data.advantages[rows, None] / mask.sum(1, keepdim=True) * mask
+            ids = torch.cat([torch.stack([data.prompts[p] for p in data.prompt[rows].tolist()]), targets], 1)
+            whole = torch.cat([torch.ones(len(rows), self.shape.prompt, dtype=torch.bool), mask], 1)
+            ids, whole, targets, weight = (x.to(device) for x in (ids, whole, targets, weight))
+            out = self.model(input_ids=ids, attention_mask=whole, logits_to_keep=targets.shape[1] + 1, use_cache=False)
+            logprobs = token_scores(out.logits[:, :-1].flatten(0, 1), targets.flatten(), 1.0, "detached").logprobs
+            (-(logprobs * weight.flatten()).sum() / len(data.responses)).backward()
+
+    def _packed(self, share_prefix: bool, drop: bool = False) -> None:
+        data, lengths = self.data, self.data.lengths
+        rows = (data.advantages != 0).nonzero()[:, 0] if drop else torch.arange(len(lengths))
+        prompts, prompt = data.prompts, data.prompt
+        if not share_prefix:
+            prompts, prompt = [prompts[p] for p in prompt.tolist()], torch.arange(len(prompt))
+        heads = torch.tensor([len(p) for p in prompts])
+        for part in plan_micro_batches(heads, prompt[rows], lengths[rows], self.shape.token_budget):
+            batch = pack(prompts, prompt, data.responses, rows[part], share_prefix=share_prefix)
+            weight = (data.advantages / lengths)[batch.rows].repeat_interleave(batch.lengths)
+            logprobs = self.policy(batch.to(self.model.device), entropy="detached").logprobs
+            (-(logprobs * weight.to(logprobs.device)).sum() / len(lengths)).backward()
+
+
+def trl_trainer(model: PreTrainedModel, shape: argparse.Namespace, data: Experience) -> Any:
+    """A `GRPOTrainer` whose generation and scoring give it `data`; one optimizer step takes all of it."""
+    from datasets import Dataset
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+    from trl import GRPOConfig, GRPOTrainer
+
+    rows = len(data.responses)
+    width = max(shape.token_budget // (shape.prompt + shape.max), 1)
+    width = max(size for size in range(1, width + 1) if rows % size == 0)
+    words = Tokenizer(models.WordLevel({"<pad>": 0, "</s>": 1}, unk_token="<pad>"))
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        args=GRPOConfig(
+            output_dir=tempfile.mkdtemp(), report_to=[], use_cpu=shape.device == "cpu", bf16=False,
+            per_device_train_batch_size=width, gradient_accumulation_steps=rows // width,
+            num_generations=shape.responses, max_completion_length=shape.max,
+            beta=0.0, loss_type="grpo", gradient_checkpointing=False, disable_tqdm=True,
+        ),
+        train_dataset=Dataset.from_list([{"prompt": "x"}] * rows),
+        processing_class=PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="</s>"),
+    )  # fmt: skip
+    ids = pad_sequence(data.responses, batch_first=True)
+    mask = (torch.arange(ids.shape[1]) < data.lengths[:, None]).long()
+    prompt = torch.stack([data.prompts[p] for p in data.prompt.tolist()])
+    batch = {
+        "prompt_ids": prompt, "prompt_mask": torch.ones_like(prompt), "completion_ids": ids, "completion_mask": mask,
+        "advantages": data.advantages, "num_items_in_batch": mask.sum(),
+    }  # fmt: skip
+    batch = {name: value.to(model.device) for name, value in batch.items()}
+    trainer._generate_and_score_completions = lambda _: batch
+    trainer.current_gradient_accumulation_steps = rows // width
+    model.train()
+    return trainer
+
+
+# ---------------------------------------------------------------------- clocks and memory
+
+
+def seconds(run: Callable[[], object], device: str = "cpu") -> tuple[float, float]:
+    """CPU seconds of this process (wall seconds on a GPU), whoever else uses the machine, and wall seconds."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    wall, cpu = time.perf_counter(), time.process_time()
+    run()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return (cpu if device == "cpu" else wall), wall
+
+
+def peak_memory(run: Callable[[], object], device: str = "cpu") -> int:
+    """Bytes that `run` held at most, beyond what was held before. On a CPU: resident pages, Linux only."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmRSS")
+    run()
+    return _status("VmHWM") - before
+
+
+def _status(name: str) -> int:
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found
+    return int(found[1]) * 1024
+
+
+class MatrixRate:
+    """Seconds of one product of square matrices, and of none other: what the machine can do."""
+
+    def __init__(self, device: str, dtype: torch.dtype) -> None:
+        self.side = 2048 if device == "cpu" else 8192
+        self.device, self.repeats = device, 3 if device == "cpu" else 20
+        self.square = torch.randn(self.side, self.side, device=device, dtype=dtype)
+
+    def __call__(self) -> tuple[float, float]:
+        def multiply() -> None:
+            for _ in range(self.repeats):
+                self.square @ self.square
+
+        cpu, wall = seconds(multiply, self.device)
+        return cpu / self.repeats, wall / self.repeats
+
+    @property
+    def flop(self) -> int:
+        return 2 * self.side**3
+
+
+def useful_flop(model: PreTrainedModel, tokens: Mapping[str, int]) -> int:
+    """6 FLOP per parameter and *distinct* token of the layers, 6 per element of the head and response token.
+
+    Attention and everything computed twice count as nothing.
+    """
+    layers = sum(p.numel() for p in model.model.layers.parameters())
+    return 6 * layers * tokens["distinct"] + 6 * model.lm_head.weight.numel() * tokens["response"]
+
+
+def median(values: Iterable[float]) -> float:
+    return statistics.median(values)
+
+
+def machine(device: str) -> str:
+    """What the figures were measured on."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    found = (
+        re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text()) if platform.system() == "Linux" else None
+    )
+    return f"{found[1] if found else platform.processor()}, {torch.get_num_threads()} threads"
+
+
+def report(figures: Mapping[str, object], path: Path | None) -> None:
+    """Print, and write where asked to."""
+    text = json.dumps(figures, indent=2, default=str)
+    print(text)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")

@@ -76,6 +76,37 @@ def test_every_option_of_every_group_composes(group):
         composed(f"{group}={name}")
 
 
+BENCHMARKS = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond", "math500"]
+
+
+@pytest.mark.parametrize(
+    ("name", "test"),
+    [
+        ("math", BENCHMARKS),
+        ("math_openr1", BENCHMARKS),
+        ("dapo_17k", BENCHMARKS),
+        ("variants", BENCHMARKS),
+        ("gsm8k", ["gsm8k"]),
+        ("benchmarks", BENCHMARKS),
+    ],
+)
+def test_public_data_builds_with_the_papers_settings_and_reads_from_one_folder(name, test, tmp_path):
+    cfg = composed("scale=paper", f"data={name}", f"data_path={tmp_path}", "model=starter", name="evaluate")
+    datamodule = instantiate(cfg.data)
+    assert list(datamodule.evaluation_sources) == test
+    assert (datamodule.batch_size, datamodule.max_prompt_tokens, datamodule.evaluation_samples) == (256, 512, 128)
+    sources = [*datamodule.evaluation_sources.values(), *([datamodule.train_source] if name != "benchmarks" else [])]
+    sources = [part for source in sources for part in getattr(source, "sources", {"": source}).values()]
+    assert {str(source.path) for source in sources} == {str(tmp_path)}
+    with instantiate(cfg.reward) as reward:
+        assert reward(r"So the answer is $\boxed{\text{(B)}}$.", "B").correct
+
+
+def test_a_benchmark_can_be_left_out():
+    cfg = composed("data=benchmarks", "~data.evaluation.minerva", name="evaluate")
+    assert list(cfg.data.evaluation) == [name for name in BENCHMARKS if name != "minerva"]
+
+
 def test_comparisons_compose():
     for name in options("compare"):
         methods = composed(f"compare={name}", name="compare").methods
@@ -95,6 +126,7 @@ def test_comparisons_compose():
         ("model.path=./no/such/model", Exception, "model.path"),
         ("data.train.regime=easy", Exception, "mixed, hard"),
         ("loss.aggregation=constant", Exception, "loss.max_length"),
+        ("template=raw_boxed", ValueError, "Use reward=mixed or reward=math"),
     ],
 )
 def test_what_cannot_work_fails_at_once_and_says_what_to_change(tmp_path, override, error, message):

@@ -1,0 +1,117 @@
+"""What a run leaves about its data, from the sources to `data.json`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from lightning.pytorch import LightningModule, Trainer
+
+from tagrpo.datamodules.questions import QuestionDataModule
+from tagrpo.datamodules.sources.base import SourceReport, fingerprint
+from tagrpo.datamodules.templates import PlainTemplate
+from tagrpo.starter import starter_path
+from tagrpo.types import QuestionGroup
+
+COPY = "Tom has 3 apples. He buys 4. He gives 2 away. How many has he got now?"
+
+
+class Fixed:
+    """A source of given questions."""
+
+    def __init__(self, *questions, report=None):
+        self.groups = [QuestionGroup(id, text, (), ("5",)) for id, text in questions]
+        self.report = report
+
+    def load(self):
+        return list(self.groups)
+
+
+def make_datamodule(train, **evaluation):
+    return QuestionDataModule(
+        train=train,
+        evaluation=evaluation,
+        tokenizer=str(starter_path()),
+        template=PlainTemplate(),
+        batch_size=1,
+        num_rephrasings=0,
+        max_prompt_tokens=30,
+    )
+
+
+def test_fingerprints_know_content_and_neither_order_nor_ids():
+    one, two = QuestionGroup("a", "1 + 1?", ("1 plus 1?",), ("2", "two")), QuestionGroup("b", "x?", (), ("3",))
+    whole = fingerprint([one, two])
+    assert fingerprint([two, one._replace(id="z", question=" 1  +\n1?")]) == whole
+    changed = [
+        [one],
+        [one, two, two],
+        [one._replace(question="1 + 1"), two],
+        [one._replace(answer=("2",)), two],
+        [one._replace(answer=("two", "2")), two],
+        [one._replace(rephrasings=()), two],
+        [one._replace(question="1 + 1?\x1e1 plus 1?", rephrasings=()), two],
+    ]
+    assert len({whole, *map(fingerprint, changed)}) == 8
+
+
+def test_what_a_source_left_out_and_expected_is_warned_of_and_reported():
+    told = SourceReport(
+        origin="hub/name", read=9, excluded={"without_answer": [f"q{i}" for i in range(7)]}, warnings=["2 instead of 9"]
+    )
+    datamodule = make_datamodule(Fixed(("a", COPY), report=told))
+    with pytest.warns(UserWarning, match="train: ") as caught:
+        datamodule.setup("fit")
+    said = [str(warning.message) for warning in caught]
+    assert "train: left out 7 questions (without_answer): q0, q1, q2, q3, q4, …." in said
+    assert "train: 2 instead of 9." in said
+    report = datamodule.report["train"]
+    assert (report["origin"], report["read"], report["kept"]) == ("hub/name", 9, 1)
+    assert report["excluded"] == {"without_answer": [f"q{i}" for i in range(7)], "too_long": []}
+    assert report["fingerprint"] == fingerprint(Fixed(("a", COPY)).load())
+
+
+def test_copies_of_test_questions_in_the_training_set_are_warned_of_and_moulds_reported():
+    tests = Fixed(("copy", COPY.replace(".", ";")), ("mould", COPY.replace("3", "8")), ("own", "compute 1 + 2 = ?"))
+    datamodule = make_datamodule(Fixed(("t", COPY)), test=tests)
+    with pytest.warns(
+        UserWarning, match=r"test: 1 of 3 questions share .* with a training question: copy \(t\)\. 1 more"
+    ):
+        datamodule.setup("fit")
+    overlaps = datamodule.report["test"]["train_overlap"]
+    assert [(o["test"], o["train"], o["same_numbers"]) for o in overlaps] == [
+        ("copy", "t", True),
+        ("mould", "t", False),
+    ]
+
+
+def test_without_training_questions_nothing_is_said_of_overlap():
+    datamodule = make_datamodule(None, test=Fixed(("a", COPY)))
+    datamodule.setup("test")
+    assert "train_overlap" not in datamodule.report["test"]
+    with pytest.raises(ValueError, match=r"data\.train, but it is null"):
+        datamodule.setup("fit")
+
+
+def test_evaluation_questions_may_be_longer_than_training_questions():
+    long = COPY + " And " + COPY
+    options = {"train": Fixed(("a", COPY), ("b", long)), "evaluation": {"test": Fixed(("b", long))}}
+    datamodule = make_datamodule(options["train"], test=options["evaluation"]["test"])
+    datamodule.max_evaluation_prompt_tokens = 100
+    with pytest.warns(UserWarning, match="train: left out 1 questions"):
+        datamodule.setup("fit")
+    assert [datamodule.report[split]["kept"] for split in ("train", "test")] == [1, 1]
+
+
+class Nothing(LightningModule):
+    def test_step(self, batch, batch_idx):
+        pass
+
+
+def test_the_report_is_written_into_the_run_directory(tmp_path):
+    datamodule = make_datamodule(None, test=Fixed(("a", COPY)))
+    trainer = Trainer(
+        accelerator="cpu", logger=False, default_root_dir=tmp_path / "run", enable_progress_bar=False, barebones=False
+    )
+    trainer.test(Nothing(), datamodule=datamodule, verbose=False)
+    assert json.loads((tmp_path / "run" / "data.json").read_text()) == json.loads(json.dumps(datamodule.report))

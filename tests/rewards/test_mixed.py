@@ -1,0 +1,37 @@
+import pytest
+
+from tagrpo.rewards import MathReward, MixedReward, MultipleChoiceReward, Score
+
+
+@pytest.fixture(scope="module")
+def reward():
+    with MixedReward(MultipleChoiceReward(), MathReward(workers=1)) as reward:
+        yield reward
+
+
+def test_letters_are_judged_as_choices_and_the_rest_as_mathematics_in_place(reward):
+    responses = [r"\boxed{\text{(b)}}", r"\boxed{\sqrt{4}}", "The answer is (C).", r"\boxed{B: 2}", r"\boxed{3}"]
+    references = ["B", "2", ("A", "C"), "2", "A"]
+    assert [score.correct for score in reward.judge_batch(responses, references)] == [True, True, True, False, False]
+
+
+def test_each_verdict_is_that_of_its_own_verifier(reward):
+    choice, free = MultipleChoiceReward(), reward.free
+    for response in (r"\boxed{B}", r"\boxed{C}", r"\boxed{1/2}", "nothing", "B."):
+        assert reward(response, "B") == choice(response, "B")
+        assert reward(response, "0.5") == free(response, "0.5")
+
+
+def test_letters_beyond_the_choices_are_free_answers(reward):
+    assert reward(r"\boxed{\text{E}}", "E") == Score(True, "E")
+    assert reward(r"\boxed{x}", "x").correct
+
+
+def test_failures_of_free_answers_are_counted(reward):
+    before = reward.failures["length"]
+    assert reward(rf"\boxed{{{'1' * 2000}}}", "1") == Score(False, None, "length")
+    assert reward.failures["length"] == before + 1
+
+
+def test_an_empty_batch_needs_no_verifier(reward):
+    assert reward.judge_batch([], []) == []

@@ -1,18 +1,23 @@
-"""The figures of a comparison. Okabe–Ito colours, and a line style and marker per method for print."""
+"""The figures of runs and comparisons. Okabe–Ito colours, and a line style, marker or hatch per method for print."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
+from ..metrics.functional import kernel_density
+from ..modules.advantages.eta import sum_of_absolute_advantage
+from ..modules.advantages.pools import Strategy
 from .comparison import Curves, Runs
 from .runs import RunFiles
 from .statistics import Estimate
@@ -20,6 +25,7 @@ from .statistics import Estimate
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+HATCHES = ("", "///", "...", "xx", "\\\\\\", "++", "oo", "**")
 POOLS = {"original": "original (G)", "neighbours": "rephrasings (N·G)"}
 Styles = Mapping[str, dict[str, Any]]
 STYLE: Any = {
@@ -50,11 +56,20 @@ def looks(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
     }
 
 
+class Picture(Figure):
+    """A figure that notebooks show as PNG without pyplot, and so without any global state."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, dpi=110)
+        return buffer.getvalue()
+
+
 def panels(
     count: int, width: float = 3.4, height: float = 2.9, *, sharex: bool = False, sharey: bool = False
 ) -> tuple[Figure, list[Axes]]:
     """A row of `count` panels."""
-    figure = Figure(figsize=(width * count, height), layout="constrained")
+    figure = Picture(figsize=(width * count, height), layout="constrained")
     return figure, list(figure.subplots(1, count, squeeze=False, sharex=sharex, sharey=sharey)[0])
 
 
@@ -162,14 +177,57 @@ def diversity_densities(runs: Mapping[str, Sequence[RunFiles]]) -> Figure:
 
 
 def density(values: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """Gaussian kernel density of non-negative `values` [n] on `grid` [m]; what would lie below zero is reflected.
+    """`kernel_density` of non-negative `values` [n] on `grid` [m]."""
+    return kernel_density(torch.from_numpy(values), torch.from_numpy(grid)).numpy()
 
-    The bandwidth is Silverman's, and at least a hundredth of the grid, so that equal values show as a ridge.
+
+@styled
+def plot_eta(strategies: Mapping[str, Strategy], num_samples: int = 32) -> Figure:
+    """η = Σ |A| over the accuracy of a question, for each strategy (arXiv 2508.10751, Eq. 16 and Fig. 9).
+
+    Args:
+        strategies: Name → strategy.
+        num_samples: n, responses to the question.
     """
-    spread = min(np.std(values), np.subtract(*np.quantile(values, [0.75, 0.25])) / 1.34)
-    width = max(0.9 * spread * len(values) ** -0.2, (grid[-1] - grid[0]) / 100)
-    kernels = [np.exp(-0.5 * ((grid[:, None] - sign * values) / width) ** 2) for sign in (1, -1)]
-    return sum(kernels).sum(1) / (len(values) * width * np.sqrt(2 * np.pi))
+    figure, (ax,) = panels(1, width=5.2, height=3.4)
+    accuracy = np.arange(num_samples + 1) / num_samples
+    for name, look in looks(strategies).items():
+        eta = sum_of_absolute_advantage(strategies[name], num_samples).numpy()
+        ax.plot(accuracy, eta, label=name, markevery=4, linewidth=1.5, **look)
+    ax.set(xlabel=f"accuracy c/n (n = {num_samples})", ylabel="η = Σ |A|")
+    legend(figure, [ax])
+    return figure
+
+
+@styled
+def bars(estimates: Mapping[str, Estimate], label: str) -> Figure:
+    """One bar per method with its 95 % interval (the form of TA-GRPO, Fig. 6 to 8)."""
+    figure, (ax,) = panels(1, width=max(3.4, 1.0 * len(estimates)))
+    for index, e in enumerate(estimates.values()):
+        reach = [[100 * (e.value - e.low)], [100 * (e.high - e.value)]]
+        look: Any = {"color": COLOURS[index % len(COLOURS)], "hatch": HATCHES[index % len(HATCHES)]}
+        error: Any = {"elinewidth": 0.9, "capsize": 3}
+        ax.bar([index], [100 * e.value], 0.7, yerr=reach, error_kw=error, edgecolor="white", **look)
+        ax.text(index - 0.04, 100 * e.value, f"{100 * e.value:.1f}", ha="right", va="bottom", fontsize=8)
+    ax.set_xticks(range(len(estimates)), list(estimates), rotation=20, ha="right")
+    ax.set_ylabel(label)
+    return figure
+
+
+@styled
+def heat(table: pd.DataFrame, label: str) -> Figure:
+    """A square table of cosines with its numbers."""
+    figure, (ax,) = panels(1, width=1.6 + 0.75 * len(table), height=1.2 + 0.6 * len(table))
+    image = ax.imshow(table.to_numpy(dtype=float), cmap="cividis", vmin=-1, vmax=1)
+    ax.set_xticks(range(len(table)), list(map(str, table)), rotation=30, ha="right")
+    ax.set_yticks(range(len(table)), list(map(str, table.index)))
+    ax.grid(visible=False)
+    for row, values in enumerate(table.to_numpy(dtype=float)):
+        for column, value in enumerate(values):
+            colour = "black" if value > 0.3 else "white"
+            ax.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8)
+    figure.colorbar(image, label=label)
+    return figure
 
 
 @styled

@@ -1,24 +1,35 @@
 """Advantage strategies on rollouts that were saved: what another estimator would have learnt from the same responses.
 
-A replay answers how many questions would have given a gradient, and how strong a one. It says nothing of where training
-would have gone: the responses are those of the policy that was trained.
+A replay answers how many questions would have given a gradient, how strong a one, in which direction and how noisy. It
+says nothing of where training would have gone: the responses are those of the policy that was trained. Nothing here
+needs the network or a GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import torch
+from scipy import sparse
 
-from ..metrics.functional import zero_gradient_percentage
+from ..metrics.functional import (
+    exact_mean,
+    group_effective_sample_share,
+    group_index,
+    sum_absolute_advantage,
+    zero_gradient_percentage,
+)
 from ..modules.advantages.pools import Strategy
 from ..types import RewardGroups
 
 COLUMNS = ("iteration", "question", "variant", "template", "answer", "correct", "reward")
-OPTIONAL = ("advantage", "entropy")
+OPTIONAL = ("step", "prompt", "response", "advantage", "length", "entropy", "logprob", "score_logprob", "token_ids")
+Scores = Callable[[pd.DataFrame], sparse.csr_matrix]
+"""Responses of one iteration → [R, D], the gradient of each response's mean token log-prob."""
 
 
 def read_rollouts(run: Path) -> pd.DataFrame:
@@ -33,7 +44,8 @@ def read_rollouts(run: Path) -> pd.DataFrame:
     files = sorted((run / "rollouts").glob("*.parquet"))
     if not files:
         raise FileNotFoundError(
-            f"Expected rollouts/*.parquet in {run}, but found none. Train with callbacks=[default,recorder]."
+            f"Expected rollouts/*.parquet in {run}, but found none. Train with the callback `recorder` (it is one of "
+            "callbacks=default)."
         )
     frames = []
     for file in files:
@@ -62,43 +74,204 @@ def reward_groups(rows: pd.DataFrame, progress: float = 0.0) -> RewardGroups:
     )
 
 
+def iterations_of(rollouts: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame, RewardGroups]]:
+    """Each iteration: its number, its responses, and them as a strategy sees them; the last one ends training."""
+    numbers = rollouts["iteration"].unique().tolist()
+    for number in numbers:
+        rows = rollouts[rollouts["iteration"] == number]
+        yield number, rows, reward_groups(rows, progress=number / max(numbers[-1], 1))
+
+
 def replay(rollouts: pd.DataFrame, strategies: Mapping[str, Strategy]) -> pd.DataFrame:
     """Apply every strategy to every iteration.
 
     Args:
-        rollouts: From `read_rollouts`; the last iteration counts as the end of training.
+        rollouts: From `read_rollouts`.
         strategies: Name → strategy.
 
     Returns:
-        One row per strategy and iteration: `strategy, iteration, questions, zero_gradient` (% of questions whose
-        advantages are all zero), `eta` (mean over questions of Σ |A| / responses: arXiv 2508.10751, Eq. 16, per
-        response, so that pools of different sizes can be compared).
+        One row per strategy and iteration: `strategy, iteration, questions`;
+        `zero_gradient`: percentage of questions whose advantages are all zero;
+        `eta`: mean over questions of Σ |A| / responses (arXiv 2508.10751, Eq. 16, per response, so that pools of
+        different sizes can be compared);
+        `effective_responses`: effective sample size of the weights |A| over responses, 0..1: 1 where all responses
+        count alike, little where a few of them outweigh the rest; zero where nothing has a weight;
+        `positive`: share of Σ |A| that raises responses, rather than lowering them; NaN where there is no weight;
+        `hard`: share of Σ |A| on questions with an accuracy below one half; likewise.
 
     Raises:
         ValueError: a strategy needs the policy's entropy, which was not saved.
     """
+    check_entropy(rollouts, strategies)
+    found = [
+        {"strategy": name, "iteration": iteration, **_weights(strategy(groups), groups)}
+        for iteration, _, groups in iterations_of(rollouts)
+        for name, strategy in strategies.items()
+    ]
+    return pd.DataFrame(found)
+
+
+def check_entropy(rollouts: pd.DataFrame, strategies: Mapping[str, Strategy]) -> None:
+    """Refuse strategies that need an entropy which was not saved."""
     needy = [name for name, strategy in strategies.items() if getattr(strategy, "needs_entropy", False)]
     if needy and ("entropy" not in rollouts or rollouts["entropy"].isna().any()):
         raise ValueError(
             f"Expected the policy's entropy for {', '.join(needy)}, but it was not saved: only runs whose strategy "
-            "needs it compute it. Leave them out."
+            "needs it compute it for all responses. Leave them out."
         )
-    rows = []
-    iterations = rollouts["iteration"].unique().tolist()
-    for iteration in iterations:
-        responses = rollouts[rollouts["iteration"] == iteration]
-        groups = reward_groups(responses, progress=iteration / max(iterations[-1], 1))
+
+
+def _weights(advantages: torch.Tensor, groups: RewardGroups) -> dict[str, float]:
+    index, questions = group_index(groups.question)
+    size = torch.bincount(index)
+    strength = sum_absolute_advantage(advantages, index)
+    total = float(strength.sum())
+    hard = torch.bincount(index, weights=groups.correct.double()) / size < 0.5
+    share = group_effective_sample_share(advantages.abs().log(), torch.zeros_like(index)) if total else torch.zeros(1)
+    return {
+        "questions": questions,
+        "zero_gradient": float(zero_gradient_percentage(advantages, index)),
+        "eta": float((strength / size).mean()),
+        "effective_responses": float(share),
+        "positive": float(advantages.clamp(min=0).double().sum()) / total if total else float("nan"),
+        "hard": float(strength[hard].sum()) / total if total else float("nan"),
+    }
+
+
+# ---------------------------------------------------------------------- directions
+
+
+def bigram_scores(rows: pd.DataFrame) -> sparse.csr_matrix:
+    """[R, D] gradients of log π(o) / |o| under the table of bigrams that fits the responses best, one row each.
+
+    The policy is π(v | u) = softmax(θ_u)_v with the observed frequencies of each token v after each token u; the
+    gradient of a response is Σ_t e_{u_t v_t} − π(· | u_t), over the D bigrams that occur. It is the exact policy
+    gradient of that table: two responses that make the same choices push the same way. How a network would generalise
+    from one context to another is not in it. The first token follows a token of its own for each prompt.
+
+    Args:
+        rows: Responses of one iteration, with `token_ids`.
+
+    Raises:
+        ValueError: tokens were not saved.
+    """
+    if "token_ids" not in rows:
+        raise ValueError("Expected token_ids of the responses, but they were not saved. Record with tokens=true.")
+    ids = [np.asarray(tokens, dtype=np.int64) for tokens in rows["token_ids"]]
+    owner = np.repeat(np.arange(len(ids)), [len(tokens) for tokens in ids])
+    after = np.concatenate(ids)
+    prompts = rows.groupby(["question", "variant", "template"], sort=False).ngroup().to_numpy()
+    before = np.concatenate([np.concatenate([[-1 - p], t[:-1]]) for p, t in zip(prompts, ids, strict=True)])
+    contexts, context = np.unique(before, return_inverse=True)
+    bigrams, column = np.unique(np.stack([context, after]), axis=1, return_inverse=True)
+    column, context_of = column.reshape(-1), bigrams[0]
+    shape = (len(ids), bigrams.shape[1])
+    weight = 1.0 / np.repeat([len(tokens) for tokens in ids], [len(tokens) for tokens in ids])
+    taken = sparse.csr_matrix((weight, (owner, column)), shape)
+    visits = sparse.csr_matrix((weight, (owner, context)), (len(ids), len(contexts)))
+    counts = np.bincount(column, minlength=shape[1])
+    frequency = counts / np.bincount(context_of, weights=counts, minlength=len(contexts))[context_of]
+    policy = sparse.csr_matrix((frequency, (context_of, np.arange(shape[1]))), (len(contexts), shape[1]))
+    return sparse.csr_matrix(taken - visits @ policy)
+
+
+def response_scores(rows: pd.DataFrame) -> sparse.csr_matrix:
+    """[R, R] the unit matrix: every response has a direction of its own, so that a gradient is its advantages."""
+    return sparse.identity(len(rows), format="csr")
+
+
+def cosines(rollouts: pd.DataFrame, strategies: Mapping[str, Strategy], scores: Scores = bigram_scores) -> pd.DataFrame:
+    """Cosine between the gradients of every two strategies, the mean over iterations.
+
+    A gradient is Σ A_i ∇ log π(o_i) / |o_i| over all responses of an iteration. Iterations in which either is zero are
+    left out; NaN where that leaves none.
+
+    Args:
+        rollouts: From `read_rollouts`.
+        strategies: Name → strategy.
+        scores: Gradients of the responses: `bigram_scores`, or `response_scores`.
+
+    Returns:
+        Square table by name.
+    """
+    check_entropy(rollouts, strategies)
+    names = list(strategies)
+    found = []
+    for _, rows, groups in iterations_of(rollouts):
+        matrix = scores(rows)
+        gradients = np.stack([matrix.T @ strategies[name](groups).double().numpy() for name in names])
+        lengths = np.linalg.norm(gradients, axis=1)
+        lengths[lengths == 0] = np.nan
+        found.append((gradients / lengths[:, None]) @ (gradients / lengths[:, None]).T)
+    stacked = np.stack(found)
+    means = [[exact_mean(cell[~np.isnan(cell)].tolist()) for cell in row] for row in stacked.transpose(1, 2, 0)]
+    return pd.DataFrame(means, names, names)
+
+
+def gradient_noise(
+    rollouts: pd.DataFrame,
+    strategies: Mapping[str, Strategy],
+    scores: Scores = bigram_scores,
+    resamples: int = 20,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """How much each strategy's gradient depends on which responses happened to be sampled.
+
+    The responses to each prompt are drawn anew with replacement from those that were sampled, and advantages and
+    gradient are computed from them: `resamples` gradients g_b per iteration, with mean ḡ.
+
+    Args:
+        rollouts: From `read_rollouts`.
+        strategies: Name → strategy.
+        scores: Gradients of the responses: `bigram_scores`, or `response_scores`.
+        resamples: Draws per iteration, at least 2.
+        seed: Of the draws; all strategies see the same ones.
+
+    Returns:
+        One row per strategy and iteration: `strategy, iteration`; `norm`, |ḡ|; `variance`, the trace of the covariance
+        of g_b, without bias; `noise`, variance / |ḡ|² after the variance's share of |ḡ|² is taken off it: infinite
+        where nothing but noise is left. Bootstrap variances of G responses are about (G − 1) / G of the true ones.
+
+    Raises:
+        ValueError: fewer than two resamples.
+    """
+    if resamples < 2:
+        raise ValueError(f"Expected at least 2 resamples, but got {resamples}.")
+    check_entropy(rollouts, strategies)
+    rng = np.random.default_rng(seed)
+    found = []
+    for iteration, rows, groups in iterations_of(rollouts):
+        matrix = scores(rows)
+        draws = [_redraw(groups.prompt.numpy(), rng) for _ in range(resamples)]
         for name, strategy in strategies.items():
-            advantages = strategy(groups)
-            size = torch.bincount(groups.question)
-            total = torch.zeros(len(size)).index_add_(0, groups.question, advantages.abs().float())
-            rows.append(
-                {
-                    "strategy": name,
-                    "iteration": iteration,
-                    "questions": len(size),
-                    "zero_gradient": float(zero_gradient_percentage(advantages, groups.question)),
-                    "eta": float((total / size).mean()),
-                }
-            )
-    return pd.DataFrame(rows)
+            gradients = np.stack([matrix[draw].T @ strategy(take(groups, draw)).double().numpy() for draw in draws])
+            mean = gradients.mean(0)
+            variance = float(gradients.var(0, ddof=1).sum())
+            signal = float(mean @ mean) - variance / resamples
+            noise = variance / signal if signal > 0 else (float("inf") if variance else float("nan"))
+            norm = float(np.linalg.norm(mean))
+            found.append({"strategy": name, "iteration": iteration, "norm": norm, "variance": variance, "noise": noise})
+    return pd.DataFrame(found)
+
+
+def _redraw(prompt: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """[R] rows: as many of each prompt's as there were, with replacement."""
+    rows = np.empty(len(prompt), dtype=np.int64)
+    for p in np.unique(prompt):
+        members = np.flatnonzero(prompt == p)
+        rows[members] = rng.choice(members, len(members))
+    return rows
+
+
+def take(groups: RewardGroups, rows: np.ndarray) -> RewardGroups:
+    """The responses `rows` of `groups`."""
+    index = torch.from_numpy(rows)
+    return RewardGroups(
+        rewards=groups.rewards[index],
+        correct=groups.correct[index],
+        question=groups.question[index],
+        prompt=groups.prompt[index],
+        entropy=None if groups.entropy is None else groups.entropy[index],
+        answers=None if groups.answers is None else [groups.answers[row] for row in rows],
+        progress=groups.progress,
+    )

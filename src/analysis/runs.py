@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 import yaml
 
-from ..metrics.functional import pass_at_k
+from ..metrics.functional import Budget, pass_at_k
 
 BUDGETS = ("prompts", "rollouts", "tokens", "updates", "iterations")
 DIVERSITY = ("iteration", "question", "pool", "responses", "distance")
@@ -82,6 +82,19 @@ class RunFiles:
     def versions(self) -> dict[str, str]:
         """Package → version it ran with, for cells of tagrpo-compare."""
         return self._json("cell.json")["versions"] if (self.path / "cell.json").exists() else {}
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Phase → wall seconds of all training iterations (`generate`, `update`, …, without their sum)."""
+        columns = [str(c) for c in self.metrics if str(c).startswith("seconds/") and c != "seconds/iteration"]
+        return {name.removeprefix("seconds/"): float(self.metrics[name].sum()) for name in columns}
+
+    @property
+    def budget(self) -> Budget:
+        """What the training used; questions are iterations × `data.batch_size` (1 without a configuration)."""
+        per_iteration = int((self.config.get("data") or {}).get("batch_size", 1))
+        counts = {name: float(self.ledger[name]) for name in ("rollouts", "tokens", "updates")}
+        return Budget(**counts, questions=float(self.ledger["iterations"] * per_iteration), seconds=self.seconds)
 
     def scalar(self, column: str) -> pd.Series | None:
         """A logged scalar by iteration; None where it was not logged."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ..metrics.functional import break_even, cost_per_gradient
 from .comparison import ZERO_GRADIENT, Curves, Runs, differing_settings, seconds_of, trained_methods
-from .runs import scalar_table
+from .runs import RunFiles, scalar_table
 from .statistics import Comparison
 
 HEADLINE_KS = (1, 8, 32)
@@ -32,6 +33,7 @@ def markdown(runs: Runs, curves: Curves, comparisons: Sequence[Comparison], figu
         "",
         *_budget_table(runs),
         "",
+        *_costs(runs),
         *_settings_table(runs),
         "",
         "## Figures",
@@ -137,6 +139,40 @@ def _budget_table(runs: Runs) -> Iterator[str]:
         yield ""
         yield f"Equal in all trained runs: {', '.join(matched) or 'nothing'}."
         yield f"Not equal: {', '.join(unmatched) or 'none'}."
+
+
+def _costs(runs: Runs) -> Iterator[str]:
+    """What a question with a gradient costs each trained method, and whether it pays against the first of them."""
+    trained = [m for m in trained_methods(runs) if scalar_table(runs[m], ZERO_GRADIENT).size]
+    if len(trained) < 2:
+        return
+    zero = {m: float(scalar_table(runs[m], ZERO_GRADIENT).to_numpy().mean()) for m in trained}
+    first = trained[0]
+    rows = []
+    for method in trained:
+        row = [method]
+        for unit in ("rollouts", "tokens", "total_seconds"):
+            ours, theirs = (_per_question(runs[m], unit) for m in (method, first))
+            row.append(f"{cost_per_gradient(ours, 1, zero[method]):,.3g}")
+            if unit == "total_seconds" or method == first:
+                continue
+            found = break_even(ours, zero[method], theirs, zero[first])
+            row[-1] += f" ({'pays' if found.pays else 'does not pay'}: would above {found.threshold:.0f} %)"
+        rows.append(row)
+    yield "## What a question with a gradient costs"
+    yield ""
+    yield from table(["method", "responses", "response tokens", "seconds"], rows)
+    yield ""
+    yield (
+        f"In brackets: whether the method pays less for it than {first}, and from which share of questions without "
+        f"gradient on (it was {zero[first]:.1f} % with {first}) it would. That counts gradients, not what is learned "
+        "from each."
+    )
+    yield ""
+
+
+def _per_question(seeds: Sequence[RunFiles], unit: str) -> float:
+    return float(np.mean([getattr(run.budget, unit) / max(run.budget.questions, 1) for run in seeds]))
 
 
 def _settings_table(runs: Runs) -> list[str]:

@@ -1,0 +1,44 @@
+"""Whether the rephrasings of a run differ in difficulty: success per variant and template, and a test over the run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ..metrics.functional import DifficultyTest, bootstrap_interval, difficulty_test, difficulty_variance
+
+
+def success_by(rollouts: pd.DataFrame, key: str = "variant") -> pd.DataFrame:
+    """Success rate of the responses by what they were sampled from.
+
+    Args:
+        rollouts: From `replay.read_rollouts`.
+        key: `variant` (0 is the original question) or `template`.
+
+    Returns:
+        One row per value of the key: `responses`; `correct`, the mean over questions of their success rates; `low` and
+        `high`, its 95 % interval by bootstrap over questions.
+    """
+    found = {}
+    for value, rows in rollouts.groupby(key):
+        rates = rows.groupby("question")["correct"].mean().to_numpy(dtype=float)
+        interval = bootstrap_interval(torch.from_numpy(rates))
+        found[value] = {"responses": len(rows), "correct": interval.value, "low": interval.low, "high": interval.high}
+    return pd.DataFrame(found).T.rename_axis(key).astype({"responses": int})
+
+
+def difficulty_of_run(rollouts: pd.DataFrame) -> tuple[DifficultyTest, float]:
+    """The test that prompts of a question do not differ (`difficulty_test`), over all questions of a run.
+
+    A question that comes again in a later iteration counts as another one, because the policy has changed in between.
+
+    Returns:
+        The test; and the standard deviation of the true success rate over the prompts of a question, in 0..1: the root
+        of the mean of `difficulty_variance` where that is positive, else 0; NaN where no question allows it.
+    """
+    question = rollouts.groupby(["iteration", "question"], sort=False).ngroup().to_numpy()
+    prompt = rollouts.groupby(["iteration", "question", "variant", "template"], sort=False).ngroup().to_numpy()
+    columns = (torch.tensor(rollouts["correct"].to_numpy(dtype=bool)), torch.tensor(prompt), torch.tensor(question))
+    variance = float(difficulty_variance(*columns).nanmean())
+    return difficulty_test(*columns), float(np.sqrt(max(variance, 0.0))) if np.isfinite(variance) else float("nan")

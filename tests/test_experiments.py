@@ -1,0 +1,55 @@
+"""Experiments that vary another one differ from it in what their name says, and in nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+
+SCALES = {"demo": [], "paper": ["scale=paper", "data.train.path=x", "data.evaluation.test.path=y"]}
+
+
+def leaves(node, prefix=""):
+    """Path → value of what is set in a plain configuration, interpolations as they are written."""
+    if isinstance(node, dict):
+        return {path: leaf for key, value in node.items() for path, leaf in leaves(value, f"{prefix}{key}.").items()}
+    return {} if node is None else {prefix[:-1]: node}
+
+
+def settings(*overrides):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", list(overrides))
+    return leaves(OmegaConf.to_container(cfg, resolve=False))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    ("experiment", "varied", "difference"),
+    [
+        ("ta_grpo_corrected", "ta_grpo", {"policy.prompt_correction": 2.0}),
+        (
+            "ta_grpo_adaptive",
+            "ta_grpo",
+            {
+                "data.neighbours._target_": "tagrpo.datamodules.neighbours.AdaptiveNeighbours",
+                "data.neighbours.low": 0,
+                "data.neighbours.high": "${data.num_rephrasings}",
+                "data.neighbours.samples": "${data.samples_per_prompt}",
+                "data.neighbours.decay": 0.5,
+            },
+        ),
+        (
+            "noisy_rewards",
+            "grpo_matched",
+            {
+                "rollout.reward_terms.noise._target_": "tagrpo.rewards.terms.RewardNoise",
+                "rollout.reward_terms.noise.probability": 0.1,
+                "rollout.reward_terms.noise.seed": "${seed}",
+            },
+        ),
+    ],
+)
+def test_a_variation_changes_what_it_names_and_nothing_else(experiment, varied, difference, scale):
+    one, other = (settings(f"experiment={name}", *SCALES[scale]) for name in (experiment, varied))
+    changed = {path: one.get(path) for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
+    assert changed == difference | {"name": experiment}

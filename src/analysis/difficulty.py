@@ -23,7 +23,7 @@ def success_by(rollouts: pd.DataFrame, key: str = "variant") -> pd.DataFrame:
     found = {}
     for value, rows in rollouts.groupby(key):
         rates = rows.groupby("question")["correct"].mean().to_numpy(dtype=float)
-        interval = bootstrap_interval(torch.from_numpy(rates))
+        interval = bootstrap_interval(torch.tensor(rates))
         found[value] = {"responses": len(rows), "correct": interval.value, "low": interval.low, "high": interval.high}
     return pd.DataFrame(found).T.rename_axis(key).astype({"responses": int})
 

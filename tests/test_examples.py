@@ -1,0 +1,66 @@
+"""The examples run, and show that diagnostics need nothing else of this package."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tagrpo.analysis.difficulty import difficulty_of_run
+from tagrpo.analysis.replay import read_rollouts, replay
+from tagrpo.modules.advantages import GroupAdvantage
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_borrows_only_callbacks_and_metrics(path):
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        imported |= {*names, node.module} if isinstance(node, ast.ImportFrom) else set(names)
+    assert {name for name in imported if name.startswith("tagrpo")} == {"tagrpo.callbacks", "tagrpo.metrics"}
+
+
+@pytest.fixture(scope="module")
+def guessed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("guessing")
+    spec = importlib.util.spec_from_file_location("guessing", EXAMPLES[0])
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["guessing"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return folder, module.main(folder)
+
+
+def test_the_foreign_module_learns_and_every_callback_measures(guessed):
+    folder, metrics = guessed
+    rows = pd.read_csv(folder / "metrics.csv").dropna(subset=["zero_gradient/percentage"])
+    assert len(rows) == 3 * 16
+    success = rows["variant/0/correct"]
+    assert success.iloc[-8:].mean() > success.iloc[:8].mean() + 0.1
+    assert rows["uniform_reward/neighbours"].notna().all()
+    assert rows["variant/1/effective_samples"].between(0, 1.0001).all()
+    assert rows["answer_diversity/entropy"].iloc[-8:].mean() < rows["answer_diversity/entropy"].iloc[:8].mean()
+    # One direction per text: the distance is the chance that two responses differ.
+    assert rows["embedding_distance/pool"].dropna().between(0, 1).all()
+    assert set(pd.read_csv(folder / "embedding_diversity.csv")["pool"]) == {"original", "neighbours", "pool"}
+    (split,) = json.loads((folder / "test.json").read_text())["splits"]
+    assert split == "digits"
+    assert metrics["pass@k/digits/8"] > metrics["pass@k/digits/1"]
+    assert metrics["pass@8"] >= metrics["pass@1"]
+
+
+def test_its_rollouts_can_be_replayed_and_tested(guessed):
+    folder, _ = guessed
+    rollouts = read_rollouts(folder)
+    assert len(rollouts) == 48 * 4 * 3 * 8
+    logged = pd.read_csv(folder / "metrics.csv")["zero_gradient/percentage"].dropna().tolist()
+    replayed = replay(rollouts, {"pooled": GroupAdvantage(group_by="question")})["zero_gradient"].tolist()
+    assert replayed == pytest.approx(logged)
+    early = rollouts[rollouts["iteration"] < 16]
+    assert difficulty_of_run(early)[0].p_value < 1e-6, "its phrasings differ in difficulty by construction"

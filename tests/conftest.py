@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -148,3 +152,54 @@ def vllm_engine(tiny_policy: Path) -> Iterator[object]:
     )
     yield engine
     engine.close()
+
+
+class VLLMServers:
+    """Starts and kills vLLM servers with the weights of nobody; see `vllm_servers.py`."""
+
+    def __init__(self, model: Path, folder: Path) -> None:
+        script = Path(__file__).with_name("vllm_servers.py")
+        self.model, self.folder = model, folder
+        self.launcher = subprocess.Popen(
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.running: dict[str, int] = {}
+
+    def start(self, url: str | None = None) -> str:
+        """Start a server, on the address of a killed one or on a new one; returns its URL before it is ready."""
+        if url is None:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        options = ["--port", url.rpartition(":")[2], "--dtype", "float32", "--max-model-len", "128", "--enforce-eager"]
+        options += ["--kv-cache-memory-bytes", str(32 << 20)]
+        options += ["--chat-template", "{% for message in messages %}{{ message.content }} {% endfor %}"]
+        job = [str(self.folder / f"{url.rpartition(':')[2]}.log"), str(self.model), *options]
+        self.launcher.stdin.write(json.dumps(job) + "\n")
+        self.launcher.stdin.flush()
+        self.running[url] = int(self.launcher.stdout.readline())
+        return url
+
+    def kill(self, url: str) -> None:
+        """SIGKILL to the server and its engine."""
+        os.killpg(self.running.pop(url), signal.SIGKILL)
+
+    def close(self) -> None:
+        for url in list(self.running):
+            self.kill(url)
+        self.launcher.kill()
+        self.launcher.wait()
+
+
+@pytest.fixture(scope="session")
+def vllm_servers(tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMServers]:
+    """Starts real vLLM servers of `tiny_policy`."""
+    pytest.importorskip("vllm")
+    servers = VLLMServers(tiny_policy, tmp_path_factory.mktemp("vllm_servers"))
+    yield servers
+    servers.close()
+
+
+@pytest.fixture(scope="session")
+def vllm_server(vllm_servers: VLLMServers) -> str:
+    """URL of the one vLLM server of the session; not ready yet when it is returned the first time."""
+    return vllm_servers.start()

@@ -65,10 +65,14 @@ class Server:
     @staticmethod
     def _checked(response: httpx.Response) -> dict[str, Any]:
         if 400 <= response.status_code < 500:
+            hint = (
+                " Start the server with `python -m tagrpo.rollouts.serve`."
+                if response.status_code in (403, 404)
+                else ""
+            )
             raise EngineError(
                 f"Expected {response.request.url} to accept the request, but it answered {response.status_code}: "
-                f"{response.text[:500]}. Servers that weights can be sent to are started by `python -m "
-                "tagrpo.rollouts.serve`."
+                f"{response.text[:500]}.{hint}"
             )
         response.raise_for_status()
         return response.json() if response.content else {}

@@ -110,7 +110,7 @@ class VLLMEngine:
         wanted = [p for p, count in enumerate(num_samples) if count]
         params = [
             SamplingParams(
-                n=num_samples[p],
+                n=num_samples[p] if sampling.temperature else 1,  # vLLM refuses more copies of the one greedy response
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
@@ -125,14 +125,17 @@ class VLLMEngine:
         with undisturbed_torch():
             # One seed for the call: seeds per request are slower, and fail on CPUs when a prefill is cut.
             torch.manual_seed(seed)
-            prompt_of = dict(zip(self.llm.enqueue(inputs, params, use_tqdm=False), wanted, strict=True))
+            # vLLM makes its names unique with a suffix, and answers without it.
+            names = [name.partition("-")[0] for name in self.llm.enqueue(inputs, params, use_tqdm=False)]
+            prompt_of = dict(zip(names, wanted, strict=True))
             results: list[list[Completion]] = [[] for _ in prompts]
             while self.llm.llm_engine.has_unfinished_requests():
                 for output in self.llm.llm_engine.step():
-                    if output.finished:
+                    if output.finished and output.request_id in prompt_of:  # else of a call that was interrupted
                         p = prompt_of.pop(output.request_id)
                         samples: list[Any] = list(output.outputs)  # type: ignore[arg-type]  # of text, not of pooling
                         results[p] = [_completion(sample) for sample in sorted(samples, key=lambda s: s.index)]
+                        results[p] *= num_samples[p] // len(samples)
                         deliver(p, results[p])
         if prompt_of:
             raise EngineError(f"Expected responses to all prompts, but vLLM dropped those to {len(prompt_of)} of them.")

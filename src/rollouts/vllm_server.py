@@ -215,7 +215,8 @@ class VLLMServerEngine:
             body = self._body(request, prompts[request.prompt], sampling, seed)
             try:
                 choices = server.post("/inference/v1/generate", body)["choices"]
-                request.completions = [self._completion(c) for c in sorted(choices, key=lambda c: c["index"])]
+                completions = [self._completion(c) for c in sorted(choices, key=lambda c: c["index"])]
+                request.completions = completions * (request.count // len(completions))
             except (httpx.HTTPError, OSError, EngineError, _StaleWeightsError) as error:
                 return f"{server.url}: {type(error).__name__}: {error}"
             collector.add(request)
@@ -232,7 +233,9 @@ class VLLMServerEngine:
         return {
             "token_ids": prompt.tolist(),
             "sampling_params": {
-                "n": request.count,
+                "n": request.count
+                if sampling.temperature
+                else 1,  # vLLM refuses more copies of the one greedy response
                 "seed": of_prompt + request.first,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch.distributed.checkpoint import metadata
 
 PARTIAL = ".partial-"
 """Prefix of what is being written or deleted; never read."""
@@ -29,8 +30,15 @@ MARKER = "complete.json"
 """Written into a folder of shards after all else: file → size in bytes."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The disk is full, the quota is used up, a file may not grow any further."""
-TRUSTED_MODULES = ("torch", "collections", "pathlib", "_codecs")
-"""Modules whose names the metadata of shards may hold; see `check_metadata`."""
+SHARD_TYPES = {
+    ("collections", "OrderedDict"),
+    ("pathlib", "Path"),
+    ("pathlib", "PosixPath"),
+    ("torch", "Size"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.serialization", "_get_layout"),
+}
+"""What the metadata of shards may name beside torch's types of numbers and its own types; see `check_metadata`."""
 
 
 class TornCheckpointError(ValueError):
@@ -57,7 +65,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             raise TypeError(f"Expected no storage_options for a local file, but got {storage_options!r}.")
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = _partial(path)
+        partial = partial_path(path)
         with explained(path), removed_on_error(partial):
             with partial.open("wb") as file:
                 torch.save(checkpoint, file)
@@ -67,12 +75,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         sync_folder(path.parent)
 
 
-def begin_folder(path: Path) -> Path:
-    """An empty folder to write the shards of the checkpoint `path` into; `commit_folder` gives it its name."""
-    partial = _partial(path)
+def begin_folder(partial: Path) -> None:
+    """Make an empty folder for shards; `commit_folder` gives it the name of the checkpoint."""
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    return partial
 
 
 def commit_folder(partial: Path, path: Path) -> None:
@@ -94,7 +100,7 @@ def remove(path: Path) -> None:
     """Delete a checkpoint; one that is half deleted has another name by then."""
     if not path.exists():
         return
-    doomed = _partial(path)
+    doomed = partial_path(path)
     shutil.rmtree(doomed, ignore_errors=True)
     path.replace(doomed)
     if doomed.is_dir():
@@ -155,7 +161,8 @@ def _no_room(error: BaseException | None) -> int | None:
     return None
 
 
-def _partial(path: Path) -> Path:
+def partial_path(path: Path) -> Path:
+    """What `path` is called while it is written or deleted."""
     return path.with_name(PARTIAL + path.name)
 
 
@@ -232,15 +239,16 @@ def check_metadata(path: Path) -> None:
     Raises:
         pickle.UnpicklingError: it does; loading it could run code.
     """
-    metadata = path / ".metadata"
-    if metadata.is_file():
-        with metadata.open("rb") as file:
-            _GuardedUnpickler(file).load()
+    with (path / ".metadata").open("rb") as file:
+        _GuardedUnpickler(file).load()
 
 
 class _GuardedUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if module.partition(".")[0] not in TRUSTED_MODULES or module in ("torch.hub", "torch.serialization"):
+        known = (module, name) in SHARD_TYPES
+        known |= module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        known |= module == metadata.__name__ and getattr(getattr(metadata, name, None), "__module__", "") == module
+        if not known:
             raise pickle.UnpicklingError(
                 f"Expected the metadata of a checkpoint to hold types of torch alone, but it names {module}.{name}. "
                 "Don't load it: it could run code."

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
@@ -22,6 +24,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
+from ..checkpoints import begin_folder, check_metadata, commit_folder, explained, partial_path, removed_on_error
 from .lora import adapted_layers, is_adapter, merged_weight
 
 
@@ -43,6 +46,32 @@ class FullyShardedStrategy(ModelParallelStrategy):
         """Fix the mesh to (world size, 1) before Lightning builds it."""
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Write shards into a folder beside `filepath`, which gets its name when all ranks have written theirs.
+
+        On several nodes the folder must be on a file system that they share.
+        """
+        if not self._save_distributed_checkpoint:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+            return
+        path = Path(self.broadcast(filepath))
+        partial = partial_path(path)
+        if self.is_global_zero:
+            begin_folder(partial)
+        self.barrier()
+        with removed_on_error(partial), explained(path):
+            super().save_checkpoint(checkpoint, partial, storage_options)
+            self.barrier()
+            if self.is_global_zero:
+                commit_folder(partial, path)
+        self.barrier()
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Load a folder of shards, once its metadata is known to be harmless."""
+        if Path(checkpoint_path).is_dir():
+            check_metadata(Path(checkpoint_path))
+        return super().load_checkpoint(checkpoint_path, weights_only=True if weights_only is None else weights_only)
 
 
 def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None, cpu_offload: bool = False) -> None:

@@ -1,0 +1,118 @@
+"""Checkpoints as Hugging Face folders."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from omegaconf import OmegaConf
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tagrpo.checkpoints import TornCheckpointError, begin_folder, commit_folder
+from tagrpo.export import export, main
+from tagrpo.modules.lora import LoraSettings
+from tagrpo.modules.model import load_causal_lm
+from tagrpo.starter import starter_path
+
+
+def config_of(lora: LoraSettings | None = None):
+    load = {"_target_": "tagrpo.modules.model.load_causal_lm", "_partial_": True, "path": str(starter_path())}
+    if lora is not None:
+        load["lora"] = {"_target_": "tagrpo.modules.lora.LoraSettings", "rank": lora.rank}
+    policy = {
+        "_target_": "tagrpo.modules.policy.PolicyModule",
+        "load_model": load,
+        "model_path": str(starter_path()),
+        "advantage": {"_target_": "tagrpo.modules.advantages.GroupAdvantage"},
+        "loss": {"_target_": "tagrpo.modules.losses.PolicyLoss", "kl_coef": 0.1},
+        "optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True},
+    }
+    return OmegaConf.create({"policy": policy, "data": {"tokenizer": str(starter_path())}})
+
+
+def trained_weights(lora: LoraSettings | None = None) -> dict[str, torch.Tensor]:
+    """A state dict as a checkpoint has it, every tensor unlike what the starter comes with."""
+    model = load_causal_lm(starter_path(), lora=lora)
+    generator = torch.Generator().manual_seed(1)
+    return {
+        f"policy.model.{name}": tensor + 0.1 * torch.randn(tensor.shape, generator=generator)
+        for name, tensor in model.state_dict().items()
+        if name != "lm_head.weight"
+    }
+
+
+def run_with_checkpoint(directory: Path, weights: dict[str, torch.Tensor], sharded: bool, lora=None) -> Path:
+    if "policy.model.model.embed_tokens.weight" in weights:  # the head is tied to it, and both are in a state dict
+        weights = {**weights, "policy.model.lm_head.weight": weights["policy.model.model.embed_tokens.weight"]}
+    (directory / "checkpoints").mkdir(parents=True)
+    OmegaConf.save(config_of(lora), directory / "config.yaml")
+    path = directory / "checkpoints" / "iteration-000002.ckpt"
+    if sharded:
+        partial = directory / "checkpoints" / ".partial-x"
+        begin_folder(partial)
+        dcp.save({"state_dict": weights}, checkpoint_id=partial, no_dist=True)
+        torch.save({"global_step": 4}, partial / "meta.pt")
+        commit_folder(partial, path)
+    else:
+        torch.save({"state_dict": weights, "optimizer_states": [torch.zeros(3)]}, path)
+    return path
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["file", "shards"])
+def test_an_exported_folder_loads_with_transformers_and_holds_the_checkpoint_exactly(sharded, tmp_path):
+    weights = trained_weights()
+    path = run_with_checkpoint(tmp_path / "run", weights, sharded)
+    assert export(tmp_path / "run", tmp_path / "model") == path
+    exported = dict(AutoModelForCausalLM.from_pretrained(tmp_path / "model").named_parameters())
+    assert {f"policy.model.{name}" for name in exported} == set(weights)
+    for name, parameter in exported.items():
+        assert torch.equal(parameter, weights[f"policy.model.{name}"]), name
+    start = AutoTokenizer.from_pretrained(starter_path())
+    assert AutoTokenizer.from_pretrained(tmp_path / "model").get_vocab() == start.get_vocab()
+
+
+def test_adapters_are_merged(tmp_path):
+    lora = LoraSettings(rank=2)
+    weights = trained_weights(lora)
+    path = run_with_checkpoint(tmp_path / "run", weights, sharded=False, lora=lora)
+    export(path, tmp_path / "model")
+    exported = dict(AutoModelForCausalLM.from_pretrained(tmp_path / "model").named_parameters())
+    layer = "policy.model.model.layers.0.self_attn.q_proj"
+    a, b = weights[f"{layer}.lora_A.default.weight"], weights[f"{layer}.lora_B.default.weight"]
+    # W' = W + (α / r) · B A, α = 32, r = 2
+    expected = weights[f"{layer}.base_layer.weight"] + 16 * b @ a
+    torch.testing.assert_close(exported["model.layers.0.self_attn.q_proj.weight"], expected)
+    assert not any("lora" in name for name in exported)
+
+
+def test_the_command_says_what_it_took_and_refuses_what_is_torn(tmp_path, monkeypatch, capsys):
+    path = run_with_checkpoint(tmp_path / "run", trained_weights(), sharded=False)
+    monkeypatch.setattr(sys, "argv", ["tagrpo-export", str(tmp_path / "run"), str(tmp_path / "model")])
+    main()
+    assert str(path) in capsys.readouterr().out
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(TornCheckpointError):
+        export(path, tmp_path / "other")
+    with pytest.raises(FileNotFoundError, match="complete checkpoint"), pytest.warns(UserWarning, match="Passed over"):
+        export(tmp_path / "run", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    weights = trained_weights()
+    weights.pop("policy.model.model.norm.weight")
+    path = run_with_checkpoint(tmp_path / "run", weights, sharded=False)
+    with pytest.raises(RuntimeError, match="norm.weight"):
+        export(path, tmp_path / "model")
+
+
+def test_a_checkpoint_apart_from_its_run_needs_the_configuration(tmp_path):
+    path = run_with_checkpoint(tmp_path / "run", trained_weights(), sharded=False)
+    (tmp_path / "run" / "config.yaml").unlink()
+    with pytest.raises(FileNotFoundError, match="--config"):
+        export(path, tmp_path / "model")
+    export(path, tmp_path / "model", config_of())
+    assert (tmp_path / "model" / "model.safetensors").exists()

@@ -12,10 +12,12 @@ from cmath import isfinite
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
+from zlib import crc32
 
 from antlr4.atn.PredictionMode import PredictionMode
 from latex2sympy2_extended import latex2sympy2
 from math_verify import LatexExtractionConfig, parse, verify
+from sympy import Expr
 
 RELATIVE_TOLERANCE = 1e-5
 
@@ -90,9 +92,42 @@ def _parse(latex: str) -> tuple[list[Any], complex | None]:
 
 def _equal(reference: tuple[list[Any], complex | None], answer: tuple[list[Any], complex | None]) -> bool:
     (parsed_reference, a), (parsed_answer, b) = reference, answer
-    if a is not None and b is not None and abs(a - b) > RELATIVE_TOLERANCE * max(abs(a), abs(b)):
+    if a is not None and b is not None:
+        if _apart(a, b):
+            return False
+    elif parsed_reference and parsed_answer and _apart_at_a_point(parsed_reference[0], parsed_answer[0]):
         return False
     return verify(parsed_reference, parsed_answer, timeout_seconds=None)
+
+
+def _apart(a: complex, b: complex) -> bool:
+    return abs(a - b) > RELATIVE_TOLERANCE * max(abs(a), abs(b))
+
+
+def _apart_at_a_point(one: Any, other: Any) -> bool:
+    """Whether two formulas have clearly different values where their variables have certain values.
+
+    Spares the simplification of their difference, which is where the time of a wrong answer would go. A variable has
+    one value in both, whatever its case, and a positive one, so that formulas that are equal for positive variables
+    alone are left to math-verify. What has no value, is no formula (sets, equations, matrices), or may be a word, is
+    never apart.
+    """
+    if not (isinstance(one, Expr) and isinstance(other, Expr)):
+        return False
+    try:
+        return _apart(_value_at_a_point(one), _value_at_a_point(other))
+    except Exception:  # undefined functions, divisions by zero, matrices among the factors: whatever a model wrote
+        return False
+
+
+def _value_at_a_point(formula: Expr) -> complex:
+    names = {symbol: symbol.name.lower() for symbol in formula.free_symbols}
+    if any(len(name) > 1 and name.isalpha() for name in names.values()):
+        raise ValueError("words are compared letter by letter")
+    value = complex(formula.evalf(subs={symbol: 1 + crc32(n.encode()) % 9973 / 9973 for symbol, n in names.items()}))
+    if not isfinite(value):
+        raise ValueError("no finite value")
+    return value
 
 
 def _warm_up() -> None:

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +51,41 @@ def test_two_stage_parsing_finds_what_math_verify_finds():
     assert len(lines) == len(FORMULAS)
     assert [line for line in lines if not line.startswith("True True")] == []
     assert "Interval(pi**2/4" in lines[1]
+
+
+JUDGE = r"""
+import runpy, sys, json
+judge = runpy.run_path(sys.argv[1])["judge"]
+print(json.dumps([judge(((reference,), answer)) for reference, answer in json.load(sys.stdin)]))
+"""
+EQUAL = [
+    (r"\frac{x^2-1}{x-1}", "x+1"),  # equal but for one point
+    (r"\sin 2t", r"2\sin t\cos t"),
+    (r"\sqrt{x^2}", "|x|"),
+    ("X+1", "x+1"),  # math-verify does not tell cases apart
+    (r"\log_2 8+x", "x+3"),
+    ("n(n+1)/2", r"\binom{n+1}{2}"),
+    (r"\text{Evelyn}", "evelyn"),
+]
+DIFFERENT = [
+    (r"\frac{x^2-1}{x-1}", "x-1"),
+    ("x^2", "x^3"),  # equal at 1
+    ("x-y", "y-x"),
+    ("xy", "x+y"),
+    ("x", "2"),
+    (r"\frac{1}{x-x}", "x"),  # has no value
+]
+
+
+def test_formulas_that_differ_at_a_point_are_different_and_equal_ones_stay_equal():
+    judge = Path(tagrpo.rewards.workers.__file__).with_name("equivalence.py")
+    run = subprocess.run(
+        [sys.executable, "-P", "-c", JUDGE, judge],
+        input=json.dumps(EQUAL + DIFFERENT),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    verdicts = dict(zip(EQUAL + DIFFERENT, json.loads(run.stdout), strict=True))
+    assert [pair for pair, verdict in verdicts.items() if verdict] == EQUAL

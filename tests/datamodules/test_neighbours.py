@@ -36,9 +36,9 @@ def test_rephrasings_go_where_the_original_is_likely_to_be_uniform():
         neighbours.update("q", right / 8)
         counts.append(neighbours.count("q", available=3))
     assert counts == [3, 1, 0, 0, 0, 0, 0, 1, 3]
-    # From 2 to 6, halves up: 2 + 4 · (1, .344, .100, …).
-    neighbours = AdaptiveNeighbours(low=2, high=6, samples=8)
-    for right, expected in ((0, 6), (1, 3), (2, 2), (4, 2), (7, 3), (8, 6)):
+    # From 1 to 6: 1 + 5 · (1, .344, .1001, .024, …) = 6, 2.72, 1.5006, 1.12, …, rounded to the nearest.
+    neighbours = AdaptiveNeighbours(low=1, high=6, samples=8)
+    for right, expected in ((0, 6), (1, 3), (2, 2), (3, 1), (4, 1), (7, 3), (8, 6)):
         neighbours.rates["q"] = right / 8
         assert neighbours.count("q", available=9) == expected
         assert neighbours.count("q", available=1) == 1, "no more than there are"

@@ -193,6 +193,7 @@ def run(cfg: DictConfig) -> None:
             lines = plan(groups, rephraser, opinions, store.answers, prices, batch=cfg.batch.enabled)
         print_lines(lines, f"Estimate for {len(groups)} questions", console)
         return
+    work.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(cfg, work / "config.yaml", resolve=True)
     batch = {name: value for name, value in cfg.batch.items() if name != "enabled"} if cfg.batch.enabled else None
     try:

@@ -182,9 +182,12 @@ def answer_not_leaked(pair: Pair) -> Verdict:
 def _holds(text: str, answer: str) -> bool:
     if answer in numerals(text) or answer in number_words(text):
         return True
+    if answer in ("A", "I"):
+        return False  # the letter of a choice can't be told from a word
     spelled = compact(answer)
     if len(spelled) < 2 or spelled.isalpha():
-        return bool(re.search(rf"(?<![A-Za-z\\]){re.escape(answer)}(?![A-Za-z])", text, re.IGNORECASE))
+        flags = re.IGNORECASE if len(answer) > 1 else 0
+        return bool(re.search(rf"(?<![A-Za-z\\\d.]){re.escape(answer)}(?![A-Za-z]|\.?\d)", text, flags))
     return bool(re.search(rf"(?<![\d.]){re.escape(spelled)}(?!\.?\d)", compact(text)))
 
 

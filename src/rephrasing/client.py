@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _REFUSES_EVERYBODY = (401, 402, 403, 404)
 _TRY_AGAIN = (408, 409, 425, 429)
 _MAY_BE_THE_SCHEMA = (400, 422, 501)
-_SCHEMA_WORDS = ("response_format", "json_schema", "schema", "structured", "guided", "grammar")
+_SCHEMA_WORDS = ("HTTP 500", "response_format", "json_schema", "schema", "structured", "guided", "grammar")
 
 
 def unnoticed(answered: int, wanted: int) -> None:
@@ -176,7 +176,7 @@ class ChatClient:
                 return await self._try(client, request, structured, tries)
             except openai.APIStatusError as error:
                 reason, headers = self._reason(error), error.response.headers
-                if structured and self.server.structured == "auto" and error.status_code in _MAY_BE_THE_SCHEMA:
+                if structured and self._may_be_the_schema(error.status_code, tries):
                     structured = False
                     self._forget_structured(reason)
                     continue
@@ -207,13 +207,19 @@ class ChatClient:
         facts = {"key": request.key, "purpose": request.purpose, "question": request.question}
         return Answer.of(body, time=now(), tries=tries, **facts)
 
+    def _may_be_the_schema(self, status: int, tries: int) -> bool:
+        """Whether a plain request may fare better; some servers say 500 to a schema, which is worth a second try."""
+        refused = status in _MAY_BE_THE_SCHEMA or (status == 500 and tries > 1)
+        return refused and self.server.structured == "auto"
+
     def _forget_structured(self, reason: str) -> None:
         if self._structured and any(word in reason for word in _SCHEMA_WORDS):
             logger.warning("The server has no structured outputs (%s): asking for plain text.", reason)
             self._structured = False
 
     def _reason(self, error: openai.APIStatusError) -> str:
-        return self.server.redact(f"HTTP {error.status_code}: {error.message[:500]}")
+        said = error.message.removeprefix(f"Error code: {error.status_code} - ")
+        return self.server.redact(f"HTTP {error.status_code}: {said[:500]}")
 
     @staticmethod
     def _raise_if_final(error: openai.APIStatusError, reason: str) -> None:

@@ -1,0 +1,232 @@
+"""A scripted OpenAI-compatible server on loopback, which misbehaves on demand and counts what it charges for."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tagrpo.types import QuestionGroup
+
+KEY = "sk-this-must-never-be-written"
+
+
+class ScriptedServer:
+    """Chat completions, files and batches of the OpenAI protocol.
+
+    `script(user text, n)` says what happens to the n-th request (from 1) about the same text: `ok`, `429` with a
+    Retry-After, `500`, `hang` until the server closes, `truncate` the body, `drop` the connection, `no schema` (400 for
+    structured outputs), `schema breaks` (500 for them), `quota`, `401`, `400`, `nonsense` (JSON that is no completion).
+    """
+
+    def __init__(self) -> None:
+        self.script: Callable[[str, int], str] = lambda text, n: "ok"
+        self.reply: Callable[[dict[str, Any]], list[str]] = sums
+        self.asked: Counter[str] = Counter()
+        """User text → requests."""
+        self.paid: Counter[str] = Counter()
+        """User text → answers that were sent to the last byte, or that a batch computed."""
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.holding = 0
+        """Requests that hang now."""
+        self.released = threading.Event()
+        self.files: dict[str, str] = {}
+        self.batches: dict[str, dict[str, Any]] = {}
+        self.polls_until_done = 1
+        self.create_fails_after_creating = 0
+        self.lock = threading.Lock()
+        handler = type("Handler", (Handler,), {"scripted": self})
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.http.daemon_threads = True
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
+
+    def close(self) -> None:
+        self.released.set()
+        self.http.shutdown()
+        self.http.server_close()
+
+    def completion(self, body: dict[str, Any]) -> dict[str, Any]:
+        choices = [
+            {"index": i, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+            for i, text in enumerate(self.reply(body))
+        ]
+        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        return {
+            "id": f"chatcmpl-{uuid.uuid4().hex[:8]}", "object": "chat.completion", "created": 0,
+            "model": body["model"] + "-2026", "choices": choices, "usage": usage,
+        }  # fmt: skip
+
+
+class Handler(BaseHTTPRequestHandler):
+    scripted: ScriptedServer
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def send_json(self, value: Any, status: int = 200, **headers: str) -> None:
+        content = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self.send_response(status)
+        for name, text in {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name.replace("_", "-"), text)
+        self.end_headers()
+        self.wfile.write(content)
+        self.wfile.flush()
+
+    def error(self, status: int, message: str, code: str = "", **headers: str) -> None:
+        self.send_json({"error": {"message": message, "code": code, "type": "error"}}, status, **headers)
+
+    def drop(self) -> None:
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/v1/chat/completions":
+            self.chat(json.loads(content))
+        elif self.path == "/v1/files":
+            text = content.decode()
+            lines = [line for line in text.splitlines() if line.startswith('{"custom_id"')]
+            name = f"file-{len(self.scripted.files)}"
+            self.scripted.files[name] = "\n".join(lines)
+            self.send_json(
+                {"id": name, "object": "file", "bytes": 1, "created_at": 0, "filename": "f", "purpose": "batch"}
+            )
+        elif self.path == "/v1/batches":
+            self.create_batch(json.loads(content))
+
+    def do_GET(self) -> None:
+        parts = self.path.partition("?")[0].strip("/").split("/")
+        if parts[1] == "files":
+            self.send_json(self.scripted.files[parts[2]].encode())
+        elif len(parts) == 3:
+            self.send_json(self.advance(self.scripted.batches[parts[2]]))
+        else:
+            self.send_json({"object": "list", "data": list(self.scripted.batches.values()), "has_more": False})
+
+    def chat(self, body: dict[str, Any]) -> None:
+        server, text = self.scripted, body["messages"][-1]["content"]
+        with server.lock:
+            server.asked[text] += 1
+            server.bodies.append(body)
+            server.headers.append({name.lower(): value for name, value in self.headers.items()})
+            what = server.script(text, server.asked[text])
+            server.holding += what == "hang"
+        if what == "hang":
+            server.released.wait()
+            self.drop()
+        elif what == "drop":
+            self.drop()
+        elif what == "truncate":
+            self.send_json(json.dumps(server.completion(body)).encode()[:60])
+        elif what == "nonsense":
+            self.send_json({"object": "something else"})
+        elif what == "429":
+            self.error(429, "slow down", Retry_After="0.3")
+        elif what == "500":
+            self.error(500, "oh dear")
+        elif what == "400":
+            self.error(400, "this text is too long")
+        elif what == "401":
+            self.error(401, f"Incorrect API key provided: {KEY}")
+        elif what == "quota":
+            self.error(429, "You exceeded your current quota", "insufficient_quota")
+        elif what == "no schema" and "response_format" in body:
+            self.error(400, "response_format is not supported")
+        elif what == "schema breaks" and "response_format" in body:
+            self.error(500, "Internal server error")
+        else:
+            self.send_json(server.completion(body))
+            with server.lock:
+                server.paid[text] += 1
+
+    def create_batch(self, body: dict[str, Any]) -> None:
+        server = self.scripted
+        batch = {
+            "id": f"batch-{len(server.batches)}", "object": "batch", "endpoint": body["endpoint"], "created_at": 0,
+            "input_file_id": body["input_file_id"], "completion_window": "24h", "status": "in_progress",
+            "metadata": body["metadata"], "polls": 0,
+        }  # fmt: skip
+        server.batches[batch["id"]] = batch
+        if server.create_fails_after_creating:
+            server.create_fails_after_creating -= 1
+            self.drop()
+        else:
+            self.send_json(batch)
+
+    def advance(self, batch: dict[str, Any]) -> dict[str, Any]:
+        server = self.scripted
+        batch["polls"] += 1
+        if batch["polls"] < server.polls_until_done or batch["status"] != "in_progress":
+            return batch
+        good, bad = [], []
+        for line in server.files[batch["input_file_id"]].splitlines():
+            request = json.loads(line)
+            body, text = request["body"], request["body"]["messages"][-1]["content"]
+            server.asked[text] += 1
+            server.bodies.append(body)
+            what = server.script(text, server.asked[text])
+            if what == "expired":
+                continue
+            if what == "no schema" and "response_format" in body:
+                error = {"error": {"message": "response_format is not supported"}}
+                bad.append({"custom_id": request["custom_id"], "response": {"status_code": 400, "body": error}})
+                continue
+            server.paid[text] += 1
+            response = {"status_code": 200, "request_id": "r", "body": server.completion(body)}
+            good.append({"custom_id": request["custom_id"], "response": response, "error": None})
+        for name, rows in (("output_file_id", good), ("error_file_id", bad)):
+            if rows:
+                batch[name] = f"{batch['id']}-{name}"
+                server.files[batch[name]] = "\n".join(map(json.dumps, rows)) + "\n"
+        batch["status"] = "completed"
+        return batch
+
+
+def sums(body: dict[str, Any]) -> list[str]:
+    """Replies to questions about a sum: rephrasings in the form that was asked for, opinions, solutions."""
+    system, user = body["messages"][0]["content"], body["messages"][1]["content"]
+    a, b = re.findall(r"\d+", user)[:2]
+    if "You compare" in system:
+        return [json.dumps({"reason": "as I see it", "equivalent": "How much" not in user})]
+    if "Solve the problem" in system:
+        return [f"It is \\boxed{{{int(a) + int(b)}}}."] * body.get("n", 1)
+    texts = [f"Add {a} and {b}.", f"How much is {a} plus {b}?", f"Compute the sum of {a} and {b}."]
+    if "response_format" in body:
+        return [json.dumps({"rephrasings": texts})]
+    return ["".join(f"<rephrasing>{text}</rephrasing>\n" for text in texts)]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
+    """A server that answers everything until it is told otherwise."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    scripted = ScriptedServer()
+    yield scripted
+    scripted.close()
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Callable[[int], list[QuestionGroup]]:
+    """So many questions about sums, also written to `questions.jsonl`."""
+
+    def make(count: int) -> list[QuestionGroup]:
+        rows = [
+            {"id": f"q{i}", "question": f"What is the result of {i + 11} + {2 * i + 40}?", "answer": str(3 * i + 51)}
+            for i in range(count)
+        ]
+        (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return [QuestionGroup(row["id"], row["question"], (), (row["answer"],)) for row in rows]
+
+    return make

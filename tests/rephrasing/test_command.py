@@ -1,0 +1,215 @@
+"""`tagrpo-rephrase` from the command line and, where that is enough, with a composed configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from hydra import compose, initialize_config_module
+
+from tagrpo import rephrase
+from tagrpo.datamodules.sources.jsonl import JsonLinesSource
+from tagrpo.datamodules.sources.rephrased import read_rephrasings
+
+KEY = os.environ.get("OPENAI_API_KEY", "sk-this-must-never-be-written")
+
+
+def run(tmp_path, server, *overrides):
+    """The command in this process."""
+    settings = [f"input={tmp_path}/questions.jsonl", f"output={tmp_path}/out.jsonl", *overrides]
+    if server is not None:
+        settings += [f"server.base_url={server.url}", "server.first_wait=0.01", "server.timeout=5"]
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("rephrase", rephrase.with_commands(settings))
+    rephrase.run.__wrapped__(cfg)
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_kill_9_in_the_middle_loses_nothing_and_pays_nothing_twice(server, questions, tmp_path):
+    groups = questions(9)
+    paid_before_the_kill = 4
+
+    def script(text, n):
+        with_answer = sum(server.asked.values()) - server.holding <= paid_before_the_kill
+        return "ok" if with_answer or server.released.is_set() else "hang"
+
+    server.script = script
+    command = [
+        sys.executable, "-m", "tagrpo.rephrase", f"input={tmp_path}/questions.jsonl", f"output={tmp_path}/out.jsonl",
+        "rephraser.model=m", f"server.base_url={server.url}", "server.concurrency=3",
+        "rephraser.price={prompt: 10, completion: 30}",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    answers = tmp_path / "out.jsonl.work" / "answers.jsonl"
+    deadline = time.monotonic() + 300
+    # Four answers are on the disk, three requests are on their way.
+    while not (answers.exists() and answers.read_bytes().count(b"\n") == paid_before_the_kill and server.holding == 3):
+        assert process.poll() is None, process.stdout.read().decode()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    first_words, _ = process.communicate()
+    assert sum(server.paid.values()) == paid_before_the_kill
+    assert not (tmp_path / "out.jsonl").exists(), "an unfinished job writes no output"
+
+    server.released.set()
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert set(server.paid.values()) == {1}
+    assert len(server.paid) == 9
+    written = rows(tmp_path / "out.jsonl")
+    assert [row["id"] for row in written] == [group.id for group in groups]
+    assert all(len(row["rephrasings"]) == 3 for row in written)
+    # 9 answers of 100 and 10 tokens at 10 and 30 a million, the four of the first session included.
+    assert "Total cost: 0.01" in done.stdout.decode()
+    everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert KEY.encode() not in everything + first_words + done.stdout + done.stderr
+    assert b"Bearer" not in everything
+
+
+def test_the_output_is_read_by_the_sources_and_says_where_each_rephrasing_comes_from(server, questions, tmp_path):
+    questions(2)
+    run(tmp_path, server, "rephraser.model=m", "seed=7")
+    groups = JsonLinesSource(tmp_path / "out.jsonl").load()
+    assert [len(group.rephrasings) for group in groups] == [3, 3]
+    assert read_rephrasings(tmp_path / "out.jsonl")[groups[0].question] == groups[0].rephrasings
+    for group, row in zip(groups, rows(tmp_path / "out.jsonl"), strict=True):
+        assert row["answer"] == group.answer[0]
+        for entry in row["provenance"]:
+            assert (entry["model"], entry["instruction"], entry["seed"]) == ("m-2026", "perturbation", 7)
+            assert entry["request_id"].startswith("chatcmpl-")
+            assert entry["usage"] == {"prompt_tokens": 100, "completion_tokens": 10, "cached_tokens": 0}
+            assert {verdict["check"] for verdict in entry["verdicts"]} >= {"numbers_kept", "answer_not_leaked"}
+            assert entry["time"].startswith("20")
+    assert all(body["seed"] == 7 and body["model"] == "m" for body in server.bodies)
+
+
+def test_the_first_version_asks_one_rephrasing_of_each_of_three_instructions(server, questions, tmp_path):
+    questions(1)
+    texts = {
+        "paraphrase": "Add 11 and 40.",
+        "rename": "Compute 11 + 40.",
+        "change the format": "Find the result of 11 + 40.",
+    }
+
+    def reply(body):
+        system = body["messages"][0]["content"]
+        return [json.dumps({"rephrasings": [next(text for word, text in texts.items() if f"You {word}" in system)]})]
+
+    server.reply = reply
+    run(tmp_path, server, "rephraser=first_version", "rephraser.model=m")
+    (row,) = rows(tmp_path / "out.jsonl")
+    assert [entry["instruction"] for entry in row["provenance"]] == ["paraphrase", "renaming", "format"]
+
+
+def test_refused_rephrasings_are_asked_for_again_once_and_kept_with_their_reasons(server, questions, tmp_path):
+    questions(1)
+    bad, good = (
+        ["Add 11 and 41.", "Add 11 and 40.", "The answer is 51. Add 11 and 40?"],
+        ["Sum up 11 and 40.", "What is 40 and 11 in all?"],
+    )
+    server.reply = lambda body: [json.dumps({"rephrasings": bad if len(server.bodies) == 1 else good})]
+    run(tmp_path, server, "rephraser.model=m")
+    (row,) = rows(tmp_path / "out.jsonl")
+    assert row["rephrasings"] == ["Add 11 and 40.", *good]
+    assert [entry["text"] for entry in row["refused"]] == [bad[0], bad[2]]
+    assert "Write 2 rephrasings" in server.bodies[1]["messages"][0]["content"], "asks for what lacks"
+    reasons = [v["reason"] for v in row["refused"][0]["verdicts"] if not v["passed"]]
+    assert reasons == ["missing: 40; new: 41"]
+
+
+def test_judge_and_solver_refuse_and_what_was_judged_is_not_paid_again(server, questions, tmp_path):
+    questions(2)
+    judged = ["rephraser.model=m", "judge.model=j", "solver.model=s", "solver.samples=4"]
+    run(tmp_path, server, *judged)
+    (first, _) = rows(tmp_path / "out.jsonl")
+    assert len(first["rephrasings"]) == 2
+    (refused,) = first["refused"]
+    assert "How much" in refused["text"]
+    assert refused["verdicts"][-1] == {"check": "judge", "passed": False, "reason": "as I see it", "value": None}
+    last = first["provenance"][0]["verdicts"][-1]
+    assert (last["check"], last["passed"], last["value"]) == ("solver", True, 1.0)
+    assert last["reason"] == "the solver answers 51 (4 of 4), the reference answer"
+    # 1 proposal, 3 judgements, the original and 2 rephrasings solved, for each of two questions
+    assert sum(server.paid.values()) == 2 * (1 + 3 + 3)
+    run(tmp_path, server, *judged)
+    assert sum(server.paid.values()) == 2 * (1 + 3 + 3)
+
+
+def test_a_dry_run_estimates_and_asks_nothing(server, questions, tmp_path, capsys):
+    questions(4)
+    run(
+        tmp_path,
+        server,
+        "rephraser.model=m",
+        "rephraser.price={prompt: 10, completion: 30}",
+        "judge.model=j",
+        "--dry-run",
+    )
+    shown = capsys.readouterr().out
+    assert not server.asked
+    assert not (tmp_path / "out.jsonl").exists()
+    assert [line.split()[5] for line in shown.splitlines() if "rephrase" in line or "judge" in line] == ["4", "12"]
+    assert "unknown, for lack of prices" in shown
+    run(tmp_path, server, "rephraser.model=m")
+    capsys.readouterr()
+    run(tmp_path, server, "rephraser.model=m", "dry_run=true")
+    assert "nothing is asked" in capsys.readouterr().out
+
+
+def test_the_batch_interface_makes_the_same_file(server, questions, tmp_path):
+    questions(3)
+    run(tmp_path, server, "rephraser.model=m", "batch.enabled=true", "batch.poll_seconds=0.01")
+    by_batch = [row["rephrasings"] for row in rows(tmp_path / "out.jsonl")]
+    run(tmp_path, server, "rephraser.model=m", f"work={tmp_path}/other")
+    assert [row["rephrasings"] for row in rows(tmp_path / "out.jsonl")] == by_batch
+    assert len(server.batches) == 1
+
+
+def test_what_got_no_answer_is_said_and_asked_again(server, questions, tmp_path, capsys):
+    groups = questions(3)
+    server.script = lambda text, n: (
+        "400" if groups[1].question in text and n <= 2 else "ok"
+    )  # with a schema and without
+    with pytest.raises(SystemExit):
+        run(tmp_path, server, "rephraser.model=m")
+    assert "1 requests got no answer, one because: HTTP 400" in capsys.readouterr().out
+    assert [len(row["rephrasings"]) for row in rows(tmp_path / "out.jsonl")] == [3, 0, 3]
+    assert "perturbation lacks 3: HTTP 400" in rows(tmp_path / "out.jsonl")[1]["shortfall"]
+    run(tmp_path, server, "rephraser.model=m")
+    assert [len(row["rephrasings"]) for row in rows(tmp_path / "out.jsonl")] == [3, 3, 3]
+    assert set(server.paid.values()) == {1}
+
+
+def test_rules_need_no_server_and_the_audit_filters_and_draws_a_page(questions, tmp_path, capsys):
+    question = "Tom has 3 cats. His sister Anna has 4 cats. How many cats do they have?"
+    path = tmp_path / "questions.jsonl"
+    path.write_text(json.dumps({"id": "a", "question": question, "answer": "7", "level": "easy"}) + "\n")
+    run(tmp_path, None, "rephraser=rules")
+    (row,) = rows(tmp_path / "out.jsonl")
+    assert row["level"] == "easy"
+    assert {entry["model"] for entry in row["provenance"]} == {"rules"}
+    count = len(row["rephrasings"])
+    assert count >= 2
+    row["rephrasings"].append("Tom has 3 cats. Anna has 5 cats. How many cats do they have?")
+    row["provenance"].append({})
+    (tmp_path / "edited.jsonl").write_text(json.dumps(row) + "\n")
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        overrides = ["audit", f"input={tmp_path}/edited.jsonl", f"output={tmp_path}/good.jsonl"]
+        cfg = compose("rephrase", rephrase.with_commands(overrides))
+    rephrase.run.__wrapped__(cfg)
+    (good,) = rows(tmp_path / "good.jsonl")
+    assert len(good["rephrasings"]) == count
+    assert good["refused"][-1]["text"].startswith("Tom has 3 cats. Anna has 5")
+    page = (tmp_path / "good.jsonl.work" / "audit.html").read_text()
+    assert "missing: 4; new: 5" in page
+    assert "http" not in page, "the page needs nothing from elsewhere"
+    assert "Questions by number of accepted rephrasings" in capsys.readouterr().out

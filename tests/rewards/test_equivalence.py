@@ -60,7 +60,7 @@ print(json.dumps([judge(((reference,), answer)) for reference, answer in json.lo
 """
 EQUAL = [
     (r"\frac{x^2-1}{x-1}", "x+1"),  # equal but for one point
-    (r"\sin 2t", r"2\sin t\cos t"),
+    (r"\sin 2x", r"2\sin x\cos x"),
     (r"\sqrt{x^2}", "|x|"),
     ("X+1", "x+1"),  # math-verify does not tell cases apart
     (r"\log_2 8+x", "x+3"),

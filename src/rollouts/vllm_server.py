@@ -233,9 +233,8 @@ class VLLMServerEngine:
         return {
             "token_ids": prompt.tolist(),
             "sampling_params": {
-                "n": request.count
-                if sampling.temperature
-                else 1,  # vLLM refuses more copies of the one greedy response
+                # vLLM refuses more copies of the one greedy response.
+                "n": request.count if sampling.temperature else 1,
                 "seed": of_prompt + request.first,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,

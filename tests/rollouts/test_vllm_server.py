@@ -1,0 +1,323 @@
+"""Servers that die, hang, refuse or forget their weights. Most of them are played by a few lines of HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
+from tagrpo.rollouts.weight_stream import WeightSender, receive_weights
+
+PROMPTS = [torch.tensor([10, 11]), torch.tensor([20, 21, 22]), torch.tensor([30])]
+SAMPLING = SamplingConfig(max_new_tokens=4)
+WEIGHTS = [("a", torch.arange(6.0).reshape(2, 3)), ("b", torch.tensor([7, 8], dtype=torch.bfloat16))]
+
+
+class FakeServer:
+    """Speaks a vLLM server's routes; its response to a prompt is the sum of its weights, again and again.
+
+    `fail` maps a route to what happens before it answers: an exception to raise, or a callable.
+    """
+
+    def __init__(self):
+        self.version, self.weights, self.calls, self.fail = "default", {}, [], {}
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.answer({})
+
+            def do_POST(self):
+                length = int(self.headers["Content-Length"])
+                self.answer(json.loads(self.rfile.read(length) or b"{}"))
+
+            def answer(self, body):
+                route = self.path.strip("/").partition("?")[0]
+                fake.calls.append(route)
+                try:
+                    fake.fail.get(route, lambda: None)()
+                    status, reply = 200, getattr(fake, route.replace("/", "_"), lambda _: {})(body)
+                except Refusal as refusal:
+                    status, reply = refusal.status, {"error": "no"}
+                except ConnectionAbortedError:
+                    return  # hangs up
+                content = json.dumps(reply).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_):
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def close(self):
+        self.http.shutdown()
+        self.http.server_close()
+
+    def restart(self):
+        """What is left of a server that was killed and started again."""
+        self.version, self.weights = "default", {}
+
+    def weight_info(self, _):
+        return {"weight_version": self.version}
+
+    def get_world_size(self, _):
+        return {"world_size": 2}
+
+    def v1_models(self, _):
+        return {"data": [{"max_model_len": 100}]}
+
+    def update_weight_version(self, body):
+        self.version = body["new_version"]
+        return {}
+
+    def update_weights(self, body):
+        info = body["update_info"]
+        with_two_workers = [dict(receive_weights(**info)) for _ in range(2)]
+        assert with_two_workers[0].keys() == with_two_workers[1].keys()
+        self.weights = with_two_workers[0]
+        return {}
+
+    def inference_v1_generate(self, body):
+        total = sum(int(tensor.float().sum()) for tensor in self.weights.values())
+        params = body["sampling_params"]
+        choice = {
+            "token_ids": [total, body["token_ids"][0]],
+            "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -0.25}]},
+            "finish_reason": "stop",
+            "weight_versions": [{"version": self.version, "start": 0, "end": 2}],
+        }
+        return {"choices": [{**choice, "index": i} for i in reversed(range(params["n"]))]}
+
+
+class Refusal(Exception):
+    def __init__(self, status):
+        self.status = status
+
+
+def raising(error, times=10**9):
+    """Raise `error` the first `times` times."""
+    left = [times]
+
+    def fail():
+        left[0] -= 1
+        if left[0] >= 0:
+            raise error
+
+    return fail
+
+
+@pytest.fixture
+def server():
+    server = FakeServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def make_engine(tiny_policy):
+    def make(*urls, **options):
+        defaults = {"dtype": "float32", "timeout": 5.0, "retries": 2, "patience": 0.5}
+        return VLLMServerEngine(str(tiny_policy), list(urls), **{**defaults, **options})
+
+    return make
+
+
+def sampled(engine, counts=(3, 1, 9)):
+    results = engine.generate(PROMPTS, list(counts), SAMPLING, seed=0)
+    assert [len(samples) for samples in results] == list(counts)
+    return {tuple(sample.token_ids.tolist()) for samples in results for sample in samples}
+
+
+def test_weights_arrive_as_they_are_and_the_server_is_paused_meanwhile(server, make_engine):
+    engine = make_engine(server.url)
+    engine.sync(WEIGHTS)
+    assert server.weights.keys() == {"a", "b"}
+    assert torch.equal(server.weights["a"], WEIGHTS[0][1])
+    assert torch.equal(server.weights["b"], WEIGHTS[1][1].float())
+    order = ["pause", "start_weight_update", "update_weights", "finish_weight_update", "reset_prefix_cache", "resume"]
+    assert [call for call in server.calls if call in order] == order
+    assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
+
+
+def test_a_restarted_server_gets_the_weights_again_before_anything_is_taken_from_it(server, make_engine):
+    engine = make_engine(server.url)
+    engine.sync(WEIGHTS)
+    assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
+    server.restart()
+    delivered = []
+    results = engine.generate(PROMPTS, [3, 1, 9], SAMPLING, 0, lambda p, _: delivered.append(p))
+    assert {int(sample.token_ids[0]) for samples in results for sample in samples} == {30}
+    assert sorted(delivered) == [0, 1, 2], "the responses of nobody's weights are delivered to nobody"
+
+
+def test_a_response_that_two_versions_of_the_weights_have_sampled_is_sampled_again(server, make_engine):
+    engine = make_engine(server.url)
+    engine.sync(WEIGHTS)
+    plain, tainted = server.inference_v1_generate, [True]
+
+    def generate(body):
+        reply = plain(body)
+        if tainted:
+            tainted.pop()
+            reply["choices"][0]["weight_versions"].insert(0, {"version": "older", "start": 0, "end": 1})
+        return reply
+
+    server.inference_v1_generate = generate
+    assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
+    # Four requests of at most eight samples, and one of them again.
+    assert server.calls.count("inference/v1/generate") == 4 + 1
+
+
+def test_what_fails_once_is_tried_again(server, make_engine):
+    engine = make_engine(server.url)
+    server.fail = {
+        "update_weights": raising(Refusal(500), 1),
+        "inference/v1/generate": raising(ConnectionAbortedError, 2),
+    }
+    engine.sync(WEIGHTS)
+    assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
+
+
+def test_an_interrupted_transfer_leaves_no_server_that_passes_for_current(server, make_engine):
+    engine = make_engine(server.url, retries=0)
+    engine.sync(WEIGHTS)
+    server.fail = {"finish_weight_update": raising(Refusal(500))}
+    with pytest.raises(EngineError, match="500"):
+        engine.sync(WEIGHTS)
+    assert server.version == "unfinished"
+
+
+def test_a_session_that_a_dead_trainer_has_left_open_is_ended(server, make_engine):
+    ended = []
+
+    def start():
+        if not ended:
+            raise Refusal(500)
+
+    def update():
+        if not ended:
+            ended.append(True)
+            raise Refusal(500)
+
+    server.fail = {"start_weight_update": start, "update_weights": update}
+    engine = make_engine(server.url, retries=0)
+    engine.sync(WEIGHTS)
+    assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
+
+
+def test_another_server_takes_over_and_the_first_one_is_used_again_when_it_is_back(server, make_engine):
+    other = FakeServer()
+    engine = make_engine(server.url, other.url)
+    engine.sync(WEIGHTS)
+    assert engine.ready == [0, 1]
+    server.fail = {route: raising(ConnectionAbortedError) for route in ("inference/v1/generate", "weight_info")}
+    other.calls.clear()
+    assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
+    assert other.calls.count("inference/v1/generate") == 4
+    assert engine.ready == [1]
+    server.fail = {}
+    server.restart()
+    engine.sync([(name, tensor + 1) for name, tensor in WEIGHTS])
+    assert engine.ready == [0, 1]
+    assert sampled(engine) == {(38, 10), (38, 20), (38, 30)}
+    other.close()
+
+
+def test_a_server_that_nobody_has_started_is_waited_for_and_then_named(make_engine):
+    engine = make_engine("http://127.0.0.1:9")
+    start = time.monotonic()
+    with pytest.raises(EngineError, match=r"http://127\.0\.0\.1:9: ConnectError.*tagrpo\.rollouts\.serve"):
+        engine.sync(WEIGHTS)
+    assert time.monotonic() - start > 0.5, "patience"
+
+
+def test_a_server_that_hangs_ends_in_an_error_after_bounded_retries(server, make_engine):
+    engine = make_engine(server.url, timeout=0.3, retries=1)
+    engine.sync(WEIGHTS)
+    server.fail = {"inference/v1/generate": lambda: time.sleep(1.0)}
+    with pytest.raises(EngineError, match=r"4 requests failed 2 times, last with: .*Timeout"):
+        sampled(engine)
+    assert server.calls.count("inference/v1/generate") == 2 * 4
+
+
+def test_a_server_that_was_started_without_the_routes_is_named_with_what_to_do(server, make_engine):
+    server.fail = {"weight_info": raising(Refusal(404))}
+    with pytest.raises(EngineError, match=r"answered 404.*python -m tagrpo\.rollouts\.serve"):
+        make_engine(server.url).sync(WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    "options", [{"url": "localhost:8000"}, {"url": []}, {"transfer": "disk"}, {"retries": -1}, {"timeout": 0.0}]
+)
+def test_options_that_make_no_sense_are_refused(tiny_policy, options):
+    with pytest.raises(ValueError, match=r"rollout\.engine"):
+        VLLMServerEngine(str(tiny_policy), **{"url": "http://localhost:8000", **options})
+
+
+def test_the_stream_answers_only_who_knows_the_token():
+    sender = WeightSender(WEIGHTS, receivers=1, timeout=5.0)
+    thread = threading.Thread(target=sender.send)
+    thread.start()
+    with pytest.raises(OSError, match="ended|reset"):
+        list(receive_weights("127.0.0.1", sender.port, "x" * len(sender.token), 5.0))
+    received = dict(receive_weights("127.0.0.1", sender.port, sender.token, 5.0))
+    thread.join()
+    assert all(torch.equal(received[name], tensor) and received[name].dtype == tensor.dtype for name, tensor in WEIGHTS)
+
+
+def test_a_sender_that_nobody_comes_to_can_be_closed():
+    sender = WeightSender(WEIGHTS, receivers=1, timeout=60.0)
+    raised = []
+
+    def send():
+        try:
+            sender.send()
+        except OSError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    time.sleep(0.1)
+    sender.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert raised
+
+
+@pytest.mark.vllm
+def test_a_killed_vllm_server_is_waited_for_and_samples_the_same_from_the_same_weights(
+    tiny_policy, vllm_servers, vllm_server
+):
+    engine = VLLMServerEngine(str(tiny_policy), vllm_server, dtype="float32", timeout=60, patience=240)
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    engine.sync(model.named_parameters())
+    generator = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(3, 60, (5,), generator=generator) for _ in range(60)]
+    sampling = SamplingConfig(max_new_tokens=100)
+
+    def tokens(deliver=lambda *_: None):
+        results = engine.generate(prompts, [8] * 60, sampling, 3, deliver)
+        return [[sample.token_ids.tolist() for sample in samples] for samples in results]
+
+    expected = tokens()
+    killed = []
+
+    def kill(*_):
+        if not killed:
+            killed.append(vllm_server)
+            vllm_servers.kill(vllm_server)
+            vllm_servers.start(vllm_server)
+
+    assert tokens(kill) == expected
+    assert killed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -53,6 +54,10 @@ class RolloutCallback(Callback):
             was sampled, and `discarded_questions` what was thrown away. Needs a train dataloader with `draw()`.
         replay: Replays past successes in training batches. Needs a module with `response_entropy`.
         seed: Of all sampling.
+
+    Attributes:
+        failures: Name → responses on this rank of which the verifier reached no verdict (`timeout`, `memory`, …); they
+            count as wrong. Their share of a training batch is logged as `rollout/without_verdict`.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class RolloutCallback(Callback):
         self.seed = seed
         self.iteration = 0
         self.ledger: dict[str, int] = {"prompts": 0, "rollouts": 0, "tokens": 0, "updates": 0, "discarded_questions": 0}
+        self.failures: Counter[str] = Counter()
         self.store: RolloutStore | None = None
         self._engine: RolloutEngine | None = None
         self._synced_at: int | None = None
@@ -89,7 +95,7 @@ class RolloutCallback(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Roll the training batch out, count it, log it."""
-        replayed = {}
+        replayed, failed = {}, self.failures.total()
         if self.replay is not None:
             entropy: Any = pl_module.response_entropy
             replayed = self.replay.substitute(batch, self.iteration, entropy)
@@ -102,7 +108,7 @@ class RolloutCallback(Callback):
             filled = self._filled(trainer, pl_module, batch, self.dynamic_sampling)
             batch.groups, batch.prompts, batch.rollouts = filled.groups, filled.prompts, filled.rollouts
         self.iteration += 1
-        totals = sum_over_ranks(_totals(batch))
+        totals = sum_over_ranks({**_totals(batch), "failed": self.failures.total() - failed})
         pl_module.log_dict({**_means(totals), **{f"budget/{k}": float(v) for k, v in self.ledger.items()}})
         if hasattr(self._engine, "rest"):
             self._engine.rest()  # type: ignore[union-attr]
@@ -334,6 +340,7 @@ class RolloutCallback(Callback):
             judged = early.scores(row) if early else []
             known += [*judged, *[None] * (len(samples) - len(judged))]
         scores = self._judged(text, references, position, known)
+        self.failures.update(score.failure for score in scores if score.failure)
         correct = torch.tensor([score.correct for score in scores], dtype=torch.bool)
         fields: dict[str, Any] = {
             "prompts": batch.prompts,
@@ -399,6 +406,7 @@ def _means(totals: dict[str, float]) -> dict[str, float]:
         "rollout/correct": totals["correct"] / count,
         "rollout/length": totals["tokens"] / count,
         "rollout/truncated": totals["truncated"] / count,
+        "rollout/without_verdict": totals["failed"] / count,
         "rollout/rephrasings": totals["rephrasings"] / totals["questions"],
         "rollout/entropy": -totals["logprob"] / totals["tokens"],
     }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 
 from ..types import Score
 from .extraction import Reference, normalize_answer, references_of
 from .math import MathReward
 from .multiple_choice import MultipleChoiceReward
+from .workers import combined
 
 
 class MixedReward:
@@ -42,11 +44,20 @@ class MixedReward:
 
     def judge_batch(self, responses: Sequence[str], references: Sequence[Reference]) -> list[Score]:
         """Judge each response against the references in the same place."""
+        return self.judge_async(responses, references).result()
+
+    def judge_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Future[list[Score]]:
+        """`judge_batch` that returns at once, so that workers judge while the engine still samples."""
         pairs = list(zip(responses, references, strict=True))
-        free = [row for row, (_, reference) in enumerate(pairs) if not self._is_choice(reference)]
-        judged = self.free.judge_batch([responses[row] for row in free], [references[row] for row in free])
-        scores = dict(zip(free, judged, strict=True))
-        return [scores[row] if row in scores else self.choice(*pair) for row, pair in enumerate(pairs)]
+        choices = [self._is_choice(reference) for reference in references]
+        free = [row for row, choice in enumerate(choices) if not choice]
+        chosen = {row: self.choice(*pairs[row]) for row, choice in enumerate(choices) if choice}
+        judged = self.free.judge_async([responses[row] for row in free], [references[row] for row in free])
+        return combined([judged], lambda parts: self._in_order(chosen | dict(zip(free, parts[0], strict=True))))
+
+    @staticmethod
+    def _in_order(scores: Mapping[int, Score]) -> list[Score]:
+        return [scores[row] for row in range(len(scores))]
 
     def _is_choice(self, reference: Reference) -> bool:
         letters = {normalize_answer(text) for text in references_of(reference)}

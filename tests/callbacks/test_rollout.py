@@ -254,6 +254,17 @@ def test_a_verifier_with_batches_is_asked_once_and_closed(tmp_path):
     assert module.seen[0].correct.tolist() == [True, False, False, False, True, False, True, True]
 
 
+def test_responses_without_a_verdict_are_counted_by_name_and_their_share_is_logged(tmp_path):
+    def verifier(response, reference):
+        return Score(False, None, "timeout") if response == "says 0" else judge(response, reference)
+
+    callback = RolloutCallback(Engine, verifier, SamplingConfig(max_new_tokens=4))
+    fit(tmp_path, callback, Module(), limit_val_batches=0)
+    assert callback.failures == {"timeout": 6}, "the first response to each of the three prompts, in two batches"
+    logged = pd.read_csv(tmp_path / "metrics.csv")["rollout/without_verdict"].dropna()
+    assert logged.tolist() == pytest.approx([3 / 8, 3 / 8])
+
+
 class Drawing(Data):
     """A loader whose questions are told apart by their id; those called `mixed` have a right and a wrong response."""
 

@@ -35,3 +35,9 @@ def test_failures_of_free_answers_are_counted(reward):
 
 def test_an_empty_batch_needs_no_verifier(reward):
     assert reward.judge_batch([], []) == []
+
+
+def test_judging_does_not_wait_for_slow_answers(reward):
+    slow = reward.judge_async([r"\boxed{(1+x)^{1000000}}", r"\boxed{B}"], [r"x+\frac12", "B"])
+    assert not slow.done()
+    assert [score.correct for score in slow.result(timeout=60)] == [False, True]

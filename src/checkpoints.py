@@ -23,6 +23,7 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.distributed.checkpoint import metadata
+from torch.distributed.checkpoint.api import CheckpointException
 
 PARTIAL = ".partial-"
 """Prefix of what is being written or deleted; never read."""
@@ -131,7 +132,7 @@ def explained(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except (Exception, CheckpointException) as error:
         # torch wraps the error of the write in a RuntimeError, torch.distributed in an exception of its own.
         if (number := _no_room(error)) is None:
             raise
@@ -145,20 +146,19 @@ def explained(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _no_room(error: BaseException | None) -> int | None:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            return error.errno
-        for number in NO_ROOM:
-            if os.strerror(number) in str(error):
-                return number
-        # torch's zip writer says only this much when the write below it fell short.
-        if isinstance(error, RuntimeError) and "file write failed" in str(error):
-            return errno.ENOSPC
-        seen.add(id(error))
-        error = error.__cause__ or error.__context__
-    return None
+def _no_room(error: BaseException | None, depth: int = 0) -> int | None:
+    """The errno for lack of room that `error` or one of its causes has; None where it is about something else."""
+    if error is None or depth > 8:
+        return None
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return error.errno
+    causes = [error.__cause__, error.__context__]
+    if isinstance(error, CheckpointException):  # of several ranks: rank → (error, traceback)
+        causes += [failure[0] for failure in error.failures.values()]
+    found = next((number for cause in causes if (number := _no_room(cause, depth + 1)) is not None), None)
+    if found is None and isinstance(error, RuntimeError) and "inline_container" in str(error):
+        return errno.ENOSPC  # torch's zip writer, whose write fell short, does not say why
+    return found
 
 
 def partial_path(path: Path) -> Path:

@@ -6,16 +6,20 @@ attempt, as starting Python would take most of the time. Phases of the child are
 
 from __future__ import annotations
 
+import gc
 import json
 import mmap
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,12 +28,16 @@ import torch
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback, seed_everything
+from omegaconf import DictConfig, OmegaConf
+from transformers import AutoModelForCausalLM
 
 from tagrpo.callbacks import Checkpointer, EmbeddingDiversityMonitor, RolloutCallback
-from tagrpo.config import Run, build
+from tagrpo.config import Run, build, save_resolved
+from tagrpo.export import export
 from tagrpo.loggers import MetricsCSV
 from tagrpo.modules.policy import PolicyModule
 from tagrpo.rollouts import TransformersEngine
+from tagrpo.starter import starter_path
 from tagrpo.train import train
 
 PHASES = ("other", "sampling", "verification", "update", "checkpoint", "validation", "log")
@@ -50,36 +58,47 @@ OVERRIDES = [
 ]  # fmt: skip
 
 
-def built(directory: Path) -> Run:
-    """The run in `directory`, with some callbacks that keep or draw something."""
+def composed(directory: Path, *overrides: str) -> DictConfig:
+    """The configuration of the run in `directory`, which is made."""
+    directory.mkdir()
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("train", [f"hydra.run.dir={directory}", *OVERRIDES], return_hydra_config=True)
+        cfg = compose("train", [f"hydra.run.dir={directory}", *OVERRIDES, *overrides], return_hydra_config=True)
     cfg.hydra.runtime.output_dir = str(directory)
     HydraConfig.instance().set_config(cfg)
+    save_resolved(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]), directory)
+    return cfg
+
+
+class Dice(Callback):
+    """Uses the random states that no part of the package uses."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        pl_module.log("dice/torch", float(torch.rand(())), rank_zero_only=True)
+        pl_module.log("dice/numpy", float(np.random.rand()), rank_zero_only=True)  # noqa: NPY002
+        pl_module.log("dice/python", random.random(), rank_zero_only=True)
+
+
+def embed(texts: list[str]) -> torch.Tensor:
+    """A sentence encoder that costs nothing."""
+    return torch.tensor([[float(len(text)), float(text.count("1")), 1.0] for text in texts])
+
+
+def built(cfg: DictConfig) -> Run:
+    """The run of `cfg`, with some callbacks that keep or draw something."""
+    HydraConfig.instance().set_config(cfg)
     run = build(cfg)
-
-    class Dice(Callback):
-        """Uses the random states that no part of the package uses."""
-
-        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-            pl_module.log("dice/torch", float(torch.rand(())))
-            pl_module.log("dice/numpy", float(np.random.rand()))  # noqa: NPY002
-            pl_module.log("dice/python", random.random())
-
-    def embed(texts):
-        return torch.tensor([[float(len(text)), float(text.count("1")), 1.0] for text in texts])
-
     run.trainer.callbacks[1:1] = [Dice(), EmbeddingDiversityMonitor(lambda: embed, every=3)]
     return run
 
 
-def mark(shared: mmap.mmap) -> None:
-    """Have the phases of training show in shared memory; a phase within another does not."""
+def mark(memories: list[mmap.mmap]) -> None:
+    """Have the phases of training show in shared memory of each rank; a phase within another does not."""
 
     def marked(owner: type, method: str, phase: str, when=lambda *arguments: True) -> None:
         original = getattr(owner, method)
 
         def run(*arguments, **options):
+            shared = memories[int(os.environ.get("RANK", "0"))]
             if shared[0] or not when(*arguments):
                 return original(*arguments, **options)
             shared[0] = PHASES.index(phase)
@@ -98,69 +117,137 @@ def mark(shared: mmap.mmap) -> None:
     marked(MetricsCSV, "save", "log")
 
 
-def attempt(run: Run, shared: mmap.mmap) -> int:
-    """Fork a child that goes on from the last checkpoint, trains, exports and tests; returns its process id."""
-    shared[0] = 0
+def attempt(
+    directory: Path,
+    make: Callable[[], Run],
+    shared: mmap.mmap,
+    resume: str = "auto",
+    environment: Mapping[str, str] | None = None,
+) -> int:
+    """Fork a child that trains, exports and tests; returns its process id."""
     child = os.fork()
     if child:
         return child
     status = 1
     try:
-        log = os.open(run.directory / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        shared[0] = 0
+        log = os.open(directory / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        os.environ.update(environment or {})
+        run = make()
         seed_everything(3, verbose=False)  # a fork seeds Python's generator anew
-        train(run.module, run.datamodule, run.trainer, resume="auto", export=run.directory / "model")
+        train(run.module, run.datamodule, run.trainer, resume=resume, export=run.directory / "model")
         run.close()
         status = 0
+    except SystemExit as leave:
+        status = int(leave.code or 0)
     except BaseException:
         traceback.print_exc()
     finally:
+        sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
 
 
-def kill_at(child: int, shared: mmap.mmap, target: str | None, rng: random.Random, visits: int) -> str:
+def log_of(directory: Path) -> str:
+    """The last of what a run printed."""
+    return (directory / "log.txt").read_text()[-3000:]
+
+
+def wait_for(phase: str, child: int, shared: mmap.mmap) -> None:
+    """Wait until the child enters `phase` anew."""
+    while shared[0] == PHASES.index(phase):
+        time.sleep(0.0005)
+    while shared[0] != PHASES.index(phase):
+        ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        assert not ended, f"the run ended before it was in {phase}"
+        time.sleep(0.0002)
+
+
+def kill_at(child: int, shared: mmap.mmap, target: str | None, rng: random.Random) -> str:
     """Kill the child at a random moment, in the phase `target` where there is one; returns the phase it was in."""
     if target is None:
         time.sleep(rng.uniform(0.0, 1.0))
     else:
-        for _ in range(rng.randint(1, visits)):
-            while shared[0] == PHASES.index(target):
-                time.sleep(0.0005)
-            while shared[0] != PHASES.index(target):
-                ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                assert not ended, f"the run ended before it was killed in {target}"
-                time.sleep(0.0002)
+        wait_for(target, child, shared)
         time.sleep(rng.uniform(0.0, LENGTH[target]))
     os.kill(child, signal.SIGKILL)
     return PHASES[shared[0]]
 
 
-def drive(folder: Path, kills: int, seed: int) -> None:
-    """The undisturbed run, then the killed one; prints in which phases it was killed."""
-    shared = mmap.mmap(-1, 1)
-    rng = random.Random(seed)
-    (folder / "undisturbed").mkdir()
-    (folder / "killed").mkdir()
-    whole, killed = built(folder / "undisturbed"), built(folder / "killed")
-    mark(shared)
-    killed.module.load_model()  # fills caches of transformers, which children inherit
-    status = os.waitpid(attempt(whole, shared), 0)[1]
-    assert status == 0, (whole.directory / "log.txt").read_text()[-3000:]
+def drive_killed(folder: Path, kills: int, rng: random.Random, shared: mmap.mmap) -> dict[str, Any]:
+    """An undisturbed run, then one that is killed; says in which phases it was killed."""
+    whole, killed = folder / "undisturbed", folder / "killed"
+    # Built once here, as that takes longer than an iteration.
+    whole_run, killed_run = built(composed(whole)), built(composed(killed))
+    assert os.waitpid(attempt(whole, lambda: whole_run, shared), 0)[1] == 0, log_of(whole)
     phases: list[str] = []
     while True:
-        child = attempt(killed, shared)
+        child = attempt(killed, lambda: killed_run, shared)
         if len(phases) < kills:
             # Late in the run only kills that come before the next checkpoint, so that it does not end too early.
-            late = (killed.directory / "checkpoints" / f"iteration-{ITERATIONS - 4:06d}.ckpt").exists()
+            late = (killed / "checkpoints" / f"iteration-{ITERATIONS - 4:06d}.ckpt").exists()
             targets = EARLY if late else TARGETS
-            phases.append(kill_at(child, shared, targets[len(phases) % len(targets)], rng, visits=1 if late else 2))
+            phases.append(kill_at(child, shared, targets[len(phases) % len(targets)], rng))
         status = os.waitpid(child, 0)[1]
         if status == 0:
-            break
-        assert os.WIFSIGNALED(status), (killed.directory / "log.txt").read_text()[-3000:]
-    print(json.dumps(phases))
+            return {"phases": phases}
+        assert os.WIFSIGNALED(status), log_of(killed)
+
+
+def attempt_pair(cfg: DictConfig, shared: list[mmap.mmap], resume: str) -> list[int]:
+    """Two ranks with the environment that torchrun gives them."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common |= {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0"}
+    return [
+        attempt(
+            Path(cfg.hydra.runtime.output_dir),
+            lambda: built(cfg),
+            shared[rank],
+            resume,
+            {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in (0, 1)
+    ]
+
+
+def drive_sharded(folder: Path, shared: list[mmap.mmap]) -> dict[str, Any]:
+    """Two ranks under FSDP2: undisturbed; then told to stop, killed while they write shards, and resumed."""
+    overrides = ["strategy=fsdp2", "trainer.devices=2", "iterations=3", "callbacks.checkpoint.every=2"]
+    whole, stopped = composed(folder / "sharded", *overrides), composed(folder / "stopped", *overrides)
+    for child in attempt_pair(whole, shared, "auto"):
+        assert os.waitpid(child, 0)[1] == 0, log_of(folder / "sharded")
+    # One rank alone is told to stop, in the middle of its first update.
+    children = attempt_pair(stopped, shared, "auto")
+    wait_for("update", children[1], shared[1])
+    os.kill(children[1], signal.SIGTERM)
+    codes = [os.waitpid(child, 0)[1] for child in children]
+    left = sorted(path.name for path in (folder / "stopped" / "checkpoints").iterdir())
+    # Both die while they write the checkpoint after the second iteration.
+    children = attempt_pair(stopped, shared, "last")
+    while not (folder / "stopped" / "checkpoints" / ".partial-iteration-000002.ckpt").exists():
+        assert not os.waitid(os.P_PID, children[0], os.WEXITED | os.WNOHANG | os.WNOWAIT), log_of(folder / "stopped")
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    torn = sorted(path.name for path in (folder / "stopped" / "checkpoints").iterdir())
+    for child in attempt_pair(stopped, shared, "last"):
+        assert os.waitpid(child, 0)[1] == 0, log_of(folder / "stopped")
+    return {"codes": codes, "left": left, "torn": torn}
+
+
+def drive(folder: Path, kills: int, seed: int) -> None:
+    """All runs; prints what happened."""
+    shared = [mmap.mmap(-1, 1), mmap.mmap(-1, 1)]
+    mark(shared)
+    AutoModelForCausalLM.from_pretrained(starter_path())  # fills caches, which children inherit
+    gc.freeze()  # else collections in the children copy the parent's memory
+    report = drive_killed(folder, kills, random.Random(seed), shared[0]) | drive_sharded(folder, shared)
+    print(json.dumps(report))
 
 
 def logged(directory: Path) -> pd.DataFrame:
@@ -170,29 +257,55 @@ def logged(directory: Path) -> pd.DataFrame:
     return frame.dropna(how="all", subset=[name for name in frame if name not in ("step", "epoch")])
 
 
-@pytest.mark.distributed
-def test_a_run_that_is_killed_twenty_times_ends_as_an_undisturbed_one_bit_for_bit(tmp_path):
-    result = subprocess.run(
-        [sys.executable, __file__, str(tmp_path), "20", "0"], capture_output=True, text=True, timeout=400, check=False
-    )
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> dict[str, Any]:
+    """What the driver did, and where."""
+    folder = tmp_path_factory.mktemp("crash")
+    command = [sys.executable, __file__, str(folder), "20", "0"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
-    phases = json.loads(result.stdout.splitlines()[-1])
-    assert len(phases) == 20
-    assert {"sampling", "verification", "update", "checkpoint"} <= set(phases)
-    whole, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    return {"folder": folder, **json.loads(result.stdout.splitlines()[-1])}
+
+
+def assert_same(other: Path, whole: Path, iterations: int, ranks: int = 1) -> pd.DataFrame:
+    """Check that two runs ended alike, bit for bit; returns what was logged."""
     expected = logged(whole).reset_index(drop=True)
-    assert len(expected.dropna(subset=["train/loss"])) == ITERATIONS
-    assert expected["replay/questions"].astype(float).max() > 1, "replay must have something to keep"
-    assert expected["epoch"].nunique() > 1
-    pd.testing.assert_frame_equal(logged(killed).reset_index(drop=True), expected, check_exact=True)
+    assert len(expected.dropna(subset=["train/loss"])) == iterations
+    pd.testing.assert_frame_equal(logged(other).reset_index(drop=True), expected, check_exact=True)
     files = ["model/model.safetensors", "ledger.json", "test.json", "validation.json", "embedding_diversity.csv"]
     recorded = [f"rollouts/{path.name}" for path in (whole / "rollouts").iterdir()]
-    assert len(recorded) == ITERATIONS
-    for name in files + recorded:
-        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
+    assert len(recorded) == iterations * ranks
+    for name in [name for name in files if (whole / name).exists()] + recorded:
+        assert (other / name).read_bytes() == (whole / name).read_bytes(), name
+    return expected
+
+
+@pytest.mark.distributed
+def test_a_run_that_is_killed_twenty_times_ends_as_an_undisturbed_one_bit_for_bit(report):
+    assert len(report["phases"]) == 20
+    assert {"sampling", "verification", "update", "checkpoint"} <= set(report["phases"])
+    killed = report["folder"] / "killed"
+    expected = assert_same(killed, report["folder"] / "undisturbed", ITERATIONS)
+    assert expected["replay/questions"].astype(float).max() > 1, "replay must have something to keep"
+    assert expected["epoch"].nunique() > 1
     left = sorted(path.name for path in (killed / "checkpoints").iterdir())
     assert left == [f"iteration-{ITERATIONS - 2:06d}.ckpt", f"iteration-{ITERATIONS:06d}.ckpt"]
     assert not list((killed / "rollout_store").iterdir()), "the last checkpoint covers all of them"
+
+
+@pytest.mark.distributed
+def test_both_ranks_stop_when_one_is_told_to_and_go_on_from_whole_shards(report):
+    assert report["codes"] == [0, 0]
+    assert report["left"] == ["iteration-000001.ckpt"]
+    assert report["torn"] == [".partial-iteration-000002.ckpt", "iteration-000001.ckpt"]
+    assert_same(report["folder"] / "stopped", report["folder"] / "sharded", iterations=3, ranks=2)
+
+
+@pytest.mark.distributed
+def test_shards_of_two_ranks_are_exported_by_one_process(report, tmp_path):
+    export(report["folder"] / "sharded", tmp_path / "model")
+    of_the_run = report["folder"] / "sharded" / "model" / "model.safetensors"
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == of_the_run.read_bytes()
 
 
 if __name__ == "__main__":

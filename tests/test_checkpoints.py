@@ -1,0 +1,175 @@
+"""Checkpoints on disk: whole or not there, found again, harmless."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from tagrpo.checkpoints import (
+    AtomicCheckpointIO,
+    TornCheckpointError,
+    begin_folder,
+    check,
+    checkpoints_in,
+    commit_folder,
+    explained,
+    name_of,
+    newest,
+    remove,
+    resolve,
+    set_aside,
+)
+
+CONTENT = {"state_dict": {"weight": torch.arange(50_000.0)}, "global_step": 4}
+
+
+def write_file(directory: Path, iteration: int) -> Path:
+    path = directory / name_of(iteration)
+    AtomicCheckpointIO().save_checkpoint(CONTENT, path)
+    return path
+
+
+def write_shards(directory: Path, iteration: int) -> Path:
+    path = directory / name_of(iteration)
+    begin_folder(directory / ".partial-x")
+    dcp.save({"state_dict": CONTENT["state_dict"]}, checkpoint_id=directory / ".partial-x", no_dist=True)
+    commit_folder(directory / ".partial-x", path)
+    return path
+
+
+@pytest.mark.parametrize("write", [write_file, write_shards])
+def test_a_checkpoint_is_complete_and_leaves_nothing_beside_it(write, tmp_path):
+    path = write(tmp_path, 20)
+    check(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["iteration-000020.ckpt"]
+    remove(path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def full_disk():
+    """The system refuses to let a file grow beyond 100 kB, as it does on a full disk (EFBIG in the place of ENOSPC)."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("write", [write_file, write_shards])
+def test_a_disk_that_is_full_is_said_to_be_and_leaves_the_checkpoint_before_intact(write, tmp_path, request):
+    before = write(tmp_path, 10)
+    request.getfixturevalue("full_disk")
+    with pytest.raises(OSError, match="are intact.*resume=last") as raised, explained(tmp_path / name_of(20)):
+        write(tmp_path, 20)
+    assert raised.value.errno in (errno.EFBIG, errno.ENOSPC)
+    check(before)
+    assert newest(tmp_path) == before
+    assert not (tmp_path / name_of(20)).exists()
+
+
+def test_a_process_that_dies_while_it_writes_leaves_the_old_content(tmp_path, monkeypatch):
+    path = write_file(tmp_path, 10)
+
+    def save_a_part(content, file):
+        file.write(b"half")
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(torch, "save", save_a_part)
+    child = os.fork()
+    if not child:
+        write_file(tmp_path, 10)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    monkeypatch.undo()
+    assert (tmp_path / ".partial-iteration-000010.ckpt").read_bytes() == b"half"
+    assert torch.load(path, weights_only=True)["global_step"] == 4
+    assert newest(tmp_path) == path
+    set_aside(tmp_path, after=10)
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def tear_file(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def tear_shards(path: Path) -> None:
+    shard = next(path.glob("*.distcp"))
+    shard.write_bytes(shard.read_bytes()[:-1000])
+
+
+def lose_marker(path: Path) -> None:
+    (path / "complete.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("write", "tear"), [(write_file, tear_file), (write_shards, tear_shards), (write_shards, lose_marker)]
+)
+def test_torn_checkpoints_are_passed_over_with_a_warning(write, tear, tmp_path):
+    good, torn = write(tmp_path, 9), write(tmp_path, 10)
+    tear(torn)
+    for resume in ("auto", "last"):
+        with pytest.warns(UserWarning, match="iteration-000010.ckpt.*not written to its end"):
+            assert resolve(resume, tmp_path) == good
+    with pytest.raises(TornCheckpointError, match="resume=last"):
+        resolve(torn, tmp_path)
+
+
+def test_what_to_resume_from(tmp_path):
+    assert resolve(None, tmp_path) is None
+    assert resolve("auto", tmp_path) is None
+    with pytest.raises(FileNotFoundError, match="resume=auto"):
+        resolve("last", tmp_path)
+    # By number, not by time or alphabet.
+    newer, older = write_file(tmp_path, 1_000_000), write_file(tmp_path, 999_999)
+    assert checkpoints_in(tmp_path) == [older, newer]
+    assert resolve("last", tmp_path) == newer
+    assert resolve(str(older), tmp_path) == older
+    assert resolve(None, tmp_path) is None
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        resolve(tmp_path / "missing.ckpt", tmp_path)
+
+
+def test_a_run_that_takes_another_course_moves_the_checkpoints_of_the_former_one(tmp_path):
+    directory = tmp_path / "checkpoints"
+    for iteration in (10, 20, 30):
+        write_file(directory, iteration)
+    with pytest.warns(UserWarning, match="Moved 2 checkpoints"):
+        set_aside(directory, after=10)
+    assert [path.name for path in checkpoints_in(directory)] == [name_of(10)]
+    assert [path.name for path in checkpoints_in(tmp_path / "checkpoints.previous")] == [name_of(20), name_of(30)]
+    with pytest.warns(UserWarning, match="Moved 1 checkpoints"):
+        set_aside(directory, after=0)
+    assert [path.name for path in checkpoints_in(tmp_path / "checkpoints.previous")] == [name_of(10)]
+
+
+class Harmful:
+    def __reduce__(self):
+        return os.system, ("touch harmed",)
+
+
+def test_shards_whose_metadata_could_run_code_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = write_shards(tmp_path, 10)
+    content = pickle.dumps({"state_dict_metadata": Harmful()})
+    (path / ".metadata").write_bytes(content)
+    marker = path / "complete.json"
+    sizes = {file.name: file.stat().st_size for file in path.iterdir() if file != marker}
+    marker.write_text(str(sizes).replace("'", '"'))
+    with pytest.raises(pickle.UnpicklingError, match="it could run code"):
+        check(path)
+    assert not (tmp_path / "harmed").exists()
+
+
+def test_a_file_that_could_run_code_is_refused(tmp_path):
+    path = tmp_path / name_of(10)
+    torch.save({"state_dict": Harmful()}, path)
+    with pytest.raises(pickle.UnpicklingError):
+        AtomicCheckpointIO().load_checkpoint(path, weights_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
@@ -16,6 +18,7 @@ def leaves(node, prefix=""):
     return {} if node is None else {prefix[:-1]: node}
 
 
+@cache
 def settings(*overrides):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", list(overrides))

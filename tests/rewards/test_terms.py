@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from tagrpo.rewards.terms import (
 from tagrpo.types import RewardGroups
 
 
+@cache
 def composed(*overrides):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         return compose("train", list(overrides))
@@ -91,9 +93,9 @@ def test_the_cache_is_dapos_share_unless_it_is_given(make_batch):
     batch = make_batch([[[1.0, 0.0, 1.0]]])
     term = SoftOverlongPenalty(10, weight=0.5)(with_lengths(batch, [8, 9, 10]), batch.groups)
     assert term.tolist() == [0.0, -0.25, -0.5]
-    for longest, cache in ((10, 0), (10, 11), (0, None)):
+    for longest, share in ((10, 0), (10, 11), (0, None)):
         with pytest.raises(ValueError, match="cache ≤ max_length"):
-            SoftOverlongPenalty(longest, cache)
+            SoftOverlongPenalty(longest, share)
 
 
 def test_dapo_punishes_length_up_to_the_limit_of_sampling():

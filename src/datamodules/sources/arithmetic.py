@@ -72,7 +72,7 @@ class ArithmeticSource:
         regime: `mixed` tells originals and rephrasings in the six trained families. `hard` tells originals in
             two rare families and one never trained, and rephrasings in the four others.
         size: number of questions, all of different arithmetic; at most 5000.
-        num_rephrasings: N, each in a family of its own.
+        num_rephrasings: N, each in a family of its own; None is as many as the regime has other families.
         seed: chooses the problems within the split's own part of all problems.
 
     Raises:
@@ -93,7 +93,7 @@ class ArithmeticSource:
         split: str = "train",
         regime: str = "mixed",
         size: int = 512,
-        num_rephrasings: int = 3,
+        num_rephrasings: int | None = 3,
         seed: int = 0,
     ) -> None:
         for name, value, known in (("split", split, SPLITS), ("regime", regime, REPHRASINGS)):
@@ -102,10 +102,11 @@ class ArithmeticSource:
         if size > LARGEST_SIZE:
             raise ValueError(f"Expected `size` to be at most {LARGEST_SIZE} but got {size}.")
         self.split, self.regime, self.seed = split, regime, seed
-        self.size, self.num_rephrasings = size, num_rephrasings
+        self.size = size
         self.originals = SPLITS[split].originals[regime]
         fewest = min(len(self._other_families(family)) for family in self.originals)
-        if num_rephrasings > fewest:
+        self.num_rephrasings = fewest if num_rephrasings is None else num_rephrasings
+        if self.num_rephrasings > fewest:
             raise ValueError(
                 f"Expected `num_rephrasings` to be at most {fewest}, the number of other families in "
                 f"the {regime} regime, but got {num_rephrasings}."

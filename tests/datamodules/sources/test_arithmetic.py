@@ -175,6 +175,13 @@ def test_families_that_are_never_trained_use_no_new_word():
     assert said[True] | {"=", "####"} == set(vocabulary())
 
 
+@pytest.mark.parametrize(("regime", "expected"), [("mixed", 5), ("hard", 4)])
+def test_without_a_number_every_other_family_tells_the_question(regime, expected):
+    for group in ArithmeticSource(regime=regime, size=12, num_rephrasings=None).load():
+        families = group.metadata["rephrasing_families"]
+        assert len(set(families) - {group.metadata["family"]}) == len(group.rephrasings) == expected
+
+
 def test_arguments_that_cannot_be_met_are_refused():
     with pytest.raises(ValueError, match=r"`split` to be one of train, .* but got 'testing'"):
         ArithmeticSource("testing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -39,6 +40,7 @@ PAPER = {
 }
 
 
+@cache
 def composed(*overrides):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         return compose("train", list(overrides))

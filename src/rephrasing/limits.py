@@ -73,10 +73,13 @@ class RateLimiter:
 
     async def wait(self, tokens: int) -> None:
         """Return when a request of so many tokens may go."""
-        start = max(self._next, self._clock())
-        self._next = start + max(self._per_request, tokens * self._per_token)
-        while (delay := max(start, self._paused_until) - self._clock()) > 0:
-            await self._sleep(delay)
+        while True:
+            start = max(self._next, self._paused_until, self._clock())
+            self._next = start + max(self._per_request, tokens * self._per_token)
+            while (delay := start - self._clock()) > 0:
+                await self._sleep(delay)
+            if self._clock() >= self._paused_until:  # else a pause began while we slept: line up again behind it
+                return
 
     def pause(self, seconds: float) -> None:
         """Let nobody go for so long, because the server said so."""

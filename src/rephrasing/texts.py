@@ -17,7 +17,11 @@ _INLINE = r"(?<!\\)\$(?P<inline>(?:\\.|[^$\\])*)\$"
 _MATH = re.compile(f"{_BLOCK}|{_INLINE}", re.DOTALL)
 _MATH_BESIDE_MONEY = re.compile(_BLOCK, re.DOTALL)
 _KINDS = ("display", "bracket", "paren", "body", "inline")
-_PROSE = re.compile(r"(?:\A|\s)[a-z]{2,},?(?:\s|\Z)|[.?!]\s")
+_PROSE = re.compile(
+    r"(?:\A|\s)(?:and|the|for|per|each|an|of|to|is|in|he|she|at|on|or|if|it|was|had|has|his|her|how|than|from|with|they|"
+    r"what|more|bill|cost|less|fee|plus|[a-z]{5,}),?(?=\s|\Z)|[.?]\s+[A-Z][a-z]"
+)
+"""Words that no formula holds outside of `text`: not `xy` or `abc`, which are products."""
 _DIGITS = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
 _FRACTION_OF_DIGITS = re.compile(r"\\[dt]?frac\s*(?:(\d)\s*(\d)|\{?(\d+)\}?\s*\{?(\d+)\}?)")
 _WORD = re.compile(r"[A-Za-z]+(?:['’][a-z]+)?|\d+(?:\.\d+)?")

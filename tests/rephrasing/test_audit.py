@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import html
+import json
+import re
+
+import pandas as pd
+import pytest
+
+from tagrpo.rephrasing.audit import (
+    audit_frame,
+    by_check,
+    by_instruction,
+    coverage,
+    read_reviewed,
+    recheck,
+    sample_groups,
+)
+from tagrpo.rephrasing.candidates import Candidate, Provenance, Reviewed, write_rows
+from tagrpo.rephrasing.checks import TEXT_CHECKS
+from tagrpo.rephrasing.page import audit_page
+from tagrpo.rephrasing.verdicts import Verdict
+from tagrpo.types import QuestionGroup
+
+TEXTS = ["Add 3 and 4.", "Add 3 and 5.", "What is 3 + 4?"]  # fine; a wrong number; a copy
+
+
+def reviewed(count=1):
+    made = Provenance(model="m", instruction="perturbation", time="2026-01-01T00:00:00+00:00", seed=1)
+    return [
+        Reviewed(
+            QuestionGroup(f"q{i}", "What is 3 + 4?", (), ("7",), {"level": 1}),
+            [Candidate(text, made) for text in TEXTS],
+        )
+        for i in range(count)
+    ]
+
+
+def test_every_candidate_gets_a_row_with_every_verdict():
+    items = reviewed()
+    recheck(items, TEXT_CHECKS)
+    frame = audit_frame(items)
+    assert list(frame["accepted"]) == [True, False, False]
+    assert list(frame["failed"]) == ["", "numbers_kept", "not_identical"]
+    assert frame["reason"][1] == "missing: 4; new: 5"
+    assert list(frame["numbers_kept"]) == [True, False, True]
+    assert frame["not_identical/value"][2] == 1.0
+    assert list(by_instruction(items).loc["perturbation"]) == [3, 1, pytest.approx(100 / 3)]
+    assert list(by_check(items).loc["numbers_kept"]) == [2, 1, 0, 1]
+    assert coverage(items) == {1: 1}
+    assert audit_frame([]).empty
+
+
+def test_undecided_candidates_pass_or_not_as_told():
+    items = reviewed()
+    for candidate in items[0].candidates:
+        candidate.verdicts = [Verdict("judge", None, "?")]
+    assert coverage(items) == {3: 1}
+    assert coverage(items, undecided=False) == {0: 1}
+    assert audit_frame(items, undecided=False)["reason"][0] == "?"
+
+
+def test_what_is_written_is_what_is_read_back(tmp_path):
+    items = reviewed(2)
+    recheck(items, TEXT_CHECKS)
+    items[1].shortfall = "lacks 2"
+    write_rows(tmp_path / "a.jsonl", items)
+    back = read_reviewed(tmp_path / "a.jsonl")
+    pd.testing.assert_frame_equal(audit_frame(back), audit_frame([*items]))
+    assert back[0].group == items[0].group
+    assert back[1].shortfall == "lacks 2"
+    write_rows(tmp_path / "b.jsonl", back)
+    assert (tmp_path / "b.jsonl").read_text() == (tmp_path / "a.jsonl").read_text()
+
+
+def test_a_new_check_of_the_text_keeps_what_models_said():
+    items = reviewed()
+    items[0].candidates[0].verdicts = [Verdict("judge", False, "no"), Verdict("numbers_kept", False, "old")]
+    recheck(items, TEXT_CHECKS)
+    verdicts = {verdict.check: verdict for verdict in items[0].candidates[0].verdicts}
+    assert verdicts["judge"].passed is False
+    assert verdicts["numbers_kept"].passed is True
+
+
+def test_provenance_that_does_not_fit_the_rephrasings_is_an_error(tmp_path):
+    row = {"id": "a", "question": "?", "answer": "1", "rephrasings": ["x", "y"], "provenance": [{}]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    with pytest.raises(ValueError, match="Question a: expected one entry of `provenance` per rephrasing"):
+        read_reviewed(tmp_path / "a.jsonl")
+
+
+def test_the_sample_is_a_random_one_of_questions_with_candidates_and_follows_the_seed():
+    items = [*reviewed(30), Reviewed(QuestionGroup("empty", "?", (), ("1",)))]
+    ids = [item.group.id for item in sample_groups(items, 5, seed=1)]
+    assert ids == [item.group.id for item in sample_groups(items, 5, seed=1)]
+    assert len(set(ids)) == 5
+    drawn = {item.group.id for seed in range(60) for item in sample_groups(items, 5, seed)}
+    assert drawn == {f"q{i}" for i in range(30)}
+    assert len(sample_groups(items, 100, seed=0)) == 30
+
+
+def test_the_page_shows_each_candidate_once_and_no_text_of_a_model_becomes_markup():
+    items = reviewed(2)
+    items[0].candidates[0].text = "</script><script>alert(1)</script> & $x<y$"
+    recheck(items, TEXT_CHECKS)
+    page = audit_page(items, "Title <b>")
+    assert page.count("<article>") == page.count("value=true") == 6
+    assert page.count("<script>") == 1
+    assert "Title &lt;b&gt;" in page
+    (data,) = re.findall(r"const entries = (.*);\n", page)
+    entries = json.loads(data)
+    assert entries[0] == {"question": "q0", "text": items[0].candidates[0].text}
+    shown = re.sub(r"</?mark>", "", re.findall(r"<article><p class=text>(.*?)</p>", page, re.DOTALL)[0])
+    assert html.unescape(shown) == items[0].candidates[0].text

@@ -104,7 +104,7 @@ def test_questions_of_olympiadbench_and_math500_stand_in_the_training_set_of_mat
         "olympiadbench": 6,
         "math500": 40,
     }
-    # Read by hand: the same questions, but for the first, which asks the same of a mirrored function.
+    # Read by hand: the same questions; the first has x and y exchanged.
     assert [(overlap.test, overlap.train) for overlap in found["olympiadbench"] if overlap.same_numbers] == [
         ("olympiadbench-326", "math_train-4009"),
         ("olympiadbench-346", "math_train-6864"),

@@ -19,6 +19,7 @@ from .callbacks import Checkpointer, RolloutCallback
 from .datamodules.questions import QuestionDataModule
 from .loggers import wandb_run_id
 from .modules.policy import PolicyModule
+from .redaction import redacted, refuse_secrets
 from .starter import starter_path
 
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
@@ -48,7 +49,9 @@ def build(cfg: DictConfig) -> Run:
 
     Raises:
         ValueError: settings contradict each other; the message says what to change.
+        SystemExit: a secret is among the settings.
     """
+    refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     check(cfg)
     transformers.utils.logging.disable_progress_bar()
     if cfg.threads:
@@ -99,7 +102,10 @@ def check(cfg: DictConfig) -> None:
 
 
 def save_resolved(cfg: DictConfig, directory: Path) -> None:
-    """Write the configuration that runs, every interpolation resolved, to `config.yaml`."""
-    resolved: Any = OmegaConf.to_container(cfg, resolve=True)
+    """Write the configuration that runs, every interpolation resolved, to `config.yaml`. Secrets are left out."""
+    resolved: Any = redacted(OmegaConf.to_container(cfg, resolve=True))
     directory.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(OmegaConf.create(resolved), directory / "config.yaml")
+    # At once, as every rank writes it.
+    partial = directory / f".config-{os.getpid()}.yaml"
+    OmegaConf.save(OmegaConf.create(resolved), partial)
+    partial.replace(directory / "config.yaml")

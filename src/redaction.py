@@ -1,0 +1,84 @@
+"""Keys and passwords stay out of files: they belong into environment variables, which nothing here writes down."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+SECRET_NAME = re.compile(
+    r"(^|.*_)(api_?key|access_key|secret_key|private_key|(access|auth|api|hf|bearer)_token|secret|password|passwd|"
+    r"credentials?)|token|authorization",
+    re.IGNORECASE,
+)
+"""Names of settings, and of environment variables, whose values are secret. Not `eos_token` or `max_new_tokens`."""
+SECRET_VARIABLE = re.compile(r".*(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)", re.IGNORECASE)
+REMOVED = "<removed>"
+SHORTEST = 8
+"""Shorter values of environment variables are not looked for: they would be found in words."""
+
+
+def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
+    """Paths of settings that hold a secret in clear; an interpolation such as `${oc.env:OPENAI_API_KEY}` does not.
+
+    >>> list(literal_secrets({"logger": {"api_key": "abc", "max_tokens": 5}, "server": {"api_key": "${oc.env:KEY}"}}))
+    ['logger.api_key']
+    """
+    for key, value in _items(content):
+        here = f"{path}.{key}" if path else str(key)
+        if isinstance(value, Mapping | list | tuple):
+            yield from literal_secrets(value, here)
+        elif isinstance(value, str) and value and "${" not in value and SECRET_NAME.fullmatch(str(key)):
+            yield here
+
+
+def redacted(content: Any) -> Any:
+    """A copy without secrets: neither under names of secrets, nor values of environment variables that hold one.
+
+    >>> redacted({"api_key": "abc", "model": "qwen"})
+    {'api_key': '<removed>', 'model': 'qwen'}
+    """
+    values = [value for name, value in os.environ.items() if SECRET_VARIABLE.fullmatch(name) and len(value) >= SHORTEST]
+    return _redacted(content, values)
+
+
+def _redacted(content: Any, values: list[str], name: str = "") -> Any:
+    if isinstance(content, Mapping):
+        return {key: _redacted(value, values, str(key)) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_redacted(value, values, name) for value in content]
+    if not isinstance(content, str) or not content:
+        return content
+    if SECRET_NAME.fullmatch(name):
+        return REMOVED
+    for value in values:
+        content = content.replace(value, REMOVED)
+    return content
+
+
+def _items(content: Any) -> Iterator[tuple[Any, Any]]:
+    yield from content.items() if isinstance(content, Mapping) else enumerate(content)
+
+
+def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
+    """End the program when a secret was given as a setting, after deleting the copies that Hydra has made of it.
+
+    Raises:
+        SystemExit: it names the settings, not their values. No other exception would do: Hydra prints the overrides
+            together with those.
+    """
+    found = list(literal_secrets(OmegaConf.to_container(cfg, resolve=False)))
+    if not found:
+        return
+    shutil.rmtree(Path(output_directory) / ".hydra", ignore_errors=True)
+    sys.exit(
+        f"Expected no secrets among the settings, but got {', '.join(found)}. Settings are written to files and logs. "
+        "Export the key as an environment variable (W&B, OpenAI and the Hugging Face hub read theirs there), or refer "
+        "to it as ${oc.env:NAME}."
+    )

@@ -1,0 +1,92 @@
+"""Secrets reach no file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+
+from tagrpo.config import build, save_resolved
+from tagrpo.redaction import literal_secrets, redacted, refuse_secrets
+from tagrpo.train import train
+
+SECRET = "sk-4f9a0c7d21"
+SMALL = [
+    "iterations=1", "threads=1", "data.train.size=4", "data.batch_size=2", "data.samples_per_prompt=2",
+    "data.evaluation_samples=2", "data.evaluation.test_id.size=2", "~data.evaluation.test_phrasing",
+    "~data.evaluation.test_size", "rollout.sampling.max_new_tokens=4", "~callbacks.embedding_diversity",
+    "~callbacks.progress", "+trainer.enable_progress_bar=false", "data.num_rephrasings=1",
+]  # fmt: skip
+
+
+def composed(directory: Path, *overrides: str):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", [f"hydra.run.dir={directory}", *SMALL, *overrides], return_hydra_config=True)
+    cfg.hydra.runtime.output_dir = str(directory)
+    HydraConfig.instance().set_config(cfg)
+    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+
+
+def files_with(secret: str, directory: Path) -> list[str]:
+    return [str(path) for path in directory.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+
+
+def test_no_file_of_a_run_holds_a_secret_of_the_environment(tmp_path, monkeypatch):
+    for name in ("WANDB_API_KEY", "OPENAI_API_KEY", "HF_TOKEN"):
+        monkeypatch.setenv(name, SECRET)
+    cfg = composed(
+        tmp_path, "+server.api_key=${oc.env:OPENAI_API_KEY}", "+server.url='https://x?key=${oc.env:HF_TOKEN}'"
+    )
+    run = build(cfg)
+    save_resolved(cfg, tmp_path)
+    train(run.module, run.datamodule, run.trainer, export=tmp_path / "model")
+    run.close()
+    written = OmegaConf.load(tmp_path / "config.yaml")
+    assert written.server == {"api_key": "<removed>", "url": "https://x?key=<removed>"}
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) > 10
+    assert files_with(SECRET, tmp_path) == []
+
+
+def test_a_secret_given_as_a_setting_ends_the_program_and_its_copies_are_deleted(tmp_path, capsys):
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "overrides.yaml").write_text(f"- +logger.wandb.api_key={SECRET}\n")
+    cfg = composed(tmp_path, f"+logger.wandb.api_key={SECRET}")
+    with pytest.raises(SystemExit) as left:
+        build(cfg)
+    assert "logger.wandb.api_key" in str(left.value)
+    assert SECRET not in str(left.value)
+    assert files_with(SECRET, tmp_path) == []
+
+
+def test_what_counts_as_a_secret():
+    content = {
+        "api_key": "a", "wandb": {"WANDB_API_KEY": "b", "project": "c"}, "headers": [{"Authorization": "d"}],
+        "db": {"password": "e", "user": "f"}, "auth_token": "g",
+        # None of these is one.
+        "eos_token": "h", "max_new_tokens": 4, "token_budget": 5, "api_key_env": "OPENAI_API_KEY", "tokenizer": "i",
+        "secret": None, "keep": "j", "key": "k", "nested": {"api_key": "${oc.env:OPENAI_API_KEY}"},
+    }  # fmt: skip
+    assert list(literal_secrets(content)) == [
+        "api_key", "wandb.WANDB_API_KEY", "headers.0.Authorization", "db.password", "auth_token",
+    ]  # fmt: skip
+    cleaned = redacted(content)
+    assert (cleaned["api_key"], cleaned["db"], cleaned["headers"]) == (
+        "<removed>", {"password": "<removed>", "user": "f"}, [{"Authorization": "<removed>"}],
+    )  # fmt: skip
+    assert {name: cleaned[name] for name in ("eos_token", "max_new_tokens", "api_key_env", "key")} == {
+        "eos_token": "h", "max_new_tokens": 4, "api_key_env": "OPENAI_API_KEY", "key": "k",
+    }  # fmt: skip
+
+
+def test_settings_without_secrets_pass(tmp_path):
+    refuse_secrets(composed(tmp_path), tmp_path)
+
+
+def test_no_code_of_others_is_trusted():
+    for path in (Path(__file__).parents[1] / "src").rglob("*.py"):
+        text = path.read_text().replace(" ", "")
+        assert "trust_remote_code=True" not in text, path
+        assert "weights_only=False" not in text, path

@@ -160,8 +160,8 @@ def test_success_format_and_length_of_each_template_are_in_the_metrics(tmp_path)
         for response, prompt in enumerate(rollouts.prompt.tolist()):
             text = rollouts.text[response]
             name = rollouts.prompts[prompt].template
-            marked = {"plain": 1.0, "equation": ((text.count("=") == 1) + (text.count("####") == 1)) / 2}
-            earned = marked.get(name, float(text.count("####") == 1))
+            worked = text.count("####") == 1 and not text.startswith("####")
+            earned = {"plain": 1.0, "steps": float(worked)}.get(name, float(text.count("####") == 1))
             found = (float(rollouts.correct[response]), float(len(rollouts.token_ids[response])), earned)
             by_template.setdefault(name, []).append(found)
         names |= by_template.keys()

@@ -109,7 +109,7 @@ def test_a_teacher_fills_in_the_tag_that_its_format_reward_leaves_out(paper):
 def test_the_experiment_takes_the_templates_that_its_scale_can_use(tokenizer):
     demo = composed("experiment=prompt_augmentation")
     templates = instantiate(demo.template)
-    assert list(templates.templates) == ["plain", "compute", "count", "equation"]
+    assert list(templates.templates) == ["plain", "compute", "count", "steps"]
     term = instantiate(demo.rollout.reward_terms.format)
     assert set(templates.templates) <= set(term.rewards)
     unknown = tokenizer.unk_token_id

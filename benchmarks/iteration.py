@@ -1,0 +1,195 @@
+"""Where the seconds of a whole iteration go: both engines, and TRL on the same prompts.
+
+    python benchmarks/iteration.py --json benchmarks/results/iteration.json
+
+Each cell is a process of its own that trains the embedded task as `make demo` does. Phases are wall seconds: sync,
+generate, score, update; `encoder` is the sentence encoder's, `diagnostics` all other callbacks' but the rollout's;
+`overhead` is what these leave of the iteration: loading, logging, Lightning itself. The first two iterations, which
+start engines and workers, are left out. Shares are those of medians, so that one pause of the
+machine does not count.
+
+TRL samples the same number of responses to the same prompts with the same policy through `model.generate`, scores them
+with the same verifier and makes the same two optimizer steps; its `update` is what generation and scoring leave.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_module
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from lightning.pytorch import Callback
+from lightning.pytorch.profilers import SimpleProfiler
+from workload import machine, median, report
+
+from tagrpo.config import build
+from tagrpo.modules.model import load_causal_lm
+
+CELLS = [
+    ("grpo", "transformers"), ("grpo_matched", "transformers"), ("grpo_matched", "vllm_cpu"),
+    ("grpo_matched", "trl"), ("ta_grpo", "transformers"), ("ta_grpo", "vllm_cpu"),
+]  # fmt: skip
+WARM_UP = 2
+ENCODER = "EmbeddingDiversityMonitor"
+NO_DIAGNOSTICS = (ENCODER, "RolloutCallback", "ThroughputMonitor", "Phases")
+PHASES = ("sync", "generate", "score", "update", "diagnostics", "encoder", "overhead")
+
+
+class Phases(Callback):
+    """Seconds per phase of every iteration but the last, from the rollouts, the step and Lightning's profiler."""
+
+    def __init__(self, profiler: SimpleProfiler) -> None:
+        self.profiler, self.rows = profiler, list[dict[str, float]]()
+        self.start: float | None = None
+        self.before: dict[str, float] = {}
+        self.named: dict[str, float] = {}
+
+    def callback_seconds(self) -> dict[str, float]:
+        """Callback → seconds in its hooks around training batches so far."""
+        found: dict[str, float] = {}
+        for action, durations in self.profiler.recorded_durations.items():
+            if action.startswith("[Callback]") and "train_batch" in action:
+                name = re.split(r"[.{]", action.removeprefix("[Callback]"))[0]
+                found[name] = found.get(name, 0.0) + sum(durations)
+        return found
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        now, seen = time.perf_counter(), self.callback_seconds()
+        if self.start is not None:
+            spent = {name: value - self.before.get(name, 0.0) for name, value in seen.items()}
+            others = {name: value for name, value in spent.items() if name not in NO_DIAGNOSTICS}
+            row = {**self.named, "encoder": spent.get(ENCODER, 0.0), "diagnostics": sum(others.values())}
+            total = now - self.start
+            row |= {"overhead": total - sum(row.values()), "iteration": total}
+            self.rows.append(row | {f"diagnostics/{name}": value for name, value in others.items()})
+        self.start, self.before = now, seen
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.named = {**batch.rollouts.seconds, "update": outputs["seconds_update"]}
+
+
+def run_cell(method: str, iterations: int, overrides: Sequence[str], folder: str) -> list[dict[str, float]]:
+    """[iterations] seconds per phase of a training run, with everything that is on by default."""
+    iterations += WARM_UP + 1
+    settings = [f"experiment={method}", "logger=csv", f"iterations={iterations}", "trainer.limit_val_batches=0"]
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", [f"hydra.run.dir={folder}", *settings, *overrides], return_hydra_config=True)
+    cfg.hydra.runtime.output_dir = folder
+    HydraConfig.instance().set_config(cfg)
+    run = build(cfg)
+    profiler = run.trainer.profiler = SimpleProfiler(dirpath=folder, filename="profile")
+    phases = Phases(profiler)
+    run.trainer.callbacks.insert(0, phases)  # type: ignore[attr-defined]
+    try:
+        run.trainer.fit(run.module, datamodule=run.datamodule)
+    finally:
+        run.close()
+    return phases.rows[WARM_UP:]
+
+
+def trl_cell(method: str, iterations: int) -> list[dict[str, float]]:
+    """[iterations] seconds per phase of TRL's trainer; methods that sample under the prompt that they score."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", [f"experiment={method}"])
+    datamodule, verifier = instantiate(cfg.data), instantiate(cfg.reward)
+    datamodule.setup("fit")
+    loader = iter(datamodule.train_dataloader())
+    batches = [next(loader) for _ in range(iterations + WARM_UP)]
+    rendered = [(prompt.text, batch.groups[prompt.question]) for batch in batches for prompt in batch.prompts]
+    samples, questions = cfg.data.samples_per_prompt, cfg.data.batch_size
+    rows, updates = samples * questions, cfg.policy.mini_batches
+    trainer = GRPOTrainer(
+        model=load_causal_lm(cfg.model.path),
+        reward_funcs=lambda completions, reference, **_: [
+            float(score.correct) for score in verifier.judge_batch(completions, reference)
+        ],
+        args=GRPOConfig(
+            output_dir=tempfile.mkdtemp(), report_to=[], use_cpu=True, bf16=False, disable_tqdm=True,
+            per_device_train_batch_size=rows // updates, gradient_accumulation_steps=1, steps_per_generation=updates,
+            num_generations=samples, max_completion_length=cfg.rollout.sampling.max_new_tokens,
+            max_steps=(iterations + WARM_UP) * updates, beta=cfg.loss.kl_coef, loss_type="grpo",
+            gradient_checkpointing=False, learning_rate=cfg.optimizer.lr, save_strategy="no", shuffle_dataset=False,
+        ),
+        train_dataset=Dataset.from_list([{"prompt": text, "reference": list(q.answer)} for text, q in rendered]),
+        processing_class=datamodule.tokenizer,
+    )  # fmt: skip
+    spent = {"generate": 0.0, "score": 0.0}
+    starts: list[tuple[float, dict[str, float]]] = []
+
+    def timed(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if phase == "generate":
+                starts.append((time.perf_counter(), dict(spent)))
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent[phase] += time.perf_counter() - start
+
+        return call
+
+    trainer._generate = timed("generate", trainer._generate)
+    trainer._calculate_rewards = timed("score", trainer._calculate_rewards)
+    trainer.train()
+    starts.append((time.perf_counter(), dict(spent)))
+    rows_out = []
+    for (start, before), (end, after) in pairwise(starts):
+        row = {phase: after[phase] - before[phase] for phase in spent}
+        rows_out.append({**row, "iteration": end - start, "update": end - start - sum(row.values())})
+    return rows_out[WARM_UP:]
+
+
+def summary(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
+    seconds = {phase: median(row[phase] for row in rows) for phase in (*PHASES, "iteration") if phase in rows[0]}
+    if "encoder" in seconds:  # every eighth iteration: a median would hide it
+        seconds["encoder"] = sum(row["encoder"] for row in rows) / len(rows)
+    shares = {p: seconds[p] / seconds["iteration"] for p in ("sync", "diagnostics", "overhead") if p in seconds}
+    parts = {key: median(row.get(key, 0.0) for row in rows) for key in rows[0] if key.startswith("diagnostics/")}
+    return {"iterations": len(rows), "seconds": seconds | parts, "share": shares}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Seconds of an iteration by phase: both engines, and TRL.")
+    parser.add_argument("--iterations", type=int, default=15, help="measured, per cell")
+    parser.add_argument("--cells", nargs="*", help="method/engine; all by default")
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument("--cell", help=argparse.SUPPRESS)
+    parser.add_argument("overrides", nargs="*", help="of the configuration, for every cell")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.cell:
+        method, engine = arguments.cell.split("/")
+        if engine == "trl":
+            rows = trl_cell(method, arguments.iterations)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                overrides = [f"rollout={engine}", *arguments.overrides]
+                rows = run_cell(method, arguments.iterations, overrides, folder)
+        arguments.json.write_text(json.dumps(summary(rows)))
+        return
+    figures: dict[str, Any] = {"machine": machine("cpu"), "torch": torch.__version__, "cells": {}}
+    for cell in arguments.cells or ["/".join(cell) for cell in CELLS]:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "cell.json"
+            command = [sys.executable, __file__, "--cell", cell, "--iterations", str(arguments.iterations)]
+            subprocess.run([*command, "--json", str(path), *arguments.overrides], check=True)
+            figures["cells"][cell] = json.loads(path.read_text())
+        print(cell, json.dumps(figures["cells"][cell]), file=sys.stderr, flush=True)
+    report(figures, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -21,8 +21,12 @@ PURE = [
     "tagrpo.rephrasing.judging",
     "tagrpo.rephrasing.page",
     "tagrpo.rephrasing.rules",
+    "tagrpo.datamodules.overlap",
+    "tagrpo.datamodules.report",
     "tagrpo.datamodules.sources.arithmetic",
+    "tagrpo.datamodules.sources.hub",
     "tagrpo.datamodules.sources.jsonl",
+    "tagrpo.datamodules.sources.variants",
 ]
 PROGRAM = """
 import importlib, sys

@@ -139,9 +139,9 @@ def explained(path: Path) -> Iterator[None]:
         free = shutil.disk_usage(path.parent).free
         raise OSError(
             number,
-            f"Expected room for a checkpoint, but {os.strerror(number).lower()} ({free / 2**30:.1f} GiB are free "
-            f"there). The checkpoints that were complete before are intact. Make room, or write less often with "
-            "callbacks.checkpoint.every; then go on with resume=last",
+            f"Expected room to write it, but: {os.strerror(number).lower()}; {free / 2**20:,.0f} MiB are free. The "
+            "checkpoints that were complete before are intact. Make room, or lower callbacks.checkpoint.keep; "
+            "then go on with resume=last",
             str(path),
         ) from error
 

@@ -13,6 +13,8 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 
+from .checkpoints import explained
+
 
 def _on_rank_zero() -> bool:
     # Known from the launcher's environment before there is a process group.
@@ -61,9 +63,14 @@ class _Writer(ExperimentWriter):
 
     def save(self) -> None:
         """Write what was logged."""
-        if not self.metrics:
-            return
-        path = Path(self.metrics_file_path)
+        if self.metrics:
+            path = Path(self.metrics_file_path)
+            with explained(path):
+                self._write(path)
+            self.rows += len(self.metrics)
+            self.metrics = []
+
+    def _write(self, path: Path) -> None:
         kept: list[dict[str, Any]] | None = None
         if not self._begun:
             self.metrics_keys, kept = _read_rows(path, self.rows)
@@ -80,8 +87,6 @@ class _Writer(ExperimentWriter):
         else:
             with path.open("a", newline="") as file:
                 csv.DictWriter(file, self.metrics_keys).writerows(self.metrics)
-        self.rows += len(self.metrics)
-        self.metrics = []
 
     def flush(self) -> int:
         """Force the file to disk; returns its number of rows."""

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from .runs import RunFiles, pass_at_k_table, scalar_table
 from .statistics import Comparison, Difference, Estimate, difference, estimate, holm
 
@@ -45,6 +47,13 @@ def pass_at_k_estimates(runs: Runs) -> dict[str, dict[str, dict[int, Estimate]]]
         split: {method: {k: estimate(pass_at_k_table(seeds, split, k)) for k in ks} for method, seeds in runs.items()}
         for split, ks in splits_and_ks(runs).items()
     }
+
+
+def pass_table(curves: Curves, k: int) -> pd.DataFrame:
+    """Pass@k with its interval by method and split (TA-GRPO, Table 1), in percent as text; and the mean over splits."""
+    frame = pd.DataFrame({split: {m: points[k] for m, points in methods.items()} for split, methods in curves.items()})
+    average = frame.map(lambda e: 100 * e.value).mean(axis=1).map("{:.1f}".format)
+    return frame.map(str).assign(average=average)
 
 
 def pass_at_k_gains(runs: Runs, baseline: str) -> dict[str, dict[str, dict[int, Estimate]]]:

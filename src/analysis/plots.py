@@ -61,7 +61,7 @@ class Picture(Figure):
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
-        self.savefig(buffer, dpi=110)
+        self.savefig(buffer, dpi=110, bbox_inches="tight")
         return buffer.getvalue()
 
 
@@ -76,7 +76,9 @@ def panels(
 def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend for all panels, below them."""
     handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    columns = 5 if max(map(len, handles), default=0) < 24 else 2
+    # Of legible letters at this font size about twelve fit into an inch; the line of a key takes half an inch.
+    wide = 0.6 + max(map(len, handles), default=0) / 12
+    columns = max(1, min(len(handles), int(figure.get_figwidth() / wide)))
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, handlelength=3.2)
 
 
@@ -178,7 +180,7 @@ def diversity_densities(runs: Mapping[str, Sequence[RunFiles]]) -> Figure:
 
 def density(values: np.ndarray, grid: np.ndarray) -> np.ndarray:
     """`kernel_density` of non-negative `values` [n] on `grid` [m]."""
-    return kernel_density(torch.from_numpy(values), torch.from_numpy(grid)).numpy()
+    return kernel_density(torch.tensor(values), torch.tensor(grid)).numpy()
 
 
 @styled
@@ -211,6 +213,35 @@ def bars(estimates: Mapping[str, Estimate], label: str) -> Figure:
         ax.text(index - 0.04, 100 * e.value, f"{100 * e.value:.1f}", ha="right", va="bottom", fontsize=8)
     ax.set_xticks(range(len(estimates)), list(estimates), rotation=20, ha="right")
     ax.set_ylabel(label)
+    return figure
+
+
+@styled
+def lines(series: Mapping[str, pd.Series], label: str) -> Figure:
+    """Named series over iterations, running means."""
+    figure, (ax,) = panels(1, width=5.2)
+    for name, look in looks(series).items():
+        values = smoothed(series[name])
+        ax.plot(values.index, values, label=name, linewidth=1.4, color=look["color"], linestyle=look["linestyle"])
+    ax.set(xlabel="iteration", ylabel=label)
+    ax.set_ylim(bottom=0)
+    legend(figure, [ax])
+    return figure
+
+
+@styled
+def stacked(table: pd.DataFrame, label: str) -> Figure:
+    """One bar per row of counts, its columns stacked."""
+    figure, (ax,) = panels(1, width=5.2, height=1.4 + 0.3 * len(table))
+    start = np.zeros(len(table))
+    for index, (name, counts) in enumerate(table.items()):
+        look: Any = {"color": COLOURS[index], "hatch": HATCHES[index], "edgecolor": "white"}
+        ax.barh(range(len(table)), counts, left=start, label=str(name), **look)
+        start += counts.to_numpy(dtype=float)
+    ax.set_yticks(range(len(table)), list(map(str, table.index)))
+    ax.invert_yaxis()
+    ax.set_xlabel(label)
+    legend(figure, [ax])
     return figure
 
 
@@ -261,5 +292,5 @@ def against_budget(estimates: Mapping[str, Mapping[str, Estimate]], runs: Runs, 
 
 def save(figure: Figure, path: Path) -> Path:
     """Write `figure` as PNG."""
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=150, bbox_inches="tight")
     return path

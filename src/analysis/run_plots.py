@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -47,19 +50,21 @@ def equal_rewards_by_stage(run: RunFiles) -> Figure:
 
 
 @styled
-def why_no_gradient(run: RunFiles) -> Figure:
-    """Questions without gradient over training, by cause; running means, stacked."""
-    found = {cause: values for cause in CAUSES if (values := run.scalar(f"zero_gradient/{cause}")) is not None}
-    found = {cause: smoothed(values) for cause, values in found.items() if values.any()}
-    figure, (ax,) = panels(1, width=5.2)
-    if found:
-        table = pd.DataFrame(found).fillna(0.0)
-        stacks = ax.stackplot(table.index, table.to_numpy().T, labels=list(found), colors=COLOURS, edgecolor="white")
-        for stack, hatch in zip(stacks, HATCHES, strict=False):
-            stack.set_hatch(hatch)
-        legend(figure, [ax])
-    ax.set(title=run.method, xlabel="iteration", ylabel="% of questions, no gradient")
-    ax.set_ylim(bottom=0)
+def why_no_gradient(runs: Mapping[str, RunFiles]) -> Figure:
+    """Questions without gradient over training, by cause; running means, stacked; one panel per run."""
+    figure, axes = panels(len(runs), sharey=True)
+    for ax, (name, run) in zip(axes, runs.items(), strict=True):
+        found = {cause: values for cause in CAUSES if (values := run.scalar(f"zero_gradient/{cause}")) is not None}
+        for index, values in enumerate(stacks := [smoothed(values) for values in found.values()]):
+            below = sum(stacks[:index], start=0 * values)
+            look: Any = {"facecolor": COLOURS[index], "hatch": HATCHES[index], "edgecolor": "white", "linewidth": 0.4}
+            if values.any():
+                label = list(found)[index].replace("_", " ")
+                ax.fill_between(values.index, below, below + values, label=label, **look)
+        ax.set(title=name, xlabel="iteration")
+    axes[0].set_ylabel("% of questions, no gradient")
+    axes[0].set_ylim(bottom=0)
+    legend(figure, axes)
     return figure
 
 

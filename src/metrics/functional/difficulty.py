@@ -117,6 +117,10 @@ class DifficultyTest(NamedTuple):
     questions: int
     """Questions that can tell: two prompts or more, right and wrong responses."""
 
+    def __str__(self) -> str:
+        p_value = f"p = {self.p_value:.3f}" if self.p_value >= 0.001 else "p < 0.001"
+        return f"X² is {self.statistic:.2f} times that of equal difficulty over {self.questions} questions, {p_value}"
+
 
 def difficulty_test(correct: Tensor, prompt: Tensor, question: Tensor) -> DifficultyTest:
     """Test of the assumption of TA-GRPO (§4, §5.2) that rephrasings shift the difficulty of a question.

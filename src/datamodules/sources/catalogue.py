@@ -33,6 +33,8 @@ class Dataset:
     """Column of an id; rows are called by their position, from 0, without one."""
     metadata: Sequence[str] = ()
     """Columns that are kept for analysis."""
+    columns: Sequence[str] | None = None
+    """Columns to read of the Parquet files on the hub, where others are large; None reads all."""
     no_answer: frozenset[str] = frozenset()
     """What stands in the answer of a question that has none."""
     deduplicate: bool = False
@@ -62,6 +64,7 @@ CATALOGUE: Mapping[str, Dataset] = {
         config="default",
         id="uuid",
         metadata=("problem_type", "question_type", "source"),
+        columns=("uuid", "problem", "answer", "problem_type", "question_type", "source"),
         no_answer=frozenset({"proof", "notfound"}),
         deduplicate=True,
         rows=93733,

@@ -80,7 +80,7 @@ class HubSource:
             ValueError: columns are missing, an id is repeated, or there are fewer questions than the chunks take.
         """
         origin = self.dataset.hub if self.path is None else locate(self.path, self.name)
-        table = read_table(origin, self.dataset.config, self.dataset.split)
+        table = read_table(origin, self.dataset.config, self.dataset.split, self.dataset.columns)
         groups, excluded = self._kept(self._groups(table, origin), origin)
         notes, warnings = self._compared(table.num_rows, groups)
         if self.dataset.wrong_choices:

@@ -30,11 +30,19 @@ def locate(path: str | Path, name: str) -> Path:
     return next((candidate for candidate in candidates if candidate.exists()), path)
 
 
-def read_table(origin: str | Path, config: str | None = None, split: str = "train") -> Any:
+def read_table(
+    origin: str | Path, config: str | None = None, split: str = "train", columns: Sequence[str] | None = None
+) -> Any:
     """A `datasets.Dataset` from a file, from a folder in the hub's layout or, given a name, from the hub.
 
     Local copies are cached by their path and by the sizes and times of their files: `datasets` takes two copies of one
     repository for the same, and a copy that has changed for what it was.
+
+    Args:
+        origin: A path, or a name on the hub.
+        config: Configuration of a repository.
+        split: Split of a repository.
+        columns: Of a repository of Parquet files, those to read; None reads all.
 
     Raises:
         ValueError: a file of an unknown kind.
@@ -42,16 +50,18 @@ def read_table(origin: str | Path, config: str | None = None, split: str = "trai
     """
     import datasets
 
+    # `datasets` hands further options to the reader of the files' format, and only Parquet's knows this one.
+    selected = {} if columns is None else {"columns": list(columns)}
     if isinstance(origin, Path):
         cache = os.path.join(datasets.config.HF_DATASETS_CACHE, "local", _state(origin))
         if origin.is_dir():
-            return datasets.load_dataset(os.fspath(origin), config, split=split, cache_dir=cache)
+            return datasets.load_dataset(os.fspath(origin), config, split=split, cache_dir=cache, **selected)
         if origin.suffix not in FORMATS:
             raise ValueError(f"Expected a file of one of {', '.join(FORMATS)}, but got {origin}.")
         kind = FORMATS[origin.suffix]
         return datasets.load_dataset(kind, data_files=os.fspath(origin), split="train", cache_dir=cache)
     try:
-        return datasets.load_dataset(origin, config, split=split)
+        return datasets.load_dataset(origin, config, split=split, **selected)
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
         raise RuntimeError(
             f"Expected to read the dataset {origin} (configuration {config or 'default'}, split {split}), but: {error} "

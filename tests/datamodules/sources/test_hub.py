@@ -14,6 +14,7 @@ import pytest
 from tagrpo.datamodules.sources.base import fingerprint
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.datamodules.sources.hub import HubSource
+from tagrpo.datamodules.sources.rows import read_table
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs the datasets beside the project")
@@ -186,6 +187,14 @@ def test_rows_without_question_or_answer_are_left_out_by_id(tmp_path):
         "without_question": ["math_train-3"],
         "without_answer": ["math_train-1", "math_train-2"],
     }
+
+
+def test_the_long_columns_of_openr1_are_not_read(tmp_path):
+    copy_of("openr1_math", tmp_path, [ROWS["openr1_math"][0]])
+    known = CATALOGUE["openr1_math"]
+    table = read_table(tmp_path / "openr1_math", known.config, known.split, known.columns)
+    assert "generations" not in table.column_names
+    assert set(known.columns) == set(table.column_names)
 
 
 def test_questions_without_a_checkable_answer_are_left_out_of_openr1(tmp_path):

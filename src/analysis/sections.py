@@ -153,7 +153,7 @@ def _costs(runs: Runs) -> Iterator[str]:
         row = [method]
         for unit in ("rollouts", "tokens", "total_seconds"):
             ours, theirs = (_per_question(runs[m], unit) for m in (method, first))
-            row.append(f"{cost_per_gradient(ours, 1, zero[method]):,.3g}")
+            row.append(_figures(cost_per_gradient(ours, 1, zero[method])))
             if unit == "total_seconds" or method == first:
                 continue
             found = break_even(ours, zero[method], theirs, zero[first])
@@ -169,6 +169,10 @@ def _costs(runs: Runs) -> Iterator[str]:
         "from each."
     )
     yield ""
+
+
+def _figures(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _per_question(seeds: Sequence[RunFiles], unit: str) -> float:

@@ -70,6 +70,13 @@ def test_the_report_says_what_was_matched_and_what_differs(root):
     assert "noise between seeds is not measured" not in report
 
 
+def test_the_report_says_what_a_gradient_costs(root):
+    report = (root / "report.md").read_text()
+    # 64 responses and 1,000 tokens in 2 iterations; half of grpo's questions have a gradient, 95 % of ta_grpo's.
+    assert "| grpo | 64 | 1,000 | 0 |" in report
+    assert "| ta_grpo | 33.7 (pays: would above 5 %) | 526 (pays: would above 5 %) |" in report
+
+
 def test_unequal_budgets_are_named(tmp_path, write_run):
     write_run(tmp_path, "grpo", 0, [1, 2, 3])
     path = write_run(tmp_path, "ta_grpo", 0, [1, 2, 3]) / "ledger.json"
@@ -148,5 +155,5 @@ def test_the_page_needs_no_other_file_and_is_well_formed(root):
     images = [attrs for tag, attrs in page.seen if tag == "img"]
     assert len(images) == 6
     assert all(image["src"].startswith("data:image/png;base64,") and image["alt"] for image in images)
-    assert [tag for tag, _ in page.seen].count("table") == 3
+    assert [tag for tag, _ in page.seen].count("table") == 4
     assert not [attrs for _, attrs in page.seen if "href" in attrs or "http" in attrs.get("src", "")]

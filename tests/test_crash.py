@@ -37,6 +37,7 @@ from tagrpo.export import export
 from tagrpo.loggers import MetricsCSV
 from tagrpo.modules.policy import PolicyModule
 from tagrpo.rollouts import TransformersEngine
+from tagrpo.rollouts.scoring import Scoring
 from tagrpo.starter import starter_path
 from tagrpo.train import train
 
@@ -110,7 +111,7 @@ def mark(memories: list[mmap.mmap]) -> None:
         setattr(owner, method, run)
 
     marked(TransformersEngine, "generate", "sampling")
-    marked(RolloutCallback, "_judged", "verification")
+    marked(Scoring, "judged", "verification")
     marked(RolloutCallback, "on_validation_batch_start", "validation")
     marked(PolicyModule, "training_step", "update")
     marked(Checkpointer, "save", "checkpoint", lambda self, *_: self._progress and self._saved_at != self._done)

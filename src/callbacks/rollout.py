@@ -5,28 +5,24 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor
 
 from ..modules.distributed import max_over_ranks, rank, sum_over_ranks
 from ..modules.sharding import full_tensors
-from ..rewards.early import EarlyVerdicts
 from ..rollouts.base import RolloutEngine, SamplingConfig
-from ..rollouts.dynamic_sampling import DynamicSampling, join_batches, take_questions
+from ..rollouts.dynamic_sampling import DynamicSampling, fill_up
 from ..rollouts.replay import SuccessReplay
+from ..rollouts.scoring import RewardTerm, Scoring, Verifier
 from ..rollouts.store import RolloutStore, digest, weights_digest
-from ..types import Completion, QuestionBatch, QuestionGroup, Rollouts, Score
+from ..rollouts.summary import means_of, totals_of
+from ..types import Completion, QuestionBatch, Rollouts
 
-Verifier = Callable[[str, Sequence[str]], Score]
-RewardTerm = Callable[[Rollouts, Sequence[QuestionGroup]], Tensor]
 STAGES = ("fit", "validate", "test")
 
 
@@ -105,11 +101,12 @@ class RolloutCallback(Callback):
         if self.replay is not None:
             pl_module.log_dict(self.replay.observe(batch))
         if self.dynamic_sampling is not None:
-            filled = self._filled(trainer, pl_module, batch, self.dynamic_sampling)
+            filled, discarded = fill_up(batch, self.dynamic_sampling, partial(self._draw, trainer, pl_module))
             batch.groups, batch.prompts, batch.rollouts = filled.groups, filled.prompts, filled.rollouts
+            self.ledger["discarded_questions"] += int(sum_over_ranks({"n": discarded})["n"])
         self.iteration += 1
-        totals = sum_over_ranks({**_totals(batch), "failed": self.failures.total() - failed})
-        pl_module.log_dict({**_means(totals), **{f"budget/{k}": float(v) for k, v in self.ledger.items()}})
+        totals = sum_over_ranks({**totals_of(batch), "failed": self.failures.total() - failed})
+        pl_module.log_dict({**means_of(totals), **{f"budget/{k}": float(v) for k, v in self.ledger.items()}})
         if hasattr(self._engine, "rest"):
             self._engine.rest()  # type: ignore[union-attr]
 
@@ -211,52 +208,31 @@ class RolloutCallback(Callback):
             if max_over_ranks(sampled is None):  # syncing and sampling need every rank
                 sampled = None
         tokenizer = trainer.datamodule.tokenizer  # type: ignore[attr-defined]
-        early = self._early_verdicts(batch, tokenizer)
+        scoring = Scoring(self.verifier, batch, tokenizer, store, position[1:])
         if sampled is None:
             with _timed(seconds, "sync"):
                 engine = self._synced_engine(trainer, pl_module)
             with _timed(seconds, "generate"):
-                deliver = () if early is None else (early.deliver,)
-                sampled = engine.generate(prompts, counts, sampling, self._seed_of(position), *deliver)
+                sampled = engine.generate(prompts, counts, sampling, self._seed_of(position), *scoring.deliver)
             if store is not None:
                 store.keep_completions(position[1:], made_from, sampled)
         with _timed(seconds, "score"):
             terms = self.reward_terms if position[0] == "fit" else {}
-            return self._scored(batch, sampled, tokenizer, seconds, replayed or {}, terms, position, early)
+            rollouts = scoring.rollouts(sampled, replayed or {}, terms, seconds)
+        self.failures += scoring.failures
+        return rollouts
 
-    def _filled(
-        self, trainer: Trainer, pl_module: LightningModule, batch: QuestionBatch, dynamic: DynamicSampling
-    ) -> QuestionBatch:
-        """A batch of as many questions, those without gradient replaced by ones with, while draws last.
-
-        Every rank draws as often as the one that lacks most, so that loaders and engines stay in step.
-        """
-        wanted = len(batch.groups)
-        batches = [batch]
-        informative = [dynamic.informative(_rollouts(batch))]
-        for draw in range(1, dynamic.max_draws + 1):
-            if not max_over_ranks(wanted - sum(len(rows) for rows in informative)) > 0:
-                break
-            more = trainer.train_dataloader.draw()  # type: ignore[union-attr]
-            more.rollouts = self.roll_out(trainer, pl_module, more, self.sampling, ("fit", self.iteration, draw))
-            self._count(trainer, more)
-            batches.append(more)
-            informative.append(dynamic.informative(more.rollouts))
-        chosen, lacking = [], wanted
-        for rows in informative:
-            chosen.append(rows[:lacking])
-            lacking -= len(chosen[-1])
-        # Out of draws: the first batch's other questions fill the rest.
-        others = torch.tensor([row for row in range(wanted) if row not in informative[0].tolist()], dtype=torch.long)
-        chosen[0] = torch.cat([chosen[0], others[:lacking]]).sort().values
-        discarded = sum(len(b.groups) for b in batches) - wanted
-        self.ledger["discarded_questions"] += int(sum_over_ranks({"n": discarded})["n"])
-        # Also those of which nothing is kept: their seconds were spent.
-        return join_batches([take_questions(b, rows) for b, rows in zip(batches, chosen, strict=True)])
+    def _draw(self, trainer: Trainer, pl_module: LightningModule, draw: int) -> QuestionBatch:
+        """A further batch of the same iteration, rolled out."""
+        batch: QuestionBatch = trainer.train_dataloader.draw()  # type: ignore[union-attr]
+        position = ("fit", self.iteration, draw)
+        batch.rollouts = self.roll_out(trainer, pl_module, batch, self.sampling, position)
+        self._count(trainer, batch)
+        return batch
 
     def _count(self, trainer: Trainer, batch: QuestionBatch) -> None:
         """Enter what has been sampled into the ledger, whether it is learned from or not, and show it to the data."""
-        totals = sum_over_ranks(_totals(batch))
+        totals = sum_over_ranks(totals_of(batch))
         for name in ("prompts", "rollouts", "tokens"):
             self.ledger[name] += int(totals[name])
         datamodule = trainer.datamodule  # type: ignore[attr-defined]
@@ -278,90 +254,9 @@ class RolloutCallback(Callback):
             self._weights = (trainer.global_step, weights_digest(pl_module))
         return self._weights[1]
 
-    def _early_verdicts(self, batch: QuestionBatch, tokenizer: Any) -> EarlyVerdicts | None:
-        """Judges responses while others are sampled; None when the verifier can't."""
-        if not hasattr(self.verifier, "judge_async"):
-            return None
-        references = [batch.groups[prompt.question].answer for prompt in batch.prompts]
-        return EarlyVerdicts(
-            self.verifier.judge_async, partial(tokenizer.batch_decode, skip_special_tokens=True), references
-        )
-
-    def _judged(
-        self,
-        text: list[str],
-        references: list[tuple[str, ...]],
-        position: tuple[str, int, int],
-        known: Sequence[Score | None],
-    ) -> list[Score]:
-        """[R] verdicts, of which some may be `known`; those of training batches are kept beside the responses."""
-        store = self.store if position[0] == "fit" else None
-        made_from = digest(text, references, self.verifier) if store is not None else ""
-        scores = store.scores(position[1:], made_from) if store is not None else None
-        if scores is not None:
-            return scores
-        rest = [row for row, score in enumerate(known) if score is None]
-        pairs = [(text[row], references[row]) for row in rest]
-        if hasattr(self.verifier, "judge_batch"):
-            judged = list(self.verifier.judge_batch(*map(list, zip(*pairs, strict=True)))) if pairs else []
-        else:
-            judged = [self.verifier(*pair) for pair in pairs]
-        late = dict(zip(rest, judged, strict=True))
-        scores = [late[row] if score is None else score for row, score in enumerate(known)]
-        if store is not None:
-            store.keep_scores(position[1:], made_from, scores)
-        return scores
-
     def _seed_of(self, position: tuple[str, int, int]) -> int:
         stage, first, second = position
         return hash((self.seed, STAGES.index(stage), first, second, rank())) % 2**60
-
-    def _scored(
-        self,
-        batch: QuestionBatch,
-        sampled: list[list[Completion]],
-        tokenizer: Any,
-        seconds: Mapping[str, float],
-        replayed: Mapping[int, Completion],
-        reward_terms: Mapping[str, RewardTerm],
-        position: tuple[str, int, int],
-        early: EarlyVerdicts | None,
-    ) -> Rollouts:
-        sampled = [[*samples, *([replayed[row]] if row in replayed else [])] for row, samples in enumerate(sampled)]
-        completions = list(chain.from_iterable(sampled))
-        prompt = torch.repeat_interleave(torch.tensor([len(samples) for samples in sampled], dtype=torch.long))
-        question = torch.tensor([p.question for p in batch.prompts], dtype=torch.long)[prompt]
-        # A rank may have no question in the last evaluation batch; tokenizers would make one text of nothing.
-        ids = [c.token_ids for c in completions]
-        text = tokenizer.batch_decode(ids, skip_special_tokens=True) if ids else []
-        references = [batch.groups[row].answer for row in question.tolist()]
-        known: list[Score | None] = []
-        for row, samples in enumerate(sampled):
-            judged = early.scores(row) if early else []
-            known += [*judged, *[None] * (len(samples) - len(judged))]
-        scores = self._judged(text, references, position, known)
-        self.failures.update(score.failure for score in scores if score.failure)
-        correct = torch.tensor([score.correct for score in scores], dtype=torch.bool)
-        fields: dict[str, Any] = {
-            "prompts": batch.prompts,
-            "prompt": prompt,
-            "question": question,
-            "variant": torch.tensor([p.variant for p in batch.prompts], dtype=torch.long)[prompt],
-            "token_ids": ids,
-            "logprobs": [c.logprobs for c in completions],
-            "truncated": torch.tensor([c.truncated for c in completions], dtype=torch.bool),
-            "text": text,
-            "correct": correct,
-            "answers": [score.answer for score in scores],
-            "seconds": seconds,
-            "replayed": torch.tensor(
-                [sample is replayed.get(row) for row, samples in enumerate(sampled) for sample in samples],
-                dtype=torch.bool,
-            ),
-        }
-        plain = Rollouts(**fields, rewards=correct.float())
-        terms = {name: term(plain, batch.groups).float() for name, term in reward_terms.items()}
-        return Rollouts(**fields, rewards=sum(terms.values(), start=plain.rewards), reward_terms=terms)
 
 
 @contextmanager
@@ -369,49 +264,3 @@ def _timed(seconds: dict[str, float], phase: str) -> Any:
     start = time.perf_counter()
     yield
     seconds[phase] = time.perf_counter() - start
-
-
-def _rollouts(batch: QuestionBatch) -> Rollouts:
-    assert batch.rollouts is not None
-    return batch.rollouts
-
-
-def _totals(batch: QuestionBatch) -> dict[str, float]:
-    """Sums over the responses that one rank has sampled, to be added over ranks and then divided."""
-    rollouts = _rollouts(batch)
-    sampled = ~rollouts.replayed
-    original = (rollouts.variant == 0) & sampled
-    return {
-        "prompts": len(rollouts.prompts),
-        "questions": len(batch.groups),
-        "rephrasings": len({(p.question, p.variant) for p in rollouts.prompts if p.variant}),
-        "rollouts": float(sampled.sum()),
-        "originals": float(original.sum()),
-        "tokens": float(rollouts.lengths[sampled].sum()),
-        "reward": float(rollouts.rewards[sampled].sum()),
-        "correct": float((rollouts.correct & sampled).sum()),
-        "correct_original": float((rollouts.correct & original).sum()),
-        "truncated": float((rollouts.truncated & sampled).sum()),
-        "logprob": sum(float(rollouts.logprobs[row].sum()) for row in sampled.nonzero()[:, 0].tolist()),
-        **{f"reward_term/{name}": float(term[sampled].sum()) for name, term in rollouts.reward_terms.items()},
-    }
-
-
-def _means(totals: dict[str, float]) -> dict[str, float]:
-    """The scalars to log. `rollout/entropy` is −mean log-prob, unbiased for the entropy per token at temperature 1."""
-    count, originals = totals["rollouts"], totals["originals"]
-    neighbours = count - originals
-    means = {
-        "rollout/reward": totals["reward"] / count,
-        "rollout/correct": totals["correct"] / count,
-        "rollout/length": totals["tokens"] / count,
-        "rollout/truncated": totals["truncated"] / count,
-        "rollout/without_verdict": totals["failed"] / count,
-        "rollout/rephrasings": totals["rephrasings"] / totals["questions"],
-        "rollout/entropy": -totals["logprob"] / totals["tokens"],
-    }
-    if originals:
-        means["rollout/correct_original"] = totals["correct_original"] / originals
-    if neighbours:
-        means["rollout/correct_neighbours"] = (totals["correct"] - totals["correct_original"]) / neighbours
-    return means | {f"rollout/{k}": v / count for k, v in totals.items() if k.startswith("reward_term/")}

@@ -6,7 +6,7 @@ questions without gradient, so that its size, and with it the budget in optimize
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import chain
 from typing import Any, Literal
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..metrics.functional import uniform_groups
+from ..modules.distributed import max_over_ranks
 from ..types import Prompt, QuestionBatch, QuestionGroup, Rollouts
 
 
@@ -55,6 +56,45 @@ class DynamicSampling:
             return torch.unique(rollouts.question)[~uniform_groups(values, rollouts.question)]
         mixed = torch.unique(rollouts.prompt)[~uniform_groups(values, rollouts.prompt)]
         return torch.unique(torch.tensor([p.question for p in rollouts.prompts], dtype=torch.long)[mixed])
+
+
+def fill_up(
+    batch: QuestionBatch, dynamic: DynamicSampling, draw: Callable[[int], QuestionBatch]
+) -> tuple[QuestionBatch, int]:
+    """A batch of as many questions, those without gradient replaced by ones with, while draws last. Collective.
+
+    Every rank draws as often as the one that lacks most, so that loaders and engines stay in step.
+
+    Args:
+        batch: Rolled out.
+        dynamic: Says what has a gradient.
+        draw: Number of the draw, from 1 → a further batch, rolled out.
+
+    Returns:
+        The batch, and how many of this rank's questions were thrown away.
+    """
+    wanted = len(batch.groups)
+    batches, informative = [batch], [dynamic.informative(_rollouts(batch))]
+    for number in range(1, dynamic.max_draws + 1):
+        if not max_over_ranks(wanted - sum(len(rows) for rows in informative)) > 0:
+            break
+        batches.append(draw(number))
+        informative.append(dynamic.informative(_rollouts(batches[-1])))
+    chosen, lacking = [], wanted
+    for rows in informative:
+        chosen.append(rows[:lacking])
+        lacking -= len(chosen[-1])
+    # Out of draws: the first batch's other questions fill the rest.
+    others = torch.tensor([row for row in range(wanted) if row not in informative[0].tolist()], dtype=torch.long)
+    chosen[0] = torch.cat([chosen[0], others[:lacking]]).sort().values
+    # Also those of which nothing is kept: their seconds were spent.
+    filled = join_batches([take_questions(b, rows) for b, rows in zip(batches, chosen, strict=True)])
+    return filled, sum(len(b.groups) for b in batches) - wanted
+
+
+def _rollouts(batch: QuestionBatch) -> Rollouts:
+    assert batch.rollouts is not None
+    return batch.rollouts
 
 
 def take_questions(batch: QuestionBatch, rows: Tensor) -> QuestionBatch:

@@ -1,0 +1,52 @@
+"""What is logged of a batch of rollouts: sums that add up over ranks, and the means that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..types import QuestionBatch
+
+
+def totals_of(batch: QuestionBatch) -> dict[str, float]:
+    """Sums over the responses that one rank has sampled, to be added over ranks and then divided."""
+    rollouts = batch.rollouts
+    assert rollouts is not None
+    sampled = ~rollouts.replayed
+    original = (rollouts.variant == 0) & sampled
+    return {
+        "prompts": len(rollouts.prompts),
+        "questions": len(batch.groups),
+        "rephrasings": len({(p.question, p.variant) for p in rollouts.prompts if p.variant}),
+        "rollouts": float(sampled.sum()),
+        "originals": float(original.sum()),
+        "tokens": float(rollouts.lengths[sampled].sum()),
+        "reward": float(rollouts.rewards[sampled].sum()),
+        "correct": float((rollouts.correct & sampled).sum()),
+        "correct_original": float((rollouts.correct & original).sum()),
+        "truncated": float((rollouts.truncated & sampled).sum()),
+        "logprob": sum(float(rollouts.logprobs[row].sum()) for row in sampled.nonzero()[:, 0].tolist()),
+        **{f"reward_term/{name}": float(term[sampled].sum()) for name, term in rollouts.reward_terms.items()},
+    }
+
+
+def means_of(totals: Mapping[str, float]) -> dict[str, float]:
+    """The scalars to log, from `totals_of` and `failed`, the number of responses without a verdict.
+
+    `rollout/entropy` is −mean log-prob, unbiased for the entropy per token at temperature 1.
+    """
+    count, originals = totals["rollouts"], totals["originals"]
+    neighbours = count - originals
+    means = {
+        "rollout/reward": totals["reward"] / count,
+        "rollout/correct": totals["correct"] / count,
+        "rollout/length": totals["tokens"] / count,
+        "rollout/truncated": totals["truncated"] / count,
+        "rollout/without_verdict": totals["failed"] / count,
+        "rollout/rephrasings": totals["rephrasings"] / totals["questions"],
+        "rollout/entropy": -totals["logprob"] / totals["tokens"],
+    }
+    if originals:
+        means["rollout/correct_original"] = totals["correct_original"] / originals
+    if neighbours:
+        means["rollout/correct_neighbours"] = (totals["correct"] - totals["correct_original"]) / neighbours
+    return means | {f"rollout/{k}": v / count for k, v in totals.items() if k.startswith("reward_term/")}

@@ -296,6 +296,47 @@ def test_a_sender_that_nobody_comes_to_can_be_closed():
 
 
 @pytest.mark.vllm
+def test_nccl_goes_through_vllms_own_transfer_engine(server, make_engine, monkeypatch):
+    """The GPU transfer with vLLM's trainer engine replaced: what it is given, and what it finds when it calls back."""
+    from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+
+    sent = {}
+
+    class Engine:
+        def __init__(self, info, client, source):
+            self.info, self.client, self.source = info, client, source
+            client.init_weight_transfer_engine({"rank_offset": 1})
+
+        def send_weights(self):
+            self.client.start_weight_update()
+            described = [(meta.name, meta.dtype, meta.shape) for meta in self.source.metadata()]
+            for (name, tensor), expected in zip(self.source, described, strict=True):
+                assert (name, tensor.dtype, tuple(tensor.shape)) == expected
+                sent[name] = tensor
+            server.weights = dict(sent)
+            self.client.finish_weight_update()
+
+        def shutdown(self):
+            sent["closed"] = self.info
+
+    def trainer_init(info, client, source):
+        assert info.backend == "nccl"
+        return Engine(info, client, source)
+
+    monkeypatch.setattr(WeightTransferTrainerFactory, "trainer_init", trainer_init)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    engine = make_engine(server.url, transfer="nccl")
+    engine.sync(WEIGHTS)
+    info = sent.pop("closed")
+    assert (info.world_size, info.rank, info.master_address) == (3, 0, "127.0.0.1"), "two workers and the trainer"
+    assert sent.keys() == {"a", "b"}
+    assert server.calls.index("init_weight_transfer_engine") < server.calls.index("start_weight_update")
+    assert server.calls.index("finish_weight_update") < server.calls.index("shutdown_weight_transfer_engine")
+    assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
+
+
+@pytest.mark.vllm
 def test_a_killed_vllm_server_is_waited_for_and_samples_the_same_from_the_same_weights(
     tiny_policy, vllm_servers, vllm_server
 ):

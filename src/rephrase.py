@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from .rephrasing.batch import BatchClient
 from .rephrasing.candidates import Reviewed, write_rows
 from .rephrasing.client import ChatClient, Server, ServerRefusedError
 from .rephrasing.costs import Line, Prices, total
-from .rephrasing.generate import Outcome, generate, plan
+from .rephrasing.generate import Outcome, Recorder, consult, generate, plan
 from .rephrasing.opinions import Opinion
 from .rephrasing.page import audit_page
 from .rephrasing.rephrasers import Rephraser
@@ -40,6 +41,21 @@ from .types import QuestionGroup
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), "rephrase"))
 
 UNDECIDED = {"keep": True, "drop": False}
+
+
+@contextmanager
+def connected(work: Path, server: Server, batch: Mapping[str, Any] | None) -> Iterator[Completer]:
+    """Who answers requests: the store in `work`, else the server, one by one or in batches."""
+    with Store(work) as store, Progress(transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("answers", total=None)
+
+        def show(answered: int, wanted: int) -> None:
+            progress.update(task, completed=answered, total=wanted)
+
+        if batch is None:
+            yield ChatClient(server, store, show)
+        else:
+            yield BatchClient(server, store, on_progress=show, **batch)
 
 
 def rephrase(
@@ -72,50 +88,58 @@ def rephrase(
     Raises:
         ServerRefusedError: the server will not answer; everything that it did answer is stored.
     """
-    with Store(work) as store, Progress(transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("answers", total=None)
-
-        def show(answered: int, wanted: int) -> None:
-            progress.update(task, completed=answered, total=wanted)
-
-        completer: Completer
-        if batch is None:
-            completer = ChatClient(server, store, show)
-        else:
-            completer = BatchClient(server, store, on_progress=show, **batch)
+    with connected(work, server, batch) as completer:
         outcome = asyncio.run(generate(groups, rephraser, checks, opinions, completer, prices))
     write_rows(output, outcome.reviewed, undecided)
     return outcome
 
 
 def audit(
-    reviewed: Sequence[Reviewed],
-    checks: Mapping[str, Check],
+    reviewed: list[Reviewed],
     work: Path,
+    checks: Mapping[str, Check],
+    opinions: Sequence[Opinion],
+    server: Server,
+    prices: Mapping[str, Prices],
     *,
+    batch: Mapping[str, Any] | None = None,
     output: Path | None = None,
     undecided: bool = True,
     sample: int = 50,
     seed: int = 0,
-) -> None:
+) -> Outcome:
     """Check rephrasings anew, write the table and the page for a human, and perhaps the filtered file.
 
     Args:
-        reviewed: Questions with their candidates; their verdicts are replaced.
+        reviewed: Questions with their candidates. Verdicts of checks that are not run now stay.
+        work: Folder for the store, `audit.csv` and `audit.html`.
         checks: Name → check of the text.
-        work: Folder for `audit.csv` and `audit.html`.
+        opinions: Judge and solver.
+        server: Whom to ask.
+        prices: Model → prices.
+        batch: Settings of the batch interface; None asks one by one.
         output: File for the questions with the rephrasings that pass; None writes none.
         undecided: Whether rephrasings pass that a check could not decide on.
         sample: Questions on the page.
         seed: Of the sample.
+
+    Raises:
+        ServerRefusedError: the server will not answer; everything that it did answer is stored.
     """
-    recheck(reviewed, checks)
     work.mkdir(parents=True, exist_ok=True)
+    recheck(reviewed, checks)
+    outcome = Outcome(reviewed=reviewed, account=[], failures={})
+    if opinions:
+        with connected(work, server, batch) as completer:
+            recorder = Recorder(completer)
+            asyncio.run(consult(reviewed, opinions, recorder))
+        outcome = recorder.outcome(reviewed, prices)
     audit_frame(reviewed, undecided).to_csv(work / "audit.csv", index=False)
-    chosen = sample_groups(reviewed, sample, seed)
-    (work / "audit.html").write_text(audit_page(chosen, "Rephrasings to judge", undecided), encoding="utf-8")
+    page = audit_page(sample_groups(reviewed, sample, seed), "Rephrasings to judge", undecided)
+    (work / "audit.html").write_text(page, encoding="utf-8")
     if output is not None:
         write_rows(output, reviewed, undecided)
+    return outcome
 
 
 def print_lines(lines: Sequence[Line], title: str, console: Console) -> None:
@@ -146,6 +170,18 @@ def print_review(reviewed: Sequence[Reviewed], undecided: bool, console: Console
     console.print(f"Questions by number of accepted rephrasings: {counts}.", soft_wrap=True)
 
 
+def print_outcome(outcome: Outcome, undecided: bool, console: Console) -> None:
+    """Print the account, the review, and what got no answer."""
+    print_lines(outcome.account, "Account", console)
+    print_review(outcome.reviewed, undecided, console)
+    if outcome.failures:
+        example = next(iter(outcome.failures.values()))
+        message = (
+            f"{len(outcome.failures)} requests got no answer, one because: {example}. The same command asks again."
+        )
+        console.print(message, markup=False, soft_wrap=True)
+
+
 def prices_of(cfg: DictConfig) -> dict[str, Prices]:
     """Model → prices, of the parts of the configuration that have a model and a price."""
     parts = [part for part in (cfg.rephraser, cfg.judge, cfg.solver) if part.get("model") and part.get("price")]
@@ -173,46 +209,40 @@ def run(cfg: DictConfig) -> None:
     for library in ("httpx", "httpx2", "openai"):
         logging.getLogger(library).setLevel(logging.WARNING)  # they log every request
     console, work, undecided = Console(), Path(cfg.work), UNDECIDED[cfg.undecided]
+    output = None if cfg.output is None else Path(cfg.output)
     checks = {name: instantiate(check) for name, check in cfg.checks.items() if check}
-    if cfg.command == "audit":
-        reviewed = read_reviewed(cfg.input)
-        output = Path(cfg.output) if cfg.output else None
-        audit(reviewed, checks, work, output=output, undecided=undecided, sample=cfg.sample, seed=cfg.seed)
-        print_review(reviewed, undecided, console)
-        written = [work / "audit.csv", work / "audit.html", *([output] if output else [])]
-        console.print("Written: " + "\n         ".join(map(str, written)), soft_wrap=True)
-        return
-    if cfg.output is None:
-        raise ValueError("Expected `output`, the file to write, but got none. Set output=rephrased.jsonl.")
-    groups = instantiate(cfg.source).load()[: cfg.limit]
-    rephraser = built(cfg.rephraser)
     opinions = [built(part) for part in (cfg.judge, cfg.solver) if part.model]
-    prices = prices_of(cfg)
-    if cfg.dry_run:
-        with Store(work) as store:
-            lines = plan(groups, rephraser, opinions, store.answers, prices, batch=cfg.batch.enabled)
-        print_lines(lines, f"Estimate for {len(groups)} questions", console)
-        return
-    work.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(cfg, work / "config.yaml", resolve=True)
-    batch = {name: value for name, value in cfg.batch.items() if name != "enabled"} if cfg.batch.enabled else None
+    server, prices = instantiate(cfg.server), prices_of(cfg)
+    settings = {name: value for name, value in cfg.batch.items() if name != "enabled"}
+    batch = settings if cfg.batch.enabled else None
     try:
-        outcome = rephrase(
-            groups, Path(cfg.output), work, rephraser, checks, opinions, instantiate(cfg.server), prices,
-            batch=batch, undecided=undecided,
-        )  # fmt: skip
+        if cfg.command == "audit":
+            written = [path for path in (work / "audit.csv", work / "audit.html", output) if path]
+            outcome = audit(
+                read_reviewed(cfg.input), work, checks, opinions, server, prices,
+                batch=batch, output=output, undecided=undecided, sample=cfg.sample, seed=cfg.seed,
+            )  # fmt: skip
+        else:
+            if output is None:
+                raise ValueError("Expected `output`, the file to write, but got none. Set output=rephrased.jsonl.")
+            groups, rephraser = instantiate(cfg.source).load()[: cfg.limit], built(cfg.rephraser)
+            if cfg.dry_run:
+                with Store(work) as store:
+                    lines = plan(groups, rephraser, opinions, store.answers, prices, batch=cfg.batch.enabled)
+                print_lines(lines, f"Estimate for {len(groups)} questions", console)
+                return
+            written = [output]
+            work.mkdir(parents=True, exist_ok=True)
+            OmegaConf.save(cfg, work / "config.yaml", resolve=True)
+            outcome = rephrase(
+                groups, output, work, rephraser, checks, opinions, server, prices, batch=batch, undecided=undecided
+            )
     except (ServerRefusedError, KeyboardInterrupt) as reason:
         console.print(f"Nothing written yet. {reason or 'Interrupted: the same command goes on.'}", soft_wrap=True)
         sys.exit(1)
-    print_lines(outcome.account, "Account", console)
-    print_review(outcome.reviewed, undecided, console)
-    console.print(f"Written: {cfg.output}", soft_wrap=True)
+    print_outcome(outcome, undecided, console)
+    console.print("Written: " + "\n         ".join(map(str, written)), soft_wrap=True)
     if outcome.failures:
-        example = next(iter(outcome.failures.values()))
-        message = (
-            f"{len(outcome.failures)} requests got no answer, one because: {example}. The same command asks again."
-        )
-        console.print(message, markup=False, soft_wrap=True)
         sys.exit(1)
 
 

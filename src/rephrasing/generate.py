@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..types import QuestionGroup
 from .candidates import Reviewed
@@ -12,6 +12,36 @@ from .opinions import Opinion
 from .rephrasers import Rephraser
 from .requests import Answer, Answers, Completer, Request
 from .verdicts import Check
+
+
+def same_text(group: QuestionGroup) -> str:
+    """The question with its white space normalised."""
+    return " ".join(group.question.split())
+
+
+def distinct(groups: Iterable[QuestionGroup]) -> dict[str, QuestionGroup]:
+    """Text → the first question that has it, in order.
+
+    >>> groups = [QuestionGroup(name, text, (), ("1",)) for name, text in (("a", "1 + 1?"), ("b", "1  + 1?"))]
+    >>> [group.id for group in distinct(groups).values()]
+    ['a']
+    """
+    found: dict[str, QuestionGroup] = {}
+    for group in groups:
+        found.setdefault(same_text(group), group)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What `generate` made."""
+
+    reviewed: list[Reviewed]
+    """Every question, in order."""
+    account: list[Line]
+    """What the answers cost, those of earlier sessions included."""
+    failures: Mapping[str, str]
+    """Requests without an answer; the same command asks them again."""
 
 
 @dataclass
@@ -32,17 +62,10 @@ class Recorder:
         self.failures |= found.failures
         return found
 
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What `generate` made."""
-
-    reviewed: list[Reviewed]
-    """Every question, in order."""
-    account: list[Line]
-    """What the answers cost, those of earlier sessions included."""
-    failures: Mapping[str, str]
-    """Requests without an answer; the same command asks them again."""
+    def outcome(self, reviewed: list[Reviewed], prices: Mapping[str, Prices]) -> Outcome:
+        """The account of all that was asked."""
+        lines = account(self.answers.values(), prices)
+        return Outcome(reviewed=reviewed, account=lines, failures=self.failures)
 
 
 async def generate(
@@ -55,6 +78,9 @@ async def generate(
 ) -> Outcome:
     """Propose rephrasings, check their text, then ask judge and solver about those that passed.
 
+    Questions that read the same, white space aside, share their rephrasings, which are made for the first of them:
+    `datamodules.sources.rephrased` joins rephrasings to questions by their text.
+
     Args:
         groups: Questions.
         rephraser: Who proposes.
@@ -64,10 +90,21 @@ async def generate(
         prices: Model → prices, for the account.
     """
     recorder = Recorder(completer)
-    reviewed = await rephraser.propose(groups, checks, recorder)
+    first = distinct(groups)
+    reviewed = await rephraser.propose(list(first.values()), checks, recorder)
+    await consult(reviewed, opinions, recorder)
+    made = dict(zip(first, reviewed, strict=True))
+    copies = [replace(made[same_text(group)], group=group) for group in groups]
+    return recorder.outcome(copies, prices)
+
+
+async def consult(reviewed: Sequence[Reviewed], opinions: Iterable[Opinion], completer: Completer) -> None:
+    """Ask judge and solver about the candidates that no check has failed; their earlier verdicts are replaced."""
     for opinion in opinions:
-        await opinion.add(reviewed, recorder)
-    return Outcome(reviewed=reviewed, account=account(recorder.answers.values(), prices), failures=recorder.failures)
+        for item in reviewed:
+            for candidate in item.candidates:
+                candidate.verdicts = [verdict for verdict in candidate.verdicts if verdict.check != opinion.name]
+        await opinion.add(reviewed, completer)
 
 
 def plan(
@@ -85,6 +122,7 @@ def plan(
     Judge and solver are counted as if every rephrasing that is asked for came, passed the checks and was as long as its
     question; repetitions after refused rephrasings are not counted.
     """
+    groups = list(distinct(groups).values())
     requests = rephraser.requests(groups)
     for opinion in opinions:
         requests += opinion.requests(groups, rephraser.count)

@@ -15,7 +15,10 @@ from .verdicts import Pair, Verdict, accepted
 class Opinion(Protocol):
     """Adds a verdict to every candidate that passed so far."""
 
+    name: str
+    """Of its verdicts."""
     model: str
+    """That it asks."""
 
     def requests(self, groups: Sequence[QuestionGroup], rephrasings: int) -> list[Request]:
         """What it will ask at most, each rephrasing being about as long as its question; for the estimate."""
@@ -33,6 +36,8 @@ class Judge:
         model: Name of the judge on its server.
         parameters: Sampling parameters.
     """
+
+    name = "judge"
 
     def __init__(self, model: str, parameters: Mapping[str, Any] | None = None) -> None:
         self.model = model
@@ -72,6 +77,8 @@ class Solver:
         parameters: Sampling parameters; a temperature above 0, or the solutions are all the same.
         expected_tokens: About how long a solution is, for the estimate.
     """
+
+    name = "solver"
 
     def __init__(
         self,

@@ -57,6 +57,9 @@ _SPELLINGS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\\(?:left|right|displaystyle|limits|big|Big|bigg|Bigg)(?![A-Za-z])", ""),
+        (r"\\\{", "⟦"),
+        (r"\\\}", "⟧"),
+        (r"\\&", "＆"),
         (r"\\[,;:!> ]|\\q?quad(?![A-Za-z])|~|&|\\\\", " "),
         (r"\\[dt]frac(?![A-Za-z])", r"\\frac"),
         (r"\\frac\s*(\d)\s*(\d)", r"\1/\2"),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -19,14 +20,19 @@ from tagrpo.datamodules.sources.rephrased import read_rephrasings
 KEY = os.environ.get("OPENAI_API_KEY", "sk-this-must-never-be-written")
 
 
-def run(tmp_path, server, *overrides):
+def call(*overrides, code=0):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("rephrase", rephrase.with_commands(overrides))
+    with pytest.raises(SystemExit, match=str(code)) if code else nullcontext():
+        rephrase.run.__wrapped__(cfg)
+
+
+def run(tmp_path, server, *overrides, code=0):
     """The command in this process."""
     settings = [f"input={tmp_path}/questions.jsonl", f"output={tmp_path}/out.jsonl", *overrides]
     if server is not None:
         settings += [f"server.base_url={server.url}", "server.first_wait=0.01", "server.timeout=5"]
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("rephrase", rephrase.with_commands(settings))
-    rephrase.run.__wrapped__(cfg)
+    call(*settings, code=code)
 
 
 def rows(path):
@@ -165,6 +171,17 @@ def test_a_dry_run_estimates_and_asks_nothing(server, questions, tmp_path, capsy
     assert "nothing is asked" in capsys.readouterr().out
 
 
+def test_questions_that_read_the_same_share_their_rephrasings_and_are_asked_once(server, tmp_path):
+    texts = ["What is the result of 11 + 40?", "What is the  result of 11 + 40? ", "What is the result of 12 + 40?"]
+    lines = [json.dumps({"id": f"q{i}", "question": text, "answer": str(51 + i // 2)}) for i, text in enumerate(texts)]
+    (tmp_path / "questions.jsonl").write_text("\n".join(lines))
+    run(tmp_path, server, "rephraser.model=m")
+    assert sum(server.asked.values()) == 2
+    first, second, third = (row["rephrasings"] for row in rows(tmp_path / "out.jsonl"))
+    assert first == second != third
+    assert len(read_rephrasings(tmp_path / "out.jsonl")) == 2
+
+
 def test_the_batch_interface_makes_the_same_file(server, questions, tmp_path):
     questions(3)
     run(tmp_path, server, "rephraser.model=m", "batch.enabled=true", "batch.poll_seconds=0.01")
@@ -179,8 +196,7 @@ def test_what_got_no_answer_is_said_and_asked_again(server, questions, tmp_path,
     server.script = lambda text, n: (
         "400" if groups[1].question in text and n <= 2 else "ok"
     )  # with a schema and without
-    with pytest.raises(SystemExit):
-        run(tmp_path, server, "rephraser.model=m")
+    run(tmp_path, server, "rephraser.model=m", code=1)
     assert "1 requests got no answer, one because: HTTP 400" in capsys.readouterr().out
     assert [len(row["rephrasings"]) for row in rows(tmp_path / "out.jsonl")] == [3, 0, 3]
     assert "perturbation lacks 3: HTTP 400" in rows(tmp_path / "out.jsonl")[1]["shortfall"]
@@ -202,10 +218,7 @@ def test_rules_need_no_server_and_the_audit_filters_and_draws_a_page(questions, 
     row["rephrasings"].append("Tom has 3 cats. Anna has 5 cats. How many cats do they have?")
     row["provenance"].append({})
     (tmp_path / "edited.jsonl").write_text(json.dumps(row) + "\n")
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        overrides = ["audit", f"input={tmp_path}/edited.jsonl", f"output={tmp_path}/good.jsonl"]
-        cfg = compose("rephrase", rephrase.with_commands(overrides))
-    rephrase.run.__wrapped__(cfg)
+    call("audit", f"input={tmp_path}/edited.jsonl", f"output={tmp_path}/good.jsonl")
     (good,) = rows(tmp_path / "good.jsonl")
     assert len(good["rephrasings"]) == count
     assert good["refused"][-1]["text"].startswith("Tom has 3 cats. Anna has 5")
@@ -213,3 +226,17 @@ def test_rules_need_no_server_and_the_audit_filters_and_draws_a_page(questions, 
     assert "missing: 4; new: 5" in page
     assert "http" not in page, "the page needs nothing from elsewhere"
     assert "Questions by number of accepted rephrasings" in capsys.readouterr().out
+
+
+def test_an_audit_asks_a_judge_about_rephrasings_that_somebody_else_made(server, tmp_path, capsys):
+    texts = ["Add 11 and 40.", "How much is 11 plus 40?", "Add 11 and 41."]
+    row = {"id": "a", "question": "What is the result of 11 + 40?", "answer": "51", "rephrasings": texts}
+    (tmp_path / "theirs.jsonl").write_text(json.dumps(row))
+    judged = ["audit", f"input={tmp_path}/theirs.jsonl", f"output={tmp_path}/good.jsonl", "judge.model=j"]
+    judged.append(f"server.base_url={server.url}")
+    call(*judged)
+    (good,) = rows(tmp_path / "good.jsonl")
+    assert good["rephrasings"] == texts[:1]
+    assert sum(server.asked.values()) == 2, "what the checks refuse is not worth a judge"
+    call(*judged)
+    assert sum(server.asked.values()) == 2

@@ -27,8 +27,9 @@ class EmbeddingDiversityMonitor(Callback):
     Pools: the responses to the original question, those to its rephrasings, and all of them. The mean over pairs has
     the same expectation whatever the size of a pool, so that pools can be compared.
 
-    Embedding costs time (about 50 sentences a second on one core): whole questions are sampled, each with the same
-    chance over all ranks, which leaves the mean over questions unbiased. The choice depends on seed and iteration only.
+    Embedding costs time (about 50 sentences a second on one core; a response that was given twice costs once): whole
+    questions are sampled, each with the same chance over all ranks, which leaves the mean over questions unbiased. The
+    choice depends on seed and iteration only.
     Logs `embedding_distance/<pool>` and `embedding_distance/sampled_questions`, and appends one row per question and
     pool to `embedding_diversity.csv` in the run directory, from which densities are drawn. Pools of a single response
     have no distance and no row.
@@ -89,7 +90,10 @@ class EmbeddingDiversityMonitor(Callback):
             return []
         if self._encoder is None:
             self._encoder = self.make_encoder()
-        embeddings = self._encoder([rollouts.text[row] for row in rows.tolist()])
+        # A response that was given twice is embedded once, and then lies at a distance of exactly zero from itself.
+        texts = [rollouts.text[row] for row in rows.tolist()]
+        place = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+        embeddings = self._encoder(list(place))[[place[text] for text in texts]]
         question, original = rollouts.question[rows], rollouts.variant[rows] == 0
         measured = []
         for pool, members in zip(POOLS, (original, ~original, torch.ones_like(original)), strict=True):

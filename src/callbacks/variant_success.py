@@ -29,7 +29,7 @@ class VariantSuccessMonitor(Callback):
       π(o | sample prompt) of the responses to one prompt, mean over prompts: near 1 where a rephrasing's responses
       might as well be the original's, 1 / G where one of them outweighs the others. For n = 0, or scored under the
       prompt that was sampled, it is the mismatch between trainer and engine alone;
-    - `template/<name>/…`: the same by template;
+    - `template/<name>/…`: the same by template, where there are several;
     - `variant/difficulty_variance`: variance of the true success rate over the prompts of one question, without bias
       (`difficulty_variance`), mean over the questions that allow it. Zero, up to noise of either sign, where rephrasing
       does not change how difficult a question is; missing where no question allows it;
@@ -64,7 +64,7 @@ def values_by_prompt(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Ten
     templates = [prompt.template for prompt in rollouts.prompts]
     variants = rollouts.variant.new_full((len(templates),), -1).scatter(0, rollouts.prompt, rollouts.variant)
     members = {f"variant/{n}": variants == n for n in rollouts.variant.unique().tolist()}
-    for template in sorted(set(templates)):
+    for template in sorted(set(templates)) if len(set(templates)) > 1 else ():
         members[f"template/{template}"] = torch.tensor([name == template for name in templates])
     values = {
         f"{kind}/{name}": column[chosen[rollouts.prompt]]

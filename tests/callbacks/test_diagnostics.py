@@ -142,7 +142,7 @@ def test_variants_are_told_apart_by_hand(tmp_path, make_batch):
     found = fit(tmp_path, [batch], VariantSuccessMonitor(), kl=kl, score_logprob=score_logprob).to_dict("records")[0]
     assert found["variant/0/correct"] == 5 / 8
     assert found["variant/1/correct"] == 3 / 8
-    assert found["template/plain/correct"] == 0.5
+    assert "template/plain/correct" not in found, "there is but one"
     assert (found["variant/0/kl"], found["variant/1/kl"]) == (0.25, 0.5)
     share = (math.e + 1) ** 2 / (math.e**2 + 1) / 2
     assert found["variant/1/effective_samples"] == pytest.approx(share)
@@ -154,6 +154,14 @@ def test_variants_are_told_apart_by_hand(tmp_path, make_batch):
     assert found["variant/difficulty_p_value"] == pytest.approx(stats.chi2.sf(4 / scale, expected / scale))
     # var(p̂) is ½ for question 0 and 0 for the others; the noise of question 3 is ¼ / 1 per prompt.
     assert found["variant/difficulty_variance"] == pytest.approx((0.5 - 0.25) / 4)
+
+
+def test_templates_are_told_apart_where_there_are_several(tmp_path, make_batch):
+    batch = make_batch([[[1.0, 0.0], [1.0, 1.0]]])
+    prompts = [batch.prompts[0], batch.prompts[1]._replace(template="boxed")]
+    batch = replace(batch, rollouts=replace(batch.rollouts, prompts=prompts))
+    (found,) = fit(tmp_path, [batch], VariantSuccessMonitor()).to_dict("records")
+    assert (found["template/plain/correct"], found["template/boxed/correct"]) == (0.5, 1)
 
 
 def test_variety_of_answers_by_hand(tmp_path, make_batch):
@@ -189,6 +197,18 @@ def test_embedding_distances_are_logged_and_written_per_question(tmp_path, make_
     assert rows["pool"].tolist() == ["original", "neighbours", "pool"]
     assert rows["responses"].tolist() == [2, 2, 4]
     assert rows["question"].tolist() == ["q0"] * 3
+
+
+def test_a_text_that_comes_twice_is_embedded_once(make_batch):
+    seen = []
+
+    def encode(texts):
+        seen.extend(texts)
+        return torch.eye(3)[[int(text[-1]) for text in texts]]
+
+    rows = EmbeddingDiversityMonitor(lambda: encode).measure(make_batch([[[1.0, 0.0, 1.0, 0.0]]]), 0)
+    assert sorted(seen) == ["answer 0", "answer 1", "answer 2"]
+    assert rows[0]["distance"] == pytest.approx(5 / 6), "of the pairs of 0 1 2 0 only one has no distance"
 
 
 def test_sampling_questions_leaves_the_mean_distance_unbiased(make_batch):

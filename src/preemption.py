@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType
-from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
@@ -19,21 +18,15 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.received = False
-        self._before: dict[signal.Signals, Any] = {}
 
     def listen(self) -> None:
-        """Take the signals over; does nothing outside the main thread, where Python has no handlers."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in SIGNALS:
-            before = signal.signal(number, self._note)
-            self._before.setdefault(number, before)
+        """Take the signals over; does nothing outside the main thread, where Python has no handlers.
 
-    def release(self) -> None:
-        """Give the signals back to whoever had them before the first `listen`."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
+        Called after Lightning has put its own handlers in their place: it gives all signals back when it is done.
+        """
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         # Nothing else: the signal may have come in the middle of a collective, or while a file is written.

@@ -85,8 +85,7 @@ class Checkpointer(Callback):
     # ------------------------------------------------------------------ beginning
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Listen to signals; see to it that a single file is written at once."""
-        self.stop.listen()
+        """See to it that a checkpoint is written at once, and rollouts are kept."""
         self._loggers = list(trainer.loggers)
         if stage == "fit":
             self._done, self._saved_at, self._progress, self._rng_to_restore = 0, 0, None, None
@@ -96,14 +95,14 @@ class Checkpointer(Callback):
                 callback.store = RolloutStore(self.directory_of(trainer).with_name("rollout_store"))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set checkpoints of another course aside."""
-        self.stop.listen()  # Lightning has taken the signals in the meantime
+        """Listen to signals; set checkpoints of another course aside."""
+        self.stop.listen()
         if trainer.is_global_zero:
             set_aside(self.directory_of(trainer), self._done)
         trainer.strategy.barrier()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen again: Lightning has taken the signals in the meantime."""
+        """Listen to signals."""
         self.stop.listen()
 
     # ------------------------------------------------------------------ safe points
@@ -167,19 +166,11 @@ class Checkpointer(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Save when the policy is still what it was when the last iteration ended."""
-        if isinstance(exception, SIGTERMException):
-            self.stop.release()
-            return
         batches: Any = trainer.fit_loop.epoch_loop.batch_progress.total
         sampling = trainer.training and batches.ready == self._done + 1 and batches.started == self._done
         # Several ranks: the others wait in collectives that this one has left. Nothing can be saved with them.
         if sampling and self._before is not None and not self._saving:
             self.save(trainer, self._before)
-        self.stop.release()
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Give the signals back."""
-        self.stop.release()
 
     # ------------------------------------------------------------------ saving and loading
 

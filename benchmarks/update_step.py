@@ -70,7 +70,9 @@ def ratio(times: Times, slow: str, fast: str) -> dict[str, float]:
 
 
 def difference(gradients: dict[str, Tensor], way: str, reference: str) -> float:
-    return float((gradients[way] - gradients[reference]).norm() / gradients[reference].norm())
+    """|a − b| / |b|, summed in float64."""
+    a, b = gradients[way], gradients[reference]
+    return float((a - b).norm(dtype=torch.float64) / b.norm(dtype=torch.float64))
 
 
 def measure(shape: argparse.Namespace) -> dict[str, object]:
@@ -118,14 +120,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="One update, four ways: seconds, memory, share of the matrix rate.")
     add_shape(parser)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--no-dropping", action="store_true", help="leave the measurement of dropping out")
+    dropping = parser.add_mutually_exclusive_group()
+    dropping.add_argument("--no-dropping", action="store_true", help="leave the measurement of dropping out")
+    dropping.add_argument("--dropping-only", action="store_true", help="measure nothing else")
     shape = parser.parse_args()
     torch.set_num_threads(shape.threads)
     figures = {
         "machine": machine(shape.device),
         "torch": torch.__version__,
         "shape": {name: value for name, value in vars(shape).items() if name != "json"},
-        **measure(shape),
+        **({} if shape.dropping_only else measure(shape)),
     }
     if not shape.no_dropping:
         figures["dropping"] = measure_dropping(shape)

@@ -143,8 +143,8 @@ class Updates:
         }[way]()
 
     def gradient(self) -> Tensor:
-        """The gradient as one float64 vector on the CPU."""
-        return torch.cat([p.grad.flatten().double().cpu() for p in self.model.parameters() if p.grad is not None])
+        """The gradient as one float32 vector on the CPU."""
+        return torch.cat([p.grad.flatten().float().cpu() for p in self.model.parameters() if p.grad is not None])
 
     def _trl(self) -> None:
         assert self.trainer is not None

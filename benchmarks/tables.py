@@ -1,0 +1,121 @@
+"""Write the figures of benchmarks/results/*.json into docs/performance.md, between the marks of each table.
+
+python benchmarks/tables.py
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import cost_model
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS, DOCUMENT = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
+NAMES = {
+    "trl": "TRL 1.16 `GRPOTrainer`",
+    "padded": "padded",
+    "padding_free": "padding-free",
+    "prefix_shared": "prefix-shared",
+}
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def origin(figures: dict[str, Any]) -> str:
+    return f"\n\n{figures['machine']}, torch {figures['torch']}."
+
+
+def update(figures: dict[str, Any]) -> str:
+    rows, reference = [], next(iter(figures["seconds"]))
+    for way, name in NAMES.items():
+        if way not in figures["seconds"]:
+            continue
+        speedup = figures["speedup"].get(f"prefix_shared over {way}")
+        rows.append([
+            name, f"{figures['seconds'][way]:.2f}", f"{figures['tokens_per_second'][way]:.0f}",
+            f"{100 * figures['share_of_matrix_rate'][way]:.0f} %", f"{figures['peak_mib'][way]:.0f}",
+            f"{speedup['median']:.2f} ({speedup['best']:.2f})" if speedup else "",
+            "reference" if way == reference else f"{figures['gradient_difference'][way]:.1e}",
+        ])  # fmt: skip
+    head = [
+        "update",
+        "seconds",
+        "response tokens/s",
+        "of matrix rate",
+        "peak MiB",
+        "times slower",
+        "gradient differs by",
+    ]
+    tokens = figures["tokens"]
+    text = (
+        f"Tokens: {tokens['response']} of responses, {tokens['distinct']} distinct, {tokens['repeated']} with a prompt"
+    )
+    text += f" for each response, {tokens['padded']} padded. Matrix rate: {figures['matrix_gflops']:.0f} GFLOP/s."
+    return f"{markdown(head, rows)}\n\n{text}{origin(figures)}"
+
+
+def dropping(figures: dict[str, Any]) -> str:
+    found = figures["dropping"]
+    row = [
+        f"{100 * found['uniform_questions']:.0f} %",
+        f"{found['speedup']['median']:.2f} ({found['speedup']['best']:.2f})",
+        f"{found['gradient_difference']:.1e}",
+    ]
+    return markdown(["uniform questions", "times faster", "gradient differs by"], [row]) + origin(figures)
+
+
+def iteration(figures: dict[str, Any]) -> str:
+    phases = ["sync", "generate", "score", "update", "diagnostics", "encoder", "overhead", "iteration"]
+    rows = []
+    for cell, found in figures["cells"].items():
+        seconds, share = found["seconds"], found["share"]
+        named = [f"{seconds[phase]:.3f}" if phase in seconds else "" for phase in phases]
+        rows.append([cell, *named, *(f"{100 * share[p]:.2f} %" if p in share else "" for p in ("sync", "overhead"))])
+    return markdown(["method/engine", *phases, "sync", "overhead"], rows) + origin(figures)
+
+
+def scaling(figures: dict[str, Any]) -> str:
+    tables = []
+    for rows in figures.values():
+        if isinstance(rows, list):
+            body = [[f"{v:.4g}" if isinstance(v, float) else v for v in row.values()] for row in rows]
+            tables.append(markdown([name.replace("_", " ") for name in rows[0]], body))
+    return "\n\n".join(tables) + origin(figures)
+
+
+TABLES = {
+    "update": ("update_step.json", update),
+    "dropping": ("dropping.json", dropping),
+    "iteration": ("iteration.json", iteration),
+    "scaling": ("scaling.json", scaling),
+    "gpu-update": ("gpu-update.json", update),
+    "gpu-peers": ("gpu-peers.json", update),
+    "gpu-sdpa": ("gpu-sdpa.json", update),
+    "gpu-dropping": ("gpu-dropping.json", dropping),
+    "gpu-scaling": ("gpu-scaling.json", scaling),
+}
+MODEL = "cost-model"
+
+
+def main() -> None:
+    text = DOCUMENT.read_text()
+    tables = {MODEL: cost_model.table()}
+    for name, (file, make) in TABLES.items():
+        path = RESULTS / file
+        tables[name] = make(json.loads(path.read_text())) if path.exists() else "*Not measured yet.*"
+    for name, table in tables.items():
+        marks = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        pattern = re.compile(f"{marks[0]}.*?{marks[1]}", re.DOTALL)
+        if not pattern.search(text):
+            raise SystemExit(f"Expected the marks of the table `{name}` in {DOCUMENT}, but they are not there.")
+        text = pattern.sub(lambda _, t=table, m=marks: f"{m[0]}\n{t}\n{m[1]}", text)
+    DOCUMENT.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The benchmarks measure what they say: ways with the same gradient, and work that is that of distinct tokens."""
+
+from __future__ import annotations
+
+import argparse
+import doctest
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import cost_model  # noqa: E402
+import tables  # noqa: E402
+from workload import WAYS, Experience, Updates, experience, peak_memory  # noqa: E402
+
+SHAPE = argparse.Namespace(
+    questions=2, responses=4, prompt=12, mean=8, max=20, model="tiny", vocabulary=128, token_budget=96,
+    checkpointing=False, device="cpu", dtype="float32", seed=0,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def updates():
+    data = experience(SHAPE)
+    advantages = torch.where(data.prompt == 0, data.advantages, 0.0)
+    return Updates(SHAPE, Experience(data.prompts, data.prompt, data.responses, advantages))
+
+
+def gradient(updates, way):
+    updates.model.zero_grad()
+    updates.run(way)
+    return updates.gradient()
+
+
+def test_every_way_that_is_timed_has_the_same_gradient(updates):
+    reference = gradient(updates, "trl")
+    assert reference.norm() > 0
+    for way in (*WAYS[1:], "dropped"):
+        assert (gradient(updates, way) - reference).norm() < 1e-4 * reference.norm(), way
+
+
+def test_a_prefix_shared_update_multiplies_distinct_tokens_and_recomputes_the_head_alone(updates):
+    linear = [m for m in updates.model.model.layers.modules() if isinstance(m, torch.nn.Linear)]
+    layers = sum(m.weight.numel() for m in linear)
+    head = updates.model.lm_head.weight.numel()
+    tokens = updates.data.tokens
+    updates.model.zero_grad()
+    # torch does not count products that are added in place.
+    in_place = {torch.ops.aten.addmm_: lambda _, a, b, **__: 2 * a[0] * a[1] * b[1]}
+    with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
+        updates.run("prefix_shared")
+    counted = {str(op): flop for op, flop in counter.get_flop_counts()["Global"].items()}
+    products = sum(flop for op, flop in counted.items() if "attention" not in op)
+    assert products == 6 * layers * tokens["distinct"] + 8 * head * tokens["response"]
+
+
+def test_peak_memory_sees_what_was_held_and_given_back():
+    def hold():
+        torch.ones(16 << 20)
+
+    assert 60 << 20 < peak_memory(hold) < 80 << 20
+    assert peak_memory(lambda: None) < 4 << 20
+
+
+def test_the_cost_model_follows_its_formula():
+    assert doctest.testmod(cost_model).failed == 0
+
+
+def test_the_document_has_a_place_for_every_table():
+    text = (ROOT / "docs" / "performance.md").read_text()
+    for name in (*tables.TABLES, tables.MODEL):
+        assert f"<!-- begin {name} -->" in text, name
+    assert cost_model.table() in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import threading
 
@@ -34,9 +35,11 @@ def engines(request, tiny_policy):
     def engine(name):
         if name not in made:
             made[name] = make[name]()
+            gc.freeze()  # transformers collects garbage twice a call: half a second with these libraries imported
         return made[name]
 
-    return engine
+    yield engine
+    gc.unfreeze()
 
 
 @pytest.fixture(

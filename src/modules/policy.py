@@ -69,7 +69,9 @@ class PolicyModule(LightningModule):
         prompt_correction: Truncate at this value the token weights π(o|q0)/π(o|qn) that correct for sampling from
             a rephrasing while scoring under the original. None leaves it uncorrected, as the paper does.
         cpu_offload: Under FSDP2, keep shards and optimizer state in host memory.
-        max_skipped: Optimizer steps in a row that may be skipped because of a non-finite gradient.
+        skip_grad_norm: Gradients of a larger norm are not scaled down but skipped, as those are that are not finite;
+            None skips only the latter.
+        max_skipped: Optimizer steps in a row that may be skipped; one more ends the run.
 
     Raises:
         FileNotFoundError: `model_path` leads nowhere.
@@ -95,6 +97,7 @@ class PolicyModule(LightningModule):
         mask_truncated: bool = False,
         prompt_correction: float | None = None,
         cpu_offload: bool = False,
+        skip_grad_norm: float | None = None,
         max_skipped: int = 5,
     ) -> None:
         super().__init__()
@@ -129,6 +132,7 @@ class PolicyModule(LightningModule):
         self.mask_truncated = mask_truncated
         self.prompt_correction = prompt_correction
         self.cpu_offload = cpu_offload
+        self.skip_grad_norm = math.inf if skip_grad_norm is None else skip_grad_norm
         self.max_skipped = max_skipped
         self.kl_coef: float = getattr(loss, "kl_coef", 0.0)
         self.entropy_coef: float = getattr(loss, "entropy_coef", 0.0)
@@ -334,12 +338,12 @@ class PolicyModule(LightningModule):
         tally.compare_engine((old - engine)[experience.sampled_here[rows].to(device)[response]])
 
     def _step(self, optimizer: Any, tally: Tally) -> None:
-        """Clip, step, advance the schedule; a gradient that is not finite is skipped and counted."""
+        """Clip, step, advance the schedule; a gradient that is not finite or too large is skipped and counted."""
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
         norm_value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
         tally.grad_norms.append(norm_value)
         tally.lr = optimizer.param_groups[0]["lr"]
-        if math.isfinite(norm_value):
+        if math.isfinite(norm_value) and norm_value <= self.skip_grad_norm:
             self.skipped_in_a_row = 0
             optimizer.step()
         else:
@@ -348,10 +352,19 @@ class PolicyModule(LightningModule):
             rank_zero_warn(f"Skipped an optimizer step: its gradient norm was {norm_value}.")
             if self.skipped_in_a_row > self.max_skipped:
                 raise FloatingPointError(
-                    f"Expected finite gradients, but those of {self.skipped_in_a_row} optimizer steps in a row were "
-                    "not. Lower optimizer.lr, or resume from an earlier checkpoint."
+                    f"Expected finite gradients with a norm of at most {self.skip_grad_norm} (policy.skip_grad_norm), "
+                    f"but those of {self.skipped_in_a_row} optimizer steps in a row were not; the last norm was "
+                    f"{norm_value}. Lower optimizer.lr, or resume from an earlier checkpoint."
                 )
         self.lr_schedulers().step()  # type: ignore[union-attr]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Save how many steps in a row were skipped."""
+        checkpoint["skipped_in_a_row"] = self.skipped_in_a_row
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on counting them."""
+        self.skipped_in_a_row = checkpoint.get("skipped_in_a_row", 0)
 
     # ------------------------------------------------------------------ forwards
 

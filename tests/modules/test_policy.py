@@ -282,6 +282,21 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_too_many_stop_the_run(tiny
         assert torch.equal(parameter, before[name])
 
 
+def test_a_gradient_that_explodes_is_skipped_where_a_limit_is_set(tiny_policy, make_batch):
+    module = make_module(tiny_policy, mini_batches=1, skip_grad_norm=1e-6, max_skipped=1)
+    before = {name: p.clone() for name, p in load_causal_lm(tiny_policy).named_parameters()}
+    with pytest.raises(FloatingPointError, match="2 optimizer steps in a row"):
+        fit(module, make_batch(REWARDS), max_steps=1)
+    for name, parameter in module.full_parameters():
+        assert torch.equal(parameter, before[name])
+    saved = {}
+    module.on_save_checkpoint(saved)
+    resumed = make_module(tiny_policy, mini_batches=1, skip_grad_norm=1e-6, max_skipped=3)
+    resumed.on_load_checkpoint(saved)
+    with pytest.raises(FloatingPointError, match="4 optimizer steps in a row"):
+        fit(resumed, make_batch(REWARDS), max_steps=1)
+
+
 def test_contradicting_options_fail_before_any_model_is_loaded(tiny_policy):
     def never():
         raise AssertionError("loaded a model")

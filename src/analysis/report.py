@@ -10,6 +10,7 @@ from pathlib import Path
 
 from markdown import markdown as render_markdown
 
+from ..metrics.functional import CAUSES
 from . import plots
 from .comparison import (
     ZERO_GRADIENT,
@@ -21,6 +22,7 @@ from .comparison import (
     results_of,
     trained_methods,
 )
+from .run_plots import why_no_gradient
 from .runs import by_method, find_runs
 from .sections import markdown
 
@@ -89,6 +91,12 @@ def draw(runs: Runs, curves: Curves, folder: Path) -> dict[str, str]:
                 f"Pass@{largest} against what was sampled for it.",
             ),
         }
+    first = {method: seeds[0] for method, seeds in learning.items()}
+    if any(f"zero_gradient/{CAUSES[0]}" in run.metrics for run in first.values()):
+        made["causes.png"] = (
+            why_no_gradient(first),
+            "Why questions gave no gradient: the first seed of each method, running means over an eighth of training.",
+        )
     if any(len(run.diversity) for seeds in runs.values() for run in seeds):
         made["diversity.png"] = (
             plots.diversity_densities(learning),

@@ -1,7 +1,8 @@
 """Weights over TCP, from the trainer's memory into an engine's: no file, no CUDA, any number of receivers.
 
-The receiver connects to the sender and shows a secret; the sender answers with one line of JSON (names, types, shapes)
-and then the bytes of every tensor in that order. Every wait has a limit, so that neither side hangs on a dead peer.
+The receiver connects to the sender and shows a secret. The sender answers with the length of a JSON text (eight bytes),
+the text (names, types, shapes), and the bytes of every tensor in that order. Every wait has a limit, so that neither
+side hangs on a dead peer.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
 
 import torch
 from torch import Tensor
 
 TOKEN_BYTES = 32
+LENGTH_BYTES = 8
 
 
 class WeightSender:
@@ -70,7 +71,8 @@ class WeightSender:
             (name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)) for name, tensor in self.weights
         ]
         with connection:
-            connection.sendall(json.dumps(described).encode() + b"\n")
+            text = json.dumps(described).encode()
+            connection.sendall(len(text).to_bytes(LENGTH_BYTES) + text)
             for _, tensor in self.weights:
                 connection.sendall(_bytes_of(tensor))
 
@@ -90,14 +92,14 @@ def receive_weights(host: str, port: int, token: str, timeout: float) -> Iterato
     """
     with socket.create_connection((host, port), timeout=timeout) as connection:
         connection.sendall(token.encode())
-        with connection.makefile("rb", buffering=1 << 16) as stream:
-            line = stream.readline()
-            if not line.endswith(b"\n"):
-                raise ConnectionError(f"Expected a list of weights from {host}:{port}, but the stream ended.")
-            for name, dtype, shape in json.loads(line):
-                tensor = torch.empty(shape, dtype=getattr(torch, dtype))
-                _receive_into(stream, _bytes_of(tensor))
-                yield name, tensor
+        length = bytearray(LENGTH_BYTES)
+        _receive_into(connection, memoryview(length))
+        text = bytearray(int.from_bytes(length))
+        _receive_into(connection, memoryview(text))
+        for name, dtype, shape in json.loads(text):
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+            _receive_into(connection, _bytes_of(tensor))
+            yield name, tensor
 
 
 def address_towards(host: str) -> str:
@@ -112,12 +114,11 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
 
 
-def _receive_into(source: Any, target: memoryview) -> None:
-    """Fill `target` from a socket or a buffered reader."""
-    read = source.readinto if hasattr(source, "readinto") else source.recv_into
+def _receive_into(connection: socket.socket, target: memoryview) -> None:
+    """Fill `target`."""
     done = 0
     while done < len(target):
-        count = read(target[done:])
+        count = connection.recv_into(target[done:])
         if not count:
             raise ConnectionError(f"Expected {len(target)} bytes of weights, but the stream ended after {done}.")
         done += count

@@ -107,10 +107,10 @@ def _apart(a: complex, b: complex) -> bool:
 def _apart_at_a_point(one: Any, other: Any) -> bool:
     """Whether two formulas have clearly different values where their variables have certain values.
 
-    Spares the simplification of their difference, which is where the time of a wrong answer would go. A variable has
-    one value in both, whatever its case, and a positive one, so that formulas that are equal for positive variables
-    alone are left to math-verify. What has no value, is no formula (sets, equations, matrices), or may be a word, is
-    never apart.
+    Spares the simplification of their difference, which is where the time of a wrong answer would go. A variable (of
+    which math-verify does not tell the case) has one value in both, and a positive one, so that formulas that are
+    equal for positive variables alone are left to math-verify. What has no value, is no formula (sets, equations,
+    matrices), or may be a word, is never apart.
     """
     if not (isinstance(one, Expr) and isinstance(other, Expr)):
         return False
@@ -121,10 +121,10 @@ def _apart_at_a_point(one: Any, other: Any) -> bool:
 
 
 def _value_at_a_point(formula: Expr) -> complex:
-    names = {symbol: symbol.name.lower() for symbol in formula.free_symbols}
-    if any(len(name) > 1 and name.isalpha() for name in names.values()):
+    if any(len(symbol.name) > 1 and symbol.name.isalpha() for symbol in formula.free_symbols):
         raise ValueError("words are compared letter by letter")
-    value = complex(formula.evalf(subs={symbol: 1 + crc32(n.encode()) % 9973 / 9973 for symbol, n in names.items()}))
+    point = {symbol: 1 + crc32(symbol.name.encode()) % 9973 / 9973 for symbol in formula.free_symbols}
+    value = complex(formula.evalf(subs=point))
     if not isfinite(value):
         raise ValueError("no finite value")
     return value

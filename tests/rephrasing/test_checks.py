@@ -64,7 +64,9 @@ QUESTION = r"If $x^2 - 3x = 10$ and $x > 0$, how many cents do 24 stamps of $\$0
     [
         ("24", "42", numbers_kept),
         ("0.37", "0.73", numbers_kept),
+        ("how many cents", "how many cents, within 9 days,", numbers_kept),
         (" and $x > 0$", "", symbols_kept),
+        ("how many", "if $y = x$, how many", symbols_kept),
         ("x > 0", "x < 0", symbols_kept),
         ("x^2 - 3x", "x^2 + 3x", symbols_kept),
         ("how many cents", "how many cents (it is 2073)", answer_not_leaked),

@@ -9,14 +9,17 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
 
 from tagrpo import rephrase
 from tagrpo.datamodules.sources.jsonl import JsonLinesSource
 from tagrpo.datamodules.sources.rephrased import read_rephrasings
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 KEY = os.environ.get("OPENAI_API_KEY", "sk-this-must-never-be-written")
 
 
@@ -240,3 +243,20 @@ def test_an_audit_asks_a_judge_about_rephrasings_that_somebody_else_made(server,
     assert sum(server.asked.values()) == 2, "what the checks refuse is not worth a judge"
     call(*judged)
     assert sum(server.asked.values()) == 2
+
+
+@pytest.mark.parametrize("group", ["rephraser", "similarity", "source"])
+def test_every_option_builds_what_it_names(group, tmp_path):
+    (tmp_path / "questions.jsonl").write_text("")
+    required = {"model": "m", "dataset": "math_train"}
+    for path in sorted((CONFIGS / group).glob("*.yaml")):
+        with initialize_config_module("tagrpo.configs", version_base="1.3"):
+            cfg = compose("rephrase", [f"{group}={path.stem}", f"input={tmp_path}/questions.jsonl"])
+        for name, value in required.items():
+            if OmegaConf.is_missing(cfg[group], name):
+                cfg[group][name] = value
+        assert type(rephrase.built(cfg[group])).__name__ == cfg[group]._target_.rpartition(".")[2]
+
+
+def test_words_of_the_command_line_are_commands_only_where_they_stand_alone():
+    assert rephrase.with_commands(["audit", "input=audit"]) == ["command=audit", "input=audit"]

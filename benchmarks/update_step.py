@@ -45,17 +45,18 @@ class Measured(NamedTuple):
 
 
 def rounds(updates: Updates, ways: Sequence[str], count: int, device: str) -> Measured:
-    """A round that warms up and measures memory, then `count` that measure time."""
+    """`count` rounds, after one update that warms up."""
     rate = MatrixRate(device, updates.model.dtype)
     found = Measured({name: [] for name in (*ways, "product")}, {}, {})
     updates.run(ways[-1])
-    for way in ways:
-        updates.model.zero_grad(set_to_none=False)
-        found.peak[way] = peak_memory(lambda way=way: updates.run(way), device)
     for _ in range(count):
         for way in ways:
             updates.model.zero_grad(set_to_none=False)
-            found.times[way].append(seconds(lambda way=way: updates.run(way), device))
+
+            def timed(way: str = way) -> None:
+                found.times[way].append(seconds(lambda: updates.run(way), device))
+
+            found.peak[way] = peak_memory(timed, device)
             found.gradients[way] = updates.gradient()
         found.times["product"].append(rate())
     return found

@@ -15,10 +15,13 @@ from ..modules.distributed import gather_objects
 from .shared import mean_over_ranks
 
 RETURNED = ("ratio", "kl", "clipped", "entropy")
+WHOLE = ("variant/difficulty_variance",)
 
 
 class VariantSuccessMonitor(Callback):
     """Logs means over the responses of each training batch, over all ranks, by what they were sampled from.
+
+    Variants and templates are told apart where there are several.
 
     - `variant/<n>/{correct,length,truncated}` and `variant/<n>/reward_term/<name>` (a format reward, say): responses to
       the original question (n = 0), or to the n-th rephrasings;
@@ -29,12 +32,12 @@ class VariantSuccessMonitor(Callback):
       π(o | sample prompt) of the responses to one prompt, mean over prompts: near 1 where a rephrasing's responses
       might as well be the original's, 1 / G where one of them outweighs the others. For n = 0, or scored under the
       prompt that was sampled, it is the mismatch between trainer and engine alone;
-    - `template/<name>/…`: the same by template, where there are several;
+    - `template/<name>/…`: the same by template;
     - `variant/difficulty_variance`: variance of the true success rate over the prompts of one question, without bias
       (`difficulty_variance`), mean over the questions that allow it. Zero, up to noise of either sign, where rephrasing
       does not change how difficult a question is; missing where no question allows it;
-    - `variant/difficulty_p_value`: of the test that it changes nothing (`difficulty_test`), over the batch; for a test
-      over a whole run see `tagrpo.analysis.difficulty`.
+    - `variant/difficulty_p_value`: of the test that it changes nothing (`difficulty_test`), over the batch, where any
+      question can tell; for a test over a whole run see `tagrpo.analysis.difficulty`.
 
     Reads `batch.rollouts.{prompts[…].template, prompt, question, variant, correct, truncated, lengths, reward_terms,
     logprobs}` and, where they are, `outputs[…]` ([R] each) of `ratio`, `kl`, `clipped`, `entropy` and `score_logprob`.
@@ -46,10 +49,16 @@ class VariantSuccessMonitor(Callback):
         """Measure and log."""
         rollouts = batch.rollouts
         means = mean_over_ranks(values_by_prompt(rollouts, outputs if isinstance(outputs, Mapping) else {}))
+        for kind in ("variant", "template"):
+            # Where all ranks have but one of a kind, the means over all responses say it already.
+            if len({name.split("/")[1] for name in means if name.count("/") > 1 and name.startswith(kind)}) == 1:
+                means = {name: mean for name, mean in means.items() if not name.startswith(f"{kind}/") or name in WHOLE}
         own = homogeneity(rollouts.correct, rollouts.prompt, rollouts.question)
         parts = gather_objects([values.tolist() for values in own])
         test = pooled_difficulty_test(*([x for part in parts for x in part[i]] for i in range(3)))
-        pl_module.log_dict({**means, "variant/difficulty_p_value": test.p_value})
+        if test.questions:
+            means["variant/difficulty_p_value"] = test.p_value
+        pl_module.log_dict(means)
 
 
 def values_by_prompt(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -63,9 +72,11 @@ def values_by_prompt(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Ten
     }
     templates = [prompt.template for prompt in rollouts.prompts]
     variants = rollouts.variant.new_full((len(templates),), -1).scatter(0, rollouts.prompt, rollouts.variant)
-    members = {f"variant/{n}": variants == n for n in rollouts.variant.unique().tolist()}
-    for template in sorted(set(templates)) if len(set(templates)) > 1 else ():
-        members[f"template/{template}"] = torch.tensor([name == template for name in templates])
+    groups = {
+        "variant": {n: variants == n for n in rollouts.variant.unique().tolist()},
+        "template": {name: torch.tensor([t == name for t in templates]) for name in sorted(set(templates))},
+    }
+    members = {f"{kind}/{n}": rows for kind, found in groups.items() for n, rows in found.items()}
     values = {
         f"{kind}/{name}": column[chosen[rollouts.prompt]]
         for kind, chosen in members.items()

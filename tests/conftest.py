@@ -163,10 +163,10 @@ class VLLMServers:
         self.launcher = subprocess.Popen(
             [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self.running: dict[str, int] = {}
+        self.running: dict[str, int | None] = {}
 
     def start(self, url: str | None = None) -> str:
-        """Start a server, on the address of a killed one or on a new one; returns its URL before it is ready."""
+        """Start a server, on the address of a killed one or on a new one; returns its URL at once, not ready yet."""
         if url is None:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -176,11 +176,14 @@ class VLLMServers:
         job = [str(self.folder / f"{url.rpartition(':')[2]}.log"), str(self.model), *options]
         self.launcher.stdin.write(json.dumps(job) + "\n")
         self.launcher.stdin.flush()
-        self.running[url] = int(self.launcher.stdout.readline())
+        self.running[url] = None
         return url
 
     def kill(self, url: str) -> None:
         """SIGKILL to the server and its engine."""
+        for started, process in self.running.items():
+            if process is None:  # the launcher prints process ids in the order of the starts
+                self.running[started] = int(self.launcher.stdout.readline())
         os.killpg(self.running.pop(url), signal.SIGKILL)
 
     def close(self) -> None:

@@ -22,10 +22,15 @@ SAMPLES = [3, 1, 20]
 @pytest.fixture(scope="module")
 def engines(request, tiny_policy):
     """Name → engine, made when it is first asked for."""
+
+    def vllm():
+        request.getfixturevalue("vllm_server")  # starts while this process imports vLLM
+        return request.getfixturevalue("vllm_engine")
+
     make = {
         "transformers": lambda: TransformersEngine(str(tiny_policy)),
         "transformers_cb": lambda: ContinuousBatchingEngine(str(tiny_policy), "float32", cache_tokens=16384),
-        "vllm": lambda: request.getfixturevalue("vllm_engine"),
+        "vllm": vllm,
         "vllm_server": lambda: VLLMServerEngine(
             str(tiny_policy), request.getfixturevalue("vllm_server"), dtype="float32", timeout=60, patience=240
         ),

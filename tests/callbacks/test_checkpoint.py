@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tagrpo.callbacks import Checkpointer
+from tagrpo.callbacks import Checkpointer, RolloutCallback
 from tagrpo.config import build
 from tagrpo.modules.policy import PolicyModule
 from tagrpo.rollouts import TransformersEngine
@@ -127,6 +127,20 @@ def test_an_engine_that_fails_leaves_a_checkpoint_of_the_state_before_the_batch(
     assert_equal(weights_of(resumed), whole[1])
     pd.testing.assert_frame_equal(logged(tmp_path).reset_index(drop=True), logged(whole[0]).reset_index(drop=True))
     assert (tmp_path / "ledger.json").read_text() == (whole[0] / "ledger.json").read_text()
+
+
+def test_what_a_failed_batch_has_counted_is_not_in_its_checkpoint(tmp_path, monkeypatch):
+    def fail(self, *arguments, real=RolloutCallback.on_train_batch_start):
+        real(self, *arguments)
+        if self.iteration == 2:
+            raise Broken  # the second batch is in the ledger by now
+
+    monkeypatch.setattr(RolloutCallback, "on_train_batch_start", fail)
+    with pytest.raises(Broken):
+        trained(tmp_path, "callbacks.checkpoint.every=10")
+    saved = torch.load(tmp_path / "checkpoints" / "iteration-000001.ckpt", weights_only=True)
+    (row,) = pd.read_csv(tmp_path / "metrics.csv").to_dict("records")
+    assert saved["callbacks"]["RolloutCallback"]["ledger"]["rollouts"] == row["budget/rollouts"]
 
 
 def test_sigterm_ends_the_run_after_its_iteration_with_exit_code_zero(whole, tmp_path, monkeypatch):

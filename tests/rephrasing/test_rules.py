@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 from collections import Counter
@@ -16,7 +17,8 @@ from tagrpo.rephrasing.rules import RULES, rephrase
 from tagrpo.rephrasing.sentences import Problem, read_story, split_sentences
 from tagrpo.rephrasing.verdicts import Pair
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
+DATA = Path(os.environ.get("TAGRPO_DATA", Path(__file__).parents[3] / "shared" / "data"))
+"""Folder with `gsm8k_train.jsonl` and `math_train.jsonl`."""
 
 
 def applied(rule, question, answer=()):
@@ -146,7 +148,7 @@ def test_moving_keeps_every_sentence_word_by_word(rule):
     assert moved > 20
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="needs the public datasets in ../shared/data")
+@pytest.mark.skipif(not DATA.exists(), reason="needs the public datasets: set TAGRPO_DATA to their folder")
 @pytest.mark.parametrize(
     ("name", "field", "least"), [("gsm8k_train", "question", 0.85), ("math_train", "problem", 0.35)]
 )

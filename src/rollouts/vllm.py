@@ -52,7 +52,8 @@ class VLLMEngine:
         if (options or {}).get("tensor_parallel_size", 1) != 1:
             raise ValueError(
                 "Expected one GPU per engine, but rollout.engine.options.tensor_parallel_size is "
-                f"{(options or {})['tensor_parallel_size']}. Ranks sample different prompts: leave it out."
+                f"{(options or {})['tensor_parallel_size']}. Ranks sample different prompts: leave it out, or use "
+                "rollout=vllm_server with a server that spans several GPUs."
             )
         # In process, so that tensors are handed over as they are; must stand before the import.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MambaConfig
 
-from tagrpo.rollouts import SamplingConfig, TransformersEngine
+from tagrpo.rollouts import ContinuousBatchingEngine, SamplingConfig, TransformersEngine, VLLMEngine
 from tagrpo.rollouts.base import check_context
 from tagrpo.rollouts.transformers import draw, stop_token_ids
 
@@ -67,6 +67,19 @@ def test_another_architecture_samples_too(tmp_path):
             torch.testing.assert_close(
                 sample.logprobs, logprobs_of(model, prompt, sample.token_ids), atol=1e-4, rtol=1e-4
             )
+
+
+def test_several_gpus_per_colocated_engine_are_refused_with_the_way_out(tiny_policy):
+    with pytest.raises(ValueError, match="rollout=vllm_server"):
+        VLLMEngine(str(tiny_policy), options={"tensor_parallel_size": 2})
+
+
+def test_continuous_batching_refuses_recurrent_layers(tmp_path):
+    MambaConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, state_size=4, eos_token_id=1, bos_token_id=1
+    ).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="rollout=transformers"):
+        ContinuousBatchingEngine(str(tmp_path), "float32")
 
 
 def test_sampling_options_out_of_range_are_refused():

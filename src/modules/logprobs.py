@@ -40,10 +40,11 @@ class CausalPolicy(nn.Module):
     Args:
         model: Any causal language model of transformers, with or without adapters of peft.
         temperature: Log-probs and entropies are those of softmax(logits / temperature).
-        chunk_size: Response tokens whose logits exist at one time, prefix-shared path only.
+        chunk_size: Response tokens whose logits exist at one time, prefix-shared path only. None: 256 on a CPU, whose
+            caches a larger chunk leaves, and 1024 elsewhere.
     """
 
-    def __init__(self, model: PreTrainedModel, temperature: float = 1.0, chunk_size: int = 1024) -> None:
+    def __init__(self, model: PreTrainedModel, temperature: float = 1.0, chunk_size: int | None = None) -> None:
         super().__init__()
         self.model = model
         self.temperature = temperature
@@ -77,7 +78,7 @@ class CausalPolicy(nn.Module):
             batch.targets,
             self.temperature,
             entropy,
-            self.chunk_size,
+            self.chunk_size or (256 if hidden.device.type == "cpu" else 1024),
         )
 
     def _padded_logits(self, batch: PackedBatch) -> Tensor:

@@ -42,7 +42,7 @@ from tagrpo.starter import starter_path
 from tagrpo.train import train
 
 PHASES = ("other", "sampling", "verification", "update", "checkpoint", "validation", "log")
-EARLY = ("sampling", "verification", "update", None)
+EARLY = ("sampling", "verification", "update")
 TARGETS = ("sampling", "verification", "update", "checkpoint", "validation", "log", None)
 """Phases to kill in, by turns; None is any moment, also before training begins."""
 LENGTH = {"sampling": 0.1, "verification": 0.002, "update": 0.1, "checkpoint": 0.01, "validation": 0.1, "log": 0.001}
@@ -166,13 +166,13 @@ def wait_for(phase: str, child: int, shared: mmap.mmap) -> None:
         time.sleep(0.0002)
 
 
-def kill_at(child: int, shared: mmap.mmap, target: str | None, rng: random.Random) -> str:
+def kill_at(child: int, shared: mmap.mmap, target: str | None, at_once: bool, rng: random.Random) -> str:
     """Kill the child at a random moment, in the phase `target` where there is one; returns the phase it was in."""
     if target is None:
-        time.sleep(rng.uniform(0.0, 1.0))
+        time.sleep(rng.uniform(0.0, 0.5))
     else:
         wait_for(target, child, shared)
-        time.sleep(rng.uniform(0.0, LENGTH[target]))
+        time.sleep(0.0 if at_once else rng.uniform(0.0, LENGTH[target]))
     os.kill(child, signal.SIGKILL)
     return PHASES[shared[0]]
 
@@ -188,9 +188,12 @@ def drive_killed(folder: Path, kills: int, rng: random.Random, shared: mmap.mmap
         child = attempt(killed, lambda: killed_run, shared)
         if len(phases) < kills:
             # Late in the run only kills that come before the next checkpoint, so that it does not end too early.
-            late = (killed / "checkpoints" / f"iteration-{ITERATIONS - 4:06d}.ckpt").exists()
+            done = [path.name for path in (killed / "checkpoints").glob("iteration-*.ckpt")]
+            late = max(done, default="") >= f"iteration-{ITERATIONS - 6:06d}.ckpt"
             targets = EARLY if late else TARGETS
-            phases.append(kill_at(child, shared, targets[len(phases) % len(targets)], rng))
+            target = targets[len(phases) % len(targets)]
+            # A phase may be over sooner than `LENGTH` says: at once until it has been met.
+            phases.append(kill_at(child, shared, target, target not in phases, rng))
         status = os.waitpid(child, 0)[1]
         if status == 0:
             return {"phases": phases}

@@ -236,8 +236,9 @@ def forget_logged(trainer: Trainer) -> None:
     A run that goes on after them knows nothing of it. What is gathered over an epoch stays.
     """
     results: Any = trainer.fit_loop.epoch_loop._results
-    for key in [key for key, result in results.items() if not result.meta.on_epoch]:
-        del results[key]
+    for result in results.values():
+        if not result.meta.on_epoch:
+            result.has_reset = True  # passed over until it is logged again; a new one would cost more than its value
 
 
 def rng_state() -> dict[str, Any]:

@@ -96,5 +96,5 @@ def check_context(prompts: Sequence[Tensor], sampling: SamplingConfig, context: 
         raise ValueError(
             f"Expected prompts and responses of at most {context} tokens, the model's context, but a prompt has "
             f"{longest} and rollout.sampling.max_new_tokens is {sampling.max_new_tokens}. Lower that or "
-            "data.max_prompt_tokens."
+            "data.max_prompt_tokens (data.max_evaluation_prompt_tokens for tests)."
         )

@@ -28,13 +28,17 @@ class EarlyVerdicts:
         self.judge_async = judge_async
         self.decode = decode
         self.references = references
+        self.texts: dict[int, list[str]] = {}
         self.futures: dict[int, Future[list[Score]]] = {}
 
     def deliver(self, prompt: int, completions: list[Completion]) -> None:
         """Submit the responses to one prompt; returns at once."""
-        text = self.decode([completion.token_ids for completion in completions])
+        text = self.texts[prompt] = self.decode([completion.token_ids for completion in completions])
         self.futures[prompt] = self.judge_async(text, [self.references[prompt]] * len(completions))
 
-    def scores(self, prompt: int) -> list[Score]:
-        """Verdicts on the responses to one prompt, in their order; waits for them. Empty if none were delivered."""
-        return self.futures[prompt].result() if prompt in self.futures else []
+    def verdicts(self, prompt: int) -> tuple[list[str], list[Score]]:
+        """Texts of the responses to one prompt and the verdicts on them, in their order; waits for them.
+
+        Empty if none were delivered.
+        """
+        return (self.texts[prompt], self.futures[prompt].result()) if prompt in self.futures else ([], [])

@@ -76,14 +76,18 @@ class Scoring:
         completions = list(chain.from_iterable(joined))
         prompt = torch.repeat_interleave(torch.tensor([len(samples) for samples in joined], dtype=torch.long))
         question = torch.tensor([p.question for p in batch.prompts], dtype=torch.long)[prompt]
-        # A rank may have no question in the last evaluation batch; tokenizers would make one text of nothing.
         ids = [c.token_ids for c in completions]
-        text = self.decode(ids) if ids else []
         references = [batch.groups[row].answer for row in question.tolist()]
+        decoded: list[str | None] = []
         known: list[Score | None] = []
         for row, samples in enumerate(joined):
-            judged = self.early.scores(row) if self.early else []
+            texts, judged = self.early.verdicts(row) if self.early else ([], [])
+            decoded += [*texts, *[None] * (len(samples) - len(texts))]
             known += [*judged, *[None] * (len(samples) - len(judged))]
+        rest = [ids[row] for row, found in enumerate(decoded) if found is None]
+        # Tokenizers would make one text of nothing: a rank may have no question in the last evaluation batch.
+        late = iter(self.decode(rest) if rest else [])
+        text = [next(late) if found is None else found for found in decoded]
         scores = self.judged(text, references, known)
         self.failures.update(score.failure for score in scores if score.failure)
         correct = torch.tensor([score.correct for score in scores], dtype=torch.bool)

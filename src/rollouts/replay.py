@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..modules.distributed import gather_objects, rank, world_size
-from ..types import Completion, Prompt, QuestionBatch, QuestionGroup, Rollouts
+from ..types import Completion, Prompt, QuestionBatch, QuestionGroup
 
 MeanEntropy = Callable[[Sequence[Prompt], Sequence[Tensor]], Tensor]
 """(prompts, responses) → [n] mean entropy per token under the current policy, nats."""
@@ -119,9 +119,9 @@ class SuccessReplay:
         Returns:
             Row in `batch.prompts` → the success to add to its samples.
         """
-        served = gather_objects([group.id for group in batch.groups])
-        if not (self.started and self.records):
+        if not (self.started and self.records):  # alike on every rank
             return {}
+        served = gather_objects([group.id for group in batch.groups])
         wanted = int(self.ratio * len(batch.groups))
         drawn = self.draw(wanted * world_size(), iteration, {id for ids in served for id in ids})
         mine = [self.records[id] for id in drawn[rank() :: world_size()]]
@@ -176,6 +176,14 @@ class SuccessReplay:
         """The questions of this rank's batch, with the rates and successes of their new responses."""
         rollouts = batch.rollouts
         assert rollouts is not None
+        # Asking for as many responses as there are, replayed ones included.
+        responses = torch.bincount(rollouts.prompt, minlength=len(batch.prompts)).tolist()
+        prompts: dict[int, list[Prompt]] = {}
+        place = []
+        for prompt, count in zip(batch.prompts, responses, strict=True):
+            of_question = prompts.setdefault(prompt.question, [])
+            place.append(len(of_question))
+            of_question.append(prompt._replace(num_samples=count))
         found = []
         for question, group in enumerate(batch.groups):
             rows = ((rollouts.question == question) & ~rollouts.replayed).nonzero()[:, 0]
@@ -183,21 +191,14 @@ class SuccessReplay:
                 continue
             record = Record(group, float(rollouts.correct[rows].double().mean()))
             if record.rate < 1.0:
-                first, prompts = self._prompts_of(question, batch, rollouts)
                 record.successes = [
-                    Success(prompts, row_of - first, rollouts.token_ids[row], rollouts.logprobs[row])
+                    Success(prompts[question], place[row_of], rollouts.token_ids[row], rollouts.logprobs[row])
                     for row in rows[rollouts.correct[rows]].tolist()
                     # At least one new response must stand beside the replayed one.
-                    if prompts[(row_of := int(rollouts.prompt[row])) - first].num_samples > 1
+                    if responses[row_of := int(rollouts.prompt[row])] > 1
                 ]
             found.append((group.id, record))
         return found
-
-    def _prompts_of(self, question: int, batch: QuestionBatch, rollouts: Rollouts) -> tuple[int, list[Prompt]]:
-        """First row and prompts of a question, asking for as many responses as there are, replayed ones included."""
-        rows = [row for row, prompt in enumerate(batch.prompts) if prompt.question == question]
-        responses = torch.bincount(rollouts.prompt, minlength=len(batch.prompts))
-        return rows[0], [batch.prompts[row]._replace(num_samples=int(responses[row])) for row in rows]
 
     def _add(self, id: str, new: Record) -> None:
         known = self.records.setdefault(id, Record(new.group, new.rate))

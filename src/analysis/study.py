@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 
 from ..metrics.functional import pass_at_k
+from .comparison import seconds_of
 from .replay import read_rollouts
 from .runs import RunFiles, find_runs
 
@@ -61,13 +62,12 @@ def _cell(run: RunFiles, questions: Mapping[str, Sequence[str]]) -> dict[str, An
     counts = {split: run.counts(split).loc[list(ids)] for split, ids in questions.items()}
     series = {name: run.scalar(name) for name in SERIES}
     distances = run.diversity.groupby(["pool", "iteration"])["distance"].mean()
-    seconds = run.scalar("seconds/iteration")
     return {
         "method": run.method,
         "seed": run.seed,
         "command": run.command,
         "ledger": run.ledger,
-        "seconds": 0.0 if seconds is None else round(float(seconds.sum()), 1),
+        "seconds": round(seconds_of(run), 1),
         "n": int(next(iter(counts.values()))["n"].iloc[0]),
         "correct": {split: [int(c) for c in table["correct"]] for split, table in counts.items()},
         "series": {

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .claims import CLAIMS, STEPS, Claim, Finding, judge, together
+from .sections import table
 from .statistics import Estimate, difference, estimate
 from .study import Cells, digest, load, ordered, write
 
@@ -51,10 +52,11 @@ def page(content: Mapping[str, Any], claims: Sequence[Claim] = CLAIMS) -> str:
 
 
 def _summary(claims: Sequence[Claim], findings: Sequence[Sequence[Finding]], regimes: Sequence[str]) -> Iterator[str]:
-    yield from _rows(["claim", *regimes])
+    rows = []
     for claim, found in zip(claims, findings, strict=True):
         verdicts = [together([f for f in found if f.regime == regime]) for regime in regimes]
-        yield from _rows(None, [claim.statement, *(f"**{v}**" if v != "undecided" else v for v in verdicts)])
+        rows.append([claim.statement, *(f"**{v}**" if v != "undecided" else v for v in verdicts)])
+    yield from table(["claim", *regimes], rows)
 
 
 def _details(claim: Claim, findings: Sequence[Finding]) -> Iterator[str]:
@@ -72,28 +74,28 @@ def _shown(value: Estimate, in_points: bool) -> str:
 def _steps(cells: Cells) -> Iterator[str]:
     yield "What each choice adds, in points of pass@1 and pass@32 over all test questions; p-values are not corrected."
     yield ""
-    yield from _rows(["what is added", "difference", "pass@1", "pass@32"])
+    rows = []
     for what, ours, theirs in STEPS:
         if {ours, theirs} <= set(cells.methods):
             found = [difference(cells.pass_at_k(ours, k), cells.pass_at_k(theirs, k)) for k in (1, 32)]
-            yield from _rows(
-                None,
-                [what, f"{ours} − {theirs}", *(f"{d.estimate.signed} (p = {d.p_value:.3f})" for d in found)],
-            )
+            shown = [f"{d.estimate.signed} (p = {d.p_value:.3f})" for d in found]
+            rows.append([what, f"{ours} − {theirs}", *shown])
+    yield from table(["what is added", "difference", "pass@1", "pass@32"], rows)
 
 
 def _pass_table(cells: Cells) -> Iterator[str]:
     splits = list(cells.cells[0]["correct"])
     yield "Means over seeds, with 95 % intervals by bootstrap over questions and seeds, in percent."
     yield ""
-    yield from _rows(["method", *(f"{split} pass@{k}" for split in splits for k in KS)])
-    for method in cells.methods:
-        values = [estimate(cells.pass_at_k(method, k, split)) for split in splits for k in KS]
-        yield from _rows(None, [method, *map(str, values)])
+    rows = [
+        [method, *(str(estimate(cells.pass_at_k(method, k, split))) for split in splits for k in KS)]
+        for method in cells.methods
+    ]
+    yield from table(["method", *(f"{split} pass@{k}" for split in splits for k in KS)], rows)
 
 
 def _runs(regimes: Mapping[str, Cells]) -> Iterator[str]:
-    yield from _rows(["regime", "method", "seed", "responses", "optimizer steps", "seconds", "command"])
+    rows = []
     for name, cells in regimes.items():
         for cell in cells.cells:
             ledger = cell["ledger"]
@@ -103,19 +105,12 @@ def _runs(regimes: Mapping[str, Cells]) -> Iterator[str]:
                 f"{ledger['updates']:,}",
                 f"{cell['seconds']:,.0f}",
             ]
-            yield from _rows(None, [name, cell["method"], *numbers, f"`{cell['command']}`"])
+            rows.append([name, cell["method"], *numbers, f"`{cell['command']}`"])
+    yield from table(["regime", "method", "seed", "responses", "optimizer steps", "seconds", "command"], rows)
 
 
 def _versions(content: Mapping[str, Any]) -> str:
     return f"Versions: {', '.join(f'{name} {version}' for name, version in sorted(content['versions'].items()))}."
-
-
-def _rows(header: Sequence[str] | None, *rows: Sequence[str]) -> Iterator[str]:
-    if header is not None:
-        yield "| " + " | ".join(header) + " |"
-        yield "| " + " | ".join(["---"] * len(header)) + " |"
-    for row in rows:
-        yield "| " + " | ".join(row) + " |"
 
 
 def main(arguments: Sequence[str]) -> Path:

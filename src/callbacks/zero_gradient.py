@@ -38,8 +38,8 @@ class ZeroGradientMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count and log."""
-        advantages_of(outputs)  # says what is missing
-        pl_module.log_dict(mean_over_ranks(question_percentages(batch.rollouts, outputs)))
+        percentages = question_percentages(batch.rollouts, outputs)
+        pl_module.log_dict(mean_over_ranks(percentages))
 
 
 def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:

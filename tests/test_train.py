@@ -108,35 +108,29 @@ def test_resuming_in_the_middle_of_an_epoch_changes_nothing(undisturbed, tmp_pat
     assert (tmp_path / "ledger.json").read_text() == (directory / "ledger.json").read_text()
 
 
-def test_adaptive_rephrasings_go_on_from_the_rates_of_the_checkpoint(tmp_path):
-    # Two iterations an epoch; the checkpoint lies in the middle of the second, whose prompts follow from the first.
-    options = [
-        "experiment=ta_grpo_adaptive", "data.train.size=8", "iterations=5", "callbacks.checkpoint.every=3",
-        "trainer.limit_val_batches=0",
-    ]  # fmt: skip
+def whole_and_resumed(tmp_path, *overrides):
+    """Metrics of five iterations; checks that a run which goes on after the third logs the same, bit for bit."""
+    options = [*overrides, "iterations=5", "callbacks.checkpoint.every=3", "trainer.limit_val_batches=0"]
     trained(tmp_path / "whole", *options, test=False)
     (checkpoint,) = (tmp_path / "whole" / "checkpoints").glob("*3.ckpt")
     trained(tmp_path / "resumed", *options, resume=str(checkpoint), test=False)
-    expected = metrics_of(tmp_path / "whole")
+    whole = metrics_of(tmp_path / "whole")
+    rest = whole[whole["step"] >= 3].reset_index(drop=True)
+    pd.testing.assert_frame_equal(metrics_of(tmp_path / "resumed")[rest.columns], rest, check_exact=True)
+    return whole
+
+
+def test_adaptive_rephrasings_go_on_from_the_rates_of_the_checkpoint(tmp_path):
+    # Two iterations an epoch; the checkpoint lies in the middle of the second, whose prompts follow from the first.
+    expected = whole_and_resumed(tmp_path, "experiment=ta_grpo_adaptive", "data.train.size=8")
     rephrasings = expected["rollout/rephrasings"].dropna()
     assert rephrasings.iloc[:2].tolist() == [3, 3]
     assert rephrasings.iloc[2:].between(0, 3, inclusive="left").all()
-    expected = expected[expected["step"] >= 3].reset_index(drop=True)
-    pd.testing.assert_frame_equal(metrics_of(tmp_path / "resumed")[expected.columns], expected, check_exact=True)
 
 
 def test_replay_goes_on_from_the_successes_of_the_checkpoint(tmp_path):
-    options = [
-        "experiment=exgrpo", "rollout.replay.start=0", "iterations=5", "callbacks.checkpoint.every=3",
-        "trainer.limit_val_batches=0",
-    ]  # fmt: skip
-    trained(tmp_path / "whole", *options, test=False)
-    (checkpoint,) = (tmp_path / "whole" / "checkpoints").glob("*3.ckpt")
-    trained(tmp_path / "resumed", *options, resume=str(checkpoint), test=False)
-    expected = metrics_of(tmp_path / "whole")
+    expected = whole_and_resumed(tmp_path, "experiment=exgrpo", "rollout.replay.start=0")
     assert expected["budget/rollouts"].diff().iloc[3] < expected["budget/rollouts"].iloc[0], "something is replayed"
-    expected = expected[expected["step"] >= 3].reset_index(drop=True)
-    pd.testing.assert_frame_equal(metrics_of(tmp_path / "resumed")[expected.columns], expected, check_exact=True)
 
 
 class Spy(Callback):

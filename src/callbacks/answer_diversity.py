@@ -10,6 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..metrics.functional import answer_diversity, answer_entropy, distinct_n, distinct_share, group_index
+from ..scalars import log_scalars
 from .shared import mean_over_ranks
 
 
@@ -38,7 +39,7 @@ class AnswerDiversityMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Measure and log."""
-        pl_module.log_dict(mean_over_ranks(question_diversity(batch.rollouts, self.ngrams)))
+        log_scalars(pl_module, mean_over_ranks(question_diversity(batch.rollouts, self.ngrams)))
 
 
 def question_diversity(rollouts: Any, ngrams: Sequence[int]) -> dict[str, Tensor]:

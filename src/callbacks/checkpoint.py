@@ -17,6 +17,7 @@ from ..checkpoints import AtomicCheckpointIO, checkpoints_in, name_of, remove, s
 from ..modules.distributed import gather_objects, max_over_ranks, rank, world_size
 from ..preemption import StopRequest
 from ..rollouts.store import RolloutStore
+from ..scalars import forget_logged
 from .rollout import RolloutCallback
 
 
@@ -228,17 +229,6 @@ class Checkpointer(Callback):
         for logger in self._loggers:
             if type(logger).__name__ in state_dict["loggers"] and hasattr(logger, "load_state_dict"):
                 logger.load_state_dict(state_dict["loggers"][type(logger).__name__])
-
-
-def forget_logged(trainer: Trainer) -> None:
-    """Drop what earlier iterations logged: Lightning logs it again with each later one until the epoch ends.
-
-    A run that goes on after them knows nothing of it. What is gathered over an epoch stays.
-    """
-    results: Any = trainer.fit_loop.epoch_loop._results
-    for result in results.values():
-        if not result.meta.on_epoch:
-            result.has_reset = True  # passed over until it is logged again; a new one would cost more than its value
 
 
 def rng_state() -> dict[str, Any]:

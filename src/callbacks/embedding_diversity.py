@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..metrics.functional import mean_pairwise_distance
 from ..modules.distributed import gather_objects, rank
+from ..scalars import log_scalars
 from .shared import current_iteration
 
 Encoder = Callable[[list[str]], Tensor]
@@ -72,12 +73,10 @@ class EmbeddingDiversityMonitor(Callback):
         if iteration % self.every and not is_last_iteration(trainer):
             return
         rows = [row for part in gather_objects(self.measure(batch, iteration)) for row in part]
-        for pool in POOLS:
-            distances = [row["distance"] for row in rows if row["pool"] == pool]
-            if distances:
-                pl_module.log(f"embedding_distance/{pool}", sum(distances) / len(distances), rank_zero_only=True)
+        distances = {pool: [row["distance"] for row in rows if row["pool"] == pool] for pool in POOLS}
+        means = {f"embedding_distance/{pool}": sum(found) / len(found) for pool, found in distances.items() if found}
         sampled = min(sum(gather_objects(len(batch.groups))), self.max_questions or sys.maxsize)
-        pl_module.log("embedding_distance/sampled_questions", float(sampled), rank_zero_only=True)
+        log_scalars(pl_module, {**means, "embedding_distance/sampled_questions": sampled})
         if trainer.is_global_zero:
             append_rows(Path(trainer.default_root_dir) / "embedding_diversity.csv", rows)
 

@@ -21,6 +21,7 @@ from ..rollouts.replay import SuccessReplay
 from ..rollouts.scoring import RewardTerm, Scoring, Verifier
 from ..rollouts.store import RolloutStore, digest, weights_digest
 from ..rollouts.summary import means_of, totals_of
+from ..scalars import log_scalars
 from ..types import Completion, QuestionBatch, Rollouts
 
 STAGES = ("fit", "validate", "test")
@@ -99,14 +100,14 @@ class RolloutCallback(Callback):
         batch.rollouts = self.roll_out(trainer, pl_module, batch, self.sampling, position, replayed)
         self._count(trainer, batch)
         if self.replay is not None:
-            pl_module.log_dict(self.replay.observe(batch))
+            log_scalars(pl_module, self.replay.observe(batch))
         if self.dynamic_sampling is not None:
             filled, discarded = fill_up(batch, self.dynamic_sampling, partial(self._draw, trainer, pl_module))
             batch.groups, batch.prompts, batch.rollouts = filled.groups, filled.prompts, filled.rollouts
             self.ledger["discarded_questions"] += int(sum_over_ranks({"n": discarded})["n"])
         self.iteration += 1
         totals = sum_over_ranks({**totals_of(batch), "failed": self.failures.total() - failed})
-        pl_module.log_dict({**means_of(totals), **{f"budget/{k}": float(v) for k, v in self.ledger.items()}})
+        log_scalars(pl_module, {**means_of(totals), **{f"budget/{k}": float(v) for k, v in self.ledger.items()}})
         if hasattr(self._engine, "rest"):
             self._engine.rest()  # type: ignore[union-attr]
 

@@ -8,6 +8,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..modules.distributed import sum_over_ranks
+from ..scalars import log_scalars
 from .shared import current_iteration
 
 
@@ -38,7 +39,7 @@ class ThroughputMonitor(Callback):
         """Log the iteration before this one, now that it is over."""
         now = time.perf_counter()
         if self._start is not None:
-            pl_module.log_dict(self._figures(now), rank_zero_only=True)
+            log_scalars(pl_module, self._figures(now))
         self._start = now
 
     def on_train_batch_end(

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..metrics.functional import difficulty_variance, group_effective_sample_share, homogeneity
 from ..metrics.functional.difficulty import pooled_difficulty_test
 from ..modules.distributed import gather_objects
+from ..scalars import log_scalars
 from .shared import mean_over_ranks
 
 RETURNED = ("ratio", "kl", "clipped", "entropy")
@@ -58,7 +59,7 @@ class VariantSuccessMonitor(Callback):
         test = pooled_difficulty_test(*([x for part in parts for x in part[i]] for i in range(3)))
         if test.questions:
             means["variant/difficulty_p_value"] = test.p_value
-        pl_module.log_dict(means)
+        log_scalars(pl_module, means)
 
 
 def values_by_prompt(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..metrics.functional import group_index, uniform_groups, zero_gradient_causes
+from ..scalars import log_scalars
 from .shared import advantages_of, mean_over_ranks
 
 
@@ -39,7 +40,7 @@ class ZeroGradientMonitor(Callback):
     ) -> None:
         """Count and log."""
         percentages = question_percentages(batch.rollouts, outputs)
-        pl_module.log_dict(mean_over_ranks(percentages))
+        log_scalars(pl_module, mean_over_ranks(percentages))
 
 
 def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:

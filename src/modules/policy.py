@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 
+from ..scalars import log_scalars
 from ..types import LossInputs, LossOutputs, Prompt, QuestionBatch, RewardGroups, Rollouts
 from .distributed import gather_objects, max_over_ranks, sum_over_ranks, world_size
 from .experience import Anchor, Experience, cat_rows, join_reward_groups, split_by_question
@@ -443,7 +444,8 @@ class PolicyModule(LightningModule):
         loss, dropped = sums.pop("loss"), sums.pop("dropped")
         mismatch, compared = sums.pop("mismatch"), sums.pop("compared")
         tokens = sums.pop("tokens", 0.0)
-        self.log_dict(
+        log_scalars(
+            self,
             {
                 **{f"train/{name}": value / tokens for name, value in sums.items() if tokens},
                 "train/loss": loss / self.mini_batches,
@@ -453,7 +455,7 @@ class PolicyModule(LightningModule):
                 "train/lr": tally.lr,
                 "rollout/engine_mismatch_kl": mismatch / max(compared, 1),
                 "rollout/engine_mismatch_max": max_over_ranks(tally.largest_mismatch),
-            }
+            },
         )
 
     def validation_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:

@@ -21,7 +21,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from tagrpo.modules.attention import PREFIX_ATTENTION
-from tagrpo.modules.logprobs import CausalPolicy, token_scores
+from tagrpo.modules.head import token_scores
+from tagrpo.modules.logprobs import CausalPolicy
 from tagrpo.modules.packing import pack, plan_micro_batches
 
 MODELS = {
@@ -176,9 +177,13 @@ class Updates:
         heads = torch.tensor([len(p) for p in prompts])
         for part in plan_micro_batches(heads, prompt[rows], lengths[rows], self.shape.token_budget):
             batch = pack(prompts, prompt, data.responses, rows[part], share_prefix=share_prefix)
-            weight = (data.advantages / lengths)[batch.rows].repeat_interleave(batch.lengths)
-            logprobs = self.policy(batch.to(self.model.device), entropy="detached").logprobs
-            (-(logprobs * weight.to(logprobs.device)).sum() / len(lengths)).backward()
+            weight = (data.advantages / lengths)[batch.rows].repeat_interleave(batch.lengths).to(self.model.device)
+
+            def loss(tokens: slice, logprobs: Tensor, _: object, weight: Tensor = weight) -> Tensor:
+                return -(logprobs * weight[tokens]).sum() / len(lengths)
+
+            scores = self.policy(batch.to(self.model.device), entropy="detached", loss=loss)
+            scores.loss.backward()
 
 
 def trl_trainer(model: PreTrainedModel, shape: argparse.Namespace, data: Experience) -> Any:

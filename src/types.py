@@ -112,9 +112,15 @@ class Rollouts:
     """[R] bool, past successes instead of samples: `logprobs` are those of the policy that sampled them. By default
     none."""
 
+    staleness: Tensor = None  # type: ignore[assignment]
+    """[R] long, optimizer steps between the weights that sampled the response and those that learn from it. By default
+    zero."""
+
     def __post_init__(self) -> None:
         if self.replayed is None:
             object.__setattr__(self, "replayed", torch.zeros(len(self.token_ids), dtype=torch.bool))
+        if self.staleness is None:
+            object.__setattr__(self, "staleness", torch.zeros(len(self.token_ids), dtype=torch.long))
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -147,7 +153,7 @@ class RewardGroups:
 
 @dataclass(frozen=True, kw_only=True)
 class LossInputs:
-    """One packed micro-batch. Normalisers are global, so that micro-batches and ranks simply add up."""
+    """T tokens of a packed micro-batch, all or some. Normalisers are global: parts, micro-batches and ranks add up."""
 
     logprobs: Tensor
     """[T] float32 with gradient, log π_θ of each response token under the score prompt, nats."""
@@ -162,7 +168,7 @@ class LossInputs:
     response: Tensor
     """[T] long, non-decreasing: row of each token's response in `advantages`."""
     lengths: Tensor
-    """[R] long, tokens per response."""
+    """[R] long, tokens per response, those of other parts included."""
     num_responses: float
     """Responses of the mini-batch over all ranks, including those dropped for lack of gradient."""
     num_tokens: float

@@ -19,6 +19,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pandas as pd
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from tagrpo.starter import starter_path
@@ -27,6 +29,27 @@ from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Rollouts
 torch.set_num_threads(1)
 
 Rewards = Sequence[Sequence[Sequence[float]]]
+
+
+class LargestTensor(TorchDispatchMode):
+    """The most elements of any tensor that an operation returns, those of some shapes left out."""
+
+    def __init__(self, except_shapes: set[tuple[int, ...]]) -> None:
+        super().__init__()
+        self.except_shapes, self.numel = except_shapes, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor) and tuple(tensor.shape) not in self.except_shapes:
+                self.numel = max(self.numel, tensor.numel())
+        return out
+
+
+@pytest.fixture
+def largest_tensor() -> type[LargestTensor]:
+    """A context that watches how large tensors become."""
+    return LargestTensor
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """Policy losses on packed tokens: PPO-style clipping over token, sequence or geometric-mean ratios, and CISPO.
 
 Every normaliser is an argument counted over the whole mini-batch, so that the losses and gradients of
-micro-batches and ranks add up to those of one large batch. A response is never split between micro-batches.
+micro-batches and ranks add up to those of one large batch. Token losses (`by_token`) take any part of a response's
+tokens; for the others a response is never split.
 """
 
 from __future__ import annotations
@@ -211,6 +212,9 @@ class PolicyLoss:
         max_length: The constant of `constant`, in tokens.
         replay_shaping: δ > 0, for replayed responses alone.
 
+    Attributes:
+        by_token: Whether the loss is a sum over tokens, which may come in parts.
+
     Raises:
         ValueError: an option is out of its range, or options contradict each other.
 
@@ -249,6 +253,7 @@ class PolicyLoss:
         self.objective = objective
         self.max_length = max_length
         self.replay_shaping = replay_shaping
+        self.by_token = ratio == "token"
         self._check_ranges()
         self._check_combinations()
 

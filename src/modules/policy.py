@@ -28,10 +28,11 @@ from ..scalars import log_scalars
 from ..types import LossInputs, LossOutputs, Prompt, QuestionBatch, RewardGroups, Rollouts
 from .distributed import gather_objects, max_over_ranks, sum_over_ranks, world_size
 from .experience import Anchor, Experience, cat_rows, join_reward_groups, split_by_question
-from .logprobs import CausalPolicy, TokenScores
+from .head import EntropyMode, TokenLoss, TokenScores
+from .logprobs import CausalPolicy
 from .lora import adapters_off, has_adapters
 from .model import resolve_model_path
-from .packing import pack, plan_micro_batches
+from .packing import PackedBatch, pack, plan_micro_batches
 from .sharding import full_tensors, gradient_sync, shard
 from .tally import Tally
 
@@ -55,7 +56,7 @@ class PolicyModule(LightningModule):
         load_model: Returns the policy, on the CPU; called when the trainer configures the model.
         model_path: Folder or hub name of the policy; checked at once, so that a wrong path fails early.
         advantage: Strategy, `RewardGroups` → [R] advantages.
-        loss: `LossInputs` → `LossOutputs`.
+        loss: `LossInputs` → `LossOutputs`; where its `by_token` is true, called on parts of a micro-batch's tokens.
         optimizer: Parameters → optimizer.
         anchor: Score prompt: `original` (TA-GRPO, Eq. 4) or `own` (GRPO, Eq. 2).
         mini_batches: Optimizer steps per batch of rollouts.
@@ -311,32 +312,46 @@ class PolicyModule(LightningModule):
     def _backward(self, experience: Experience, rows: Tensor, totals: dict[str, float], tally: Tally) -> None:
         """Forward, loss and backward of one micro-batch."""
         reference = self._forward(experience, rows, reference=True)[0].logprobs if self.kl_coef else None
-        scores, rows = self._forward(experience, rows, "grad" if self.entropy_coef else "detached")
-        current, device = scores.logprobs.detach(), scores.logprobs.device
-        lengths = experience.lengths[rows]
-        sizes = lengths.tolist()
-        response = torch.repeat_interleave(lengths).to(device)
-        old = cat_rows(experience.old_logprobs, rows, current, sizes)
-        outputs = self.loss(
-            LossInputs(
-                logprobs=scores.logprobs,
-                old_logprobs=old,
-                reference_logprobs=reference,
-                entropy=scores.entropy,
-                advantages=experience.advantages[rows].to(device),
-                response=response,
-                lengths=lengths.to(device),
-                num_responses=totals["responses"],
-                num_tokens=totals["tokens"],
-                weights=cat_rows(experience.weights, rows, torch.ones_like(current), sizes),
-                replayed=experience.replayed[rows].to(device),
+        packed = self._pack(experience, rows)
+        rows = packed.rows
+        sizes, response = packed.lengths.tolist(), packed.response.to(self.device)
+        nothing = torch.zeros(len(response), device=self.device)
+        old = cat_rows(experience.old_logprobs, rows, nothing, sizes)
+        known = torch.tensor([row in experience.old_logprobs for row in rows.tolist()], device=self.device)[response]
+        weights = cat_rows(experience.weights, rows, torch.ones_like(nothing), sizes)
+        of_responses: dict[str, Any] = {
+            "advantages": experience.advantages[rows].to(self.device),
+            "lengths": packed.lengths.to(self.device),
+            "replayed": experience.replayed[rows].to(self.device),
+            "num_responses": totals["responses"],
+            "num_tokens": totals["tokens"],
+        }
+        outputs: list[LossOutputs] = []
+
+        def loss(part: slice, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
+            inputs = LossInputs(
+                logprobs=logprobs,
+                old_logprobs=torch.where(known[part], old[part], logprobs.detach()),
+                reference_logprobs=None if reference is None else reference[part],
+                entropy=entropy,
+                response=response[part],
+                weights=weights[part],
+                **of_responses,
             )
-        )
+            outputs.append(self.loss(inputs))
+            return outputs[-1].loss
+
+        by_token = getattr(self.loss, "by_token", False)
+        scores = self._scores(packed, "grad" if self.entropy_coef else "detached", loss if by_token else None)
+        value = scores.loss
+        if value is None:
+            value = loss(slice(0, len(response)), scores.logprobs, scores.entropy)
         # Gradients are averaged over ranks, losses add up over them.
-        self.manual_backward(outputs.loss * world_size())
+        self.manual_backward(value * world_size())
         tally.add(outputs, rows)
-        engine = torch.cat([experience.engine_logprobs[row] for row in rows.tolist()]).to(device)
-        tally.compare_engine((old - engine)[experience.sampled_here[rows].to(device)[response]])
+        engine = torch.cat([experience.engine_logprobs[row] for row in rows.tolist()]).to(self.device)
+        old = torch.where(known, old, scores.logprobs.detach())
+        tally.compare_engine((old - engine)[experience.sampled_here[rows].to(self.device)[response]])
 
     def _step(self, optimizer: Any, tally: Tally) -> None:
         """Clip, step, advance the schedule; a gradient that is not finite or too large is skipped and counted."""
@@ -381,28 +396,25 @@ class PolicyModule(LightningModule):
         count = max(int(max_over_ranks(len(local))), 1)
         return [rows[part] for part in local] + [rows[:0]] * (count - len(local))
 
+    def _pack(self, experience: Experience, rows: Tensor) -> PackedBatch:
+        share_prefix = self.policy.shares_prefix
+        return pack(experience.prompts, experience.prompt, experience.responses, rows, share_prefix=share_prefix)
+
+    def _scores(
+        self, packed: PackedBatch, entropy: EntropyMode, loss: TokenLoss | None = None, reference: bool = False
+    ) -> TokenScores:
+        """Token scores of the policy, or without gradient of the reference."""
+        policy = self.reference if reference and self.reference is not None else self.policy
+        adapters = adapters_off(policy) if reference and policy is self.policy else nullcontext()
+        with adapters, torch.no_grad() if reference else nullcontext(), self._autocast():
+            return policy(packed.to(self.device), entropy=entropy, loss=loss)
+
     def _forward(
-        self,
-        experience: Experience,
-        rows: Tensor,
-        entropy: Literal["none", "detached", "grad"] = "none",
-        reference: bool = False,
+        self, experience: Experience, rows: Tensor, entropy: EntropyMode = "none", reference: bool = False
     ) -> tuple[TokenScores, Tensor]:
         """Token scores of the responses `rows`, and those rows in the order of their scores."""
-        if reference and self.reference is None:
-            with adapters_off(self.policy), torch.no_grad():
-                return self._forward(experience, rows, entropy)
-        policy = self.reference if reference else self.policy
-        assert policy is not None
-        packed = pack(
-            experience.prompts,
-            experience.prompt,
-            experience.responses,
-            rows,
-            share_prefix=policy.shares_prefix,
-        )
-        with torch.no_grad() if reference else nullcontext(), self._autocast():
-            return policy(packed.to(self.device), entropy=entropy), packed.rows
+        packed = self._pack(experience, rows)
+        return self._scores(packed, entropy, reference=reference), packed.rows
 
     def _autocast(self) -> AbstractContextManager[Any]:
         """Compute in `compute_dtype`; FSDP2 has its own mixed precision."""

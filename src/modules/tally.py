@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -26,13 +27,14 @@ class Tally:
         self.mismatch = 0.0
         self.largest_mismatch = 0.0
 
-    def add(self, outputs: LossOutputs, rows: Tensor) -> None:
-        """Add a micro-batch of the responses `rows`."""
-        self.loss += float(outputs.loss.detach())
-        self.token_sums.update({name: float(value) for name, value in outputs.sums.items()})
-        for name, values in outputs.response_sums.items():
-            column = self.response_sums.setdefault(name, {})
-            column.update(zip(rows.tolist(), values.tolist(), strict=True))
+    def add(self, parts: Sequence[LossOutputs], rows: Tensor) -> None:
+        """Add a micro-batch of the responses `rows`, whose tokens are in one part or in several."""
+        for outputs in parts:
+            self.loss += float(outputs.loss.detach())
+            self.token_sums.update({name: float(value) for name, value in outputs.sums.items()})
+        for name in parts[0].response_sums:
+            values = torch.stack([outputs.response_sums[name] for outputs in parts]).sum(0)
+            self.response_sums.setdefault(name, {}).update(zip(rows.tolist(), values.tolist(), strict=True))
 
     def compare_engine(self, log_ratio: Tensor) -> None:
         """Add log π_trainer − log π_engine of tokens scored under the prompt that they were sampled from.

@@ -1,20 +1,16 @@
-"""Packed scores against one plain forward of the same model per response; the head against autograd."""
+"""Packed scores against one plain forward of the same model per response."""
 
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
 
 import pytest
 import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
-from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tagrpo.modules.attention import PREFIX_SHARING, supports_prefix_sharing
-from tagrpo.modules.logprobs import CausalPolicy, head_scores, token_scores
+from tagrpo.modules.logprobs import CausalPolicy
 from tagrpo.modules.packing import pack
 
 SMALL = {
@@ -202,23 +198,30 @@ def test_a_policy_says_why_it_pads(caplog):
     ]
 
 
-class Largest(TorchDispatchMode):
-    """The most elements of any tensor that an operation returns, parameters and their gradients left out."""
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_loss_given_to_the_forward_equals_one_taken_of_its_scores(kind, sequences, checkpointing):
+    prompts, responses = sequences
+    model = build(kind)
+    policy = CausalPolicy(model.train(), temperature=0.8, chunk_size=5)
+    batch = pack(prompts, PROMPT, responses, torch.arange(7), share_prefix=policy.shares_prefix)
 
-    def __init__(self, except_shapes):
-        super().__init__()
-        self.except_shapes, self.numel = except_shapes, 0
+    def loss(part, logprobs, entropy):
+        return (logprobs.exp() * torch.arange(36)[part].sin() + entropy * torch.arange(36)[part].cos()).sum()
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and tuple(tensor.shape) not in self.except_shapes:
-                self.numel = max(self.numel, tensor.numel())
-        return out
+    plain_scores = policy(batch, entropy="grad")
+    loss(slice(None), plain_scores.logprobs, plain_scores.entropy).backward()
+    expected = gradient(model)
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    scores = policy(batch, "grad", loss)
+    torch.testing.assert_close(scores[:2], tuple(s.detach() for s in plain_scores[:2]))
+    scores.loss.backward()
+    torch.testing.assert_close(gradient(model), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("with_loss", [False, True])
 @pytest.mark.parametrize("entropy", ["none", "detached", "grad"])
-def test_no_tensor_of_tokens_times_vocabulary_ever_exists(sequences, entropy):
+def test_no_tensor_of_tokens_times_vocabulary_ever_exists(sequences, largest_tensor, entropy, with_loss):
     prompts, responses = sequences
     vocabulary, chunk = 4096, 3
     model = build("qwen3", vocab_size=vocabulary)
@@ -226,69 +229,14 @@ def test_no_tensor_of_tokens_times_vocabulary_ever_exists(sequences, entropy):
     saved = []
     with (
         torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t),
-        Largest(except_shapes={(vocabulary, 32), (32, vocabulary)}) as largest,
+        largest_tensor(except_shapes={(vocabulary, 32), (32, vocabulary)}) as largest,
     ):
-        scores = CausalPolicy(model, chunk_size=chunk)(batch, entropy)
-        (scores.logprobs.sum() + (scores.entropy.sum() if entropy == "grad" else 0)).backward()
+        policy = CausalPolicy(model, chunk_size=chunk)
+        if with_loss:
+            policy(batch, entropy, lambda _, logprobs, __: logprobs.sum()).loss.backward()
+        else:
+            scores = policy(batch, entropy)
+            (scores.logprobs.sum() + (scores.entropy.sum() if entropy == "grad" else 0)).backward()
     weights = {p.data_ptr() for p in model.parameters()}
     assert max(t.numel() for t in saved if t.data_ptr() not in weights) < vocabulary, "a row of logits was kept"
     assert largest.numel == chunk * vocabulary
-
-
-@pytest.mark.parametrize("entropy", ["none", "detached", "grad"])
-@pytest.mark.parametrize(("chunk_size", "temperature"), [(1, 1.0), (4, 0.7), (99, 1.3)])
-@pytest.mark.parametrize("with_bias", [False, True])
-def test_the_chunked_head_equals_autograd_through_all_logits(entropy, chunk_size, temperature, with_bias):
-    torch.manual_seed(0)
-    hidden, weight, bias = torch.randn(10, 6), torch.randn(20, 6) * 2, torch.randn(20)
-    inputs = [x.requires_grad_() for x in ((hidden, weight, bias) if with_bias else (hidden, weight))]
-    targets, upstream = torch.randint(20, (10,)), torch.randn(2, 10)
-
-    def outputs_and_gradients(scores):
-        (scores.logprobs @ upstream[0] + (scores.entropy @ upstream[1] if entropy == "grad" else 0)).backward()
-        gradients = [x.grad.clone() for x in inputs]
-        for x in inputs:
-            x.grad = None
-        return [s for s in scores if s is not None], gradients
-
-    logits = nn.functional.linear(hidden, weight, bias if with_bias else None)
-    expected = outputs_and_gradients(token_scores(logits, targets, temperature, entropy))
-    scores = head_scores(hidden, weight, bias if with_bias else None, targets, temperature, entropy, chunk_size)
-    assert entropy == "none" or scores.entropy.requires_grad == (entropy == "grad")
-    torch.testing.assert_close(outputs_and_gradients(scores), expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("autocast", [False, True])
-def test_a_bfloat16_head_gives_float32_scores_and_sums_its_gradient_in_float32(autocast):
-    torch.manual_seed(0)
-    chunks, rows = 300, 2
-    hidden, weight = torch.randn(chunks * rows, 8), torch.randn(30, 8)
-    if not autocast:
-        hidden, weight = hidden.bfloat16(), weight.bfloat16()
-    hidden.requires_grad_(), weight.requires_grad_()
-    targets = torch.randint(30, (chunks * rows,))
-    exact = weight.detach().bfloat16().float().requires_grad_()
-    logits = hidden.detach().bfloat16().float() @ exact.t()
-    token_scores(logits, targets, 1.0, "none").logprobs.sum().backward()
-
-    with torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext():
-        scores = head_scores(hidden, weight, None, targets, chunk_size=rows)
-    scores.logprobs.sum().backward()
-    assert (scores.logprobs.dtype, scores.entropy.dtype) == (torch.float32, torch.float32)
-    assert (weight.grad.dtype, hidden.grad.dtype) == (weight.dtype, hidden.dtype)
-    # Rounding each chunk's product costs some 0.2 %; adding 300 of them up in bfloat16 would cost several per cent.
-    assert (weight.grad.float() - exact.grad).norm() < 5e-3 * exact.grad.norm()
-
-
-def test_a_frozen_head_costs_no_gradient_of_its_weight():
-    hidden, weight = torch.randn(4, 3, requires_grad=True), torch.randn(7, 3)
-    with Largest(except_shapes={(4, 7)}) as largest:
-        head_scores(hidden, weight, None, torch.tensor([0, 1, 2, 6])).logprobs.sum().backward()
-    assert hidden.grad is not None
-    assert largest.numel <= 7 * 3  # the transposed weight; a gradient of it would show as float32 zeros
-    assert weight.grad is None
-
-
-def test_minus_infinity_among_the_logits_gives_a_finite_entropy():
-    scores = token_scores(torch.tensor([[0.0, 0.0, -torch.inf]]), torch.tensor([1]), 1.0, "grad")
-    torch.testing.assert_close(scores.entropy, torch.tensor([2.0]).log())

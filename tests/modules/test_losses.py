@@ -234,6 +234,28 @@ def test_micro_batches_add_up_to_the_whole(method, aggregation, dtype):
     torch.testing.assert_close(torch.cat(parts), whole, atol=tolerance, rtol=0)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_token_losses_add_up_over_parts_that_split_responses(method):
+    inputs = make_inputs()
+    inputs = replace(inputs, weights=inputs.old_logprobs.exp(), replayed=torch.tensor([False, True, False, False]))
+    loss = PolicyLoss(**METHODS[method], kl_coef=0.3, entropy_coef=0.1)
+    assert loss.by_token == (loss.ratio == "token")
+    whole = loss(inputs)
+    (gradient,) = torch.autograd.grad(whole.loss, inputs.logprobs)
+    by_token = ("logprobs", "old_logprobs", "reference_logprobs", "entropy", "response", "weights")
+    parts = [
+        loss(replace(inputs, **{name: getattr(inputs, name)[part] for name in by_token}))
+        for part in (slice(0, 2), slice(2, 6), slice(6, 11))
+    ]
+    (in_parts,) = torch.autograd.grad(sum(part.loss for part in parts), inputs.logprobs)
+    assert torch.allclose(in_parts, gradient, atol=1e-12) == loss.by_token
+    if loss.by_token:
+        assert float(sum(part.loss for part in parts)) == pytest.approx(float(whole.loss), abs=1e-12)
+        for name, values in whole.response_sums.items():
+            torch.testing.assert_close(sum(part.response_sums[name] for part in parts), values)
+            torch.testing.assert_close(sum(part.sums[name] for part in parts), whole.sums[name])
+
+
 def test_clipped_tokens_have_no_gradient_and_are_counted_by_side():
     inputs = make_inputs(
         (1, 1, 1, 1),

@@ -201,6 +201,29 @@ def test_micro_batches_do_not_change_the_update(tiny_policy, make_batch, token_b
     torch.testing.assert_close(parameters(token_budget), parameters(200), atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+def test_the_size_of_the_heads_chunks_does_not_change_the_update(tiny_policy, make_batch, ratio):
+    class Chunks(Callback):
+        def __init__(self, size):
+            self.size = size
+
+        def on_train_start(self, trainer, pl_module):
+            pl_module.policy.chunk_size = self.size
+
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            self.outputs = {k: v for k, v in outputs.items() if k != "seconds_update"}
+            self.logged = dict(trainer.callback_metrics)
+
+    def update(size):
+        loss = PolicyLoss(clip_low=0.01, clip_high=0.02, kl_coef=0.5, entropy_coef=0.1, ratio=ratio)
+        module, chunks = make_module(tiny_policy, loss=loss, lr=0.5), Chunks(size)
+        fit(module, make_batch(REWARDS), callbacks=[chunks])
+        return dict(module.full_parameters()), chunks.outputs, chunks.logged
+
+    # Responses have 3 to 8 tokens: chunks of 5 begin and end inside them.
+    torch.testing.assert_close(update(5), update(None), atol=1e-6, rtol=1e-4, equal_nan=True)
+
+
 def test_leaving_out_responses_without_advantage_changes_nothing(tiny_policy, make_batch):
     uniform = [[[1.0, 1.0], [1.0, 1.0]], *REWARDS]
 

@@ -30,8 +30,8 @@ PACKAGES = ("tagrpo", "torch", "lightning", "transformers")
 class Cell:
     """One method and seed, in a directory of its own.
 
-    `cell.json` beside the run's files says what it was run with and whether it ended well. Changes of code or of YAML
-    files are not noticed, only those of the command.
+    `cell.json` beside the run's files says what it was run with, how often it was started, and whether it ended well.
+    Changes of code or of YAML files are not noticed, only those of the command.
     """
 
     method: str
@@ -42,6 +42,7 @@ class Cell:
     """waiting → running → done, failed or stopped; `kept` when it had run before."""
     seconds: float = field(default=0.0, init=False)
     slot: int = field(default=0, init=False)
+    starts: int = field(default=0, init=False)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _began: float = field(default=0.0, init=False)
 
@@ -71,6 +72,7 @@ class Cell:
                 f"Expected {self.directory} to have been run with `{now or 'the same settings in this order'}`, but it "
                 f"was run with `{then or 'another order of them'}`. Choose another `root`, or delete that directory."
             )
+        self.starts = record.get("starts", 1)
         if record["finished"]:
             self.state, self.seconds = "kept", record["seconds"]
 
@@ -78,6 +80,7 @@ class Cell:
         """Start the run in an empty directory; its output goes to `log.txt`."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
+        self.starts += 1
         self._note(finished=False)
         with (self.directory / "log.txt").open("wb") as log:
             self._process = subprocess.Popen(
@@ -126,7 +129,13 @@ class Cell:
 
     def _note(self, *, finished: bool) -> None:
         versions = {name: version(name) for name in PACKAGES}
-        record = {"settings": self.settings, "finished": finished, "seconds": self.seconds, "versions": versions}
+        record = {
+            "settings": self.settings,
+            "finished": finished,
+            "starts": self.starts,
+            "seconds": self.seconds,
+            "versions": versions,
+        }
         path = self.directory / "cell.json"
         path.with_suffix(".tmp").write_text(json.dumps(record, indent=1) + "\n")
         path.with_suffix(".tmp").replace(path)

@@ -57,6 +57,7 @@ def test_an_unfinished_cell_starts_anew_in_an_empty_directory(tmp_path):
     assert len(run_cells([cell(tmp_path, "a", code)], 1, QUIET)) == 1
     switch.touch()
     assert run_cells([cell(tmp_path, "a", code)], 1, QUIET) == []
+    assert json.loads((tmp_path / "a/seed0/cell.json").read_text())["starts"] == 2, "the first start is on record"
 
 
 def test_other_settings_in_the_same_place_are_refused(tmp_path):

@@ -23,7 +23,7 @@ DAMPINGS: dict[str, Callable[[Tensor], Tensor]] = {
 """f, which scales advantages by the normalised uncertainty x ≥ 0."""
 
 
-def answer_entropy(groups: RewardGroups, index: Tensor, num_pools: int) -> Tensor:
+def semantic_entropy(groups: RewardGroups, index: Tensor, num_pools: int) -> Tensor:
     """[num_pools] float64 entropy of the final answers of a pool, nats: −Σ_a (n_a / n) ln(n_a / n).
 
     Equal answers form a cluster. Each response without an answer is a cluster of its own: it agrees with nobody.
@@ -31,7 +31,7 @@ def answer_entropy(groups: RewardGroups, index: Tensor, num_pools: int) -> Tenso
     >>> groups = RewardGroups(
     ...     rewards=torch.zeros(4), correct=torch.zeros(4) > 0, question=torch.zeros(4), prompt=torch.zeros(4),
     ...     answers=["7", "7", None, None])
-    >>> answer_entropy(groups, torch.tensor([0, 0, 0, 0]), 1)  # ½ ln 2 + 2 · ¼ ln 4 = 1.5 ln 2
+    >>> semantic_entropy(groups, torch.tensor([0, 0, 0, 0]), 1)  # ½ ln 2 + 2 · ¼ ln 4 = 1.5 ln 2
     tensor([1.0397], dtype=torch.float64)
     """
     assert groups.answers is not None
@@ -103,5 +103,5 @@ class SemanticEntropyAdvantage:
         index, num_pools = pool_index(groups, self.group_by)
         largest = pool_size(index, num_pools).clamp(min=2).log()
         # Rounded, so that full disagreement is exactly 1 and a full damping exactly 0.
-        uncertainty = (answer_entropy(groups, index, num_pools) / largest).round(decimals=12)
+        uncertainty = (semantic_entropy(groups, index, num_pools) / largest).round(decimals=12)
         return (self.base(groups) * DAMPINGS[self.damping](self.alpha * uncertainty)[index]).float()

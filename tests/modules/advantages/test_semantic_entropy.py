@@ -10,7 +10,7 @@ import torch
 from scipy.stats import entropy
 
 from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage, SemanticEntropyAdvantage
-from tagrpo.modules.advantages.semantic_entropy import answer_entropy
+from tagrpo.modules.advantages.semantic_entropy import semantic_entropy
 
 ANSWERS = ["1", "1", "2", "2", "2", "3", None, None] + ["1"] * 8 + [None] * 8 + list("abcdefgh")
 COUNTS = [[2, 3, 1, 1, 1], [8], [1] * 8, [1] * 8]
@@ -19,12 +19,12 @@ COUNTS = [[2, 3, 1, 1, 1], [8], [1] * 8, [1] * 8]
 def test_entropy_is_that_of_the_counts_of_answers(pools):
     groups = pools(*[(3, 5)] * 4, answers=ANSWERS)
     expected = [entropy(counts) for counts in COUNTS]
-    assert answer_entropy(groups, groups.question, 4).tolist() == pytest.approx(expected, abs=1e-12)
+    assert semantic_entropy(groups, groups.question, 4).tolist() == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_same_answer_to_another_question_is_another_cluster(pools):
     groups = pools((1, 1), (1, 1), answers=["5", "5", "5", "6"])
-    assert answer_entropy(groups, groups.question, 2).tolist() == pytest.approx([0.0, math.log(2)])
+    assert semantic_entropy(groups, groups.question, 2).tolist() == pytest.approx([0.0, math.log(2)])
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ class Cell:
     starts: int = field(default=0, init=False)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _began: float = field(default=0.0, init=False)
+    _iterations: int | None = field(default=None, init=False)
 
     @property
     def settings(self) -> list[str]:
@@ -144,12 +145,12 @@ class Cell:
         """Iteration of how many, and the last mean reward, as far as the run has written them."""
         if self.state in ("waiting", "kept"):
             return "", ""
-        config = self.directory / "config.yaml"
-        total = yaml.safe_load(config.read_text()).get("iterations") if config.exists() else None
         row = last_row(self.directory / "metrics.csv", "rollout/reward")
-        if row is None or total is None:
+        if row is None:
             return "", ""
-        return f"{int(row['step']) + 1}/{total}", f"{float(row['rollout/reward']):.2f}"
+        if self._iterations is None:  # read once: YAML is slow, and this is asked for twice a second
+            self._iterations = yaml.safe_load((self.directory / "config.yaml").read_text())["iterations"]
+        return f"{int(row['step']) + 1}/{self._iterations}", f"{float(row['rollout/reward']):.2f}"
 
     def log_tail(self, lines: int = 15) -> str:
         """The last lines that the run wrote."""

@@ -9,6 +9,7 @@ PURE = [
     "tagrpo.types",
     "tagrpo.modules.advantages",
     "tagrpo.modules.experience",
+    "tagrpo.modules.head",
     "tagrpo.modules.logprobs",
     "tagrpo.modules.losses",
     "tagrpo.modules.packing",

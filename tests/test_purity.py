@@ -17,6 +17,7 @@ PURE = [
     "tagrpo.rewards",
     "tagrpo.analysis.difficulty",
     "tagrpo.analysis.evaluation",
+    "tagrpo.analysis.gradients",
     "tagrpo.analysis.rephrasings",
     "tagrpo.analysis.replay",
     "tagrpo.analysis.report",

@@ -1,0 +1,210 @@
+"""Which way responses push: parameter gradients of a run's policy, by what the responses were sampled from.
+
+The gradient of a response is A ∇ mean_t (w_t · log π(token t | score prompt)): the policy term of GRPO's loss where the
+policy is the one that sampled (ratio 1, `aggregation=sequence_mean`). Score prompt and weights are the run's own: the
+original question or the sampled prompt (`policy.anchor`), and min(π(t | original) / π(t | sampled prompt), c) with
+`policy.prompt_correction` c, else 1. The KL term is left out; its gradient is zero where training starts.
+
+With few responses, noise makes two gradients of one expectation nearly orthogonal. Responses are therefore dealt into
+sets with as many to each question, and sets are compared: two sets of responses to the same prompts differ by noise
+alone, and their cosine is the most that any other can be expected to reach.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from ..modules.experience import Anchor
+from ..modules.logprobs import CausalPolicy
+from ..modules.model import load_causal_lm
+from ..modules.packing import pack, plan_micro_batches
+from .replay import read_rollouts
+from .runs import RunFiles
+
+SET_SIZE = 4
+"""Responses to each prompt in a set."""
+TOKEN_BUDGET = 16384
+KINDS = ("original, original", "rephrasing, itself", "original, rephrasing", "rephrasing, another")
+"""What two sets may have been sampled from; the first two are the noise that the others must be read against."""
+PROMPT = ["question", "variant", "template"]
+
+
+@dataclass(frozen=True)
+class GradientSets:
+    """Gradients of S disjoint sets of responses to the same questions."""
+
+    variants: Sequence[int]
+    """[S] what each was sampled from: 0 for the originals, n ≥ 1 for the n-th rephrasings."""
+    gradients: Tensor
+    """[S, parameters] float64, means over the responses of a set, those without a gradient included."""
+
+    def norms(self) -> dict[str, float]:
+        """Mean L2 norm of `original` and, where there are any, of `rephrasing` sets."""
+        lengths = self.gradients.norm(dim=1).tolist()
+        return _means((("rephrasing" if v else "original"), x) for v, x in zip(self.variants, lengths, strict=True))
+
+    def cosines(self) -> dict[str, float]:
+        """Kind of `KINDS` → mean cosine over the pairs of that kind."""
+        table = (normalize(self.gradients, dim=1) @ normalize(self.gradients, dim=1).T).tolist()
+        pairs = combinations(range(len(self.variants)), 2)
+        return _means((kind_of(self.variants[a], self.variants[b]), table[a][b]) for a, b in pairs)
+
+    def cosines_with(self, other: GradientSets) -> dict[str, float]:
+        """`original` and `rephrasing` → mean cosine with the sets of another run from the same policy.
+
+        Runs of one seed begin with the same responses to the originals: as many sets of `other` as there are sets of
+        originals here are passed over.
+        """
+        theirs = normalize(other.gradients[self.variants.count(0) :], dim=1)
+        table = (normalize(self.gradients, dim=1) @ theirs.T).tolist()
+        return _means(
+            ("rephrasing" if v else "original", x) for v, row in zip(self.variants, table, strict=True) for x in row
+        )
+
+
+def _means(named: Iterator[tuple[str, float]]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for name, value in named:
+        found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def kind_of(first: int, second: int) -> str:
+    """Which of `KINDS` two sets of these variants are.
+
+    >>> [kind_of(*pair) for pair in ((0, 0), (2, 2), (0, 2), (1, 2))] == list(KINDS)
+    True
+    """
+    if first == second:
+        return KINDS[1] if first else KINDS[0]
+    return KINDS[3] if first and second else KINDS[2]
+
+
+def gradients_at_the_start(run: RunFiles) -> GradientSets:
+    """Of the first iteration's responses, at the policy that sampled them.
+
+    Raises:
+        FileNotFoundError: the policy that the run started from is not where it was, or no rollouts were recorded.
+    """
+    return _measured(run, CausalPolicy(load_causal_lm(run.config["model"]["path"])), "first")
+
+
+def gradients_at_the_end(run: RunFiles) -> GradientSets | None:
+    """Of the last iteration's responses, at the trained policy of the last checkpoint; None where there is none.
+
+    The policy that sampled them is one update older, which at the end of a learning-rate schedule is hardly another.
+
+    Raises:
+        FileNotFoundError: no rollouts were recorded.
+    """
+    path = run.path / "checkpoints" / f"iteration-{run.ledger['iterations']:06d}.ckpt"
+    if not path.is_file():
+        return None
+    policy = CausalPolicy(load_causal_lm(run.config["model"]["path"]))
+    weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
+    policy.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in weights.items()})
+    return _measured(run, policy, "last")
+
+
+def _measured(run: RunFiles, policy: CausalPolicy, which: str) -> GradientSets:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(run.config["data"]["tokenizer"], trust_remote_code=False)
+
+    def tokenize(text: str) -> list[int]:
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    rows = read_rollouts(run.path)
+    rows = rows[rows["iteration"] == (rows["iteration"].min() if which == "first" else rows["iteration"].max())]
+    settings = run.config["policy"]
+    return gradient_sets(policy, tokenize, rows, settings["anchor"], settings.get("prompt_correction"))
+
+
+def gradient_sets(
+    policy: CausalPolicy,
+    tokenize: Callable[[str], Sequence[int]],
+    rollouts: pd.DataFrame,
+    anchor: Anchor,
+    correction: float | None = None,
+) -> GradientSets:
+    """Gradients of sets of `SET_SIZE` responses to each prompt of one variant.
+
+    Args:
+        policy: At which they are taken.
+        tokenize: Prompt → token ids, as in training.
+        rollouts: Responses of one iteration, with `prompt`, `token_ids` and `advantage`.
+        anchor: Score prompt: `original` or `own`.
+        correction: Largest token weight of `policy.prompt_correction`; None for none.
+
+    Raises:
+        KeyError: an original question was not sampled.
+        ValueError: responses were recorded without tokens.
+    """
+    if "token_ids" not in rollouts:
+        raise ValueError("Expected token_ids of the responses, but they were not saved. Record with tokens=true.")
+    scorer = _Scorer(policy, tokenize, rollouts)
+    weights = {} if correction is None else scorer.weights(correction)
+    deal = rollouts.groupby(PROMPT, sort=False).cumcount().to_numpy() // SET_SIZE
+    variants, advantages = rollouts["variant"].to_numpy(), rollouts["advantage"].to_numpy(dtype=float)
+    keys = sorted(set(zip(variants.tolist(), deal.tolist(), strict=True)))
+    gradients = []
+    for variant, number in keys:
+        members = np.flatnonzero((variants == variant) & (deal == number))
+        policy.zero_grad()
+        for logprobs in scorer.logprobs(members[advantages[members] != 0], anchor):
+            terms = [
+                advantages[row] * (values * weights[row] if weights else values).mean()
+                for row, values in logprobs.items()
+            ]
+            (torch.stack(terms).sum() / len(members)).backward()
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in policy.parameters()]
+        gradients.append(torch.cat([part.flatten() for part in parts]).double())
+    return GradientSets([variant for variant, _ in keys], torch.stack(gradients))
+
+
+class _Scorer:
+    """Log-probs of recorded responses under either score prompt."""
+
+    def __init__(self, policy: CausalPolicy, tokenize: Callable[[str], Sequence[int]], rollouts: pd.DataFrame) -> None:
+        self.policy = policy
+        own = rollouts["prompt"].tolist()
+        original = rollouts[rollouts["variant"] == 0].groupby(["question", "template"])["prompt"].first()
+        anchored = [original[key] for key in zip(rollouts["question"], rollouts["template"], strict=True)]
+        index = {text: row for row, text in enumerate(dict.fromkeys([*own, *anchored]))}
+        self.prompts = [torch.tensor(tokenize(text)) for text in index]
+        self.rows = {
+            "own": torch.tensor([index[t] for t in own]),
+            "original": torch.tensor([index[t] for t in anchored]),
+        }
+        self.responses = [torch.tensor(np.asarray(ids), dtype=torch.long) for ids in rollouts["token_ids"]]
+
+    def logprobs(self, rows: np.ndarray, anchor: Anchor) -> Iterator[dict[int, Tensor]]:
+        """Row → [T_r] log-probs with gradient, one micro-batch after the other."""
+        chosen, prompt, share = torch.from_numpy(rows), self.rows[anchor], self.policy.shares_prefix
+        lengths = [torch.tensor([len(ids) for ids in sequences]) for sequences in (self.prompts, self.responses)]
+        for part in plan_micro_batches(lengths[0], prompt[chosen], lengths[1][chosen], TOKEN_BUDGET, share):
+            packed = pack(self.prompts, prompt, self.responses, chosen[part], share_prefix=share)
+            scores = self.policy(packed, entropy="none").logprobs.split(packed.lengths.tolist())
+            yield dict(zip(packed.rows.tolist(), scores, strict=True))
+
+    @torch.no_grad()
+    def weights(self, cap: float) -> dict[int, Tensor]:
+        """Row → [T_r] truncated weights for having been sampled from another prompt than the original."""
+        own, anchored = (
+            {
+                row: values
+                for part in self.logprobs(np.arange(len(self.responses)), anchor)
+                for row, values in part.items()
+            }
+            for anchor in ("own", "original")
+        )
+        return {row: (anchored[row] - own[row]).clamp(max=math.log(cap)).exp() for row in own}

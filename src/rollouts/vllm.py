@@ -1,26 +1,30 @@
-"""vLLM inside the training process: one engine per rank, its weights streamed from the trainer."""
+"""vLLM inside the training process: one engine per rank or team of ranks, its weights streamed from the trainer."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from ..modules.distributed import rank
+from ..modules.distributed import rank, world_size
 from ..types import Completion
 from .base import Deliver, EngineError, SamplingConfig, check_context, ignore
 from .transformers import stop_token_ids
+
+T = TypeVar("T")
 
 
 class VLLMEngine:
     """Colocated vLLM. Weights are never read from disk: they come from `sync`, before the first sample.
 
     Under several ranks create it on every rank, after the process group exists. Each engine samples the prompts of its
-    own rank on that rank's GPU: no tensor parallelism.
+    own rank on that rank's GPU; with `tensor_parallel_size` teams of consecutive ranks hold one engine together, which
+    samples the prompts of all of them. Every rank of a team then calls every method, as all do in training.
 
     Args:
         model_path: Folder or hub name, for configuration, tokenizer and stop tokens.
@@ -31,11 +35,12 @@ class VLLMEngine:
         kv_cache_memory_bytes: Size of the KV cache; None lets vLLM choose. Set it on CPUs.
         enforce_eager: Do without CUDA graphs.
         sleep: Give the weights' and cache's memory back during the update; GPUs only.
+        tensor_parallel_size: Ranks that share an engine: for models whose weights and cache one GPU does not hold.
         options: Further arguments of `vllm.LLM`.
 
     Raises:
         ImportError: vLLM is not installed.
-        ValueError: `options` ask for several GPUs per engine.
+        ValueError: the ranks can't be cut into teams of that size.
     """
 
     def __init__(
@@ -47,13 +52,14 @@ class VLLMEngine:
         kv_cache_memory_bytes: int | None = None,
         enforce_eager: bool = False,
         sleep: bool = False,
+        tensor_parallel_size: int = 1,
         options: dict[str, Any] | None = None,
     ) -> None:
-        if (options or {}).get("tensor_parallel_size", 1) != 1:
+        if tensor_parallel_size < 1 or world_size() % tensor_parallel_size:
             raise ValueError(
-                "Expected one GPU per engine, but rollout.engine.options.tensor_parallel_size is "
-                f"{(options or {})['tensor_parallel_size']}. Ranks sample different prompts: leave it out, or use "
-                "rollout=vllm_server with a server that spans several GPUs."
+                f"Expected rollout.engine.tensor_parallel_size to divide the {world_size()} ranks of this run, but got "
+                f"{tensor_parallel_size}. Change it or trainer.devices, or use rollout=vllm_server, whose servers span "
+                "GPUs of their own."
             )
         # In process, so that tensors are handed over as they are; must stand before the import.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -76,6 +82,7 @@ class VLLMEngine:
                     kv_cache_memory_bytes=kv_cache_memory_bytes,
                     enforce_eager=enforce_eager,
                     enable_sleep_mode=sleep,
+                    tensor_parallel_size=tensor_parallel_size,
                     trust_remote_code=False,
                     # Log-probs at the sampling temperature, of the tokens that were drawn.
                     logprobs_mode="processed_logprobs",
@@ -84,6 +91,7 @@ class VLLMEngine:
                 )
         self.stop_ids = stop_token_ids(model_path)
         self.context = int(self.llm.llm_engine.model_config.max_model_len)
+        self.team = _team() if tensor_parallel_size > 1 else None
         self.sleeps = sleep
         self.asleep = False
 
@@ -106,12 +114,16 @@ class VLLMEngine:
         """See `RolloutEngine.generate`. Log-probs are those of the truncated distribution under top-p or top-k."""
         from vllm import SamplingParams, TokensPrompt
 
-        check_context(prompts, sampling, self.context)
+        parts = self._of_team((list(prompts), list(num_samples), seed))
+        first = sum(len(theirs) for theirs, *_ in parts[: self._place])
+        everything = [prompt for theirs, *_ in parts for prompt in theirs]
+        counts = [count for _, theirs, _ in parts for count in theirs]
+        check_context(everything, sampling, self.context)
         self._wake()
-        wanted = [p for p, count in enumerate(num_samples) if count]
+        wanted = [row for row, count in enumerate(counts) if count]
         params = [
             SamplingParams(
-                n=num_samples[p] if sampling.temperature else 1,  # vLLM refuses more copies of the one greedy response
+                n=counts[row] if sampling.temperature else 1,  # vLLM refuses copies of the one greedy response
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
@@ -120,27 +132,43 @@ class VLLMEngine:
                 logprobs=0,
                 detokenize=False,
             )
-            for p in wanted
+            for row in wanted
         ]
-        inputs = [TokensPrompt(prompt_token_ids=prompts[p].tolist()) for p in wanted]
+        inputs = [TokensPrompt(prompt_token_ids=everything[row].tolist()) for row in wanted]
+        results: list[list[Completion]] = [[] for _ in prompts]
         with undisturbed_torch():
-            # One seed for the call: seeds per request are slower, and fail on CPUs when a prefill is cut.
-            torch.manual_seed(seed)
+            # One seed for the call: seeds per request are slower, and fail on CPUs when a prefill is cut. A team has
+            # that of its first rank, so that all of it draw the same tokens.
+            torch.manual_seed(parts[0][2])
             # vLLM makes its names unique with a suffix, and answers without it.
             names = [name.partition("-")[0] for name in self.llm.enqueue(inputs, params, use_tqdm=False)]
-            prompt_of = dict(zip(names, wanted, strict=True))
-            results: list[list[Completion]] = [[] for _ in prompts]
+            row_of = dict(zip(names, wanted, strict=True))
             while self.llm.llm_engine.has_unfinished_requests():
                 for output in self.llm.llm_engine.step():
-                    if output.finished and output.request_id in prompt_of:  # else of a call that was interrupted
-                        p = prompt_of.pop(output.request_id)
+                    if not output.finished or output.request_id not in row_of:  # of a call that was interrupted
+                        continue
+                    p = row_of.pop(output.request_id) - first
+                    if 0 <= p < len(prompts):
                         samples: list[Any] = list(output.outputs)  # type: ignore[arg-type]  # of text, not of pooling
                         results[p] = [_completion(sample) for sample in sorted(samples, key=lambda s: s.index)]
                         results[p] *= num_samples[p] // len(samples)
                         deliver(p, results[p])
-        if prompt_of:
-            raise EngineError(f"Expected responses to all prompts, but vLLM dropped those to {len(prompt_of)} of them.")
+        if row_of:
+            raise EngineError(f"Expected responses to all prompts, but vLLM dropped those to {len(row_of)} of them.")
         return results
+
+    @property
+    def _place(self) -> int:
+        """Of this rank in its team."""
+        return 0 if self.team is None else dist.get_rank(self.team)
+
+    def _of_team(self, value: T) -> list[T]:
+        """`value` of every rank of the team, in the order of ranks."""
+        if self.team is None:
+            return [value]
+        gathered: list[Any] = [None] * dist.get_world_size(self.team)
+        dist.all_gather_object(gathered, value, group=self.team)
+        return gathered
 
     def rest(self) -> None:
         """Give memory back until the next sync or sample, when the engine was made with `sleep`."""
@@ -158,6 +186,13 @@ class VLLMEngine:
         """Shut the engine down."""
         self.llm.llm_engine.engine_core.shutdown()
         del self.llm
+
+
+def _team() -> Any:
+    """The process group of the ranks that hold the engine together, as vLLM has made it."""
+    from vllm.distributed import get_tp_group
+
+    return get_tp_group().cpu_group
 
 
 def _completion(sample: Any) -> Completion:

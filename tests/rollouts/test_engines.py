@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MambaConfig
@@ -69,9 +73,57 @@ def test_another_architecture_samples_too(tmp_path):
             )
 
 
-def test_several_gpus_per_colocated_engine_are_refused_with_the_way_out(tiny_policy):
-    with pytest.raises(ValueError, match="rollout=vllm_server"):
-        VLLMEngine(str(tiny_policy), options={"tensor_parallel_size": 2})
+def test_a_team_that_does_not_divide_the_ranks_is_refused(tiny_policy):
+    with pytest.raises(ValueError, match=r"tensor_parallel_size to divide the 1 ranks.*rollout=vllm_server"):
+        VLLMEngine(str(tiny_policy), tensor_parallel_size=2)
+
+
+TEAM = """
+import sys, torch, torch.distributed as dist
+from transformers import AutoModelForCausalLM
+from tagrpo.rollouts import SamplingConfig, VLLMEngine
+
+dist.init_process_group("gloo")
+rank, folder = dist.get_rank(), sys.argv[1]
+engine = VLLMEngine(folder, "float32", 64, kv_cache_memory_bytes=2**24, enforce_eager=True, tensor_parallel_size=2)
+model = AutoModelForCausalLM.from_pretrained(folder)
+prompts = [[torch.tensor([10, 11, 12, 13]), torch.tensor([20, 21])], [torch.tensor([30, 31, 32])], []]
+found = []
+for scale in (1.0, 2.0):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+    engine.sync(model.named_parameters())
+    for first, second, seed in ((0, 1, 5), (0, 1, 5), (2, 0, 6)):  # twice the same; then nothing on the first rank
+        mine = prompts[second if rank else first]
+        delivered = []
+        sampling = SamplingConfig(max_new_tokens=6)
+        results = engine.generate(mine, [2] * len(mine), sampling, seed + 10 * rank, lambda p, _: delivered.append(p))
+        assert sorted(delivered) == list(range(len(mine)))
+        found.append([[(s.token_ids, s.logprobs) for s in samples] for samples in results])
+        for prompt, samples in zip(mine, found[-1], strict=True):
+            assert len(samples) == 2
+            for ids, logprobs in samples:
+                logits = model(torch.cat([prompt, ids])[None]).logits[0, len(prompt) - 1 : -1]
+                exact = torch.log_softmax(logits, -1)[torch.arange(len(ids)), ids].detach()
+                torch.testing.assert_close(logprobs, exact, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found[-3], found[-2])
+assert str(found[0]) != str(found[3])
+torch.save([len(part) for part in found], f"{folder}/rank{rank}.pt")
+engine.close()
+"""
+
+
+@pytest.mark.vllm
+def test_a_team_of_ranks_holds_one_engine_and_each_gets_the_responses_to_its_prompts(tiny_policy, tmp_path):
+    folder = shutil.copytree(tiny_policy, tmp_path / "policy")
+    (tmp_path / "team.py").write_text(TEAM)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "team.py"), str(folder)], capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)] == [[2, 2, 0] * 2, [1, 1, 2] * 2]
 
 
 def test_continuous_batching_refuses_recurrent_layers(tmp_path):

@@ -111,7 +111,6 @@ class Rollouts:
     replayed: Tensor = None  # type: ignore[assignment]
     """[R] bool, past successes instead of samples: `logprobs` are those of the policy that sampled them. By default
     none."""
-
     staleness: Tensor = None  # type: ignore[assignment]
     """[R] long, optimizer steps between the weights that sampled the response and those that learn from it. By default
     zero."""

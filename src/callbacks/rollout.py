@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 
 from ..modules.distributed import max_over_ranks, rank, sum_over_ranks
 from ..modules.sharding import full_tensors
-from ..rollouts.base import RolloutEngine, SamplingConfig
+from ..rollouts.ahead import Generation, Request, another_follows, check_ahead, timed
+from ..rollouts.base import AheadEngine, RolloutEngine, SamplingConfig
 from ..rollouts.dynamic_sampling import DynamicSampling, fill_up
 from ..rollouts.replay import SuccessReplay
 from ..rollouts.scoring import RewardTerm, Scoring, Verifier
@@ -40,6 +40,14 @@ class RolloutCallback(Callback):
     `ledger.json` into the run directory when training ends. `store` keeps the rollouts of training batches on disk
     until `checkpointed` is called; `Checkpointer` sets the one and calls the other.
 
+    With `ahead` the engine samples the next batch while the module learns from this one, both beginning with the same
+    weights: all training batches but the first are one update behind. `rollout/staleness` is by how many optimizer
+    steps, and `PolicyModule` corrects for it. The last hook of a batch waits for the next one's responses; its
+    `seconds/wait` is what sampling takes longer than the update. The responses are part of checkpoints: a run goes on
+    with them. What dynamic sampling draws is not known ahead; it is sampled at once, by the weights that learn from it.
+    A failure is reported when the batch is needed, and a run that goes on after it samples that batch by the weights
+    that it has then. Nothing is sampled in vain, unless training ends before `max_steps` and `max_epochs`.
+
     Args:
         engine: Makes the engine; called at the first batch, on every rank.
         verifier: (response, references) → `Score`; its `judge_batch` is used where it has one, and its `judge_async`
@@ -51,10 +59,15 @@ class RolloutCallback(Callback):
             was sampled, and `discarded_questions` what was thrown away. Needs a train dataloader with `draw()`.
         replay: Replays past successes in training batches. Needs a module with `response_entropy`.
         seed: Of all sampling.
+        ahead: Sample one batch ahead. Needs an engine that samples beside updates (`TransformersEngine`,
+            `VLLMServerEngine`) and a train dataloader with `peek()`; not together with `replay`.
 
     Attributes:
         failures: Name → responses on this rank of which the verifier reached no verdict (`timeout`, `memory`, …); they
             count as wrong. Their share of a training batch is logged as `rollout/without_verdict`.
+
+    Raises:
+        ValueError: `ahead` with an engine or an option that does not allow it.
     """
 
     def __init__(
@@ -67,7 +80,10 @@ class RolloutCallback(Callback):
         dynamic_sampling: DynamicSampling | None = None,
         replay: SuccessReplay | None = None,
         seed: int = 0,
+        ahead: bool = False,
     ) -> None:
+        if ahead:
+            check_ahead(engine, replay)
         self.make_engine = engine
         self.verifier = verifier
         self.sampling = sampling
@@ -76,6 +92,7 @@ class RolloutCallback(Callback):
         self.dynamic_sampling = dynamic_sampling
         self.replay = replay
         self.seed = seed
+        self.ahead = ahead
         self.iteration = 0
         self.ledger: dict[str, int] = {"prompts": 0, "rollouts": 0, "tokens": 0, "updates": 0, "discarded_questions": 0}
         self.failures: Counter[str] = Counter()
@@ -83,12 +100,13 @@ class RolloutCallback(Callback):
         self._engine: RolloutEngine | None = None
         self._synced_at: int | None = None
         self._weights: tuple[int, str] | None = None
+        self._next: Generation | None = None
 
     # ------------------------------------------------------------------ hooks
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Stream the weights anew: a checkpoint changes them without an optimizer step."""
-        self._synced_at = self._weights = None
+        self._synced_at = self._weights = self._next = None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Roll the training batch out, count it, log it."""
@@ -108,14 +126,19 @@ class RolloutCallback(Callback):
         self.iteration += 1
         totals = sum_over_ranks({**totals_of(batch), "failed": self.failures.total() - failed})
         log_scalars(pl_module, {**means_of(totals), **{f"budget/{k}": float(v) for k, v in self.ledger.items()}})
+        if self.ahead:
+            log_scalars(pl_module, {"rollout/staleness": totals["staleness"] / totals["rollouts"]})
+            self._sample_next(trainer, pl_module, cast(dict[str, float], batch.rollouts.seconds))
         if hasattr(self._engine, "rest"):
             self._engine.rest()  # type: ignore[union-attr]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count the optimizer steps."""
+        """Count the optimizer steps; wait for what is sampled ahead, before validation or a checkpoint needs it."""
         self.ledger["updates"] = trainer.global_step
+        if self._next is not None:
+            self._next.join(batch.rollouts.seconds)
 
     def on_validation_batch_start(
         self,
@@ -155,19 +178,25 @@ class RolloutCallback(Callback):
     def close(self) -> None:
         """Give back the engine and the verifier's workers; both start again when they are needed.
 
+        What an error has left being sampled ahead is dropped.
+
         Not done between fit and test, which share the engine: starting one costs seconds, and vLLM's shutdown destroys
         the process group that it found.
         """
         if self._engine is not None:
             self._engine.close()
-        self._engine, self._synced_at = None, None
+        self._engine = self._synced_at = self._next = None
         if hasattr(self.verifier, "close"):
             self.verifier.close()
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run goes on counting from; the seed of a batch depends on its iteration alone."""
         state: dict[str, Any] = {"iteration": self.iteration, "ledger": dict(self.ledger)}
-        return state if self.replay is None else {**state, "replay": self.replay.state_dict()}
+        if self.replay is not None:
+            state["replay"] = self.replay.state_dict()
+        if self._next is not None:
+            state["ahead"] = self._next.state_dict()
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on counting."""
@@ -175,6 +204,8 @@ class RolloutCallback(Callback):
         self.ledger = dict(state_dict["ledger"])
         if self.replay is not None and "replay" in state_dict:
             self.replay.load_state_dict(state_dict["replay"])
+        if self.ahead and "ahead" in state_dict:
+            self._next = Generation.from_state(state_dict["ahead"])
 
     # ------------------------------------------------------------------ sync → generate → score
 
@@ -198,30 +229,85 @@ class RolloutCallback(Callback):
             replayed: Row of a prompt → a past success that joins its samples.
         """
         seconds: dict[str, float] = {}
-        prompts = [prompt.token_ids.cpu() for prompt in batch.prompts]
-        counts = [prompt.num_samples for prompt in batch.prompts]
-        store = self.store if position[0] == "fit" else None
-        made_from, sampled = "", None
-        if store is not None:
-            weights = self._weights_digest(trainer, pl_module)
-            made_from = digest(weights, self._seed_of(position), prompts, counts, sampling)
-            sampled = store.completions(position[1:], made_from)
-            if max_over_ranks(sampled is None):  # syncing and sampling need every rank
-                sampled = None
-        tokenizer = trainer.datamodule.tokenizer  # type: ignore[attr-defined]
-        scoring = Scoring(self.verifier, batch, tokenizer, store, position[1:])
-        if sampled is None:
-            with _timed(seconds, "sync"):
-                engine = self._synced_engine(trainer, pl_module)
-            with _timed(seconds, "generate"):
-                sampled = engine.generate(prompts, counts, sampling, self._seed_of(position), *scoring.deliver)
-            if store is not None:
-                store.keep_completions(position[1:], made_from, sampled)
-        with _timed(seconds, "score"):
+        generation = self._sampled_ahead(batch, sampling, position)
+        if generation is None:
+            generation = self._generation(trainer, pl_module, batch, sampling, position, seconds)
+        sampled = generation.result(seconds)
+        scoring = generation.scoring or self._scoring(trainer, batch, position)
+        scoring.batch = batch  # what was sampled ahead was not on the device yet
+        staleness = trainer.global_step - generation.step
+        with timed(seconds, "score"):
             terms = self.reward_terms if position[0] == "fit" else {}
-            rollouts = scoring.rollouts(sampled, replayed or {}, terms, seconds)
+            rollouts = scoring.rollouts(sampled, replayed or {}, terms, seconds, staleness)
         self.failures += scoring.failures
         return rollouts
+
+    def _generation(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: QuestionBatch,
+        sampling: SamplingConfig,
+        position: tuple[str, int, int],
+        seconds: dict[str, float],
+        *,
+        ahead: bool = False,
+    ) -> Generation:
+        """The responses to `batch` by the present weights: from the store, or from the engine.
+
+        The engine samples when they are waited for, with `ahead` from now on. Collective.
+        """
+        request = self._request(batch, sampling, position)
+        scoring = self._scoring(trainer, batch, position)
+        generation = Generation(digest(request) if ahead else "", trainer.global_step, scoring)
+        generation.phase = "wait" if ahead else "generate"
+        if scoring.store is not None:
+            made_from = digest(self._weights_digest(trainer, pl_module), request)
+            generation.completions = scoring.store.completions(scoring.position, made_from)
+            if not max_over_ranks(generation.completions is None):  # syncing and sampling need every rank
+                return generation
+            generation.keep = partial(scoring.store.keep_completions, scoring.position, made_from)
+        with timed(seconds, "sync"):
+            engine = self._synced_engine(trainer, pl_module)
+        if ahead:
+            generation.finish = cast(AheadEngine, engine).begin(*request, *scoring.deliver)
+        else:
+            generation.finish = partial(engine.generate, *request, *scoring.deliver)
+        return generation
+
+    def _sample_next(self, trainer: Trainer, pl_module: LightningModule, seconds: dict[str, float]) -> None:
+        """Let the engine begin with the batch of the next iteration, if there will be one. Collective."""
+        if another_follows(trainer, getattr(pl_module, "mini_batches", 1)):
+            batch = trainer.train_dataloader.peek()  # type: ignore[union-attr]
+            position = ("fit", self.iteration, 0)
+            self._next = self._generation(trainer, pl_module, batch, self.sampling, position, seconds, ahead=True)
+
+    def _sampled_ahead(
+        self, batch: QuestionBatch, sampling: SamplingConfig, position: tuple[str, int, int]
+    ) -> Generation | None:
+        """What was sampled ahead for `batch`; None, on every rank, where that was nothing or something else."""
+        if not self.ahead or position[0] != "fit" or position[2]:
+            return None
+        generation, self._next = self._next, None
+        fits = generation is not None and generation.asked == digest(self._request(batch, sampling, position))
+        if not max_over_ranks(not fits):
+            return generation
+        if generation is not None:
+            rank_zero_warn("Another batch came than was sampled ahead, by other data or options: it is sampled anew.")
+        return None
+
+    def _request(self, batch: QuestionBatch, sampling: SamplingConfig, position: tuple[str, int, int]) -> Request:
+        return Request(
+            prompts=[prompt.token_ids.cpu() for prompt in batch.prompts],
+            num_samples=[prompt.num_samples for prompt in batch.prompts],
+            sampling=sampling,
+            seed=self._seed_of(position),
+        )
+
+    def _scoring(self, trainer: Trainer, batch: QuestionBatch, position: tuple[str, int, int]) -> Scoring:
+        store = self.store if position[0] == "fit" else None
+        tokenizer = trainer.datamodule.tokenizer  # type: ignore[attr-defined]
+        return Scoring(self.verifier, batch, tokenizer, store, position[1:])
 
     def _draw(self, trainer: Trainer, pl_module: LightningModule, draw: int) -> QuestionBatch:
         """A further batch of the same iteration, rolled out."""
@@ -258,10 +344,3 @@ class RolloutCallback(Callback):
     def _seed_of(self, position: tuple[str, int, int]) -> int:
         stage, first, second = position
         return hash((self.seed, STAGES.index(stage), first, second, rank())) % 2**60
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], phase: str) -> Any:
-    start = time.perf_counter()
-    yield
-    seconds[phase] = time.perf_counter() - start

@@ -90,6 +90,14 @@ class QuestionLoader:
         self._begin_epoch_if_used_up()
         return self._next()
 
+    def peek(self) -> QuestionBatch:
+        """The batch that comes next, of the next epoch when this one is used up; it is not taken by that."""
+        place = self.epoch, self.cursor
+        try:
+            return self.draw()
+        finally:
+            self.epoch, self.cursor = place
+
     @property
     def _end(self) -> int:
         return min(len(self) * self.batch_size, len(self.groups))

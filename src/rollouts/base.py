@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from ..types import Completion
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +91,51 @@ class RolloutEngine(Protocol):
     def close(self) -> None:
         """Give memory and processes back."""
         ...
+
+
+Finish = Callable[[], list[list[Completion]]]
+"""Waits for responses that are being sampled and returns them as `generate` does. Called once, on every rank, by the
+thread that trains."""
+
+
+class AheadEngine(RolloutEngine, Protocol):
+    """An engine that can also sample while the policy is updated that it has a copy of."""
+
+    def begin(
+        self,
+        prompts: Sequence[Tensor],
+        num_samples: Sequence[int],
+        sampling: SamplingConfig,
+        seed: int,
+        deliver: Deliver = ignore,
+    ) -> Finish:
+        """Start what `generate` does and return at once. Nothing else is asked of the engine until `Finish` has been.
+
+        What runs meanwhile calls no collectives, leaves torch's random state alone and shares no weights with the
+        trainer. `Finish` may be collective, and raises what `generate` does.
+        """
+        ...
+
+
+def in_thread(task: Callable[..., T], *arguments: Any) -> Callable[[], T]:
+    """Run `task(*arguments)` in a thread with this one's device and number of threads; returns what waits for it.
+
+    >>> in_thread(sum, [1, 2])()
+    3
+    """
+    threads = torch.get_num_threads()
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+    def run() -> T:
+        torch.set_num_threads(threads)  # OpenMP and CUDA keep these by thread
+        if device is not None:
+            torch.cuda.set_device(device)
+        return task(*arguments)
+
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(run)
+    pool.shutdown(wait=False)
+    return future.result
 
 
 def check_context(prompts: Sequence[Tensor], sampling: SamplingConfig, context: int) -> None:

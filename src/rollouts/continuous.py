@@ -62,6 +62,8 @@ class ContinuousBatchingEngine(TransformersEngine):
         self.timeout = timeout
         self.options = options or {}
 
+    begin = None  # type: ignore[assignment]  # `generate` sets torch's random state, which the update uses
+
     def generate(
         self,
         prompts: Sequence[Tensor],

@@ -132,7 +132,8 @@ def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
     first = all_rollouts[0]
     values: dict[str, Any] = {"question": torch.cat(question), "prompt": torch.cat(prompt), "prompts": prompts}
     values["reward_terms"] = {n: torch.cat([r.reward_terms[n] for r in all_rollouts]) for n in first.reward_terms}
-    values["seconds"] = {phase: sum(r.seconds[phase] for r in all_rollouts) for phase in first.seconds}
+    phases = dict.fromkeys(chain.from_iterable(r.seconds for r in all_rollouts))
+    values["seconds"] = {phase: sum(r.seconds.get(phase, 0.0) for r in all_rollouts) for phase in phases}
     for name in _columns(values):
         columns = [getattr(rollouts, name) for rollouts in all_rollouts]
         values[name] = torch.cat(columns) if isinstance(columns[0], Tensor) else list(chain.from_iterable(columns))

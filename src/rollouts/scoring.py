@@ -62,6 +62,7 @@ class Scoring:
         replayed: Mapping[int, Completion],
         terms: Mapping[str, RewardTerm],
         seconds: Mapping[str, float],
+        staleness: int = 0,
     ) -> Rollouts:
         """The scored responses.
 
@@ -70,6 +71,7 @@ class Scoring:
             replayed: Row of a prompt → a past success that joins its samples.
             terms: name → what is added to the verdict.
             seconds: Kept as they are.
+            staleness: Optimizer steps since the weights that sampled.
         """
         batch = self.batch
         joined = [[*samples, *([replayed[row]] if row in replayed else [])] for row, samples in enumerate(sampled)]
@@ -103,6 +105,7 @@ class Scoring:
             "correct": correct,
             "answers": [score.answer for score in scores],
             "seconds": seconds,
+            "staleness": torch.full((len(ids),), staleness),
             "replayed": torch.tensor(
                 [sample is replayed.get(row) for row, samples in enumerate(joined) for sample in samples],
                 dtype=torch.bool,

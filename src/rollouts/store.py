@@ -43,36 +43,13 @@ class RolloutStore:
     def completions(self, position: Sequence[int], made_from: str) -> list[list[Completion]] | None:
         """[P][G] the responses that were sampled at `position` from `made_from`; None without."""
         found = self._read(position, "completions", made_from)
-        if found is None:
-            return None
-        lengths = found["lengths"].tolist()
-        parts = zip(
-            found["token_ids"].long().split(lengths),
-            found["logprobs"].split(lengths),
-            found["truncated"].tolist(),
-            strict=True,
-        )
-        # Parts of one large tensor would keep all of it alive.
-        flat = iter([Completion(token_ids=i.clone(), logprobs=p.clone(), truncated=t) for i, p, t in parts])
-        return [[next(flat) for _ in range(count)] for count in found["counts"]]
+        return None if found is None else unpacked(found)
 
     def keep_completions(
         self, position: Sequence[int], made_from: str, completions: Sequence[Sequence[Completion]]
     ) -> None:
         """Write the responses of one generation."""
-        flat = [completion for samples in completions for completion in samples]
-        self._write(
-            position,
-            "completions",
-            made_from,
-            {
-                "counts": [len(samples) for samples in completions],
-                "lengths": torch.tensor([len(c.token_ids) for c in flat], dtype=torch.long),
-                "token_ids": torch.cat([torch.zeros(0, dtype=torch.long), *(c.token_ids for c in flat)]).int(),
-                "logprobs": torch.cat([torch.zeros(0), *(c.logprobs for c in flat)]),
-                "truncated": torch.tensor([c.truncated for c in flat], dtype=torch.bool),
-            },
-        )
+        self._write(position, "completions", made_from, packed(completions))
 
     def scores(self, position: Sequence[int], made_from: str) -> list[Score] | None:
         """[R] the verdicts on the responses at `position`; None without."""
@@ -119,6 +96,32 @@ class RolloutStore:
             warnings.warn(
                 f"Could not keep rollouts in {path}: {error}. A crash would pay for them twice.", stacklevel=2
             )
+
+
+def packed(completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
+    """[P][G] responses as a few tensors; see `unpacked`."""
+    flat = [completion for samples in completions for completion in samples]
+    return {
+        "counts": [len(samples) for samples in completions],
+        "lengths": torch.tensor([len(c.token_ids) for c in flat], dtype=torch.long),
+        "token_ids": torch.cat([torch.zeros(0, dtype=torch.long), *(c.token_ids for c in flat)]).int(),
+        "logprobs": torch.cat([torch.zeros(0), *(c.logprobs for c in flat)]),
+        "truncated": torch.tensor([c.truncated for c in flat], dtype=torch.bool),
+    }
+
+
+def unpacked(content: Mapping[str, Any]) -> list[list[Completion]]:
+    """[P][G] the responses that `packed` was given."""
+    lengths = content["lengths"].tolist()
+    parts = zip(
+        content["token_ids"].long().split(lengths),
+        content["logprobs"].split(lengths),
+        content["truncated"].tolist(),
+        strict=True,
+    )
+    # Parts of one large tensor would keep all of it alive.
+    flat = iter([Completion(token_ids=i.clone(), logprobs=p.clone(), truncated=t) for i, p, t in parts])
+    return [[next(flat) for _ in range(count)] for count in content["counts"]]
 
 
 # ---------------------------------------------------------------------- what rollouts are made from

@@ -24,6 +24,7 @@ def totals_of(batch: QuestionBatch) -> dict[str, float]:
         "correct": float((rollouts.correct & sampled).sum()),
         "correct_original": float((rollouts.correct & original).sum()),
         "truncated": float((rollouts.truncated & sampled).sum()),
+        "staleness": float(rollouts.staleness[sampled].sum()),
         "logprob": sum(float(rollouts.logprobs[row].sum()) for row in sampled.nonzero()[:, 0].tolist()),
         **{f"reward_term/{name}": float(term[sampled].sum()) for name, term in rollouts.reward_terms.items()},
     }

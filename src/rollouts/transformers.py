@@ -26,7 +26,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from ..types import Completion
-from .base import Deliver, SamplingConfig, check_context, ignore
+from .base import Deliver, Finish, SamplingConfig, check_context, ignore, in_thread
 
 COMPACT_BELOW = 0.75
 """Finished rows leave the cache when less than this share of it is still being sampled."""
@@ -95,6 +95,17 @@ class TransformersEngine:
                 start += count
                 deliver(p, results[p])
         return results
+
+    def begin(
+        self,
+        prompts: Sequence[Tensor],
+        num_samples: Sequence[int],
+        sampling: SamplingConfig,
+        seed: int,
+        deliver: Deliver = ignore,
+    ) -> Finish:
+        """See `AheadEngine.begin`. Both share the device: little is gained where one of them fills it."""
+        return in_thread(self.generate, prompts, num_samples, sampling, seed, deliver)
 
     def _parts(self, prompts: Sequence[Tensor], num_samples: Sequence[int]) -> list[list[int]]:
         """Prompts sorted by length, cut so that each part samples at most `max_rows` (but one prompt at least).
@@ -215,7 +226,7 @@ class TransformersEngine:
         return outputs.logits[:, -1]
 
     def close(self) -> None:
-        """Drop the copy of the policy."""
+        """Drop the copy of the policy; what is being sampled in a thread ends with an error that nobody asks for."""
         del self.model
 
 

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from ..modules.distributed import gather_objects, rank
 from ..types import Completion
-from .base import Deliver, EngineError, SamplingConfig, check_context, ignore
+from .base import Deliver, EngineError, Finish, SamplingConfig, check_context, ignore, in_thread
 from .server_weights import Server, nccl_transfer, stream_transfer
 from .transformers import stop_token_ids
 
@@ -178,26 +179,59 @@ class VLLMServerEngine:
         Each sample has a seed of its own, so that it matters neither which server draws it nor beside which others,
         beyond the rounding of that batch.
         """
+        return self._begin(prompts, num_samples, sampling, seed, deliver, beside=False)()
+
+    def begin(
+        self,
+        prompts: Sequence[Tensor],
+        num_samples: Sequence[int],
+        sampling: SamplingConfig,
+        seed: int,
+        deliver: Deliver = ignore,
+    ) -> Finish:
+        """See `AheadEngine.begin`. What fails meanwhile is tried again by `Finish`, on all ranks together."""
+        return self._begin(prompts, num_samples, sampling, seed, deliver, beside=True)
+
+    def _begin(
+        self,
+        prompts: Sequence[Tensor],
+        num_samples: Sequence[int],
+        sampling: SamplingConfig,
+        seed: int,
+        deliver: Deliver,
+        *,
+        beside: bool,
+    ) -> Finish:
         check_context(prompts, sampling, self.context)
-        pending = [
+        requests = [
             _Request(p, first, min(self.samples_per_request, count - first))
             for p, count in enumerate(num_samples)
             for first in range(0, count, self.samples_per_request)
         ]
         collector = _Collector(num_samples, deliver)
-        failure = ""
-        for attempt in range(self.retries + 1):
-            if attempt:
+
+        def attempt(requests: Sequence[_Request]) -> tuple[list[_Request], str]:
+            return self._round(requests, prompts, sampling, seed, collector)
+
+        first_attempt = in_thread(attempt, requests) if beside else partial(attempt, requests)
+
+        def finish() -> list[list[Completion]]:
+            failed, failure = first_attempt()
+            for _ in range(self.retries):
+                if not any(gather_objects(len(failed))):
+                    break
                 self._prepare()
-            pending, failure = self._round(pending, prompts, sampling, seed, collector)
-            left = gather_objects((len(pending), failure))
-            if not any(count for count, _ in left):
-                return collector.results()
-        raise EngineError(
-            f"Expected responses to all prompts, but {sum(count for count, _ in left)} requests failed "
-            f"{self.retries + 1} times, last with: {next(failure for _, failure in left if failure)}. "
-            "Look at the server's log."
-        )
+                failed, failure = attempt(failed)
+            left = gather_objects((len(failed), failure))
+            if any(count for count, _ in left):
+                raise EngineError(
+                    f"Expected responses to all prompts, but {sum(count for count, _ in left)} requests failed "
+                    f"{self.retries + 1} times, last with: {next(failure for _, failure in left if failure)}. "
+                    "Look at the server's log."
+                )
+            return collector.results()
+
+        return finish
 
     def _round(
         self,

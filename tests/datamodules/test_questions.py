@@ -137,6 +137,17 @@ def test_drawing_out_of_turn_takes_the_next_batch_and_crosses_epochs():
     assert ids([later]) == ids(straight)[:1]
 
 
+def test_peeking_shows_the_next_batch_and_takes_nothing():
+    loader, straight = loader_of(6, 2), loader_of(6, 2)
+    expected = ids(straight) + ids(straight)
+    seen = []
+    for _ in range(2):
+        for batch in loader:
+            seen.append(ids([batch, loader.peek()]))
+            assert loader.state_dict()["cursor"] == 2 * len(ids([batch])) * (len(seen) % 3 or 3)
+    assert seen[:5] == [expected[i : i + 2] for i in range(5)], "over the end of the epoch too"
+
+
 def test_a_state_of_other_questions_is_refused():
     with pytest.raises(ValueError, match="Expected to resume on 10 questions"):
         loader_of(11).load_state_dict(loader_of(10).state_dict())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,13 +114,13 @@ def rollout_table(
         **{name: outputs[name].cpu().numpy() for name in RETURNED if outputs.get(name) is not None},
     }
     if tokens:
-        columns["token_ids"] = _lists([ids.int() for ids in rollouts.token_ids], pa.int32())
-        columns["token_logprobs"] = _lists([logprobs.float() for logprobs in rollouts.logprobs], pa.float32())
+        columns["token_ids"] = _lists(rollouts.token_ids, torch.int32)
+        columns["token_logprobs"] = _lists(rollouts.logprobs, torch.float32)
     return pa.table(columns)
 
 
-def _lists(values: list[Tensor], kind: pa.DataType) -> pa.ListArray:
+def _lists(values: Sequence[Tensor], kind: torch.dtype) -> pa.ListArray:
     """One list per response, without a Python object per token."""
     offsets = torch.tensor([0, *(len(v) for v in values)]).cumsum(0)
-    flat = torch.cat(values) if values else torch.zeros(0)
-    return pa.ListArray.from_arrays(pa.array(offsets.int().numpy(), pa.int32()), pa.array(flat.numpy(), kind))
+    flat = torch.cat(list(values)) if values else torch.zeros(0)
+    return pa.ListArray.from_arrays(pa.array(offsets.int().numpy()), pa.array(flat.to(kind).numpy()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from math import fsum
+from math import fsum, isnan
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def mean_over_ranks(values: Mapping[str, Tensor]) -> dict[str, float]:
 
     Rounded once: any number of ranks gives the same float as one, whoever has which values.
     """
-    known = {name: v[~v.isnan()].double().tolist() for name, v in values.items()}
+    known = {name: [x for x in v.tolist() if not isnan(x)] for name, v in values.items()}
     gathered = gather_objects({name: (exact_parts(v), len(v)) for name, v in known.items() if v})
     means = {}
     for name in dict.fromkeys(name for part in gathered for name in part):

@@ -32,15 +32,19 @@ def distinct_n(token_ids: Sequence[Tensor], group: Tensor, n: int) -> Tensor:
     if n < 1:
         raise ValueError(f"Expected n to be at least 1, but got {n}.")
     index, count = group_index(group)
-    grams = [ids.unfold(0, n, 1) if len(ids) >= n else ids.new_empty(0, n) for ids in token_ids]
-    owner = index.repeat_interleave(torch.tensor([len(g) for g in grams], dtype=torch.long, device=index.device))
+    lengths = torch.tensor([len(ids) for ids in token_ids], dtype=torch.long, device=index.device)
+    grams = (lengths - n + 1).clamp(min=0)
+    owner = index.repeat_interleave(grams)
     code = owner
     if len(owner):
+        # The i-th n-gram begins at the i-th token, but for those at the ends of earlier responses that begin none.
+        skipped = (lengths - grams).cumsum(0) - (lengths - grams)
+        first = torch.arange(len(owner), device=index.device) + skipped.repeat_interleave(grams)
+        tokens = torch.cat(list(token_ids))
+        vocabulary = int(tokens.max()) + 1
         # One number per n-gram, token by token; compressed at each step, so that it never overflows.
-        columns = torch.cat(grams)
-        vocabulary = int(columns.max()) + 1
-        for column in columns.T:
-            code = torch.unique(code * vocabulary + column, return_inverse=True)[1]
+        for offset in range(n):
+            code = torch.unique(code * vocabulary + tokens[first + offset], return_inverse=True)[1]
     distinct = owner.new_zeros(int(code.max()) + 1 if len(code) else 0).scatter(0, code, owner)
     return torch.bincount(distinct, minlength=count).double() / torch.bincount(owner, minlength=count)
 

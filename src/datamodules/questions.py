@@ -284,6 +284,15 @@ class QuestionDataModule(LightningDataModule):
         """The same as `val_dataloader`."""
         return self.val_dataloader()
 
+    def transfer_batch_to_device(
+        self,
+        batch: QuestionBatch,
+        device: torch.device,  # noqa: ARG002
+        dataloader_idx: int,  # noqa: ARG002
+    ) -> QuestionBatch:
+        """The batch as it is: prompts stay on the CPU, where they are packed with the responses; packs are moved."""
+        return batch
+
     def _loader(self, split: str, batch_size: int, training: bool) -> QuestionLoader:
         return QuestionLoader(
             self._splits[split],

@@ -185,3 +185,11 @@ def test_tokens_are_long_tensors():
     datamodule.setup("fit")
     batch = next(iter(datamodule.train_dataloader()))
     assert {p.token_ids.dtype for p in batch.prompts} == {torch.long}
+
+
+def test_prompts_stay_on_the_cpu_where_they_meet_their_responses():
+    datamodule = make_datamodule()
+    datamodule.setup("fit")
+    batch = next(iter(datamodule.train_dataloader()))
+    moved = datamodule.transfer_batch_to_device(batch, torch.device("meta"), 0)
+    assert {ids.device.type for prompt in moved.prompts for ids in (prompt.token_ids, prompt.anchor_ids)} == {"cpu"}

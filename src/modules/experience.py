@@ -29,7 +29,9 @@ class Experience:
     question: Tensor
     """[R] long, row of the question in the batch."""
     sampled_here: Tensor
-    """[R] bool, whether this policy has sampled the response from the score prompt."""
+    """[R] bool, whether the response was sampled from the score prompt, and not replayed."""
+    stale: Tensor
+    """[R] bool, responses that were sampled by weights which have been updated since."""
     engine_logprobs: Sequence[Tensor]
     """[R] of [T_r] float32, log-probs of the engine under the *sample* prompt, nats."""
     advantages: Tensor
@@ -43,7 +45,10 @@ class Experience:
     old_logprobs: dict[int, Tensor] = field(default_factory=dict)
     """Response → [T_r] float32 log-probs before the batch's first update; absent: the current ones."""
     weights: dict[int, Tensor] = field(default_factory=dict)
-    """Response → [T_r] float32 importance weights; absent: ones."""
+    """Response → [T_r] float32 importance weights for the change of prompt; absent: ones."""
+    drift: dict[int, Tensor] = field(default_factory=dict)
+    """Stale response with another score prompt → [T_r] float32, by how much log-probs under the prompt that it was
+    sampled from have changed since, nats, before the batch's first update."""
 
     @classmethod
     def from_rollouts(cls, rollouts: Rollouts, anchor: Anchor) -> Experience:
@@ -70,6 +75,7 @@ class Experience:
             lengths=rollouts.lengths,
             question=rollouts.question,
             sampled_here=torch.tensor(same)[rollouts.prompt] & ~rollouts.replayed,
+            stale=(rollouts.staleness > 0) & ~rollouts.replayed,
             engine_logprobs=rollouts.logprobs,
             advantages=torch.zeros(len(rollouts)),
             learn=everything,
@@ -89,6 +95,7 @@ class Experience:
             lengths=torch.tensor([len(ids) for ids in responses], dtype=torch.long),
             question=rows,
             sampled_here=everything,
+            stale=~everything,
             engine_logprobs=[torch.zeros(len(ids)) for ids in responses],
             advantages=torch.zeros(len(responses)),
             learn=everything,

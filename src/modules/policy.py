@@ -42,6 +42,16 @@ class PolicyModule(LightningModule):
 
     Reads from the batch: `groups` and `rollouts` (see `tagrpo.types`).
 
+    Responses with `rollouts.staleness` > 0 come from μ, weights from before the last update. The policy term of each of
+    their tokens is multiplied by min(π(o_t|q, o_<t) / μ(o_t|q, o_<t), `staleness_cap`). π is the policy before this
+    update, to which the policy ratio remains (decoupled PPO, arXiv 2505.24298); q is the prompt that was sampled,
+    whatever the score prompt, so that nothing but the update is corrected for. The engine's log-probs are taken as μ,
+    with its rounding. As in the literature, weights by token leave a bias by the tokens before, advantages are those of
+    the groups as they were sampled, and KL and entropy terms have no weights. Where the score prompt was sampled no
+    further forward is needed; responses to rephrasings, under `anchor=original`, need one without gradient, which
+    `prompt_correction` makes anyway. With top-p or top-k, π and μ are not the distributions that they would have to be:
+    neither is cut off (transformers), or only μ (vLLM).
+
     `training_step` returns a mapping for callbacks:
         `loss`: [] float32, this rank's share of the loss, mean over the mini-batches;
         `advantages`: [R] float32 on the CPU, in the order of the rollouts;
@@ -70,6 +80,7 @@ class PolicyModule(LightningModule):
         mask_truncated: Leave truncated responses out of the loss and its normalisers (DAPO, overlong filtering).
         prompt_correction: Truncate at this value the token weights π(o|q0)/π(o|qn) that correct for sampling from
             a rephrasing while scoring under the original. None leaves it uncorrected, as the paper does.
+        staleness_cap: Truncate the weights of stale responses at this value, at least 1.
         cpu_offload: Under FSDP2, keep shards and optimizer state in host memory.
         skip_grad_norm: Gradients of a larger norm are not scaled down but skipped, as those are that are not finite;
             None skips only the latter.
@@ -98,6 +109,7 @@ class PolicyModule(LightningModule):
         compute_dtype: Literal["bfloat16"] | None = None,
         mask_truncated: bool = False,
         prompt_correction: float | None = None,
+        staleness_cap: float = 2.0,
         cpu_offload: bool = False,
         skip_grad_norm: float | None = None,
         max_skipped: int = 5,
@@ -117,6 +129,8 @@ class PolicyModule(LightningModule):
                 "Expected policy.prompt_correction to be null with policy.anchor=own: responses are scored under the "
                 "prompt that they were sampled from, so there is nothing to correct. Use anchor=original or drop it."
             )
+        if staleness_cap < 1:
+            raise ValueError(f"Expected policy.staleness_cap to be at least 1, but got {staleness_cap}.")
         resolve_model_path(model_path)
         self.automatic_optimization = False
         self.load_model = load_model
@@ -133,6 +147,7 @@ class PolicyModule(LightningModule):
         self.compute_dtype = torch.bfloat16 if compute_dtype == "bfloat16" else None
         self.mask_truncated = mask_truncated
         self.prompt_correction = prompt_correction
+        self.staleness_cap = math.log(staleness_cap)
         self.cpu_offload = cpu_offload
         self.skip_grad_norm = math.inf if skip_grad_norm is None else skip_grad_norm
         self.max_skipped = max_skipped
@@ -256,13 +271,24 @@ class PolicyModule(LightningModule):
             experience.counted = ~rollouts.truncated
         has_gradient = (experience.advantages != 0) | bool(self.kl_coef or self.entropy_coef)
         experience.learn = experience.counted & has_gradient
+        self._correct_moved(experience, rollouts)
+        return experience
+
+    def _correct_moved(self, experience: Experience, rollouts: Rollouts) -> None:
+        """Compare what was sampled from another prompt than its score prompt under both, before the first update."""
+        moved = experience.learn & ~experience.sampled_here & ~experience.replayed
+        if self.prompt_correction is None:
+            if not max_over_ranks(bool(experience.stale.any())):
+                return
+            moved = moved & experience.stale
+        rows = moved.nonzero()[:, 0]
+        sampled, _ = self._score(Experience.from_rollouts(rollouts, "own"), rows)
         if self.prompt_correction is not None:
-            moved = (experience.learn & ~experience.sampled_here & ~experience.replayed).nonzero()[:, 0]
-            anchored, _ = self._score(experience, moved)
-            sampled, _ = self._score(Experience.from_rollouts(rollouts, "own"), moved)
+            anchored, _ = self._score(experience, rows)
             cap = math.log(self.prompt_correction)
             experience.weights = {row: (anchored[row] - sampled[row]).clamp(max=cap).exp() for row in anchored}
-        return experience
+        for row in rows[experience.stale[rows]].tolist():
+            experience.drift[row] = sampled[row] - experience.engine_logprobs[row].to(self.device)
 
     def _advantages(self, rollouts: Rollouts, entropy: Tensor | None) -> Tensor:
         """[R] float32 advantages of this rank's responses, computed from the rewards of all ranks."""
@@ -319,6 +345,9 @@ class PolicyModule(LightningModule):
         old = cat_rows(experience.old_logprobs, rows, nothing, sizes)
         known = torch.tensor([row in experience.old_logprobs for row in rows.tolist()], device=self.device)[response]
         weights = cat_rows(experience.weights, rows, torch.ones_like(nothing), sizes)
+        engine = torch.cat([experience.engine_logprobs[row] for row in rows.tolist()]).to(self.device)
+        drift = cat_rows(experience.drift, rows, nothing, sizes)
+        here, stale = (flag[rows].to(self.device)[response] for flag in (experience.sampled_here, experience.stale))
         of_responses: dict[str, Any] = {
             "advantages": experience.advantages[rows].to(self.device),
             "lengths": packed.lengths.to(self.device),
@@ -329,13 +358,15 @@ class PolicyModule(LightningModule):
         outputs: list[LossOutputs] = []
 
         def loss(part: slice, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
+            before = torch.where(known[part], old[part], logprobs.detach())
+            since = torch.where((here & stale)[part], before - engine[part], drift[part])
             inputs = LossInputs(
                 logprobs=logprobs,
-                old_logprobs=torch.where(known[part], old[part], logprobs.detach()),
+                old_logprobs=before,
                 reference_logprobs=None if reference is None else reference[part],
                 entropy=entropy,
                 response=response[part],
-                weights=weights[part],
+                weights=weights[part] * since.clamp(max=self.staleness_cap).exp(),
                 **of_responses,
             )
             outputs.append(self.loss(inputs))
@@ -349,9 +380,9 @@ class PolicyModule(LightningModule):
         # Gradients are averaged over ranks, losses add up over them.
         self.manual_backward(value * world_size())
         tally.add(outputs, rows)
-        engine = torch.cat([experience.engine_logprobs[row] for row in rows.tolist()]).to(self.device)
-        old = torch.where(known, old, scores.logprobs.detach())
-        tally.compare_engine((old - engine)[experience.sampled_here[rows].to(self.device)[response]])
+        difference = torch.where(known, old, scores.logprobs.detach()) - engine
+        tally.compare_engine(difference[here & ~stale])
+        tally.compare_stale(torch.where(here, difference, drift)[stale], self.staleness_cap)
 
     def _step(self, optimizer: Any, tally: Tally) -> None:
         """Clip, step, advance the schedule; a gradient that is not finite or too large is skipped and counted."""
@@ -456,6 +487,12 @@ class PolicyModule(LightningModule):
         loss, dropped = sums.pop("loss"), sums.pop("dropped")
         mismatch, compared = sums.pop("mismatch"), sums.pop("compared")
         tokens = sums.pop("tokens", 0.0)
+        stale = {name: sums.pop(f"stale_{name}") for name in ("tokens", "weight", "truncated", "kl")}
+        # The engine's own rounding shows only in what the present weights have sampled.
+        rounding = {
+            "rollout/engine_mismatch_kl": mismatch / max(compared, 1),
+            "rollout/engine_mismatch_max": max_over_ranks(tally.largest_mismatch),
+        }
         log_scalars(
             self,
             {
@@ -465,8 +502,12 @@ class PolicyModule(LightningModule):
                 "train/grad_norm": sum(tally.grad_norms) / len(tally.grad_norms),
                 "train/skipped_updates": float(tally.skipped),
                 "train/lr": tally.lr,
-                "rollout/engine_mismatch_kl": mismatch / max(compared, 1),
-                "rollout/engine_mismatch_max": max_over_ranks(tally.largest_mismatch),
+                **(rounding if compared or not stale["tokens"] else {}),
+                **{
+                    f"rollout/staleness_{name}": value / stale["tokens"]
+                    for name, value in stale.items()
+                    if stale["tokens"] and name != "tokens"
+                },
             },
         )
 

@@ -26,6 +26,7 @@ class Tally:
         self.compared = 0
         self.mismatch = 0.0
         self.largest_mismatch = 0.0
+        self.stale = dict.fromkeys(("tokens", "weight", "truncated", "kl"), 0.0)
 
     def add(self, parts: Sequence[LossOutputs], rows: Tensor) -> None:
         """Add a micro-batch of the responses `rows`, whose tokens are in one part or in several."""
@@ -46,6 +47,17 @@ class Tally:
             self.mismatch += float((torch.expm1(log_ratio) - log_ratio).sum())
             self.largest_mismatch = max(self.largest_mismatch, float(log_ratio.abs().max()))
 
+    def compare_stale(self, log_ratio: Tensor, cap: float) -> None:
+        """Add log π − log μ of tokens that earlier weights μ have sampled, under the prompt that was sampled.
+
+        What is summed: their weights exp(min(d, cap)), how many are truncated, and the k3 estimate of KL(μ ‖ π).
+        """
+        if len(log_ratio):
+            self.stale["tokens"] += len(log_ratio)
+            self.stale["weight"] += float(log_ratio.clamp(max=cap).exp().sum())
+            self.stale["truncated"] += float((log_ratio > cap).sum())
+            self.stale["kl"] += float((torch.expm1(log_ratio) - log_ratio).sum())
+
     def sums(self) -> dict[str, float]:
         """Everything that is added over ranks."""
         own = {
@@ -53,6 +65,7 @@ class Tally:
             "dropped": self.dropped,
             "compared": self.compared,
             "mismatch": self.mismatch,
+            **{f"stale_{name}": value for name, value in self.stale.items()},
         }
         return {**self.token_sums, **own}
 

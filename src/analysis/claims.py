@@ -17,7 +17,7 @@ from .statistics import LEVEL, Difference, difference, holm
 from .study import Cells
 
 Pairs = Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]
-Verdict = Literal["reproduces", "does not reproduce", "undecided"]
+Verdict = Literal["reproduces", "does not reproduce", "undecided", "not run"]
 
 
 @dataclass(frozen=True)
@@ -173,12 +173,15 @@ STEPS: Sequence[tuple[str, str, str]] = (
 
 
 def judge(regimes: Mapping[str, Cells], claims: Sequence[Claim] = CLAIMS) -> list[list[Finding]]:
-    """The findings of each claim, regime by regime, with p-values corrected over all of them."""
+    """The findings of each claim, regime by regime, with p-values corrected over all of them.
+
+    None in a regime in which a method of the claim has not run.
+    """
     raw = [
         (position, regime, label, difference(ours, theirs))
         for position, claim in enumerate(claims)
         for regime, cells in regimes.items()
-        for label, ours, theirs in claim.pairs(cells)
+        for label, ours, theirs in _pairs(claim, cells)
     ]
     findings: list[list[Finding]] = [[] for _ in claims]
     corrected = holm([found.p_value for *_, found in raw])
@@ -186,6 +189,13 @@ def judge(regimes: Mapping[str, Cells], claims: Sequence[Claim] = CLAIMS) -> lis
         verdict = verdict_on(found, p_value, claims[position])
         findings[position].append(Finding(regime, label, found, p_value, verdict))
     return findings
+
+
+def _pairs(claim: Claim, cells: Cells) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
+    try:
+        return list(claim.pairs(cells))
+    except KeyError:  # Cells.of, of a method that has not run
+        return []
 
 
 def verdict_on(found: Difference, p_value: float, claim: Claim) -> Verdict:
@@ -215,7 +225,11 @@ def together(findings: Sequence[Finding]) -> Verdict:
     >>> from unittest.mock import Mock
     >>> together([Mock(verdict="reproduces"), Mock(verdict="undecided")])
     'undecided'
+    >>> together([])
+    'not run'
     """
+    if not findings:
+        return "not run"
     verdicts: set[Any] = {finding.verdict for finding in findings}
     if "does not reproduce" in verdicts:
         return "does not reproduce"

@@ -35,7 +35,7 @@ SET_SIZE = 4
 TOKEN_BUDGET = 16384
 KINDS = ("original, original", "rephrasing, itself", "original, rephrasing", "rephrasing, another")
 """What two sets may have been sampled from; the first two are the noise that the others must be read against."""
-PROMPT = ["question", "variant", "template"]
+PROMPT = ["iteration", "question", "variant", "template"]
 
 
 @dataclass(frozen=True)
@@ -95,27 +95,28 @@ def gradients_at_the_start(run: RunFiles) -> GradientSets:
     Raises:
         FileNotFoundError: the policy that the run started from is not where it was, or no rollouts were recorded.
     """
-    return _measured(run, CausalPolicy(load_causal_lm(run.config["model"]["path"])), "first")
+    return _measured(run, CausalPolicy(load_causal_lm(run.config["model"]["path"])), range(1))
 
 
 def gradients_at_the_end(run: RunFiles) -> GradientSets | None:
-    """Of the last iteration's responses, at the trained policy of the last checkpoint; None where there is none.
+    """Of the responses of the last eighth of training, at its last checkpoint; None where there is none.
 
-    The policy that sampled them is one update older, which at the end of a learning-rate schedule is hardly another.
+    The policies that sampled them are some updates older, which at the end of a learning-rate schedule are small.
 
     Raises:
         FileNotFoundError: no rollouts were recorded.
     """
-    path = run.path / "checkpoints" / f"iteration-{run.ledger['iterations']:06d}.ckpt"
-    if not path.is_file():
+    path = run.last_checkpoint
+    if path is None:
         return None
     policy = CausalPolicy(load_causal_lm(run.config["model"]["path"]))
     weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
     policy.load_state_dict({name.removeprefix("policy."): tensor for name, tensor in weights.items()})
-    return _measured(run, policy, "last")
+    total = run.ledger["iterations"]
+    return _measured(run, policy, range(total - math.ceil(total / 8), total))
 
 
-def _measured(run: RunFiles, policy: CausalPolicy, which: str) -> GradientSets:
+def _measured(run: RunFiles, policy: CausalPolicy, iterations: range) -> GradientSets:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(run.config["data"]["tokenizer"], trust_remote_code=False)
@@ -124,9 +125,9 @@ def _measured(run: RunFiles, policy: CausalPolicy, which: str) -> GradientSets:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
 
     rows = read_rollouts(run.path)
-    rows = rows[rows["iteration"] == (rows["iteration"].min() if which == "first" else rows["iteration"].max())]
     settings = run.config["policy"]
-    return gradient_sets(policy, tokenize, rows, settings["anchor"], settings.get("prompt_correction"))
+    chosen = rows[rows["iteration"].isin(iterations)]
+    return gradient_sets(policy, tokenize, chosen, settings["anchor"], settings.get("prompt_correction"))
 
 
 def gradient_sets(
@@ -141,7 +142,7 @@ def gradient_sets(
     Args:
         policy: At which they are taken.
         tokenize: Prompt → token ids, as in training.
-        rollouts: Responses of one iteration, with `prompt`, `token_ids` and `advantage`.
+        rollouts: Responses of one or several iterations, with `prompt`, `token_ids` and `advantage`.
         anchor: Score prompt: `original` or `own`.
         correction: Largest token weight of `policy.prompt_correction`; None for none.
 

@@ -83,9 +83,9 @@ def legend(figure: Figure, axes: Sequence[Axes]) -> None:
 
 
 @styled
-def over_k(curves: Curves, styles: Styles, label: str) -> Figure:
+def over_k(curves: Curves, styles: Styles, label: str, width: float = 3.4, height: float = 2.9) -> Figure:
     """Estimates over k, one panel per split, with bars of 95 % intervals, shifted sideways to stay apart."""
-    figure, axes = panels(len(curves))
+    figure, axes = panels(len(curves), width, height)
     for ax, (split, methods) in zip(axes, curves.items(), strict=True):
         for index, (method, points) in enumerate(methods.items()):
             ks = np.array(sorted(points))

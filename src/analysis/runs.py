@@ -79,6 +79,12 @@ class RunFiles:
         return shlex.join(["python", "-m", f"tagrpo.{noted['job']['name']}", *noted["overrides"]["task"], *directory])
 
     @property
+    def last_checkpoint(self) -> Path | None:
+        """The checkpoint of the trained policy, where it is one file; None where there is none."""
+        path = self.path / "checkpoints" / f"iteration-{self.ledger['iterations']:06d}.ckpt"
+        return path if path.is_file() else None
+
+    @property
     def versions(self) -> dict[str, str]:
         """Package → version it ran with, for cells of tagrpo-compare."""
         return self._json("cell.json")["versions"] if (self.path / "cell.json").exists() else {}

@@ -51,7 +51,7 @@ def markdown(runs: Runs, curves: Curves, comparisons: Sequence[Comparison], figu
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a Markdown table."""
     lines = [list(header), ["---"] * len(header), *map(list, rows)]
-    return ["| " + " | ".join(cells) + " |" for cells in lines]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines]
 
 
 def _pass_table(runs: Runs, curves: Curves) -> list[str]:

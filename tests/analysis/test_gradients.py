@@ -94,8 +94,9 @@ def run(tmp_path_factory):
     directory = tmp_path_factory.mktemp("run")
     overrides = [
         "experiment=ta_grpo_corrected", "iterations=1", "policy.mini_batches=1", "policy.warmup=0", "threads=1",
-        "logger=csv", "callbacks=[checkpoint,recorder]", "data.batch_size=4", "data.train.size=4", "data.num_rephrasings=1",
-        "test=false", "trainer.limit_val_batches=0", "+trainer.enable_progress_bar=false", f"hydra.run.dir={directory}",
+        "logger=csv", "callbacks=[checkpoint,recorder]", "data.batch_size=4", "data.train.size=4",
+        "data.num_rephrasings=1", "test=false", "trainer.limit_val_batches=0",
+        "+trainer.enable_progress_bar=false", f"hydra.run.dir={directory}",
     ]  # fmt: skip
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", overrides, return_hydra_config=True)

@@ -7,8 +7,9 @@ import json
 import pandas as pd
 import pytest
 
+from tagrpo.analysis.digest import digest, hard_share
 from tagrpo.analysis.runs import RunFiles
-from tagrpo.analysis.study import Cells, digest, hard_share, load, ordered, write
+from tagrpo.analysis.study import Cells, load, ordered, write
 
 
 @pytest.fixture

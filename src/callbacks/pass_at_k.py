@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..modules.distributed import gather_objects, rank
 from .shared import current_iteration, write_json
 from .tallies import QuestionTally, Tallies, TallyStore, merge_tallies, summarise
+
+SCALARS = ("majority", "wrong_answers", "length", "truncated")
 
 
 class PassAtKEvaluator(Callback):
@@ -50,6 +53,8 @@ class PassAtKEvaluator(Callback):
         self.store = None if store is None else TallyStore(store)
         self._tallies: Tallies = {}
         self._known: Tallies = {}
+        # All ranks' counts are in what is logged; Lightning would advise to reduce it, once for each scalar.
+        warnings.filterwarnings("ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@k)/")
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting."""
@@ -117,8 +122,7 @@ class PassAtKEvaluator(Callback):
         for name, summary in report.items():
             metrics = {f"pass@k/{name}/{k}": x["value"] for k, x in summary["pass_at_k"].items()}
             metrics |= {f"majority@k/{name}/{k}": x["value"] for k, x in summary["majority_at_k"].items()}
-            scalars = ("majority", "wrong_answers", "length", "truncated")
-            metrics |= {f"{scalar}/{name}": summary[scalar] for scalar in scalars}
+            metrics |= {f"{scalar}/{name}": summary[scalar] for scalar in SCALARS}
             pl_module.log_dict(metrics, rank_zero_only=True)
         if trainer.is_global_zero:
             iteration = current_iteration(trainer) + 1

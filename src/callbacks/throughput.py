@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -14,6 +15,8 @@ from .shared import current_iteration
 
 class ThroughputMonitor(Callback):
     """Logs `seconds/{sync,generate,score,update,validate,other,iteration}` of rank 0, and response tokens per second.
+
+    Batches sampled ahead have no `generate`; `wait` is what is left of sampling the next one after the update.
 
     An iteration lasts from the start of a batch's hooks to the start of the next one's, or to the end of training;
     only then is it logged, so that its figures stand one step after its own. `other` is what the named phases leave of
@@ -28,12 +31,13 @@ class ThroughputMonitor(Callback):
     def __init__(self) -> None:
         self._start: float | None = None
         self._validation_start = 0.0
+        self._rollouts: Mapping[str, float] = {}
         self._phases: dict[str, float] = {}
         self._tokens = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget an earlier run of the same trainer."""
-        self._start, self._phases = None, {}
+        self._start, self._rollouts, self._phases = None, {}, {}
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Log the iteration before this one, now that it is over."""
@@ -46,7 +50,8 @@ class ThroughputMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Keep the phases of this iteration."""
-        self._phases = dict(batch.rollouts.seconds)
+        self._rollouts = batch.rollouts.seconds  # no copy: the rollout callback, which comes last, adds its wait
+        self._phases = {}
         if isinstance(outputs, dict) and "seconds_update" in outputs:
             self._phases["update"] = outputs["seconds_update"]
         self._tokens = sum_over_ranks({"tokens": float(batch.rollouts.lengths.sum())})["tokens"]
@@ -57,7 +62,7 @@ class ThroughputMonitor(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count validation as a phase of the iteration that it follows."""
-        if self._phases:
+        if self._rollouts:
             self._phases["validate"] = time.perf_counter() - self._validation_start
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -70,10 +75,11 @@ class ThroughputMonitor(Callback):
     def _figures(self, now: float) -> dict[str, float]:
         assert self._start is not None
         total = now - self._start
-        figures = {f"seconds/{phase}": seconds for phase, seconds in self._phases.items()}
-        figures["seconds/other"] = total - sum(self._phases.values())
+        phases = {**self._rollouts, **self._phases}
+        figures = {f"seconds/{phase}": seconds for phase, seconds in phases.items()}
+        figures["seconds/other"] = total - sum(phases.values())
         figures["seconds/iteration"] = total
         figures["throughput/tokens_per_second"] = self._tokens / total
-        if generate := self._phases.get("generate"):
+        if generate := phases.get("generate"):
             figures["throughput/generated_per_second"] = self._tokens / generate
         return figures

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
+import time
 
 import pandas as pd
 import pytest
@@ -176,6 +178,61 @@ def test_a_finished_run_that_is_resumed_trains_no_more(whole, tmp_path, monkeypa
     assert_equal(weights_of(trained(tmp_path, resume="last")), whole[1])
     assert (tmp_path / "metrics.csv").read_bytes() == written
     assert json.loads((tmp_path / "ledger.json").read_text())["iterations"] == 3
+
+
+AHEAD = [
+    "rollout.ahead=true", "iterations=5", "callbacks.checkpoint.every=2",
+    "+rollout.dynamic_sampling={_target_: tagrpo.rollouts.dynamic_sampling.DynamicSampling, max_draws: 1}",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole_ahead(tmp_path_factory):
+    """An undisturbed run that samples one batch ahead, over the end of an epoch."""
+    directory = tmp_path_factory.mktemp("whole_ahead")
+    weights = weights_of(trained(directory, *AHEAD))
+    staleness = logged(directory)["rollout/staleness"].dropna().astype(float)
+    assert staleness.iloc[0] == 0
+    assert staleness.iloc[1:].gt(0).all()
+    return directory, weights
+
+
+@pytest.mark.parametrize("at", [3, 4])
+def test_a_run_that_samples_ahead_and_is_killed_meanwhile_ends_as_an_undisturbed_one(
+    at, whole_ahead, tmp_path, monkeypatch
+):
+    child = os.fork()
+    if not child:
+        updates, beside = [], []
+
+        def generate(self, *arguments, real=TransformersEngine.generate):
+            if threading.current_thread() is not threading.main_thread():
+                beside.append(arguments)
+            return real(self, *arguments)
+
+        def update(self, batch, batch_idx, real=PolicyModule.training_step):
+            updates.append(batch_idx)
+            while len(updates) == at:
+                if len(beside) == at:  # the next batch is being sampled
+                    os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(0.001)
+            return real(self, batch, batch_idx)
+
+        monkeypatch.setattr(TransformersEngine, "generate", generate)
+        monkeypatch.setattr(PolicyModule, "training_step", update)
+        try:
+            trained(tmp_path, *AHEAD)
+        finally:
+            os._exit(1)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert names(tmp_path) == ["iteration-000002.ckpt"]
+    resumed = trained(tmp_path, *AHEAD, resume="last")
+    assert_equal(weights_of(resumed), whole_ahead[1])
+    pd.testing.assert_frame_equal(
+        logged(tmp_path).reset_index(drop=True), logged(whole_ahead[0]).reset_index(drop=True), check_exact=True
+    )
+    assert (tmp_path / "ledger.json").read_text() == (whole_ahead[0] / "ledger.json").read_text()
+    assert not list((tmp_path / "rollout_store").iterdir())
 
 
 def test_tensorboard_forgets_what_came_after_the_checkpoint(tmp_path):

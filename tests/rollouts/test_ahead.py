@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
 
-from tagrpo.callbacks import RolloutCallback
+from tagrpo.callbacks import RolloutCallback, ThroughputMonitor
 from tagrpo.datamodules.loader import QuestionLoader
 from tagrpo.rollouts import (
     ContinuousBatchingEngine,
@@ -138,7 +138,7 @@ def make_callback(engine, **options):
 def fit(folder, callback, module, data=None, **options):
     options = {"max_epochs": 1, "limit_val_batches": 0, **options}
     trainer = Trainer(
-        accelerator="cpu", default_root_dir=folder, callbacks=[callback], log_every_n_steps=1,
+        accelerator="cpu", default_root_dir=folder, callbacks=[ThroughputMonitor(), callback], log_every_n_steps=1,
         logger=CSVLogger(folder, name="", version=""), enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0, **options,
     )  # fmt: skip
@@ -170,6 +170,7 @@ def test_each_batch_is_sampled_beside_the_update_by_the_weights_from_before_it(t
     logged = pd.read_csv(tmp_path / "metrics.csv")
     assert logged["rollout/staleness"].dropna().tolist() == [0, 3, 3, 3, 3, 3]
     assert logged["budget/rollouts"].dropna().tolist() == [4, 8, 12, 16, 20, 24], "counted when it is learned from"
+    assert logged["seconds/wait"].notna().sum() == 5, "what is waited for is a phase of the iteration that waits"
 
 
 def test_the_same_prompts_and_seeds_are_asked_for_as_without(tmp_path):

@@ -216,6 +216,39 @@ def test_a_session_that_a_dead_trainer_has_left_open_is_ended(server, make_engin
     assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
 
 
+def test_what_fails_beside_an_update_is_tried_again_by_who_waits_and_with_the_weights_from_before(server, make_engine):
+    engine = make_engine(server.url, retries=1)
+    engine.sync(WEIGHTS)
+    asked = threading.Event()
+
+    def restart():
+        if not asked.is_set():
+            server.restart()  # the weights that it had are lost, and so is what it has sampled by none
+            asked.set()
+
+    server.fail = {"inference/v1/generate": restart}
+    before, delivered = server.calls.count("update_weights"), []
+    finish = engine.begin(PROMPTS, [3, 1, 9], SAMPLING, 0, lambda p, _: delivered.append(p))
+    assert asked.wait(20), "sampling has begun"
+    time.sleep(0.2)
+    assert server.calls.count("update_weights") == before, "weights are not sent by the thread"
+    results = finish()
+    assert server.calls.count("update_weights") == before + 1
+    assert [len(samples) for samples in results] == [3, 1, 9]
+    assert {tuple(s.token_ids.tolist()) for samples in results for s in samples} == {(30, 10), (30, 20), (30, 30)}
+    assert sorted(delivered) == [0, 1, 2]
+
+
+def test_a_server_that_dies_beside_an_update_ends_in_an_error_after_bounded_retries(server, make_engine):
+    engine = make_engine(server.url, retries=1)
+    engine.sync(WEIGHTS)
+    server.fail = {"inference/v1/generate": raising(ConnectionAbortedError)}
+    finish = engine.begin(PROMPTS, [3, 1, 9], SAMPLING, 0)
+    with pytest.raises(EngineError, match="4 requests failed 2 times"):
+        finish()
+    assert server.calls.count("inference/v1/generate") == 2 * 4
+
+
 def test_another_server_takes_over_and_the_first_one_is_used_again_when_it_is_back(server, make_engine):
     other = FakeServer()
     engine = make_engine(server.url, other.url)

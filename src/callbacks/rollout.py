@@ -234,7 +234,7 @@ class RolloutCallback(Callback):
             generation = self._generation(trainer, pl_module, batch, sampling, position, seconds)
         sampled = generation.result(seconds)
         scoring = generation.scoring or self._scoring(trainer, batch, position)
-        scoring.batch = batch  # what was sampled ahead was not on the device yet
+        scoring.batch = batch  # what was sampled ahead was a peek at it
         staleness = trainer.global_step - generation.step
         with timed(seconds, "score"):
             terms = self.reward_terms if position[0] == "fit" else {}

@@ -22,6 +22,7 @@ from tagrpo.rollouts import (
     VLLMEngine,
     VLLMServerEngine,
 )
+from tagrpo.rollouts.ahead import Generation
 from tagrpo.rollouts.base import in_thread
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
 from tagrpo.rollouts.replay import SuccessReplay
@@ -36,7 +37,7 @@ class Engine:
 
     def __init__(self, updated=None, fail_at=()):
         self.updated, self.fail_at = updated, fail_at
-        self.steps, self.busy, self.calls = None, False, []
+        self.steps, self.busy, self.calls = 0, False, []
 
     def sync(self, parameters):
         assert not self.busy
@@ -272,6 +273,21 @@ def test_a_state_holds_the_responses_and_goes_on_with_them(tmp_path):
     # Sampled before the update that the state holds, and not again.
     assert sampled_by(resumed.batches[0]) == 0
     assert engine.calls[0][0] == "begin"
+
+
+def test_neither_failed_responses_nor_those_of_other_ranks_are_gone_on_with():
+    def fail():
+        raise EngineError("gone")
+
+    there = Generation("asked", 3, finish=lambda: Engine().responses([2, 1])).state_dict()
+    found = Generation.from_state(there)
+    assert (found.asked, found.step) == ("asked", 3)
+    assert [len(samples) for samples in found.result({})] == [2, 1]
+    assert Generation.from_state({**there, "ranks": there["ranks"] * 2}) is None
+    failed = Generation("asked", 3, finish=fail)
+    assert Generation.from_state(failed.state_dict()) is None, "a checkpoint can be written all the same"
+    with pytest.raises(EngineError, match="gone"):
+        failed.result({})
 
 
 def test_responses_to_other_prompts_than_those_that_came_are_not_used(tmp_path):

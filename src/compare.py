@@ -13,10 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig
 from rich.console import Console
 
 from .cells import Cell, run_cells
+from .redaction import refuse_secrets
 
 
 def methods_of(methods: DictConfig | ListConfig | None) -> dict[str, list[str]]:
@@ -98,6 +100,7 @@ def compare(cells: Sequence[Cell], root: Path, workers: int, gpus: Sequence[str]
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="compare", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
+    refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     methods, root, console = methods_of(cfg.methods), Path(cfg.root), Console()
     if cfg.report_only:
         from .analysis.report import write_report

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -19,7 +18,7 @@ from .callbacks import Checkpointer, RolloutCallback
 from .datamodules.questions import QuestionDataModule
 from .loggers import wandb_run_id
 from .modules.policy import PolicyModule
-from .redaction import redacted, refuse_secrets
+from .redaction import refuse_secrets
 from .starter import starter_path
 
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
@@ -99,13 +98,3 @@ def check(cfg: DictConfig) -> None:
             f"Expected rollout.sampling.temperature > 0 in training, but got {temperature}: greedy responses of a "
             "prompt are all the same. Use rollout.evaluation_sampling.temperature=0 for greedy evaluation."
         )
-
-
-def save_resolved(cfg: DictConfig, directory: Path) -> None:
-    """Write the configuration that runs, every interpolation resolved, to `config.yaml`. Secrets are left out."""
-    resolved: Any = redacted(OmegaConf.to_container(cfg, resolve=True))
-    directory.mkdir(parents=True, exist_ok=True)
-    # At once, as every rank writes it.
-    partial = directory / f".config-{os.getpid()}.yaml"
-    OmegaConf.save(OmegaConf.create(resolved), partial)
-    partial.replace(directory / "config.yaml")

@@ -16,9 +16,10 @@ from rich.table import Table
 
 from .analysis.evaluation import compare_evaluations, read_evaluation, statement, write_comparison, write_evaluation
 from .callbacks import PassAtKEvaluator
-from .config import build, save_resolved
+from .config import build
 from .datamodules.questions import QuestionDataModule
 from .modules.policy import PolicyModule
+from .redaction import save_resolved
 
 
 def evaluate(

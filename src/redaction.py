@@ -27,14 +27,21 @@ SHORTEST = 8
 def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
     """Paths of settings that hold a secret in clear; an interpolation such as `${oc.env:OPENAI_API_KEY}` does not.
 
+    Items of lists may be overrides of other runs.
+
     >>> list(literal_secrets({"logger": {"api_key": "abc", "max_tokens": 5}, "server": {"api_key": "${oc.env:KEY}"}}))
     ['logger.api_key']
+    >>> list(literal_secrets({"overrides": ["seed=1", "+logger.api_key=abc"]}))
+    ['overrides.logger.api_key']
     """
     for key, value in _items(content):
-        here = f"{path}.{key}" if path else str(key)
-        if isinstance(value, Mapping | list | tuple):
-            yield from literal_secrets(value, here)
-        elif isinstance(value, str) and value and "${" not in value and SECRET_NAME.fullmatch(str(key)):
+        name, text = str(key), value
+        if isinstance(key, int) and isinstance(value, str) and "=" in value:
+            name, _, text = value.lstrip("+~").partition("=")
+        here = f"{path}.{name}" if path else name
+        if isinstance(text, Mapping | list | tuple):
+            yield from literal_secrets(text, here)
+        elif isinstance(text, str) and text and "${" not in text and SECRET_NAME.fullmatch(name.rsplit(".", 1)[-1]):
             yield here
 
 
@@ -82,3 +89,13 @@ def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
         "Export the key as an environment variable (W&B, OpenAI and the Hugging Face hub read theirs there), or refer "
         "to it as ${oc.env:NAME}."
     )
+
+
+def save_resolved(cfg: DictConfig, directory: Path) -> None:
+    """Write the configuration that runs, every interpolation resolved, to `config.yaml`. Secrets are left out."""
+    resolved: Any = redacted(OmegaConf.to_container(cfg, resolve=True))
+    directory.mkdir(parents=True, exist_ok=True)
+    # At once, as every rank writes it.
+    partial = directory / f".config-{os.getpid()}.yaml"
+    OmegaConf.save(OmegaConf.create(resolved), partial)
+    partial.replace(directory / "config.yaml")

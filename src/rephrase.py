@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from .redaction import refuse_secrets, save_resolved
 from .rephrasing.audit import audit_frame, by_check, by_instruction, coverage, read_reviewed, recheck, sample_groups
 from .rephrasing.batch import BatchClient
 from .rephrasing.candidates import Reviewed, write_rows
@@ -206,6 +208,7 @@ def with_commands(arguments: Sequence[str]) -> list[str]:
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="rephrase", version_base="1.3")
 def run(cfg: DictConfig) -> None:
     """Build what the configuration names and do what its command says."""
+    refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     for library in ("httpx", "httpx2", "openai"):
         logging.getLogger(library).setLevel(logging.WARNING)  # they log every request
     console, work, undecided = Console(), Path(cfg.work), UNDECIDED[cfg.undecided]
@@ -232,8 +235,7 @@ def run(cfg: DictConfig) -> None:
                 print_lines(lines, f"Estimate for {len(groups)} questions", console)
                 return
             written = [output]
-            work.mkdir(parents=True, exist_ok=True)
-            OmegaConf.save(cfg, work / "config.yaml", resolve=True)
+            save_resolved(cfg, work)
             outcome = rephrase(
                 groups, output, work, rephraser, checks, opinions, server, prices, batch=batch, undecided=undecided
             )

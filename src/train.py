@@ -9,9 +9,10 @@ from lightning.pytorch import Trainer
 from omegaconf import DictConfig
 
 from .checkpoints import resolve
-from .config import build, save_resolved
+from .config import build
 from .datamodules.questions import QuestionDataModule
 from .modules.policy import PolicyModule
+from .redaction import save_resolved
 
 
 def train(

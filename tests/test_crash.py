@@ -32,10 +32,11 @@ from omegaconf import DictConfig, OmegaConf
 from transformers import AutoModelForCausalLM
 
 from tagrpo.callbacks import Checkpointer, EmbeddingDiversityMonitor, RolloutCallback
-from tagrpo.config import Run, build, save_resolved
+from tagrpo.config import Run, build
 from tagrpo.export import export
 from tagrpo.loggers import MetricsCSV
 from tagrpo.modules.policy import PolicyModule
+from tagrpo.redaction import save_resolved
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.rollouts.scoring import Scoring
 from tagrpo.starter import starter_path

@@ -12,7 +12,8 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from tagrpo.config import build, save_resolved
+from tagrpo.config import build
+from tagrpo.redaction import save_resolved
 from tagrpo.train import train
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))

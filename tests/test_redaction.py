@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,8 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from tagrpo.config import build, save_resolved
-from tagrpo.redaction import literal_secrets, redacted, refuse_secrets
+from tagrpo.config import build
+from tagrpo.redaction import literal_secrets, redacted, refuse_secrets, save_resolved
 from tagrpo.train import train
 
 SECRET = "sk-4f9a0c7d21"
@@ -58,6 +60,24 @@ def test_a_secret_given_as_a_setting_ends_the_program_and_its_copies_are_deleted
         build(cfg)
     assert "logger.wandb.api_key" in str(left.value)
     assert SECRET not in str(left.value)
+    assert files_with(SECRET, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["tagrpo.compare", "overrides=['seed=1','+logger.wandb.api_key=SECRET']", "root=DIRECTORY"],
+        ["tagrpo.rephrase", "+server.api_key=SECRET", "rephraser=rules", "input=a.jsonl", "output=DIRECTORY/b.jsonl"],
+    ],
+)
+def test_comparisons_and_rephrasing_refuse_secrets_too(tmp_path, command):
+    filled = [part.replace("SECRET", SECRET).replace("DIRECTORY", str(tmp_path)) for part in command]
+    done = subprocess.run(
+        [sys.executable, "-m", *filled, f"hydra.run.dir={tmp_path}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "api_key. Settings are written to files" in done.stderr
+    assert SECRET not in done.stdout + done.stderr
     assert files_with(SECRET, tmp_path) == []
 
 

@@ -14,8 +14,9 @@ from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
-from tagrpo.config import build, save_resolved
+from tagrpo.config import build
 from tagrpo.evaluate import evaluate
+from tagrpo.redaction import save_resolved
 from tagrpo.train import train
 
 EXPERIMENTS = sorted(path.stem for path in (Path(__file__).parents[1] / "configs" / "experiment").glob("*.yaml"))

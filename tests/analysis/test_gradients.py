@@ -12,8 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo.analysis.gradients import GradientSets, gradient_sets, gradients_at_the_end, gradients_at_the_start
 from tagrpo.analysis.runs import RunFiles
-from tagrpo.config import build, save_resolved
+from tagrpo.config import build
 from tagrpo.modules.logprobs import CausalPolicy
+from tagrpo.redaction import save_resolved
 from tagrpo.train import train
 
 PROMPTS = {"a": ["Tom has 13 books. <sep>", "13 books has Tom. How many? <sep>"], "b": ["9 + 4 <sep>", "Add 4. <sep>"]}

@@ -47,7 +47,8 @@ def test_a_list_of_methods_names_experiments():
 def test_every_preset_composes_and_names_experiments_that_exist():
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for preset in PRESETS:
-            cfg = compose("compare", [f"compare={preset}"])
+            needed = ["rephrasings=rephrased.jsonl"] if preset == "study_gpu" else []
+            cfg = compose("compare", [f"compare={preset}", *needed])
             assert cfg.root.startswith(f"runs/{preset}")
             for method, own in methods_of(cfg.methods).items():
                 run = compose("train", [f"name={method}", *cfg.overrides, *own])

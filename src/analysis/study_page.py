@@ -140,7 +140,7 @@ def _runs(regimes: Mapping[str, Cells]) -> Iterator[str]:
 
 def _unfinished(content: Mapping[str, Any]) -> Iterator[str]:
     if not content["unfinished"]:
-        yield "Every cell that was started has finished; *starts* says how often one was, after an interruption."
+        yield "Every cell that was started has finished; *starts* says how often that was (–: not noted)."
         return
     yield "**Started, but not finished, and therefore in none of the figures above:**"
     yield ""

@@ -236,7 +236,7 @@ def test_workers_of_a_killed_program_end_by_themselves(judge):
 def test_ctrl_c_interrupts_the_program_and_not_its_workers(judge):
     body = """
         import os, signal, threading
-        with WorkerPool(judge, 1, 0.5, 1 << 30) as pool:
+        with WorkerPool(judge, 1, 3.0, 1 << 30) as pool:
             first = pool.submit(["parent"]).result()[0].value
             threading.Timer(0.1, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
             try:

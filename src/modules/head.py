@@ -216,9 +216,8 @@ class _Head:
         self.hidden, self.weight, self.bias = hidden, weight, bias
         self.temperature, self.entropy = temperature, entropy
         self.chunks = [slice(start, start + chunk_size) for start in range(0, len(hidden), chunk_size)]
-        single = weight.dtype == torch.float32
         self.x = weight.new_empty(min(chunk_size, len(hidden)), len(weight), dtype=torch.float32)
-        self.product = self.x if single else torch.empty_like(self.x, dtype=weight.dtype)
+        self.product = self.x if weight.dtype == torch.float32 else torch.empty_like(self.x, dtype=weight.dtype)
         self.p = self.x if entropy == "none" else torch.empty_like(self.x)
         self.total = self.x[:0, 0]
         self.grad_hidden = torch.empty_like(hidden) if needs_gradient[0] else None
@@ -229,7 +228,7 @@ class _Head:
     def _logits(self, rows: slice) -> Tensor:
         hidden = self.hidden[rows]
         product = torch.mm(hidden, self.weight.t(), out=self.product[: len(hidden)])
-        x = product if product is self.x or product.dtype == torch.float32 else self.x[: len(hidden)].copy_(product)
+        x = product if product.dtype == torch.float32 else self.x[: len(hidden)].copy_(product)
         if self.bias is not None:
             x.add_(self.bias)
         return x if self.temperature == 1 else x.div_(self.temperature)

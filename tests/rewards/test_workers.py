@@ -238,8 +238,8 @@ def test_ctrl_c_interrupts_the_program_and_not_its_workers(judge):
         import os, signal, threading
         with WorkerPool(judge, 1, 3.0, 1 << 30) as pool:
             first = pool.submit(["parent"]).result()[0].value
-            threading.Timer(0.1, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
             try:
+                threading.Timer(0.1, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
                 pool.submit(["spin"]).result()
             except KeyboardInterrupt:
                 print("interrupted", pool.submit(["parent"]).result()[0].value == first)

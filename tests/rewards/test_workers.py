@@ -58,7 +58,7 @@ JUDGE = """
             return os.getppid()
         return job
 """
-LIMITS = {"cpu_seconds": 0.2, "memory_bytes": 200 << 20}
+LIMITS = {"cpu_seconds": 0.5, "memory_bytes": 200 << 20}
 
 
 @pytest.fixture(scope="module")

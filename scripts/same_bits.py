@@ -1,0 +1,140 @@
+"""Proof that a change of the code changes no number: runs of every kind, before and after, compared to the bit.
+
+    python scripts/same_bits.py record before            # with the old code: six iterations of each experiment
+    python scripts/same_bits.py record after             # with the new code
+    python scripts/same_bits.py compare before after     # exit code 1 at the first number that differs
+
+Compared are `metrics.csv` but for its wall times, `test.json`, the recorded rollouts and the trained weights. Names may
+be given to `record` to run only some of the experiments, and `--renamed old=new` to `compare` for columns and keys that
+have another name since.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from safetensors.torch import load_file
+
+SMALL = [
+    "iterations=6", "threads=1", "logger=csv", "seed=5", "data.train.size=24", "data.batch_size=4",
+    "data.samples_per_prompt=4", "data.evaluation_samples=4", "data.evaluation.test_id.size=4",
+    "data.evaluation.test_phrasing.size=4", "data.evaluation.test_size.size=4", "trainer.val_check_interval=3",
+    "callbacks=[throughput,zero_gradient,variant_success,answer_diversity,pass_at_k,recorder,checkpoint]",
+    "callbacks.checkpoint.every=2",
+]  # fmt: skip
+RUNS = {
+    "grpo": ["experiment=grpo", "callbacks=default"],
+    "ta_grpo": ["experiment=ta_grpo"],
+    "ta_grpo_star": ["experiment=ta_grpo_star", "loss.entropy_coef=0.01"],
+    "corrected": ["experiment=ta_grpo_corrected"],
+    "adaptive": ["experiment=ta_grpo_adaptive"],
+    "dynamic": ["experiment=grpo_ds"],
+    "dynamic_rephrased": ["experiment=ta_grpo_ds", "rollout.sampling.max_new_tokens=16", "policy.mask_truncated=true"],
+    "replay": ["experiment=exgrpo", "rollout.replay.start=0.0"],
+    "ahead": ["experiment=ta_grpo", "rollout.ahead=true"],
+    "lora": ["experiment=ta_grpo", "lora=default"],
+    "bootstrap": ["experiment=pass_at_k_bootstrap"],
+    "then_1": ["experiment=pass_at_k_then_1"],
+    "entropy": ["experiment=entropy_adaptive"],
+    "clusters": ["experiment=seed_grpo"],
+    "sequence": ["experiment=gspo", "policy.token_budget=400"],
+    "lead": ["experiment=grpo_lead"],
+    "noise": ["experiment=noisy_rewards"],
+    "templates": ["experiment=prompt_augmentation"],
+    "dapo": ["experiment=dapo"],
+    "two_ranks": ["experiment=ta_grpo", "strategy=fsdp2", "trainer.devices=2"],
+    "two_ranks_ahead": ["experiment=grpo_ds", "strategy=ddp", "trainer.devices=2"],
+}
+TIMES = ("seconds/", "throughput/")
+
+
+def record(folder: Path, names: list[str], workers: int) -> None:
+    """Run the experiments `names` in `folder`, one directory each."""
+
+    def run(name: str) -> None:
+        directory = folder / name
+        log = folder / f"{name}.log"
+        folder.mkdir(parents=True, exist_ok=True)
+        with log.open("w") as output:
+            command = [sys.executable, "-m", "tagrpo.train", *SMALL, *RUNS[name], f"hydra.run.dir={directory}"]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+            code = subprocess.run(command, stdout=output, stderr=output, env=environment, check=False).returncode
+        if code:
+            sys.exit(f"{name} ended with {code}:\n{log.read_text()[-3000:]}")
+        print(name, flush=True)
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(run, names))
+
+
+def numbers_of(directory: Path) -> dict[str, Any]:
+    """Place → number or text, of everything that a run must reproduce."""
+    found: dict[str, Any] = {}
+    with (directory / "metrics.csv").open() as file:
+        for row, line in enumerate(csv.DictReader(file)):
+            found |= {f"metrics/{name}/{row}": v for name, v in line.items() if not name.startswith(TIMES) and v}
+    _flatten(json.loads((directory / "test.json").read_text()), "test", found)
+    for file in sorted((directory / "rollouts").glob("*.parquet")):
+        for name, column in pd.read_parquet(file).items():
+            found[f"rollouts/{name}/{file.stem}"] = repr([getattr(v, "tolist", lambda v=v: v)() for v in column])
+    for file in sorted((directory / "model").glob("*.safetensors")):
+        for name, tensor in load_file(file).items():
+            found[f"weights/{name}"] = tensor.numpy().tobytes()
+    return found
+
+
+def _flatten(value: Any, place: str, into: dict[str, Any]) -> None:
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            _flatten(item, f"{place}/{key}", into)
+    else:
+        into[place] = value
+
+
+def compare(before: Path, after: Path, renamed: dict[str, str]) -> list[str]:
+    """Lines that say what differs, at most one for each run."""
+    lines = []
+    for directory in sorted(path for path in before.iterdir() if path.is_dir()):
+        old, new = numbers_of(directory), numbers_of(after / directory.name)
+        for then, now in renamed.items():
+            old = {place.replace(then, now): value for place, value in old.items()}
+        places = [*old, *(place for place in new if place not in old)]
+        different = [p for p in places if old.get(p) != new.get(p)]
+        if different:
+            shown = f"{str(old.get(different[0]))[:200]} → {str(new.get(different[0]))[:200]}"
+            lines.append(f"{directory.name}: {len(different)} of {len(places)} differ, first {different[0]}: {shown}")
+    return lines
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    recording = commands.add_parser("record")
+    recording.add_argument("folder", type=Path)
+    recording.add_argument("names", nargs="*", default=list(RUNS))
+    recording.add_argument("--workers", type=int, default=2)
+    comparing = commands.add_parser("compare")
+    comparing.add_argument("before", type=Path)
+    comparing.add_argument("after", type=Path)
+    comparing.add_argument("--renamed", nargs="*", default=[], metavar="OLD=NEW")
+    arguments = parser.parse_args()
+    if arguments.command == "record":
+        record(arguments.folder, arguments.names, arguments.workers)
+        return
+    lines = compare(arguments.before, arguments.after, dict(pair.split("=", 1) for pair in arguments.renamed))
+    print("\n".join(lines) or "The same to the bit.")
+    sys.exit(1 if lines else 0)
+
+
+if __name__ == "__main__":
+    main()

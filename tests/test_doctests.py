@@ -12,7 +12,7 @@ import tagrpo
 
 MODULES = [module.name for module in pkgutil.walk_packages(tagrpo.__path__, "tagrpo.") if "configs" not in module.name]
 # They run inside the workers of rewards and of vLLM, and import their libraries when they start.
-WORKER_SCRIPTS = {"tagrpo.rewards.sandbox", "tagrpo.rollouts.vllm_worker"}
+WORKER_SCRIPTS = {"tagrpo.rewards.sandbox", "tagrpo.rollouts.engines.vllm_worker"}
 
 
 @pytest.mark.parametrize("name", sorted(set(MODULES) - WORKER_SCRIPTS))

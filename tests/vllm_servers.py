@@ -25,7 +25,7 @@ for module in (
     "vllm.model_executor.models.qwen3",
     "vllm.v1.engine.core",
     "vllm.v1.worker.cpu_worker",
-    "tagrpo.rollouts.vllm_worker",
+    "tagrpo.rollouts.engines.vllm_worker",
 ):
     importlib.import_module(module)
 
@@ -42,7 +42,7 @@ def main() -> None:
             for stream in (1, 2):
                 os.dup2(output, stream)
             sys.argv[1:] = arguments
-            importlib.import_module("tagrpo.rollouts.serve").main()
+            importlib.import_module("tagrpo.rollouts.engines.serve").main()
             os._exit(0)
         print(server, flush=True)
     os._exit(0)  # vLLM's threads would keep the process

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..checkpoints import AtomicCheckpointIO, checkpoints_in, name_of, remove, set_aside
-from ..modules.distributed import gather_objects, max_over_ranks, rank, world_size
+from ..distributed import gather_objects, max_over_ranks, rank, world_size
 from ..preemption import StopRequest
 from ..rollouts.store import RolloutStore
 from ..scalars import forget_logged

@@ -12,8 +12,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from ..distributed import gather_objects, rank
 from ..metrics.functional import mean_pairwise_distance
-from ..modules.distributed import gather_objects, rank
 from ..scalars import log_scalars
 from .shared import current_iteration
 

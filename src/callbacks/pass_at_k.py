@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ..modules.distributed import gather_objects, rank
+from ..distributed import gather_objects, rank
 from .shared import current_iteration, write_json
 from .tallies import QuestionTally, Tallies, TallyStore, merge_tallies, summarise
 

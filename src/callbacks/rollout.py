@@ -12,17 +12,16 @@ from typing import Any, cast
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from ..modules.distributed import max_over_ranks, rank, sum_over_ranks
+from ..distributed import max_over_ranks, rank, sum_over_ranks
 from ..modules.sharding import full_tensors
-from ..rollouts.ahead import Generation, Request, another_follows, check_ahead, timed
-from ..rollouts.base import AheadEngine, RolloutEngine, SamplingConfig
+from ..rollouts.ahead import Generation, another_follows, check_ahead, timed
 from ..rollouts.dynamic_sampling import DynamicSampling, fill_up
 from ..rollouts.replay import SuccessReplay
 from ..rollouts.scoring import RewardTerm, Scoring, Verifier
 from ..rollouts.store import RolloutStore, digest, weights_digest
 from ..rollouts.summary import means_of, totals_of
 from ..scalars import log_scalars
-from ..types import Completion, QuestionBatch, Rollouts
+from ..types import Completion, Engine, QuestionBatch, Request, Rollouts, SamplingConfig
 
 STAGES = ("fit", "validate", "test")
 
@@ -72,7 +71,7 @@ class RolloutCallback(Callback):
 
     def __init__(
         self,
-        engine: Callable[[], RolloutEngine],
+        engine: Callable[[], Engine],
         verifier: Verifier,
         sampling: SamplingConfig,
         evaluation_sampling: SamplingConfig | None = None,
@@ -97,7 +96,7 @@ class RolloutCallback(Callback):
         self.ledger: dict[str, int] = {"prompts": 0, "rollouts": 0, "tokens": 0, "updates": 0, "discarded_questions": 0}
         self.failures: Counter[str] = Counter()
         self.store: RolloutStore | None = None
-        self._engine: RolloutEngine | None = None
+        self._engine: Engine | None = None
         self._synced_at: int | None = None
         self._weights: tuple[int, str] | None = None
         self._next: Generation | None = None
@@ -270,7 +269,7 @@ class RolloutCallback(Callback):
         with timed(seconds, "sync"):
             engine = self._synced_engine(trainer, pl_module)
         if ahead:
-            generation.finish = cast(AheadEngine, engine).begin(*request, *scoring.deliver)
+            generation.finish = cast(Any, engine).begin(*request, *scoring.deliver)
         else:
             generation.finish = partial(engine.generate, *request, *scoring.deliver)
         return generation
@@ -326,7 +325,7 @@ class RolloutCallback(Callback):
         if hasattr(datamodule, "observe"):
             datamodule.observe(batch)
 
-    def _synced_engine(self, trainer: Trainer, pl_module: LightningModule) -> RolloutEngine:
+    def _synced_engine(self, trainer: Trainer, pl_module: LightningModule) -> Engine:
         if self._engine is None:
             self._engine = self.make_engine()
         if self._synced_at != trainer.global_step:

@@ -11,8 +11,8 @@ from typing import Any
 from lightning.pytorch import Trainer
 from torch import Tensor
 
+from ..distributed import gather_objects
 from ..metrics.functional import exact_parts
-from ..modules.distributed import gather_objects
 
 
 def current_iteration(trainer: Trainer) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ..modules.distributed import sum_over_ranks
+from ..distributed import sum_over_ranks
 from ..scalars import log_scalars
 from .shared import current_iteration
 

@@ -9,9 +9,9 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from ..distributed import gather_objects
 from ..metrics.functional import difficulty_variance, group_effective_sample_share, homogeneity
 from ..metrics.functional.difficulty import pooled_difficulty_test
-from ..modules.distributed import gather_objects
 from ..scalars import log_scalars
 from .shared import mean_over_ranks
 

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..modules.distributed import gather_objects
+from ..distributed import gather_objects
 from ..types import Prompt, QuestionBatch, QuestionGroup
 from .loader import QuestionLoader
 from .neighbours import AdaptiveNeighbours

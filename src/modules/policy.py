@@ -24,9 +24,9 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 
+from ..distributed import gather_objects, max_over_ranks, sum_over_ranks, world_size
 from ..scalars import log_scalars
 from ..types import LossInputs, LossOutputs, Prompt, QuestionBatch, RewardGroups, Rollouts
-from .distributed import gather_objects, max_over_ranks, sum_over_ranks, world_size
 from .experience import Anchor, Experience, cat_rows, join_reward_groups, split_by_question
 from .head import EntropyMode, TokenLoss, TokenScores
 from .logprobs import CausalPolicy

@@ -1,17 +1,6 @@
-"""Engines that sample responses. One engine, one file; all follow `base.RolloutEngine`."""
+"""From weights and prompts to scored responses."""
 
-from .base import EngineError, RolloutEngine, SamplingConfig
-from .continuous import ContinuousBatchingEngine
-from .transformers import TransformersEngine
-from .vllm import VLLMEngine
-from .vllm_server import VLLMServerEngine
+from ..types import SamplingConfig
+from .engines import EngineError, TransformersEngine, VLLMEngine, VLLMServerEngine
 
-__all__ = [
-    "ContinuousBatchingEngine",
-    "EngineError",
-    "RolloutEngine",
-    "SamplingConfig",
-    "TransformersEngine",
-    "VLLMEngine",
-    "VLLMServerEngine",
-]
+__all__ = ["EngineError", "SamplingConfig", "TransformersEngine", "VLLMEngine", "VLLMServerEngine"]

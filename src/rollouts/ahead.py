@@ -10,30 +10,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from lightning.pytorch import Trainer
-from torch import Tensor
 
-from ..modules.distributed import gather_objects, rank, world_size
-from ..types import Completion
-from .base import Finish, RolloutEngine, SamplingConfig
+from ..distributed import gather_objects, rank, world_size
+from ..types import Completion, Engine, Finish
 from .replay import SuccessReplay
 from .scoring import Scoring
 from .store import packed, unpacked
-
-
-class Request(NamedTuple):
-    """The arguments of `RolloutEngine.generate`."""
-
-    prompts: list[Tensor]
-    """[P] of [L_p] long, on the CPU."""
-    num_samples: list[int]
-    """[P] responses per prompt."""
-    sampling: SamplingConfig
-    """How to draw."""
-    seed: int
-    """Of this call."""
 
 
 @dataclass
@@ -91,7 +76,7 @@ class Generation:
         return None if mine is None else cls(mine["asked"], state["step"], completions=unpacked(mine))
 
 
-def check_ahead(make_engine: Callable[[], RolloutEngine], replay: SuccessReplay | None) -> None:
+def check_ahead(make_engine: Callable[[], Engine], replay: SuccessReplay | None) -> None:
     """Refuse what can't be sampled ahead.
 
     Raises:

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..distributed import max_over_ranks
 from ..metrics.functional import uniform_groups
-from ..modules.distributed import max_over_ranks
 from ..types import Prompt, QuestionBatch, QuestionGroup, Rollouts
 
 

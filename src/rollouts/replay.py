@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..modules.distributed import gather_objects, rank, world_size
+from ..distributed import gather_objects, rank, world_size
 from ..types import Completion, Prompt, QuestionBatch, QuestionGroup
 
 MeanEntropy = Callable[[Sequence[Prompt], Sequence[Tensor]], Tensor]

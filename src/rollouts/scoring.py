@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from ..rewards.early import EarlyVerdicts
-from ..types import Completion, QuestionBatch, QuestionGroup, Rollouts, Score
-from .base import Deliver
+from ..types import Completion, Deliver, QuestionBatch, QuestionGroup, Rollouts, Score
 from .store import RolloutStore, digest
 
 Verifier = Callable[[str, Sequence[str]], Score]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from ..modules.distributed import gather_objects, rank
+from ..distributed import gather_objects, rank
 from ..types import Completion, Score
 
 UNREADABLE = (RuntimeError, EOFError, KeyError, zipfile.BadZipFile, pickle.UnpicklingError)

@@ -23,8 +23,8 @@ from tagrpo.rollouts import (
     VLLMServerEngine,
 )
 from tagrpo.rollouts.ahead import Generation
-from tagrpo.rollouts.base import in_thread
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
+from tagrpo.rollouts.engines.base import in_thread
 from tagrpo.rollouts.replay import SuccessReplay
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 

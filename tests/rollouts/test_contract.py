@@ -173,7 +173,7 @@ def held_by(engine):
     if isinstance(engine, VLLMServerEngine):
         (results,) = engine.servers[0].post("/collective_rpc", {"method": "weight_digests"})["results"]
         return results, True
-    from tagrpo.rollouts.vllm_worker import weight_digests
+    from tagrpo.rollouts.engines.vllm_worker import weight_digests
 
     return engine.llm.apply_model(weight_digests)[0], True
 

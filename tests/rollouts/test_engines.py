@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MambaConfig
 
 from tagrpo.rollouts import ContinuousBatchingEngine, SamplingConfig, TransformersEngine, VLLMEngine
-from tagrpo.rollouts.base import check_context
-from tagrpo.rollouts.transformers import draw, stop_token_ids
+from tagrpo.rollouts.engines.base import check_context
+from tagrpo.rollouts.engines.transformers import draw, stop_token_ids
 
 PROMPTS = [torch.tensor([10, 11, 12, 13]), torch.tensor([20, 21]), torch.tensor([30, 31, 32, 33, 34, 35])]
 

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
-from tagrpo.rollouts.weight_stream import WeightSender, receive_weights
+from tagrpo.rollouts.engines.weight_stream import WeightSender, receive_weights
 
 PROMPTS = [torch.tensor([10, 11]), torch.tensor([20, 21, 22]), torch.tensor([30])]
 SAMPLING = SamplingConfig(max_new_tokens=4)

@@ -6,7 +6,9 @@ A question has N rephrasings (its neighbours), each of its prompts is sampled G 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -65,6 +67,51 @@ class QuestionBatch:
     """Sampled and scored responses; None until the rollout callback has run."""
 
 
+class Seconds(dict[str, float]):
+    """Phase → wall seconds on this rank; every step of an iteration adds its own."""
+
+    @contextmanager
+    def measure(self, phase: str) -> Iterator[None]:
+        """Add the wall seconds of the block to `phase`."""
+        start = time.perf_counter()
+        yield
+        self[phase] = self.get(phase, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """How responses are drawn."""
+
+    temperature: float = 1.0
+    """Logits are divided by it. Positive, or 0 for greedy decoding."""
+    top_p: float = 1.0
+    """Nucleus sampling: the smallest set of tokens with this much probability; 1 keeps all."""
+    top_k: int = 0
+    """Keep this many tokens; 0 keeps all."""
+    max_new_tokens: int = 256
+    """Length limit of a response, stop token included."""
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0 or self.max_new_tokens < 1:
+            raise ValueError(
+                "Expected temperature ≥ 0, 0 < top_p ≤ 1, top_k ≥ 0 and max_new_tokens ≥ 1, "
+                f"but got {self}. Correct rollout.sampling."
+            )
+
+
+class Request(NamedTuple):
+    """What an engine is asked for."""
+
+    prompts: list[Tensor]
+    """[P] of [L_p] long, on the CPU."""
+    num_samples: list[int]
+    """[P] responses to draw to each prompt."""
+    sampling: SamplingConfig
+    """How to draw."""
+    seed: int
+    """Of this request: the same weights, request and seed give the same responses."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Completion:
     """One response as an engine returns it."""
@@ -106,8 +153,8 @@ class Rollouts:
     """[R] float32, what the advantage strategy learns from: `correct` plus the sum of `reward_terms`."""
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    """phase → wall seconds on this rank: `sync`, `generate`, `score`."""
+    seconds: Seconds = field(default_factory=Seconds)
+    """Wall seconds of the phases `sync`, `generate` and `score`; `wait` and `update` are added after them."""
     replayed: Tensor = None  # type: ignore[assignment]
     """[R] bool, past successes instead of samples: `logprobs` are those of the policy that sampled them. By default
     none."""

@@ -66,7 +66,7 @@ class Server:
     def _checked(response: httpx.Response) -> dict[str, Any]:
         if 400 <= response.status_code < 500:
             closed = response.status_code in (403, 404)
-            hint = " Start the server with `python -m tagrpo.rollouts.serve`." if closed else ""
+            hint = " Start the server with `python -m tagrpo.rollouts.engines.serve`." if closed else ""
             raise EngineError(
                 f"Expected {response.request.url} to accept the request, but it answered {response.status_code}: "
                 f"{response.text[:500]}.{hint}"

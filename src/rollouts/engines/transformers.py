@@ -25,8 +25,8 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-from ..types import Completion
-from .base import Deliver, Finish, SamplingConfig, check_context, ignore, in_thread
+from ...types import Completion, Deliver, Finish, SamplingConfig, ignore
+from .base import check_context, in_thread
 
 COMPACT_BELOW = 0.75
 """Finished rows leave the cache when less than this share of it is still being sampled."""

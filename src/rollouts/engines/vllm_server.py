@@ -21,9 +21,9 @@ import httpx
 import torch
 from torch import Tensor
 
-from ..modules.distributed import gather_objects, rank
-from ..types import Completion
-from .base import Deliver, EngineError, Finish, SamplingConfig, check_context, ignore, in_thread
+from ...distributed import gather_objects, rank
+from ...types import Completion, Deliver, Finish, SamplingConfig, ignore
+from .base import EngineError, check_context, in_thread
 from .server_weights import Server, nccl_transfer, stream_transfer
 from .transformers import stop_token_ids
 
@@ -39,7 +39,7 @@ class _Request:
 
 
 class VLLMServerEngine:
-    """Samples from one or several vLLM servers, started with `python -m tagrpo.rollouts.serve`.
+    """Samples from one or several vLLM servers, started with `python -m tagrpo.rollouts.engines.serve`.
 
     Under several ranks each samples its own prompts; rank 0 alone holds a copy of the weights in host memory and sends
     them. `sync` and `generate` are collective.
@@ -79,7 +79,7 @@ class VLLMServerEngine:
         if not urls or not all(urlsplit(u).hostname for u in urls) or transfer not in ("stream", "nccl"):
             raise ValueError(
                 "Expected rollout.engine.url such as http://localhost:8000, or a list, and transfer stream or nccl, "
-                f"but got {url!r} and {transfer!r}. Start a server with `python -m tagrpo.rollouts.serve`."
+                f"but got {url!r} and {transfer!r}. Start a server with `python -m tagrpo.rollouts.engines.serve`."
             )
         if min(samples_per_request, concurrency) < 1 or retries < 0 or min(timeout, patience) <= 0:
             raise ValueError(
@@ -148,7 +148,7 @@ class VLLMServerEngine:
                     f"Expected a vLLM server that takes the weights, but after {failures} failed attempts and "
                     f"{self.patience - deadline + time.monotonic():.0f} s there is none: "
                     + "; ".join(f"{s.url}: {state}" for s, state in zip(self.servers, states, strict=True))
-                    + ". Start one with `python -m tagrpo.rollouts.serve` and check rollout.engine.url."
+                    + ". Start one with `python -m tagrpo.rollouts.engines.serve` and check rollout.engine.url."
                 )
             time.sleep(min(2.0, self.patience / 10))
 

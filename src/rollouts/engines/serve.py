@@ -1,6 +1,6 @@
 """Start a vLLM server that `VLLMServerEngine` can sample from.
 
-    python -m tagrpo.rollouts.serve Qwen/Qwen3-1.7B --port 8000 --tensor-parallel-size 2
+    python -m tagrpo.rollouts.engines.serve Qwen/Qwen3-1.7B --port 8000 --tensor-parallel-size 2
 
 It starts with random weights: the trainer sends its own before the first sample. All options of `vllm serve` can follow
 and take precedence. The server listens on 127.0.0.1 unless `--host` says otherwise; who reaches it can change its
@@ -27,7 +27,7 @@ def server_arguments(model: str, options: list[str], nccl: bool, cpu: bool) -> l
         *("--host", "127.0.0.1"),
         *("--load-format", "dummy"),
         *("--logprobs-mode", "processed_logprobs"),  # at the sampling temperature, of the tokens that were drawn
-        *("--worker-extension-cls", "tagrpo.rollouts.vllm_worker.WorkerExtension"),
+        *("--worker-extension-cls", "tagrpo.rollouts.engines.vllm_worker.WorkerExtension"),
         *("--weight-transfer-config", json.dumps({"backend": "nccl" if nccl else "stream"})),
         "--enable-scale-out",  # tokens in, tokens out, each response with the version of its weights
         # vLLM can't step a CPU generator back, which it does for requests with a seed when a prefill is cut.
@@ -49,7 +49,7 @@ def end_with_parent() -> None:
 
 
 def main() -> None:
-    """Entry point: `python -m tagrpo.rollouts.serve MODEL [--nccl] [options of vllm serve]`."""
+    """Entry point: `python -m tagrpo.rollouts.engines.serve MODEL [--nccl] [options of vllm serve]`."""
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     model, options = sys.argv[1], sys.argv[2:]

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..modules.distributed import rank, world_size
-from ..types import Completion
-from .base import Deliver, EngineError, SamplingConfig, check_context, ignore
+from ...distributed import rank, world_size
+from ...types import Completion, Deliver, SamplingConfig, ignore
+from .base import EngineError, check_context
 from .transformers import stop_token_ids
 
 T = TypeVar("T")

@@ -1,0 +1,130 @@
+"""Files that are written whole: whoever reads one finds its old content or its new content, never a part."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers that mean: the disk is full, the quota is used up, or files may not be as large."""
+
+
+def partial_path(path: Path) -> Path:
+    """What `path` is called while it is being written or deleted."""
+    return path.with_name(f".partial-{path.name}")
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Give a path to write to in the place of `path`; at the end of the block it is forced to disk and renamed.
+
+    When the block fails, what it wrote is deleted and `path` keeps its old content.
+
+    Raises:
+        OSError: the disk is full; the message says how much room there is.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = partial_path(path)
+    with disk_full_explained(path), removed_on_error(partial):
+        yield partial
+        sync(partial)
+        partial.replace(path)
+    sync(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path` as a whole, in UTF-8."""
+    with written_whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write `content` to `path` as a whole, as indented JSON."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def sync(path: Path) -> None:
+    """Force a file's content, or the names in a folder, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder. It is renamed first, so that a half-deleted folder does not have its name."""
+    if not path.exists():
+        return
+    doomed = partial_path(path)
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.replace(doomed)
+    _delete(doomed)
+
+
+@contextmanager
+def removed_on_error(partial: Path) -> Iterator[None]:
+    """Delete the file or folder `partial` when the block fails, to give its room back."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            _delete(partial)
+        raise
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def disk_full_explained(path: Path) -> Iterator[None]:
+    """When the block fails because there is no room for `path`, say so and what to do about it.
+
+    Raises:
+        OSError: instead of the error that the block raised for lack of room. Other errors pass through.
+    """
+    try:
+        yield
+    except BaseException as error:  # that of several ranks at once is no Exception
+        number = None if isinstance(error, KeyboardInterrupt | SystemExit) else _no_room(error)
+        if number is None:
+            raise
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(
+            number,
+            f"Expected room to write it, but: {os.strerror(number).lower()}; {free / 2**20:,.0f} MiB are free. "
+            "What was complete before is intact. Make room, or lower callbacks.checkpoint.keep; then continue the run "
+            "with resume=last",
+            str(path),
+        ) from error
+
+
+def _no_room(error: BaseException | None, depth: int = 0) -> int | None:
+    """The number of the lack-of-room error that `error` is or was caused by; None where it is about something else."""
+    if error is None or depth > 8:
+        return None
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return error.errno
+    causes = [error.__cause__, error.__context__, *_failures_of_ranks(error)]
+    found = next((number for cause in causes if (number := _no_room(cause, depth + 1)) is not None), None)
+    if found is None and isinstance(error, RuntimeError) and "inline_container" in str(error):
+        return errno.ENOSPC  # torch's zip writer, whose write fell short, does not say why
+    return found
+
+
+def _failures_of_ranks(error: BaseException) -> list[BaseException]:
+    from torch.distributed.checkpoint import CheckpointException  # heavy; needed only after an error
+
+    if not isinstance(error, CheckpointException):
+        return []
+    return [failure[0] for failure in error.failures.values()]

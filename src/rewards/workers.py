@@ -1,4 +1,4 @@
-"""A pool of processes that judge untrusted input within bounded time and memory."""
+"""A pool of processes that compare untrusted answers within bounded time and memory."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ class Outcome(NamedTuple):
     """What became of one job."""
 
     value: Any
-    """What `judge(job)` returned; None when it failed."""
+    """What `compare(job)` returned; None when it failed."""
     failure: str | None
     """`timeout`, `memory`, `crash` or the name of the exception it raised; None when it returned."""
 
 
 class WorkerPool:
-    """Runs `judge(job)` of a Python file on batches of jobs, in `workers` processes.
+    """Runs `compare(job)` of a Python file on batches of jobs, in `workers` processes.
 
-    Each worker is an interpreter of its own (`sandbox.py`) that loads the file once and judges in forks of
+    Each worker is an interpreter of its own (`sandbox.py`) that loads the file once and compares in forks of
     itself: it shares neither threads, signals nor `__main__` with this process, so the pool works from any
     thread, beside CUDA and under any launcher. Limits hold per job: CPU time (so that a busy machine does not
-    change verdicts), ten times as much wall time, and memory. A job that exceeds one is reported under its
-    name; the jobs beside it are judged as if it had not been there.
+    change outcomes), ten times as much wall time, and memory. A job that exceeds one is reported under its
+    name; the jobs beside it run as if it had not been there.
 
     Workers start with the first jobs. `close` ends them, as does the end of the interpreter or of the pool
     object; should this process be killed, they end after their current batch. A worker that was killed from
     outside is replaced and its batch repeated, once. A forked copy of this process starts workers of its own.
 
     Args:
-        judge: file that defines `judge(job)`, for jobs and values that JSON can carry.
-        workers: number of processes.
+        compare: File that defines `compare(job)`, for jobs and values that JSON can carry.
+        workers: Number of processes.
         cpu_seconds: CPU time that one job may use.
-        memory_bytes: resident memory that a child may reach.
+        memory_bytes: Resident memory that a child may reach.
 
     POSIX only; where `/proc` is missing the memory limit rests on RLIMIT_AS.
     """
 
-    def __init__(self, judge: Path, workers: int, cpu_seconds: float, memory_bytes: int) -> None:
+    def __init__(self, compare: Path, workers: int, cpu_seconds: float, memory_bytes: int) -> None:
         if workers < 1 or cpu_seconds <= 0 or memory_bytes <= 0:
             raise ValueError(
-                "Expected at least one worker and positive limits, got "
+                "Expected at least one worker and positive limits, but got "
                 f"workers={workers}, cpu_seconds={cpu_seconds}, memory_bytes={memory_bytes}."
             )
         self.workers = workers
-        self._command = [sys.executable, "-P", str(_SANDBOX), str(judge), str(cpu_seconds), str(memory_bytes)]
+        self._command = [sys.executable, "-P", str(_SANDBOX), str(compare), str(cpu_seconds), str(memory_bytes)]
         self._lock = threading.Lock()
         self._running: _Running | None = None
 
@@ -138,8 +138,8 @@ class _Running:
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                process, outcomes = self._judge(process, jobs)
-            except BaseException as error:  # the caller's to see, wherever it waits
+                process, outcomes = self._compare(process, jobs)
+            except BaseException as error:  # raised where the caller waits
                 process = None
                 future.set_exception(error)
             else:
@@ -147,7 +147,7 @@ class _Running:
         if process is not None:
             self._end(process)
 
-    def _judge(
+    def _compare(
         self, process: subprocess.Popen[bytes] | None, jobs: Sequence[Any]
     ) -> tuple[subprocess.Popen[bytes], list[Outcome]]:
         request = json.dumps(jobs).encode() + b"\n"
@@ -159,7 +159,7 @@ class _Running:
                 return process, [Outcome(*outcome) for outcome in json.loads(reply)]
             code, process = self._end(process), None
         raise RuntimeError(
-            f"A judging process ended twice (exit code {code}) on a batch of {len(jobs)} jobs: "
+            f"A comparing process ended twice (exit code {code}) on a batch of {len(jobs)} jobs: "
             f"{self._command}. If it printed a traceback above, what it imports is missing; otherwise the "
             "system killed it, most often for memory: use fewer workers."
         )
@@ -173,10 +173,7 @@ class _Running:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for this process, not for its workers
-                env={
-                    **os.environ,
-                    "PYTHONHASHSEED": "0",
-                },  # sympy's search order, hence verdicts at the limit
+                env={**os.environ, "PYTHONHASHSEED": "0"},  # sympy's search order, hence outcomes at the limit
             )
             self._processes.add(process)
             return process
@@ -226,7 +223,7 @@ def combined(parts: Sequence[Future[S]], combine: Callable[[list[S]], T]) -> Fut
     def finish() -> None:
         try:
             whole.set_result(combine([part.result() for part in parts]))
-        except BaseException as error:  # the caller's to see, where it waits
+        except BaseException as error:  # raised where the caller waits
             whole.set_exception(error)
 
     def on_done(_: Future[S]) -> None:

@@ -149,6 +149,6 @@ def require(value: object, protocol: type, setting: str) -> None:
     members = {name for name in (*vars(protocol), *protocol.__annotations__) if not name.startswith("_")} | {"__call__"}
     missing = sorted(name for name in members if hasattr(protocol, name) and not hasattr(value, name))
     raise TypeError(
-        f"Expected {setting} to be a {protocol.__name__} (tagrpo.types), but {value!r} has no {', '.join(missing)}. "
-        f"Derive its class from tagrpo.types.{protocol.__name__}, which has defaults for what is optional."
+        f"Expected {setting} to be a tagrpo.types.{protocol.__name__}, but {value!r} has no {', '.join(missing)}. "
+        "Derive its class from it: it has defaults for what is optional."
     )

@@ -15,6 +15,7 @@ PURE = [
     "tagrpo.modules.packing",
     "tagrpo.metrics.functional",
     "tagrpo.rewards",
+    "tagrpo.rollouts.pipeline",
     "tagrpo.analysis.difficulty",
     "tagrpo.analysis.evaluation",
     "tagrpo.analysis.gradients",

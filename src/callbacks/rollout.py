@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,23 +13,7 @@ from ..files import write_json
 from ..modules.sharding import full_tensors
 from ..rollouts.pipeline import RolloutPipeline
 from ..scalars import log_scalars
-from ..types import Engine, Prompt, QuestionBatch, SamplingConfig, Verifier, require
-
-
-@runtime_checkable
-class SampledPolicy(Protocol):
-    """What `PolicyModule` says of itself. Of other modules the engine gets the parameters under their own names."""
-
-    mini_batches: int
-    """Optimizer steps on each batch, if none is skipped."""
-
-    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Names and full tensors as the engine knows them. Collective."""
-        ...
-
-    def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
-        """[n] mean entropy per token of each response, nats; for replay. Collective."""
-        ...
+from ..types import Engine, QuestionBatch, SampledPolicy, SamplingConfig, Verifier, require
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""What can be plugged in: strategies, losses, engines, verifiers, reward terms.
+"""What can be plugged in: strategies, losses, engines, verifiers, reward terms, policies.
 
 Deriving from a protocol inherits its defaults; any other object that has all of its members will do as well.
 """
@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from .data import Completion, LossInputs, LossOutputs, QuestionGroup, Request, RewardGroups, Rollouts, Score
+from .data import Completion, LossInputs, LossOutputs, Prompt, QuestionGroup, Request, RewardGroups, Rollouts, Score
 
 
 @runtime_checkable
@@ -130,6 +130,25 @@ class RewardTerm(Protocol):
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:
         """[R] float, one value per response; `groups` are the questions of this rank's batch."""
+        ...
+
+
+@runtime_checkable
+class SampledPolicy(Protocol):
+    """What `PolicyModule` says of itself. Of any other module engines get the parameters under their own names."""
+
+    mini_batches: int = 1
+    """Optimizer steps on each batch of rollouts, if none is skipped."""
+
+    def full_parameters(self) -> Iterable[tuple[str, Tensor]]:
+        """Hugging Face names and full tensors, for `Engine.sync`. Collective: every rank must exhaust it."""
+        ...
+
+    def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
+        """[n] float32, mean entropy per token of each response under the current policy, nats; for replay. Collective.
+
+        Every rank calls it, with as many responses as it has.
+        """
         ...
 
 

@@ -134,7 +134,7 @@ def test_an_engine_that_fails_leaves_a_checkpoint_of_the_state_before_the_batch(
 def test_what_a_failed_batch_has_counted_is_not_in_its_checkpoint(tmp_path, monkeypatch):
     def fail(self, *arguments, real=RolloutCallback.on_train_batch_start):
         real(self, *arguments)
-        if self.iteration == 2:
+        if self.pipeline.iteration == 2:
             raise Broken  # the second batch is in the ledger by now
 
     monkeypatch.setattr(RolloutCallback, "on_train_batch_start", fail)

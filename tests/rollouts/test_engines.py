@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
 
 from tagrpo.rollouts import SamplingConfig, TransformersEngine, VLLMEngine
 from tagrpo.rollouts.engines.base import check_context, stop_token_ids
@@ -71,6 +71,29 @@ def test_another_architecture_samples_too(tmp_path):
             torch.testing.assert_close(
                 sample.logprobs, logprobs_of(model, prompt, sample.token_ids), atol=1e-4, rtol=1e-4
             )
+
+
+def test_a_model_with_recurrent_layers_is_sampled_with_its_own_state(tmp_path):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
+    model = MambaForCausalLM(MambaConfig(vocab_size=50, eos_token_id=1, bos_token_id=1, **sizes)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0 if parameter.dim() > 1 else 1.0)
+    model.save_pretrained(tmp_path)
+    engine = TransformersEngine(str(tmp_path))
+    assert not engine.attends_only
+    engine.sync(model.named_parameters())
+    prompts = [torch.tensor([5, 6, 7]), torch.tensor([8]), torch.tensor([9, 10])]
+    sampling = SamplingConfig(max_new_tokens=6, temperature=0.7)
+    results = engine.generate(Request(prompts, [3, 0, 2], sampling, 0))
+    assert [len(samples) for samples in results] == [3, 0, 2]
+    for prompt, samples in zip(prompts, results, strict=True):
+        for sample in samples:
+            logits = model(torch.cat([prompt, sample.token_ids])[None]).logits[0, len(prompt) - 1 : -1] / 0.7
+            expected = torch.log_softmax(logits, -1)[torch.arange(len(sample.token_ids)), sample.token_ids]
+            torch.testing.assert_close(sample.logprobs, expected.detach(), atol=1e-4, rtol=1e-4)
+            assert sample.truncated == (int(sample.token_ids[-1]) != 1)
 
 
 def test_a_team_that_does_not_divide_the_ranks_is_refused(tiny_policy):

@@ -10,7 +10,6 @@ import torch
 from tagrpo import types
 from tagrpo.rollouts.engines.synced import SyncedEngine, own_parameters
 
-
 MADE = []
 
 

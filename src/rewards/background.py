@@ -20,7 +20,7 @@ class BackgroundVerifier(Verifier):
 
     def score_batch(self, responses: Sequence[str], references: Sequence[Reference]) -> list[Score]:
         """Score each response against the reference answers in the same place."""
-        return self.score_async(responses, references).result()
+        return self.score_async(responses, references)()
 
     def __enter__(self) -> Self:
         return self

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from ..types import Score
 from .background import BackgroundVerifier
 from .extraction import Reference, exact_value, extract_answer, normalize_answer, references_of
-from .workers import Outcome, WorkerPool, combined
+from .workers import Outcome, WorkerPool
 
 _COMPARE = Path(__file__).with_name("equivalence.py")
 _REMEMBERED = 1 << 16
-"""Outcomes kept, for answers that come back in later batches and epochs."""
+"""Outcomes kept at most, for answers that come back in later batches and epochs."""
 
 _Comparison = tuple[tuple[str, ...], str]
 """(references, normalised answer): what an outcome depends on."""
@@ -70,10 +69,12 @@ class MathReward(BackgroundVerifier):
         self.max_answer_length = max_answer_length
         self._pool = WorkerPool(_COMPARE, workers, cpu_seconds, memory_bytes)
         self._known: dict[_Comparison, Outcome] = {}
-        self._lock = threading.Lock()  # guards _known, which the pool's threads update
 
-    def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Future[list[Score]]:
-        """`score_batch` that returns at once."""
+    def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
+        """Start comparing; returns what waits for the scores."""
+        if len(self._known) > _REMEMBERED:
+            for oldest in list(self._known)[: _REMEMBERED // 2]:
+                del self._known[oldest]
         found: list[Score | _Comparison] = []
         written: dict[_Comparison, str] = {}
         for response, reference in zip(responses, references, strict=True):
@@ -83,8 +84,15 @@ class MathReward(BackgroundVerifier):
                 assert answer is not None
                 written.setdefault(score, answer)
             found.append(score)
-        comparisons = self._pool.submit([(references, answer) for (references, _), answer in written.items()])
-        return combined([comparisons], lambda results: self._scores(found, dict(zip(written, results[0], strict=True))))
+        jobs = self._pool.submit([(references, answer) for (references, _), answer in written.items()])
+        outcomes = dict(zip(written, jobs, strict=True))
+        for comparison, job in outcomes.items():
+            job.add_done_callback(partial(self._remember, comparison))
+        return lambda: [s if isinstance(s, Score) else _score(s[1], outcomes[s].result()) for s in found]
+
+    def _remember(self, comparison: _Comparison, job: Future[Outcome]) -> None:
+        if job.exception() is None and job.result().failure != "crash":
+            self._known[comparison] = job.result()
 
     def _without_workers(self, answer: str | None, references: tuple[str, ...]) -> Score | _Comparison:
         """The score, if spelling, value or an earlier comparison settle it; else the comparison to make."""
@@ -102,13 +110,6 @@ class MathReward(BackgroundVerifier):
         comparison = (references, normal)
         known = self._known.get(comparison)
         return comparison if known is None else _score(normal, known)
-
-    def _scores(self, found: Sequence[Score | _Comparison], outcomes: dict[_Comparison, Outcome]) -> list[Score]:
-        with self._lock:
-            self._known.update((c, o) for c, o in outcomes.items() if o.failure != "crash")
-            while len(self._known) > _REMEMBERED:
-                del self._known[next(iter(self._known))]
-        return [score if isinstance(score, Score) else _score(score[1], outcomes[score]) for score in found]
 
     def close(self) -> None:
         """End the workers; comparisons under way are cancelled. The next one starts new workers."""

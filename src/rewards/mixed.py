@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 
 from ..types import Score, Verifier
 from .background import BackgroundVerifier
 from .extraction import Reference, normalize_answer, references_of
 from .multiple_choice import MultipleChoiceReward
-from .workers import combined
 
 
 class MixedReward(BackgroundVerifier):
@@ -33,18 +31,18 @@ class MixedReward(BackgroundVerifier):
         self.choice = choice
         self.free = free
 
-    def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Future[list[Score]]:
-        """`score_batch` that returns at once."""
+    def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
+        """Score letters, start comparing free answers; returns what waits for the scores."""
         pairs = list(zip(responses, references, strict=True))
-        choices = [self._is_choice(reference) for reference in references]
-        free = [row for row, choice in enumerate(choices) if not choice]
-        chosen = {row: self.choice(*pairs[row]) for row, choice in enumerate(choices) if choice}
-        scored = self.free.score_async([responses[row] for row in free], [references[row] for row in free])
-        return combined([scored], lambda parts: self._in_order(chosen | dict(zip(free, parts[0], strict=True))))
+        scores = {row: self.choice(*pair) for row, pair in enumerate(pairs) if self._is_choice(pair[1])}
+        free = [row for row in range(len(pairs)) if row not in scores]
+        wait = self.free.score_async([responses[row] for row in free], [references[row] for row in free])
 
-    @staticmethod
-    def _in_order(scores: Mapping[int, Score]) -> list[Score]:
-        return [scores[row] for row in range(len(scores))]
+        def finish() -> list[Score]:
+            scores.update(zip(free, wait(), strict=True))
+            return [scores[row] for row in range(len(pairs))]
+
+        return finish
 
     def _is_choice(self, reference: Reference) -> bool:
         letters = {normalize_answer(text) for text in references_of(reference)}

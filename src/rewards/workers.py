@@ -10,20 +10,15 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 _SANDBOX = Path(__file__).with_name("sandbox.py")
 _BATCH = 16
 """Jobs per message at most: enough that messages cost nothing, few enough that workers share evenly."""
-
-
-_Batch = tuple[Sequence[Any], Future[list["Outcome"]]]
-T = TypeVar("T")
-S = TypeVar("S")
+_Batch = tuple[Sequence[Any], Sequence[Future["Outcome"]]]
 
 
 class Outcome(NamedTuple):
@@ -68,22 +63,22 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._running: _Running | None = None
 
-    def submit(self, jobs: Sequence[Any]) -> Future[list[Outcome]]:
+    def submit(self, jobs: Sequence[Any]) -> list[Future[Outcome]]:
         """The outcomes of these jobs, in their order; returns at once.
 
-        The future raises RuntimeError when workers do not start (for want of a dependency, say) or keep
-        dying, CancelledError when the pool is closed before they are done.
+        A future raises RuntimeError when workers do not start (for want of a dependency, say) or keep dying,
+        CancelledError when the pool is closed before its job is done.
         """
         size = max(1, min(_BATCH, -(-len(jobs) // self.workers)))
-        batches = [jobs[start : start + size] for start in range(0, len(jobs), size)]
-        if not batches:
-            return combined([], lambda _: [])
+        futures: list[Future[Outcome]] = [Future() for _ in jobs]
         with self._lock:
-            if self._running is None or self._running.pid != os.getpid():
+            if jobs and (self._running is None or self._running.pid != os.getpid()):
                 self._running = _Running(self._command, self.workers)
                 weakref.finalize(self, self._running.stop)
-            parts = [self._running.submit(batch) for batch in batches]
-        return combined(parts, lambda outcomes: list(chain.from_iterable(outcomes)))
+            for start in range(0, len(jobs), size):
+                batch = slice(start, start + size)
+                self._running.batches.put((jobs[batch], futures[batch]))  # type: ignore[union-attr]
+        return futures
 
     def close(self) -> None:
         """End the workers and cancel what they have not finished. The next `submit` starts new ones."""
@@ -104,7 +99,7 @@ class _Running:
 
     def __init__(self, command: list[str], workers: int) -> None:
         self.pid = os.getpid()
-        self._batches: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
+        self.batches: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._command = command
         self._stopped = threading.Event()
         self._lock = threading.Lock()  # guards _processes against a start while stopping
@@ -112,11 +107,6 @@ class _Running:
         self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(workers)]
         for thread in self._threads:
             thread.start()
-
-    def submit(self, jobs: Sequence[Any]) -> Future[list[Outcome]]:
-        future: Future[list[Outcome]] = Future()
-        self._batches.put((jobs, future))
-        return future
 
     def stop(self) -> None:
         if self.pid != os.getpid():  # a forked copy owns neither the threads nor the processes
@@ -126,24 +116,24 @@ class _Running:
             for process in self._processes:
                 process.terminate()
         for _ in self._threads:
-            self._batches.put(None)
+            self.batches.put(None)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
 
     def _serve(self) -> None:
         process: subprocess.Popen[bytes] | None = None
-        while (batch := self._batches.get()) is not None:
-            jobs, future = batch
-            if not future.set_running_or_notify_cancel():
-                continue
+        while (batch := self.batches.get()) is not None:
+            jobs, futures = batch
             try:
                 process, outcomes = self._compare(process, jobs)
             except BaseException as error:  # raised where the caller waits
                 process = None
-                future.set_exception(error)
+                for future in futures:
+                    future.set_exception(error)
             else:
-                future.set_result(outcomes)
+                for future, outcome in zip(futures, outcomes, strict=True):
+                    future.set_result(outcome)
         if process is not None:
             self._end(process)
 
@@ -204,38 +194,3 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes:
     except OSError:
         return b""
     return reply if reply.endswith(b"\n") else b""
-
-
-def combined(parts: Sequence[Future[S]], combine: Callable[[list[S]], T]) -> Future[T]:
-    """A future of `combine` of the parts' results, in their order; of the first exception when a part raised.
-
-    >>> part: Future[int] = Future()
-    >>> whole = combined([part, part], sum)
-    >>> part.set_result(21)
-    >>> whole.result()
-    42
-    """
-    whole: Future[T] = Future()
-    whole.set_running_or_notify_cancel()  # from here on nobody can cancel it under the threads that finish it
-    remaining = len(parts)
-    lock = threading.Lock()
-
-    def finish() -> None:
-        try:
-            whole.set_result(combine([part.result() for part in parts]))
-        except BaseException as error:  # raised where the caller waits
-            whole.set_exception(error)
-
-    def on_done(_: Future[S]) -> None:
-        nonlocal remaining
-        with lock:
-            remaining -= 1
-            last = remaining == 0
-        if last:
-            finish()
-
-    if not parts:
-        finish()
-    for part in parts:
-        part.add_done_callback(on_done)
-    return whole

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from itertools import chain, count
 
@@ -41,7 +40,7 @@ class Scoring:
         self.decode = decode
         self.cache = cache
         self.position = position
-        self._early: dict[int, tuple[list[str], Future[list[Score]]]] = {}
+        self._early: dict[int, tuple[list[str], Callable[[], list[Score]]]] = {}
 
     def deliver(self, prompt: int, completions: list[Completion]) -> None:
         """Hand the responses to one prompt to the verifier's workers, if it has any; returns at once."""
@@ -52,7 +51,7 @@ class Scoring:
     def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
         """[R] texts and [R] scores of all responses, [P][G] by prompt: those delivered early, and the others."""
         texts: dict[int, str] = {}
-        early: dict[int, Future[list[Score]]] = {}
+        early: dict[int, Callable[[], list[Score]]] = {}
         row = 0
         for prompt, samples in enumerate(completions):
             if prompt in self._early:
@@ -68,20 +67,20 @@ class Scoring:
         return in_order, self.scores(in_order, list(chain.from_iterable(references)), early)
 
     def scores(
-        self, texts: Sequence[str], references: Sequence[Sequence[str]], early: Mapping[int, Future[list[Score]]]
+        self, texts: Sequence[str], references: Sequence[Sequence[str]], early: Mapping[int, Callable[[], list[Score]]]
     ) -> list[Score]:
         """[R] scores: from the cache if it has them, else from workers and verifier, and kept.
 
         Args:
             texts: [R] responses.
             references: [R] their reference answers.
-            early: Row → scores of the responses from there on that workers have been given before.
+            early: Row → what waits for the scores of the responses from there on, which workers have been given.
         """
         key = cache_key(texts, references, self.verifier) if self.cache is not None else ""
         found = self.cache.scores(self.position, key) if self.cache is not None else None
         if found is not None:
             return found
-        scores = {row: score for start, future in early.items() for row, score in enumerate(future.result(), start)}
+        scores = {row: score for start, wait in early.items() for row, score in enumerate(wait(), start)}
         late = [row for row in range(len(texts)) if row not in scores]
         if late:
             others = self.verifier.score_batch([texts[row] for row in late], [references[row] for row in late])

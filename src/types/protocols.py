@@ -6,7 +6,7 @@ Deriving from a protocol inherits its defaults; any other object that has all of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -114,11 +114,11 @@ class Verifier(Protocol):
         """Score each response against the reference answers in the same place."""
         return [self(*pair) for pair in zip(responses, references, strict=True)]
 
-    def score_async(self, responses: Sequence[str], references: Sequence[str | Sequence[str]]) -> Future[list[Score]]:
-        """`score_batch` that returns at once where `in_background` is true."""
-        future: Future[list[Score]] = Future()
-        future.set_result(self.score_batch(responses, references))
-        return future
+    def score_async(
+        self, responses: Sequence[str], references: Sequence[str | Sequence[str]]
+    ) -> Callable[[], list[Score]]:
+        """Start what `score_batch` does where `in_background` is true; returns at once what waits for the scores."""
+        return partial(self.score_batch, responses, references)
 
     def close(self) -> None:
         """End worker processes; the next call starts them again."""

@@ -7,12 +7,12 @@ import sys
 import textwrap
 import threading
 import time
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
 
-from tagrpo.rewards.workers import Outcome, WorkerPool, combined
+from tagrpo.rewards.workers import Outcome, WorkerPool
 
 COMPARE = """
     import ctypes, os, signal, time
@@ -75,7 +75,11 @@ def pool(compare):
 
 
 def value(pool, job):
-    return pool.submit([job]).result(timeout=60)[0].value
+    return outcomes_of(pool, [job])[0].value
+
+
+def outcomes_of(pool, jobs):
+    return [future.result(timeout=60) for future in pool.submit(jobs)]
 
 
 def is_running(pid):
@@ -102,37 +106,37 @@ def is_running(pid):
     ],
 )
 def test_a_bad_job_is_named_and_those_beside_it_are_compared(pool, job, failure):
-    outcomes = pool.submit([1, job, [2, "\ud800\x00"], job, 3]).result(timeout=60)
+    outcomes = outcomes_of(pool, [1, job, [2, "\ud800\x00"], job, 3])
     bad = Outcome(None, failure)
     assert outcomes == [Outcome(1, None), bad, Outcome([2, "\ud800\x00"], None), bad, Outcome(3, None)]
 
 
 def test_a_comparison_that_waits_without_computing_is_ended_too(compare):
     with WorkerPool(compare, workers=1, cpu_seconds=0.05, memory_bytes=1 << 30) as pool:
-        assert pool.submit(["sleep", 1]).result(timeout=60) == [Outcome(None, "timeout"), Outcome(1, None)]
+        assert outcomes_of(pool, ["sleep", 1]) == [Outcome(None, "timeout"), Outcome(1, None)]
 
 
 def test_what_a_comparison_prints_is_no_answer(pool):
-    assert pool.submit(["print", 1]).result(timeout=60) == [Outcome("print", None), Outcome(1, None)]
+    assert outcomes_of(pool, ["print", 1]) == [Outcome("print", None), Outcome(1, None)]
 
 
 def test_outcomes_keep_the_order_of_many_batches(compare):
     with WorkerPool(compare, workers=3, **LIMITS) as pool:
         futures = [pool.submit(list(range(start, start + 100))) for start in range(0, 1000, 100)]
-        outcomes = [outcome.value for future in futures for outcome in future.result(timeout=60)]
+        outcomes = [future.result(timeout=60).value for batch in futures for future in batch]
     assert outcomes == list(range(1000))
 
 
 def test_jobs_are_shared_among_the_workers(compare):
     with WorkerPool(compare, workers=2, **LIMITS) as pool:
-        outcomes = pool.submit(["parent", "parent"]).result(timeout=60)
+        outcomes = outcomes_of(pool, ["parent", "parent"])
     assert len({outcome.value for outcome in outcomes}) == 2
 
 
 def test_no_jobs_start_no_worker(compare):
     before = threading.active_count()
     with WorkerPool(compare, workers=4, **LIMITS) as pool:
-        assert pool.submit([]).result(timeout=1) == []
+        assert pool.submit([]) == []
         assert threading.active_count() == before
 
 
@@ -155,7 +159,7 @@ def test_a_killed_child_or_supervisor_is_replaced(pool):
 def test_closing_leaves_no_process_and_cancels_what_is_left(compare):
     pool = WorkerPool(compare, workers=1, cpu_seconds=60, memory_bytes=1 << 30)
     processes = [value(pool, "pid"), value(pool, "parent")]
-    unfinished = [pool.submit(["spin"]), pool.submit([1])]
+    unfinished = pool.submit(["spin"]) + pool.submit([1])
     pool.close()
     assert all(isinstance(future.exception(timeout=10), CancelledError) for future in unfinished)
     assert not any(map(is_running, processes))
@@ -210,7 +214,7 @@ def gone_soon(pid):
 def test_a_program_that_never_closes_its_pool_exits_cleanly(compare):
     body = """
         pool = WorkerPool(compare, 1, 60.0, 1 << 30)
-        print(pool.submit(["parent", "pid"]).result())
+        print([future.result() for future in pool.submit(["parent", "pid"])])
         unfinished = pool.submit(["spin"])
     """
     process = run_script(compare, body)
@@ -222,8 +226,8 @@ def test_a_program_that_never_closes_its_pool_exits_cleanly(compare):
 def test_workers_of_a_killed_program_end_by_themselves(compare):
     body = """
         pool = WorkerPool(compare, 1, 0.2, 1 << 30)
-        print(pool.submit(["parent", "pid"]).result(), flush=True)
-        pool.submit(["spin"]).result()
+        print([future.result() for future in pool.submit(["parent", "pid"])], flush=True)
+        pool.submit(["spin"])[0].result()
         import time; time.sleep(60)
     """
     process = run_script(compare, body)
@@ -237,12 +241,12 @@ def test_ctrl_c_interrupts_the_program_and_not_its_workers(compare):
     body = """
         import os, signal, threading
         with WorkerPool(compare, 1, 3.0, 1 << 30) as pool:
-            first = pool.submit(["parent"]).result()[0].value
+            first = pool.submit(["parent"])[0].result().value
             try:
                 threading.Timer(0.1, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
-                pool.submit(["spin"]).result()
+                pool.submit(["spin"])[0].result()
             except KeyboardInterrupt:
-                print("interrupted", pool.submit(["parent"]).result()[0].value == first)
+                print("interrupted", pool.submit(["parent"])[0].result().value == first)
     """
     process = run_script(compare, "import os\nos.setpgrp()\n" + textwrap.dedent(body))
     output, _ = process.communicate(timeout=60)
@@ -258,7 +262,7 @@ def test_workers_import_neither_the_main_program_nor_torch(tmp_path):
         "from pathlib import Path\n"
         "from tagrpo.rewards.workers import WorkerPool\n"
         f"with WorkerPool(Path({str(compare)!r}), 2, 1.0, 1 << 30) as pool:\n"
-        "    print(pool.submit(['torch', 'tagrpo', 'numpy']).result())\n"
+        "    print([future.result() for future in pool.submit(['torch', 'tagrpo', 'numpy'])])\n"
     )
     output = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=True).stdout
     assert output == f"main\n{[Outcome(False, None)] * 3}\n"
@@ -268,7 +272,7 @@ def test_a_file_that_does_not_load_is_an_error_and_no_wrong_answer(tmp_path, cap
     compare = tmp_path / "broken.py"
     compare.write_text("import there_is_no_such_module\n")
     with WorkerPool(compare, workers=1, **LIMITS) as pool, pytest.raises(RuntimeError, match="ended twice"):
-        pool.submit([1]).result(timeout=60)
+        outcomes_of(pool, [1])
     assert "there_is_no_such_module" in capfd.readouterr().err
 
 
@@ -276,14 +280,3 @@ def test_bad_settings_are_errors(compare):
     for settings in ({"workers": 0}, {"cpu_seconds": 0.0}, {"memory_bytes": -1}):
         with pytest.raises(ValueError, match="positive limits"):
             WorkerPool(compare, **{"workers": 1, **LIMITS, **settings})
-
-
-def test_combined_passes_on_the_first_exception():
-    parts = [Future(), Future()]
-    whole = combined(parts, sum)
-    parts[1].set_exception(OSError("second"))
-    assert not whole.done()
-    parts[0].set_result(1)
-    with pytest.raises(OSError, match="second"):
-        whole.result(timeout=1)
-    assert combined([], len).result(timeout=1) == 0

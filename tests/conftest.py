@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from tagrpo.starter import starter_path
-from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Rollouts
+from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Rollouts, Seconds
 
 torch.set_num_threads(1)
 
@@ -116,7 +116,9 @@ def make_hand_made_batch(
         correct=values > 0.5,
         answers=[str(i % 3) for i in range(len(flat))],
         rewards=values,
-        seconds={"sync": 0.0, "generate": 0.1, "score": 0.01},
+        replayed=torch.zeros(len(flat), dtype=torch.bool),
+        staleness=torch.zeros(len(flat), dtype=torch.long),
+        seconds=Seconds(sync=0.0, generate=0.1, score=0.01),
     )
     return QuestionBatch(groups=groups, prompts=prompts, rollouts=rollouts)
 

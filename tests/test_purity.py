@@ -17,6 +17,7 @@ PURE = [
     "tagrpo.modules.update",
     "tagrpo.metrics.functional",
     "tagrpo.rewards",
+    "tagrpo.rollouts.pipeline",
     "tagrpo.analysis.difficulty",
     "tagrpo.analysis.evaluation",
     "tagrpo.analysis.gradients",

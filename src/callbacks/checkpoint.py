@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from ..checkpoints import AtomicCheckpointIO, checkpoints_in, name_of, remove, set_aside
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
 from ..preemption import StopRequest
-from ..rollouts.store import RolloutStore
+from ..rollouts.cache import RolloutCache
 from ..scalars import forget_logged
 from .rollout import RolloutCallback
 
@@ -36,7 +36,7 @@ class Checkpointer(Callback):
     `SystemExit`, with exit code 0. During a test there is nothing to write. An error while a batch is being sampled
     also leaves a checkpoint of the state before that batch, where there is a single process.
 
-    Rollouts of the iterations since the last checkpoint lie in `rollout_store`, and are taken from there when a run
+    Rollouts of the iterations since the last checkpoint lie in `rollout_cache`, and are taken from there when a run
     goes on with the same weights. An update that is not reproducible to the bit, as on GPUs, leaves only those of the
     first iteration after the checkpoint to be used; where rollouts are dear, write one after each (`every=1`).
 
@@ -93,7 +93,7 @@ class Checkpointer(Callback):
             if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
                 trainer.strategy.checkpoint_io = AtomicCheckpointIO()
             for callback in self._rollout_callbacks(trainer):
-                callback.store = RolloutStore(self.directory_of(trainer).with_name("rollout_store"))
+                callback.pipeline.cache = RolloutCache(self.directory_of(trainer).with_name("rollout_cache"))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen to signals; set checkpoints of another course aside."""
@@ -192,7 +192,7 @@ class Checkpointer(Callback):
             self._saving = False
         self._saved_at = self._done
         for callback in self._rollout_callbacks(trainer):
-            callback.checkpointed()
+            callback.pipeline.checkpointed()
         if trainer.is_global_zero and self.keep is not None:
             for path in checkpoints_in(directory)[: -self.keep]:
                 remove(path)

@@ -1,15 +1,15 @@
 """Reward terms: what is added to the verdict before advantages are taken. Pass@k never sees them.
 
 A term is a callable `(rollouts, groups) -> [R] float32`. It sees the responses of one rank, which always holds all
-responses to a question. One or several are chosen by name, from `configs/reward_terms/`:
+responses to a question. Terms are chosen by name, from `configs/reward_terms/`:
 
     tagrpo-train experiment=grpo 'reward_terms=[overlong,noise]'
 
-The reward is verdict + Σ terms. Where a method's reward stands *in place of* the verdict, its term is the difference:
+The reward is verdict + Σ terms. Where a method's reward *replaces* the verdict, its term is the difference:
 `LengthReward` is GRPO-LEAD's reward minus the verdict, `RewardNoise` is +1 where a wrong response counts as right.
 Terms see the verdict and not each other: a wrong response that `RewardNoise` flips keeps the penalty of `LengthReward`.
 
-Terms are stateless, randomness included: the same rollouts earn the same terms, before and after a resume.
+Terms are stateless, randomness included: the same rollouts earn the same, before and after a resume.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class TemplateFormatTerm:
 
     Args:
         weight: Factor.
-        markers: Template name → markers of its `MarkerReward`, for templates beside the 13 of `FORMAT_REWARDS`, or in
-            place of those of the same name. No markers mean a constant 1.
+        markers: Template name → markers of its `MarkerReward`, in addition to the 13 of `FORMAT_REWARDS` and before
+            those of the same name. No markers mean a constant 1.
 
     Raises:
         ValueError: a response comes from a template that has no format reward.

@@ -14,7 +14,18 @@ from .data import (
     Score,
     Seconds,
 )
-from .protocols import AdvantageStrategy, Deliver, Engine, Finish, Loss, RewardTerm, Verifier, ignore, require
+from .protocols import (
+    AdvantageStrategy,
+    Deliver,
+    Engine,
+    Finish,
+    Loss,
+    RewardTerm,
+    SampledPolicy,
+    Verifier,
+    ignore,
+    require,
+)
 
 __all__ = [
     "AdvantageStrategy",
@@ -32,6 +43,7 @@ __all__ = [
     "RewardGroups",
     "RewardTerm",
     "Rollouts",
+    "SampledPolicy",
     "SamplingConfig",
     "Score",
     "Seconds",

@@ -151,22 +151,14 @@ class Rollouts:
     """[R] normalised final answers; None where none was found."""
     rewards: Tensor
     """[R] float32, what the advantage strategy learns from: `correct` plus the sum of `reward_terms`."""
+    replayed: Tensor
+    """[R] bool, past successes instead of samples: `logprobs` are those of the policy that sampled them."""
+    staleness: Tensor
+    """[R] long, optimizer steps between the weights that sampled the response and those that learn from it."""
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
     seconds: Seconds = field(default_factory=Seconds)
-    """Wall seconds of the phases `sync`, `generate` and `score`; `wait` and `update` are added after them."""
-    replayed: Tensor = None  # type: ignore[assignment]
-    """[R] bool, past successes instead of samples: `logprobs` are those of the policy that sampled them. By default
-    none."""
-    staleness: Tensor = None  # type: ignore[assignment]
-    """[R] long, optimizer steps between the weights that sampled the response and those that learn from it. By default
-    zero."""
-
-    def __post_init__(self) -> None:
-        if self.replayed is None:
-            object.__setattr__(self, "replayed", torch.zeros(len(self.token_ids), dtype=torch.bool))
-        if self.staleness is None:
-            object.__setattr__(self, "staleness", torch.zeros(len(self.token_ids), dtype=torch.long))
+    """Wall seconds of the phases `sync`, `generate` and `score`; later phases of the iteration add theirs."""
 
     def __len__(self) -> int:
         return len(self.token_ids)

@@ -1,4 +1,4 @@
-"""What can be plugged in: strategies, losses, engines, verifiers, reward terms.
+"""What can be plugged in: strategies, losses, engines, verifiers, reward terms, policies.
 
 Deriving from a protocol inherits its defaults; any other object that has all of its members will do as well.
 """
@@ -6,12 +6,12 @@ Deriving from a protocol inherits its defaults; any other object that has all of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from .data import Completion, LossInputs, LossOutputs, QuestionGroup, Request, RewardGroups, Rollouts, Score
+from .data import Completion, LossInputs, LossOutputs, Prompt, QuestionGroup, Request, RewardGroups, Rollouts, Score
 
 
 @runtime_checkable
@@ -114,11 +114,11 @@ class Verifier(Protocol):
         """Score each response against the reference answers in the same place."""
         return [self(*pair) for pair in zip(responses, references, strict=True)]
 
-    def score_async(self, responses: Sequence[str], references: Sequence[str | Sequence[str]]) -> Future[list[Score]]:
-        """`score_batch` that returns at once where `in_background` is true."""
-        future: Future[list[Score]] = Future()
-        future.set_result(self.score_batch(responses, references))
-        return future
+    def score_async(
+        self, responses: Sequence[str], references: Sequence[str | Sequence[str]]
+    ) -> Callable[[], list[Score]]:
+        """Start what `score_batch` does where `in_background` is true; returns at once what waits for the scores."""
+        return partial(self.score_batch, responses, references)
 
     def close(self) -> None:
         """End worker processes; the next call starts them again."""
@@ -130,6 +130,25 @@ class RewardTerm(Protocol):
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:
         """[R] float, one value per response; `groups` are the questions of this rank's batch."""
+        ...
+
+
+@runtime_checkable
+class SampledPolicy(Protocol):
+    """What `PolicyModule` says of itself. Of any other module engines get the parameters under their own names."""
+
+    mini_batches: int = 1
+    """Optimizer steps on each batch of rollouts, if none is skipped."""
+
+    def full_parameters(self) -> Iterable[tuple[str, Tensor]]:
+        """Hugging Face names and full tensors, for `Engine.sync`. Collective: every rank must exhaust it."""
+        ...
+
+    def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
+        """[n] float32, mean entropy per token of each response under the current policy, nats; for replay. Collective.
+
+        Every rank calls it, with as many responses as it has.
+        """
         ...
 
 
@@ -149,6 +168,6 @@ def require(value: object, protocol: type, setting: str) -> None:
     members = {name for name in (*vars(protocol), *protocol.__annotations__) if not name.startswith("_")} | {"__call__"}
     missing = sorted(name for name in members if hasattr(protocol, name) and not hasattr(value, name))
     raise TypeError(
-        f"Expected {setting} to be a {protocol.__name__} (tagrpo.types), but {value!r} has no {', '.join(missing)}. "
-        f"Derive its class from tagrpo.types.{protocol.__name__}, which has defaults for what is optional."
+        f"Expected {setting} to be a tagrpo.types.{protocol.__name__}, but {value!r} has no {', '.join(missing)}. "
+        "Derive its class from it: it has defaults for what is optional."
     )

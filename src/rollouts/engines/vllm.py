@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -12,14 +12,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...distributed import rank, world_size
-from ...types import Completion, Deliver, SamplingConfig, ignore
-from .base import EngineError, check_context
-from .transformers import stop_token_ids
+from ...types import Completion, Deliver, Engine, Request, ignore
+from .base import EngineError, check_context, stop_token_ids
 
 T = TypeVar("T")
 
 
-class VLLMEngine:
+class VLLMEngine(Engine):
     """Colocated vLLM. Weights are never read from disk: they come from `sync`, before the first sample.
 
     Under several ranks create it on every rank, after the process group exists. Each engine samples the prompts of its
@@ -92,7 +91,7 @@ class VLLMEngine:
         self.stop_ids = stop_token_ids(model_path)
         self.context = int(self.llm.llm_engine.model_config.max_model_len)
         self.team = _team() if tensor_parallel_size > 1 else None
-        self.sleeps = sleep
+        self.can_sleep = sleep
         self.asleep = False
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
@@ -103,27 +102,40 @@ class VLLMEngine:
             self.llm.apply_model(retie_output_head)
             self.llm.reset_prefix_cache()
 
-    def generate(
-        self,
-        prompts: Sequence[Tensor],
-        num_samples: Sequence[int],
-        sampling: SamplingConfig,
-        seed: int,
-        deliver: Deliver = ignore,
-    ) -> list[list[Completion]]:
-        """See `RolloutEngine.generate`. Log-probs are those of the truncated distribution under top-p or top-k."""
+    def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
+        """See `Engine.generate`. Log-probs are those of the truncated distribution under top-p or top-k."""
+        parts = self._of_team(request)
+        first = sum(len(part.prompts) for part in parts[: self._place])
+        # A team has the seed of its first rank, so that all of it draw the same tokens.
+        everything = Request(
+            prompts=[prompt for part in parts for prompt in part.prompts],
+            num_samples=[count for part in parts for count in part.num_samples],
+            sampling=request.sampling,
+            seed=parts[0].seed,
+        )
+        check_context(everything, self.context)
+        self._wake()
+        results: list[list[Completion]] = [[] for _ in request.prompts]
+
+        def take(row: int, samples: list[Any]) -> None:
+            p = row - first
+            if 0 <= p < len(results):
+                results[p] = [_completion(sample) for sample in sorted(samples, key=lambda s: s.index)]
+                results[p] *= request.num_samples[p] // len(samples)
+                deliver(p, results[p])
+
+        self._sample(everything, take)
+        return results
+
+    def _sample(self, request: Request, take: Callable[[int, list[Any]], None]) -> None:
+        """Let vLLM sample; `take` gets the row of each prompt and all its outputs as soon as they are finished."""
         from vllm import SamplingParams, TokensPrompt
 
-        parts = self._of_team((list(prompts), list(num_samples), seed))
-        first = sum(len(theirs) for theirs, *_ in parts[: self._place])
-        everything = [prompt for theirs, *_ in parts for prompt in theirs]
-        counts = [count for _, theirs, _ in parts for count in theirs]
-        check_context(everything, sampling, self.context)
-        self._wake()
-        wanted = [row for row, count in enumerate(counts) if count]
+        wanted = [row for row, count in enumerate(request.num_samples) if count]
+        sampling = request.sampling
         params = [
             SamplingParams(
-                n=counts[row] if sampling.temperature else 1,  # vLLM refuses copies of the one greedy response
+                n=request.num_samples[row] if sampling.temperature else 1,  # vLLM refuses copies of the greedy response
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
@@ -134,28 +146,19 @@ class VLLMEngine:
             )
             for row in wanted
         ]
-        inputs = [TokensPrompt(prompt_token_ids=everything[row].tolist()) for row in wanted]
-        results: list[list[Completion]] = [[] for _ in prompts]
+        inputs = [TokensPrompt(prompt_token_ids=request.prompts[row].tolist()) for row in wanted]
         with undisturbed_torch():
-            # One seed for the call: seeds per request are slower, and fail on CPUs when a prefill is cut. A team has
-            # that of its first rank, so that all of it draw the same tokens.
-            torch.manual_seed(parts[0][2])
+            # One seed for the call: seeds per request are slower, and fail on CPUs when a prefill is cut.
+            torch.manual_seed(request.seed)
             # vLLM makes its names unique with a suffix, and answers without it.
             names = [name.partition("-")[0] for name in self.llm.enqueue(inputs, params, use_tqdm=False)]
             row_of = dict(zip(names, wanted, strict=True))
             while self.llm.llm_engine.has_unfinished_requests():
                 for output in self.llm.llm_engine.step():
-                    if not output.finished or output.request_id not in row_of:  # of a call that was interrupted
-                        continue
-                    p = row_of.pop(output.request_id) - first
-                    if 0 <= p < len(prompts):
-                        samples: list[Any] = list(output.outputs)  # type: ignore[arg-type]  # of text, not of pooling
-                        results[p] = [_completion(sample) for sample in sorted(samples, key=lambda s: s.index)]
-                        results[p] *= num_samples[p] // len(samples)
-                        deliver(p, results[p])
+                    if output.finished and output.request_id in row_of:  # others are of a call that was interrupted
+                        take(row_of.pop(output.request_id), list(output.outputs))  # type: ignore[arg-type]
         if row_of:
             raise EngineError(f"Expected responses to all prompts, but vLLM dropped those to {len(row_of)} of them.")
-        return results
 
     @property
     def _place(self) -> int:
@@ -170,15 +173,15 @@ class VLLMEngine:
         dist.all_gather_object(gathered, value, group=self.team)
         return gathered
 
-    def rest(self) -> None:
-        """Give memory back until the next sync or sample, when the engine was made with `sleep`."""
-        if self.sleeps and not self.asleep:
+    def sleep(self) -> None:
+        """Give memory back until the next `sync` or `generate`, if the engine was made with `sleep`."""
+        if self.can_sleep and not self.asleep:
             self.llm.sleep(level=1)  # weights wait in host memory: nothing is lost if no sync follows
             self.asleep = True
 
     def _wake(self) -> None:
         if self.asleep:
-            torch.cuda.empty_cache()  # what the update has left cached is memory that the engine takes back
+            torch.cuda.empty_cache()  # the engine takes back memory that torch has kept since the update
             self.llm.wake_up()
             self.asleep = False
 

@@ -21,6 +21,7 @@ from ..rollouts.scoring import RewardTerm, Scoring, Verifier
 from ..rollouts.store import RolloutStore, digest, weights_digest
 from ..rollouts.summary import means_of, totals_of
 from ..scalars import log_scalars
+from ..stages import Stage
 from ..types import Completion, Engine, QuestionBatch, Request, Rollouts, SamplingConfig
 
 STAGES = ("fit", "validate", "test")
@@ -68,6 +69,8 @@ class RolloutCallback(Callback):
     Raises:
         ValueError: `ahead` with an engine or an option that does not allow it.
     """
+
+    stage = Stage.ROLLOUT
 
     def __init__(
         self,

@@ -220,4 +220,6 @@ def set_aside(directory: Path, after: int) -> None:
     previous.mkdir()
     for path in later:
         path.replace(previous / path.name)
-    rank_zero_warn(f"Moved {len(later)} checkpoints of an earlier run in this directory to {previous}.")
+    rank_zero_warn(
+        f"Moved {len(later)} checkpoints of iterations after {after} to {previous}: this run writes its own."
+    )

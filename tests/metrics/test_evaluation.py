@@ -17,7 +17,8 @@ def test_a_question_that_comes_again_adds_its_responses(make_batch):
     tokens = sum(len(ids) for ids in batch.rollouts.token_ids)
     assert split == {
         "q0": QuestionCounts(
-            metadata=dict(batch.groups[0].metadata), n=8, correct=2, right={"0"}, wrong=Counter({"1": 2, "2": 2, "0": 2}),
+            metadata=dict(batch.groups[0].metadata), n=8, correct=2, right={"0"},
+            wrong=Counter({"1": 2, "2": 2, "0": 2}),
             tokens=2 * tokens, truncated=2 * int(batch.rollouts.truncated.sum()),
         )
     }  # fmt: skip

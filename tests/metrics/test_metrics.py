@@ -35,7 +35,6 @@ def random_rows():
         "embeddings": torch.randn(total, 5, generator=GENERATOR),
         "answers": [str(int(x)) for x in torch.randint(3, (total,), generator=GENERATOR)],
         "token_ids": [torch.randint(9, (6,), generator=GENERATOR) for _ in range(total)],
-        "logprobs": [-torch.rand(6, generator=GENERATOR) for _ in range(total)],
     }
 
 
@@ -69,7 +68,6 @@ MEANS = {
     "answer_diversity": lambda r: (r["answers"], r["correct"], r["question"]),
     "answer_entropy": lambda r: (r["answers"], r["question"]),
     "distinct_n": lambda r: (r["token_ids"], r["question"], 2),
-    "sampled_entropy": lambda r: (r["logprobs"], r["question"]),
     "sum_absolute_advantage": lambda r: (r["advantages"], r["question"]),
     "group_effective_sample_share": lambda r: (r["advantages"], r["question"]),
     "difficulty_variance": lambda r: (r["correct"], r["prompt"], r["question"]),

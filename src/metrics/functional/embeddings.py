@@ -9,7 +9,7 @@ from .groups import group_index
 
 
 def mean_pairwise_distance(embeddings: Tensor, group: Tensor) -> Tensor:
-    """Mean of 1 − cosine over all pairs within each group (TA-GRPO, Fig. 4); its expectation is free of group size.
+    """Mean of 1 − cosine over all pairs within each group (TA-GRPO, Fig. 4); its expectation does not depend on group size.
 
     Σ_{i≠j} cos = |Σ_i u_i|² − n for unit vectors u: linear in the number of responses.
 

@@ -41,7 +41,7 @@ CELLS = [
 ]  # fmt: skip
 WARM_UP = 2
 ENCODER = "EmbeddingDiversityMonitor"
-NO_DIAGNOSTICS = (ENCODER, "RolloutCallback", "ThroughputMonitor", "Phases")
+NO_DIAGNOSTICS = (ENCODER, "RolloutCallback", "ThroughputMonitor", "ScalarLog", "Phases")
 PHASES = ("sync", "generate", "score", "update", "diagnostics", "encoder", "overhead")
 
 

@@ -82,7 +82,7 @@ def main(cfg: DictConfig) -> None:
     for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, PassAtKEvaluator) and callback.store is not None:
             rank_zero_only(callback.store.check)(settings)
-    save_resolved(cfg, run.directory)
+    rank_zero_only(save_resolved)(cfg, run.directory)
     try:
         print_table(evaluate(run.module, run.datamodule, run.trainer, checkpoint=cfg.checkpoint))
     finally:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import hydra
 from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
 from .checkpoints import resolve
@@ -55,7 +56,7 @@ def train(
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
     run = build(cfg)
-    save_resolved(cfg, run.directory)
+    rank_zero_only(save_resolved)(cfg, run.directory)
     export = run.directory / "model" if cfg.export else None
     try:
         train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)

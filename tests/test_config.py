@@ -138,6 +138,17 @@ def test_what_cannot_work_fails_at_once_and_says_what_to_change(tmp_path, overri
     assert message in str(raised.value) + str(raised.value.__cause__)
 
 
+def test_callbacks_are_built_in_the_order_of_their_stages(tmp_path):
+    kinds = [type(callback).__name__ for callback in build(tmp_path).trainer.callbacks]
+    ours = ["Checkpointer", "ThroughputMonitor", "ZeroGradientMonitor", "RolloutCallback", "ScalarLog"]
+    assert [kind for kind in kinds if kind in ours] == ours
+    assert kinds[0] == "Checkpointer"
+    with pytest.raises(
+        ValueError, match="at most one callback of stage CHECKPOINT, but got Checkpointer, Checkpointer"
+    ):
+        build(tmp_path, "+callbacks.another={_target_: tagrpo.callbacks.Checkpointer}")
+
+
 def test_wandb_is_offline_without_a_key(monkeypatch):
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     assert composed("logger=wandb").logger.wandb.offline is True

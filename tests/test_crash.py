@@ -116,7 +116,7 @@ def mark(memories: list[mmap.mmap]) -> None:
     marked(RolloutCallback, "on_validation_batch_start", "validation")
     marked(PolicyModule, "training_step", "update")
     marked(Checkpointer, "save", "checkpoint", lambda self, *_: self._progress and self._saved_at != self._done)
-    marked(MetricsCSV, "save", "log")
+    marked(MetricsCSV, "log_metrics", "log")
 
 
 def attempt(

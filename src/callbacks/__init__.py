@@ -1,5 +1,7 @@
 """Callbacks: rollouts, and one file per diagnostic. Each can be used in another Lightning project."""
 
+from ..scalars import ScalarLog
+from ..stages import Stage, in_order
 from .answer_diversity import AnswerDiversityMonitor
 from .checkpoint import Checkpointer
 from .embedding_diversity import EmbeddingDiversityMonitor, sentence_encoder
@@ -17,8 +19,11 @@ __all__ = [
     "PassAtKEvaluator",
     "RolloutCallback",
     "RolloutRecorder",
+    "ScalarLog",
+    "Stage",
     "ThroughputMonitor",
     "VariantSuccessMonitor",
     "ZeroGradientMonitor",
+    "in_order",
     "sentence_encoder",
 ]

@@ -13,6 +13,7 @@ from ..files import write_json
 from ..modules.sharding import full_tensors
 from ..rollouts.pipeline import RolloutPipeline
 from ..scalars import log_scalars
+from ..stages import Stage
 from ..types import Engine, QuestionBatch, SampledPolicy, SamplingConfig, Verifier, require
 
 
@@ -29,7 +30,7 @@ class RolloutCallback(Callback):
     """Attaches `batch.rollouts` before each training, validation and test batch, and logs what they are like.
 
     Works with any module whose batches are `QuestionBatch`-like (`groups`, `prompts`) and whose data module has a
-    `tokenizer`; see `SampledPolicy` and `Observer` for what else they may have. Put it last among the callbacks.
+    `tokenizer`; see `SampledPolicy` and `Observer` for what else they may have.
     Writes `ledger.json` into the run directory when training ends. `Checkpointer` sets `pipeline.cache` and calls
     `pipeline.checkpointed`.
 
@@ -42,6 +43,8 @@ class RolloutCallback(Callback):
         options: Of `RolloutPipeline`. `dynamic_sampling` needs a train dataloader with `draw()`, `replay` a module that
             is a `SampledPolicy`.
     """
+
+    stage = Stage.ROLLOUT
 
     def __init__(
         self,

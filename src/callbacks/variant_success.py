@@ -9,54 +9,56 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..distributed import gather_objects
-from ..metrics.functional import difficulty_variance, group_effective_sample_share, homogeneity
-from ..metrics.functional.difficulty import pooled_difficulty_test
+from ..metrics import DifficultyHomogeneity, MeanByName
+from ..metrics.functional import difficulty_variance, group_effective_sample_share
 from ..scalars import log_scalars
-from .shared import mean_over_ranks
+from .shared import of_this_batch
 
 RETURNED = ("ratio", "kl", "clipped", "entropy")
 WHOLE = ("variant/difficulty_variance",)
 
 
 class VariantSuccessMonitor(Callback):
-    """Logs means over the responses of each training batch, over all ranks, by what they were sampled from.
-
-    Variants and templates are told apart where there are several.
+    """Logs means over the responses of each training batch, over all ranks, by the prompt that was sampled.
 
     - `variant/<n>/{correct,length,truncated}` and `variant/<n>/reward_term/<name>` (a format reward, say): responses to
       the original question (n = 0), or to the n-th rephrasings;
     - `variant/<n>/{ratio,kl,clipped,entropy}`: policy ratio, divergence from the reference, share of clipped tokens and
-      policy entropy of a response's tokens, where the training step returns them, over the responses that were learned
-      from;
-    - `variant/<n>/effective_samples`: effective sample size over samples of the weights π(o | score prompt) /
-      π(o | sample prompt) of the responses to one prompt, mean over prompts: near 1 where a rephrasing's responses
-      might as well be the original's, 1 / G where one of them outweighs the others. For n = 0, or scored under the
-      prompt that was sampled, it is the mismatch between trainer and engine alone;
+      policy entropy, means per token, of the responses that have a gradient, where the training step returns them;
+    - `variant/<n>/effective_samples`: effective sample size, as a share of the samples, of the weights
+      π(o | score prompt) / π(o | sample prompt) of the responses to one prompt, mean over prompts. Near 1, a
+      rephrasing's responses are as good as the original's; 1 / G, one response outweighs all others. Where both prompts
+      are the same, as for n = 0, the mismatch between trainer and engine is all that lowers it;
     - `template/<name>/…`: the same by template;
     - `variant/difficulty_variance`: variance of the true success rate over the prompts of one question, without bias
-      (`difficulty_variance`), mean over the questions that allow it. Zero, up to noise of either sign, where rephrasing
-      does not change how difficult a question is; missing where no question allows it;
-    - `variant/difficulty_p_value`: of the test that it changes nothing (`difficulty_test`), over the batch, where any
-      question can tell; for a test over a whole run see `tagrpo.analysis.difficulty`.
+      (`difficulty_variance`), mean over the questions that allow an estimate. Zero, up to noise of either sign, where
+      rephrasing does not change how difficult a question is;
+    - `variant/difficulty_p_value`: p-value, over the batch, of the test that rephrasing changes nothing
+      (`difficulty_test`). `tagrpo.analysis.difficulty` tests a whole run.
+
+    Variants and templates are left out where there is only one of them, and all else where the batch has nothing to
+    estimate it from.
 
     Reads `batch.rollouts.{prompts[…].template, prompt, question, variant, correct, truncated, lengths, reward_terms,
     logprobs}` and, where they are, `outputs[…]` ([R] each) of `ratio`, `kl`, `clipped`, `entropy` and `score_logprob`.
     """
+
+    def __init__(self) -> None:
+        self.means = MeanByName()
+        self.difficulty = DifficultyHomogeneity()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Measure and log."""
         rollouts = batch.rollouts
-        means = mean_over_ranks(values_by_prompt(rollouts, outputs if isinstance(outputs, Mapping) else {}))
+        values = values_by_prompt(rollouts, outputs if isinstance(outputs, Mapping) else {})
+        means = of_this_batch(self.means, values)
         for kind in ("variant", "template"):
             # Where all ranks have but one of a kind, the means over all responses say it already.
             if len({name.split("/")[1] for name in means if name.count("/") > 1 and name.startswith(kind)}) == 1:
                 means = {name: mean for name, mean in means.items() if not name.startswith(f"{kind}/") or name in WHOLE}
-        own = homogeneity(rollouts.correct, rollouts.prompt, rollouts.question)
-        parts = gather_objects([values.tolist() for values in own])
-        test = pooled_difficulty_test(*([x for part in parts for x in part[i]] for i in range(3)))
+        test = of_this_batch(self.difficulty, rollouts.correct, rollouts.prompt, rollouts.question)
         if test.questions:
             means["variant/difficulty_p_value"] = test.p_value
         log_scalars(pl_module, means)

@@ -10,7 +10,8 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Str
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from ..checkpoints import begin_folder, check_metadata, commit_folder, explained, partial_path, removed_on_error
+from ..checkpoints import begin_folder, check_metadata, commit_folder
+from ..files import disk_full_explained, partial_path, removed_on_error
 
 
 class FullyShardedStrategy(ModelParallelStrategy):
@@ -45,7 +46,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
         if self.is_global_zero:
             begin_folder(partial)
         self.barrier()
-        with removed_on_error(partial), explained(path):
+        with removed_on_error(partial), disk_full_explained(path):
             super().save_checkpoint(checkpoint, partial, storage_options)
             self.barrier()
             if self.is_global_zero:

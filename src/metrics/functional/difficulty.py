@@ -70,7 +70,7 @@ def homogeneity(correct: Tensor, prompt: Tensor, question: Tensor) -> Homogeneit
         question: [R] long.
 
     Returns:
-        For the questions that can tell, in ascending order of their ids: those with two prompts or more, and with both
+        For the informative questions, in ascending order of their ids: those with two prompts or more, and with both
         right and wrong responses.
 
     >>> correct = torch.tensor([True, True, False, False])  # X² = 4, against 0 in 4 of 6 tables and 4 in 2 of them
@@ -113,9 +113,9 @@ class DifficultyTest(NamedTuple):
     statistic: float
     """Σ X² over questions, divided by its expectation if they did not: 1 on average then, larger if they do."""
     p_value: float
-    """One-sided; 1 where no question can tell."""
+    """One-sided; 1 without any informative question."""
     questions: int
-    """Questions that can tell: two prompts or more, right and wrong responses."""
+    """Informative questions: two prompts or more, right and wrong responses."""
 
     def __str__(self) -> str:
         p_value = f"p = {self.p_value:.3f}" if self.p_value >= 0.001 else "p < 0.001"

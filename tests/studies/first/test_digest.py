@@ -9,10 +9,10 @@ import pytest
 import torch
 import yaml
 
-from tagrpo.analysis.digest import digest
-from tagrpo.analysis.rerun import first_difference
-from tagrpo.analysis.study import Cells, load, write
-from tagrpo.analysis.study_page import main, page
+from studies.first.digest import digest
+from studies.first.page import main, page
+from studies.first.regimes import Regime, load, write
+from studies.first.rerun import first_difference
 
 
 def add(path, seed, weight=1.0):
@@ -47,7 +47,7 @@ def test_a_cell_keeps_quarters_starts_and_a_fingerprint_of_its_weights(root):
     assert first["quarters"]["original/ratio"] == [1.0, 2.0]
     assert first["quarters"]["rephrasings/ratio"] == [2.5, 3.5], "the mean of the two rephrasings"
     assert first["quarters"]["train/grad_norm"] == [1.0, 2.0]
-    assert Cells([first, second]).quarters("ta_grpo", "original/ratio").to_numpy().tolist() == [[1.0, 2.0]] * 2
+    assert Regime([first, second]).quarters("ta_grpo", "original/ratio").to_numpy().tolist() == [[1.0, 2.0]] * 2
     assert first["starts"] == 2
     assert first["weights"] == second["weights"]
     assert len(first["weights"]) == 16
@@ -76,12 +76,13 @@ def test_a_rerun_is_compared_to_the_bit(root, write_run, tmp_path_factory, capsy
     same = add(write_run(elsewhere, "ta_grpo", 1, [3, 4, 5], 32), 1)
     content = load(root / "digest.json")
     assert first_difference(same, content) is None
-    assert main([str(root), "--check", str(same)]) == 0
+    checked = ["--digest", str(root / "digest.json"), "--check"]
+    assert main([*checked, str(same)]) == 0
     counts = add(write_run(elsewhere / "counts", "ta_grpo", 1, [3, 4, 6], 32), 1)
     assert first_difference(counts, content) == "correct/test_id is [3, 4, 6], but [3, 4, 5] in the digest"
     weights = add(write_run(elsewhere / "weights", "ta_grpo", 1, [3, 4, 5], 32), 1, weight=1.0000001)
     assert first_difference(weights, content).startswith("weights is ")
-    assert main([str(root), "--check", str(weights)]) == 1
+    assert main([*checked, str(weights)]) == 1
     assert "but" in capsys.readouterr().out
     foreign = add(write_run(elsewhere / "foreign", "ta_grpo", 7, [3, 4, 5], 32), 7)
     with pytest.raises(ValueError, match="seed=7"):

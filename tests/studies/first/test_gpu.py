@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -11,11 +10,13 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from transformers import AutoTokenizer
 
+from studies.first import gpu_hours
+from studies.first.gpu_hours import PRESETS
+from studies.first.page import ORDER
 from tagrpo.compare import cells_of, methods_of
 from tagrpo.config import build
 from tagrpo.train import train
 
-ROOT = Path(__file__).parents[1]
 BENCHMARKS = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond", "math500"]
 SHRUNK = [
     "model=pretrained", "model.load.gradient_checkpointing=false", "rollout=transformers", "trainer=cpu",
@@ -30,7 +31,9 @@ SHRUNK = [
 def cells(rephrasings="rephrased.jsonl", data_path="copies"):
     """Method → overrides of its first cell."""
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        study = compose("compare", ["compare=study_gpu", f"rephrasings={rephrasings}", f"data_path={data_path}"])
+        study = compose(
+            "compare", [PRESETS, "compare=study_gpu", f"rephrasings={rephrasings}", f"data_path={data_path}"]
+        )
     made = cells_of(Path("runs"), methods_of(study.methods), [0], list(study.overrides))
     return {cell.method: [o for o in cell.command[3:] if not o.startswith("hydra.")] for cell in made}
 
@@ -38,9 +41,11 @@ def cells(rephrasings="rephrased.jsonl", data_path="copies"):
 METHODS = cells()
 
 
-def test_its_methods_are_those_of_the_study():
+def test_its_methods_are_those_of_the_study_and_of_its_page():
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        assert list(METHODS) == list(compose("compare", ["compare=study"]).methods)
+        methods = methods_of(compose("compare", [PRESETS, "compare=study"]).methods)
+        assert all(compose("train", [f"name={method}", *own]).name == method for method, own in methods.items())
+    assert list(METHODS) == list(methods) == list(ORDER)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -102,9 +107,5 @@ def test_a_cell_runs_through(method, copies, tmp_path):
         assert (ledger["iterations"], ledger["rollouts"]) == (1, 64), "two questions, 32 responses each"
 
 
-def test_the_hours_on_the_page_are_those_of_the_configuration(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    spec = importlib.util.spec_from_file_location("study_cost", ROOT / "benchmarks" / "study_cost.py")
-    study_cost = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(study_cost)
-    assert study_cost.table() in (ROOT / "docs" / "study_gpu.md").read_text(encoding="utf-8")
+def test_the_hours_on_the_page_are_those_of_the_configuration():
+    assert gpu_hours.table() in gpu_hours.DOCUMENT.read_text(encoding="utf-8")

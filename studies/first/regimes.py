@@ -1,4 +1,4 @@
-"""The digest of a study as tables: what verdicts, explanations and figures are computed from."""
+"""The digest of the study as tables: verdicts, explanations and figures are computed from these alone."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from typing import Any
 import pandas as pd
 import torch
 
-from ..metrics.functional import pass_at_k
+from tagrpo.files import write_text
+from tagrpo.metrics.functional import pass_at_k
 
 
 @dataclass(frozen=True)
-class Cells:
-    """The cells of one regime as tables."""
+class Regime:
+    """The runs of one regime as tables."""
 
     cells: Sequence[Mapping[str, Any]]
+    """One finished run each, as `digest.cell_of` describes it."""
 
     @cached_property
     def methods(self) -> list[str]:
@@ -50,12 +52,12 @@ class Cells:
         return pd.DataFrame(rows).T
 
     def series(self, method: str, name: str, part: str = "all") -> pd.DataFrame:
-        """[seeds, iterations] of a scalar, a pool's `diversity/<pool>` or `hard_share`; iterations that all seeds have.
+        """[seeds, iterations] of a scalar, `diversity/<pool>` or `hard_share`, at the iterations that all seeds have.
 
         Args:
-            method: Whose.
-            name: What.
-            part: `all`, `first` or `last`: iterations of the first or the last quarter, numbered from 0.
+            method: Of this method.
+            name: Of the scalar.
+            part: `all`; or `first` or `last`, the iterations of that quarter of training, numbered from 0.
         """
         rows = {}
         for cell in self.of(method):
@@ -84,13 +86,13 @@ def in_part(iteration: int, ledger: Mapping[str, int], part: str) -> bool:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A digest that `write` wrote."""
+    """Read a digest that `write` wrote."""
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
 
 
 def write(content: Mapping[str, Any], path: Path) -> None:
-    """Keep a digest, one line per cell."""
+    """Write a digest, one line per cell, so that a changed run shows as one changed line."""
     regimes = {
         name: "[\n" + ",\n".join("   " + json.dumps(cell) for cell in cells) + "\n  ]"
         for name, cells in content["regimes"].items()
@@ -98,14 +100,13 @@ def write(content: Mapping[str, Any], path: Path) -> None:
     body = ",\n".join(f"  {json.dumps(name)}: {cells}" for name, cells in regimes.items())
     rest = {key: value for key, value in content.items() if key != "regimes"}
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in rest.items()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("{\n" + ",\n".join([*lines, f' "regimes": {{\n{body}\n }}']) + "\n}\n", encoding="utf-8")
+    write_text(path, "{\n" + ",\n".join([*lines, f' "regimes": {{\n{body}\n }}']) + "\n}\n")
 
 
-def ordered(content: Mapping[str, Any], order: Sequence[str]) -> dict[str, Cells]:
-    """Regime → cells, methods in the given order."""
+def ordered(content: Mapping[str, Any], order: Sequence[str]) -> dict[str, Regime]:
+    """Name → regime, methods in the given order."""
     regimes = {}
     for name, cells in content["regimes"].items():
         rank = {method: position for position, method in enumerate(order)}
-        regimes[name] = Cells(sorted(cells, key=lambda cell: (rank.get(cell["method"], len(rank)), cell["seed"])))
+        regimes[name] = Regime(sorted(cells, key=lambda cell: (rank.get(cell["method"], len(rank)), cell["seed"])))
     return regimes

@@ -1,4 +1,4 @@
-"""The digest of a study holds what the runs hold; tables and quarters by hand."""
+"""The digest holds what the runs hold; tables and quarters by hand."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 import pandas as pd
 import pytest
 
-from tagrpo.analysis.digest import digest, hard_share
+from studies.first.digest import digest, hard_share
+from studies.first.regimes import Regime, load, ordered, write
 from tagrpo.analysis.runs import RunFiles
-from tagrpo.analysis.study import Cells, load, ordered, write
 
 
 @pytest.fixture
@@ -43,12 +43,12 @@ def test_cells_hold_counts_series_and_distances(root):
 
 
 def test_tables_have_a_row_per_seed(root):
-    cells = ordered(digest(root), ["ta_grpo", "grpo"])["mixed"]
-    assert cells.methods == ["ta_grpo", "grpo"]
-    assert cells.pass_at_k("grpo", 1).to_numpy().tolist() == [[1 / 8, 2 / 8, 1.0], [1 / 8, 2 / 8, 7 / 8]]
-    assert cells.pass_at_k("grpo", 8, "test_id").to_numpy().tolist() == [[1.0] * 3] * 2
+    regime = ordered(digest(root), ["ta_grpo", "grpo"])["mixed"]
+    assert regime.methods == ["ta_grpo", "grpo"]
+    assert regime.pass_at_k("grpo", 1).to_numpy().tolist() == [[1 / 8, 2 / 8, 1.0], [1 / 8, 2 / 8, 7 / 8]]
+    assert regime.pass_at_k("grpo", 8, "test_id").to_numpy().tolist() == [[1.0] * 3] * 2
     with pytest.raises(KeyError, match="cells of rloo"):
-        cells.series("rloo", "rollout/entropy")
+        regime.series("rloo", "rollout/entropy")
 
 
 def test_quarters_are_those_of_the_runs_iterations():
@@ -56,10 +56,10 @@ def test_quarters_are_those_of_the_runs_iterations():
         return {"method": "m", "seed": seed, "ledger": {"iterations": 8}, "series": {"x": values}}
 
     numbers = {str(i): float(i) for i in range(8)}
-    cells = Cells([cell(0, numbers), cell(1, {k: v for k, v in numbers.items() if k != "7"})])
-    assert cells.series("m", "x").columns.tolist() == list(range(7))
-    assert cells.series("m", "x", "first").to_numpy().tolist() == [[0.0, 1.0]] * 2
-    last = cells.series("m", "x", "last")
+    regime = Regime([cell(0, numbers), cell(1, {k: v for k, v in numbers.items() if k != "7"})])
+    assert regime.series("m", "x").columns.tolist() == list(range(7))
+    assert regime.series("m", "x", "first").to_numpy().tolist() == [[0.0, 1.0]] * 2
+    last = regime.series("m", "x", "last")
     assert last.to_numpy().tolist() == [[6.0]] * 2
     assert last.columns.tolist() == [0]
 

@@ -1,4 +1,4 @@
-"""Whether a cell of a study that was run again gives the numbers of the digest."""
+"""Whether a cell of the study that was run again gives the numbers of the digest."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .digest import cell_of
-from .runs import RunFiles, find_runs
+from tagrpo.analysis.runs import RunFiles, find_runs
 
-APART = ("command", "seconds", "starts", "gradients")
-"""What a rerun need not share, or, of gradients, what follows from the rest."""
+from .digest import cell_of
+
+IGNORED = ("command", "seconds", "starts", "gradients")
+"""Keys that are not compared: a rerun may differ in the first three, and gradients follow from the rest."""
 
 
 def first_difference(path: Path, content: Mapping[str, Any]) -> str | None:
-    """Compare a run with the cell of the digest that has the same command, up to the place of the run.
+    """Compare a run with the cell of the digest that has the same command, except for the run directory.
 
     Args:
         path: Folder of the run.
         content: The digest.
 
     Returns:
-        Where the first difference is, and both numbers; None where there is none. Weights are compared to the bit.
+        The place of the first difference and both values; None where there is none. Weights are compared bit by bit.
 
     Raises:
         FileNotFoundError: the run has not finished.
@@ -31,7 +32,7 @@ def first_difference(path: Path, content: Mapping[str, Any]) -> str | None:
     (run,) = find_runs(path)
     regime, expected = _cell_of(run, content)
     found = cell_of(run, content["questions"][regime])
-    for key in [key for key in expected if key not in APART]:
+    for key in [key for key in expected if key not in IGNORED]:
         if difference := _difference(expected[key], json.loads(json.dumps(found[key])), key):
             return difference
     return None

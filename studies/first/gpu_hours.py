@@ -1,25 +1,31 @@
 """GPU hours of `compare=study_gpu`: arithmetic from its settings and stated assumptions, not a measurement.
 
-    python benchmarks/study_cost.py            # prints the table
-    python benchmarks/study_cost.py --write    # and writes it into docs/study_gpu.md
+    python -m studies.first.gpu_hours            # prints the table
+    python -m studies.first.gpu_hours --write    # writes it into docs/study_gpu.md too
 
-Updates as in `cost_model.py`. Sampling: 2 FLOP per parameter and token over GPUs × peak × share; the share is far below
-that of an update, because decoding reads weights and cache for few tokens at a time. Loading, verification, weight sync
-and checkpoints are the overhead.
+Updates are those of `benchmarks/cost_model.py`. Sampling takes 2 FLOP per parameter and token, divided by GPUs × peak ×
+share; the share is far below that of an update, because decoding reads weights and cache for few tokens at a time.
+Loading, verification, weight sync and checkpoints are the overhead.
 """
+
+from __future__ import annotations
 
 import argparse
 import re
 from pathlib import Path
 from typing import Any
 
-import cost_model
 from hydra import compose, initialize_config_module
 
+from benchmarks import cost_model
 from tagrpo.compare import cells_of, methods_of
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
+from tagrpo.files import write_text
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "study_gpu.md"
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "study_gpu.md"
+PRESETS = f"hydra.searchpath=[file://{ROOT}/studies/first/configs]"
+"""Where Hydra finds `compare=study` and `compare=study_gpu`."""
 MARKS = "<!-- begin hours -->", "<!-- end hours -->"
 MEANS = (1000, 2000, 3072)
 """Tokens of a response: of short answers, of long ones, and all at the limit."""
@@ -34,7 +40,7 @@ BENCHMARKS = ("amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamo
 def configurations() -> tuple[dict[str, Any], int, int]:
     """Method → configuration of its cells; seeds; GPUs of a cell."""
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        study = compose("compare", ["compare=study_gpu", "rephrasings=rephrased.jsonl"])
+        study = compose("compare", [PRESETS, "compare=study_gpu", "rephrasings=rephrased.jsonl"])
         cells = cells_of(Path(study.root), methods_of(study.methods), [0], list(study.overrides))
         # What follows the program: `-m tagrpo.train`, then overrides.
         found = {
@@ -82,13 +88,14 @@ def table() -> str:
 
 
 def main() -> None:
+    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the table into docs/study_gpu.md")
     made = table()
     if parser.parse_args().write:
         body = f"{MARKS[0]}\n{made}\n{MARKS[1]}"
         text = DOCUMENT.read_text(encoding="utf-8")
-        DOCUMENT.write_text(re.sub(f"{MARKS[0]}.*?{MARKS[1]}", body, text, flags=re.DOTALL), encoding="utf-8")
+        write_text(DOCUMENT, re.sub(f"{MARKS[0]}.*?{MARKS[1]}", body, text, flags=re.DOTALL))
     print(made)
 
 

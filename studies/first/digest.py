@@ -16,7 +16,6 @@ from typing import Any
 import pandas as pd
 import torch
 
-from tagrpo.analysis.comparison import seconds_of
 from tagrpo.analysis.gradients import GradientSets, gradients_at_the_end, gradients_at_the_start
 from tagrpo.analysis.replay import read_rollouts
 from tagrpo.analysis.runs import RunFiles, find_runs
@@ -95,7 +94,7 @@ def cell_of(run: RunFiles, questions: Mapping[str, Sequence[str]]) -> dict[str, 
         "command": run.command,
         "starts": _record(run.path).get("starts"),
         "ledger": run.ledger,
-        "seconds": round(seconds_of(run), 1),
+        "seconds": round(run.wall_seconds, 1),
         "n": int(next(iter(counts.values()))["n"].iloc[0]),
         "correct": {split: [int(c) for c in table["correct"]] for split, table in counts.items()},
         "series": {

@@ -49,11 +49,10 @@ def steps(regimes: Regimes) -> Figure:
         for index, k in enumerate((1, 32)):
             for row, (*_, differences) in enumerate(found):
                 e = differences[k].estimate
-                reach = [[100 * (e.value - e.low)], [100 * (e.high - e.value)]]
-                look: Any = {"color": plots.COLOURS[index], "marker": plots.MARKERS[index]}
-                label = f"pass@{k}" if row == 0 else None
+                look: Any = {"color": plots.COLOURS[index], "marker": plots.MARKERS[index], "linestyle": ""}
+                look["label"] = f"pass@{k}" if row == 0 else None
                 place = row + 0.3 * (index - 0.5)
-                ax.errorbar([100 * e.value], [place], xerr=reach, linestyle="", elinewidth=1.1, label=label, **look)
+                ax.errorbar([100 * e.value], [place], xerr=plots.error_bars(e), elinewidth=1.1, **look)
         ax.axvline(0, color="0.3", linewidth=0.8, zorder=0)
         ax.set_yticks(range(len(found)), [f"{what}\n{pair}" for what, pair, _ in found], fontsize=7.5)
         ax.set(title=name, xlabel="points")
@@ -62,7 +61,6 @@ def steps(regimes: Regimes) -> Figure:
     return figure
 
 
-@plots.styled
 def gains(regimes: Regimes, methods: Sequence[str]) -> Figure:
     """Paired differences of pass@k from the baseline over k, one panel per regime."""
     found = {
@@ -73,10 +71,7 @@ def gains(regimes: Regimes, methods: Sequence[str]) -> Figure:
         }
         for name, regime in regimes.items()
     }
-    figure = plots.over_k(found, plots.looks(methods), f"pass@k minus {BASELINE} (points)", width=4.6, height=4.4)
-    for ax in figure.axes:
-        ax.axhline(0, color="0.3", linewidth=0.8, zorder=0)
-    return figure
+    return plots.pass_at_k_gains(found, BASELINE, plots.looks(methods), width=4.6, height=4.4)
 
 
 @plots.styled

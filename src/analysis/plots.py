@@ -75,13 +75,17 @@ def error_bars(e: Estimate) -> list[list[float]]:
     return [[100 * (e.value - e.low)], [100 * (e.high - e.value)]]
 
 
-def legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all panels, below them."""
+def finished(figure: Figure, axes: Sequence[Axes], label: str, *, from_zero: bool = False) -> Figure:
+    """`figure` with the label of its vertical axis, and below all panels one legend."""
+    axes[0].set_ylabel(label)
+    if from_zero:
+        axes[0].set_ylim(bottom=0)
     handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    # Of legible letters at this font size about twelve fit into an inch; the line of a key takes half an inch.
+    # About twelve letters of this font size fit into an inch; the line of a key takes half an inch.
     wide = 0.6 + max(map(len, handles), default=0) / 12
     columns = max(1, min(len(handles), int(figure.get_figwidth() / wide)))
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, handlelength=3.2)
+    return figure
 
 
 @styled
@@ -99,9 +103,7 @@ def over_k(curves: Curves, styles: Styles, label: str, width: float = 3.4, heigh
         ax.set_xticks(ks, [str(k) for k in ks])
         ax.set(title=split, xlabel="k")
         ax.minorticks_off()
-    axes[0].set_ylabel(label)
-    legend(figure, axes)
-    return figure
+    return finished(figure, axes, label)
 
 
 def pass_at_k_curves(curves: Curves, styles: Styles) -> Figure:
@@ -142,11 +144,7 @@ def series_over_training(
                 mean = pd.concat(series, axis=1).mean(axis=1)
                 ax.plot(mean.index, mean, label=method, linewidth=1.8, clip_on=False, **look)
         ax.set(title=title, xlabel="iteration")
-    if together:
-        axes[0].set_ylim(bottom=0)
-    axes[0].set_ylabel(label)
-    legend(figure, axes)
-    return figure
+    return finished(figure, axes, label, from_zero=together)
 
 
 def smoothed(series: pd.Series) -> pd.Series:
@@ -167,9 +165,8 @@ def plot_eta(strategies: Mapping[str, Strategy], num_samples: int = 32) -> Figur
     for name, look in looks(strategies).items():
         eta = sum_of_absolute_advantage(strategies[name], num_samples).numpy()
         ax.plot(accuracy, eta, label=name, markevery=4, linewidth=1.5, **look)
-    ax.set(xlabel=f"accuracy c/n (n = {num_samples})", ylabel="η = Σ |A|")
-    legend(figure, [ax])
-    return figure
+    ax.set(xlabel=f"accuracy c/n (n = {num_samples})")
+    return finished(figure, [ax], "η = Σ |A|")
 
 
 @styled
@@ -193,10 +190,8 @@ def lines(series: Mapping[str, pd.Series], label: str) -> Figure:
     for name, look in looks(series).items():
         values = smoothed(series[name])
         ax.plot(values.index, values, label=name, linewidth=1.4, color=look["color"], linestyle=look["linestyle"])
-    ax.set(xlabel="iteration", ylabel=label)
-    ax.set_ylim(bottom=0)
-    legend(figure, [ax])
-    return figure
+    ax.set(xlabel="iteration")
+    return finished(figure, [ax], label, from_zero=True)
 
 
 @styled
@@ -211,8 +206,7 @@ def stacked(table: pd.DataFrame, label: str) -> Figure:
     ax.set_yticks(range(len(table)), list(map(str, table.index)))
     ax.invert_yaxis()
     ax.set_xlabel(label)
-    legend(figure, [ax])
-    return figure
+    return finished(figure, [ax], "")
 
 
 @styled
@@ -255,12 +249,9 @@ def against_budget(estimates: Mapping[str, Mapping[str, Estimate]], runs: Runs, 
         ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
         ax.set(title=split, xlabel="response tokens sampled in training")
-    axes[0].set_ylabel(f"pass@{k} (%)")
-    legend(figure, axes)
-    return figure
+    return finished(figure, axes, f"pass@{k} (%)")
 
 
-def save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path) -> None:
     """Write `figure` as PNG."""
     figure.savefig(path, dpi=150, bbox_inches="tight")
-    return path

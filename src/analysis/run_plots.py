@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from ..metrics.functional import CAUSES, kernel_density
 from .comparison import Runs
-from .plots import COLOURS, HATCHES, LINES, Look, legend, panels, smoothed, styled
+from .plots import COLOURS, HATCHES, LINES, Look, finished, panels, smoothed, styled
 from .runs import RunFiles
 
 POOLS = {"original": "original (G)", "neighbours": "rephrasings (N·G)"}
@@ -47,9 +47,8 @@ def equal_rewards_by_stage(run: RunFiles) -> Figure:
         bars = ax.bar(place, means, 0.25, label=label, color=COLOURS[index], hatch=HATCHES[index], edgecolor="white")
         ax.bar_label(bars, fmt="%.0f", padding=1, fontsize=7)
     ax.set_xticks(range(len(STAGES)), STAGES)
-    ax.set(title=run.method, ylabel="% of questions, equal rewards", xlabel="training", ylim=(0, 105))
-    legend(figure, [ax])
-    return figure
+    ax.set(title=run.method, xlabel="training", ylim=(0, 105))
+    return finished(figure, [ax], "% of questions, equal rewards")
 
 
 @styled
@@ -65,10 +64,7 @@ def why_no_gradient(runs: Mapping[str, RunFiles]) -> Figure:
                 label = list(found)[index].replace("_", " ")
                 ax.fill_between(values.index, below, below + values, label=label, **look)
         ax.set(title=name, xlabel="iteration")
-    axes[0].set_ylabel("% of questions, no gradient")
-    axes[0].set_ylim(bottom=0)
-    legend(figure, axes)
-    return figure
+    return finished(figure, axes, "% of questions, no gradient", from_zero=True)
 
 
 def distances_by_stage(run: RunFiles) -> Figure:
@@ -126,7 +122,4 @@ def densities(distances: Mapping[str, Sequence[tuple[str, np.ndarray, Look]]]) -
                 height = kernel_density(torch.tensor(values, dtype=torch.float64), grid)
                 ax.plot(grid.numpy(), height.numpy(), label=label, linewidth=1.7, **look)
         ax.set(title=title, xlabel="mean pairwise distance (1 − cosine)")
-    axes[0].set_ylabel("density over questions")
-    axes[0].set_ylim(bottom=0)
-    legend(figure, axes)
-    return figure
+    return finished(figure, axes, "density over questions", from_zero=True)

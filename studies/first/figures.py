@@ -57,8 +57,7 @@ def steps(regimes: Regimes) -> Figure:
         ax.set_yticks(range(len(found)), [f"{what}\n{pair}" for what, pair, _ in found], fontsize=7.5)
         ax.set(title=name, xlabel="points")
     axes[0].invert_yaxis()
-    plots.legend(figure, axes)
-    return figure
+    return plots.finished(figure, axes, "")
 
 
 def gains(regimes: Regimes, methods: Sequence[str]) -> Figure:
@@ -85,7 +84,4 @@ def over_iterations(regimes: Regimes, scalar: str, label: str, methods: Sequence
                 look = plots.looks(methods)[method]
                 ax.plot(values.index, values, label=method, linewidth=1.4, markevery=max(len(values) // 6, 1), **look)
         ax.set(title=name, xlabel="iteration")
-    axes[0].set_ylabel(label)
-    axes[0].set_ylim(bottom=0)
-    plots.legend(figure, axes)
-    return figure
+    return plots.finished(figure, axes, label, from_zero=True)

@@ -120,7 +120,7 @@ class Methods:
             for split, methods in self.curves.items()
         }
         results = {
-            "cells": [run_results(run) for seeds in self.runs.values() for run in seeds],
+            "runs": [run_results(run) for seeds in self.runs.values() for run in seeds],
             "pass_at_k": pooled,
             "comparisons": [comparison.as_dict() for comparison in self.comparisons],
         }

@@ -89,7 +89,7 @@ class RunFiles:
     @property
     def versions(self) -> dict[str, str]:
         """Package → version that it ran with; empty for runs that `tagrpo-compare` did not start."""
-        return self._json("cell.json")["versions"] if (self.path / "cell.json").exists() else {}
+        return self._json("run.json")["versions"] if (self.path / "run.json").exists() else {}
 
     @property
     def seconds(self) -> dict[str, float]:

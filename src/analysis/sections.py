@@ -39,7 +39,7 @@ def markdown(methods: Methods, figures: Mapping[str, str]) -> str:
         "## Figures",
         "",
         *(line for name, caption in figures.items() for line in (f"![{caption}]({name})", "", caption, "")),
-        "## To run a cell again",
+        "## To repeat a run",
         "",
         *(f"    {run.command}" for seeds in methods.runs.values() for run in seeds if run.command),
         "",
@@ -121,7 +121,7 @@ def _budget_table(methods: Methods) -> Iterator[str]:
     yield from table(["method", "seeds", *BUDGET_NAMES.values(), "seconds", "% without gradient"], rows)
     yield ""
     yield (
-        "Means per seed. Seconds are those of training, on a machine that other cells may have shared. The last "
+        "Means per seed. Seconds are those of training, on a machine that other runs may have shared. The last "
         "column is the percentage of questions whose advantages are all zero, over all of training."
     )
     trained = [run for seeds in methods.trained.values() for run in seeds]

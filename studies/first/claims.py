@@ -76,10 +76,10 @@ def _difficulty(regime: Regime) -> Pairs:
 
 def _diversity(part: str) -> Callable[[Regime], Pairs]:
     def tables(regime: Regime) -> Pairs:
-        neighbours, original = (
+        rephrasings, original = (
             regime.series("ta_grpo", f"diversity/{pool}", part) for pool in ("neighbours", "original")
         )
-        yield "embedding distance, rephrasings − original, ta_grpo", neighbours, original
+        yield "embedding distance, rephrasings − original, ta_grpo", rephrasings, original
 
     return tables
 

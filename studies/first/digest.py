@@ -1,6 +1,6 @@
-"""From the runs of the study to its digest: every number that its page is made of, cell by cell.
+"""From the runs of the study to its digest: every number that its page is made of, run by run.
 
-The study compares the same methods in several regimes; a cell is one run, in `<root>/<regime>/<method>/seed<k>/`. The
+The study compares the same methods in several regimes; its runs are in `<root>/<regime>/<method>/seed<k>/`. The
 digest is small enough to be kept with the code, so that the page can be written again, and checked, without the runs.
 """
 
@@ -43,8 +43,8 @@ def digest(root: Path, *, gradients: bool = True) -> dict[str, Any]:
             per run.
 
     Returns:
-        `regimes`: regime → list of finished cells, ordered by method and seed; `unfinished`: cells that were started
-        but did not finish; `questions`: regime → split → ids; `versions`: package → version. Each cell has
+        `regimes`: regime → entries of the finished runs, ordered by method and seed; `unfinished`: runs that were
+        started but did not finish; `questions`: regime → split → ids; `versions`: package → version. An entry has
         `method`, `seed`, `command`, `ledger`, `seconds`;
         `starts`: how often it was started, null where that was not recorded;
         `n`: responses per test question, and `correct`: split → correct responses, in the order of `questions`;
@@ -68,7 +68,7 @@ def digest(root: Path, *, gradients: bool = True) -> dict[str, Any]:
             chosen = (run for run in runs if run.method == REFERENCE and (run.path / "rollouts").is_dir())
             references = {run.seed: gradients_at_the_start(run) for run in chosen}
         regimes[folder.name] = [
-            cell_of(run, questions[folder.name]) | {"gradients": _gradients(run, references) if gradients else {}}
+            entry_of(run, questions[folder.name]) | {"gradients": _gradients(run, references) if gradients else {}}
             for run in runs
         ]
         versions |= runs[0].versions
@@ -78,7 +78,7 @@ def digest(root: Path, *, gradients: bool = True) -> dict[str, Any]:
     return {"regimes": regimes, "unfinished": unfinished, "questions": questions, "versions": versions}
 
 
-def cell_of(run: RunFiles, questions: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def entry_of(run: RunFiles, questions: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """What the digest says of one finished run, except for its gradients.
 
     Args:
@@ -117,13 +117,13 @@ def _short(number: float) -> float:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """What `tagrpo-compare` recorded of a cell; empty for a run that it did not start."""
-    file = path / "cell.json"
+    """What `tagrpo-compare` recorded of a run; empty for a run that it did not start."""
+    file = path / "run.json"
     return json.loads(file.read_text()) if file.exists() else {}
 
 
 def _unfinished(root: Path) -> Iterator[dict[str, Any]]:
-    for file in sorted(root.rglob("cell.json")):
+    for file in sorted(root.rglob("run.json")):
         record = _record(file.parent)
         if not record["finished"]:
             yield {

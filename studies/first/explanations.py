@@ -186,7 +186,7 @@ def training(regimes: Regimes) -> Iterator[str]:
 
 def pass_table(regime: Regime, ks: Sequence[int] = (1, 8, 32)) -> Iterator[str]:
     """Pass@k of every method on every split."""
-    splits = list(regime.cells[0]["correct"])
+    splits = list(regime.runs[0]["correct"])
     rows = [
         [method, *(str(estimate(regime.pass_at_k(method, k, split))) for split in splits for k in ks)]
         for method in regime.methods

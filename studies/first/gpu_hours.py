@@ -18,7 +18,7 @@ from typing import Any
 from hydra import compose, initialize_config_module
 
 from benchmarks import cost_model
-from tagrpo.compare import cells_of, methods_of
+from tagrpo.compare import methods_of
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.files import write_text
 
@@ -38,19 +38,16 @@ BENCHMARKS = ("amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamo
 
 
 def configurations() -> tuple[dict[str, Any], int, int]:
-    """Method → configuration of its cells; seeds; GPUs of a cell."""
+    """Method → configuration of its runs; number of seeds; GPUs of a run."""
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         study = compose("compare", [PRESETS, "compare=study_gpu", "rephrasings=rephrased.jsonl"])
-        cells = cells_of(Path(study.root), methods_of(study.methods), [0], list(study.overrides))
-        # What follows the program: `-m tagrpo.train`, then overrides.
-        found = {
-            cell.method: compose("train", [o for o in cell.command[3:] if not o.startswith("hydra.")]) for cell in cells
-        }
+        methods = methods_of(study.methods)
+        found = {method: compose("train", [*study.overrides, *own]) for method, own in methods.items()}
     return found, len(study.seeds), study.gpus_per_cell
 
 
 def hours(cfg: Any, gpus: int, mean: int) -> float:
-    """GPU hours of one cell whose responses have `mean` tokens.
+    """GPU hours of one run whose responses have `mean` tokens.
 
     TA-GRPO as in the paper: 58 iterations of 256 questions with 32 responses, then 1,788 test questions likewise.
     """
@@ -74,12 +71,12 @@ def hours(cfg: Any, gpus: int, mean: int) -> float:
 
 def table() -> str:
     """Markdown, for docs/study_gpu.md."""
-    cells, seeds, gpus = configurations()
+    runs, seeds, gpus = configurations()
     lines = [
-        "| GPU hours of a cell | " + " | ".join(f"{mean:,} tokens a response" for mean in MEANS) + " |",
+        "| GPU hours of a run | " + " | ".join(f"{mean:,} tokens a response" for mean in MEANS) + " |",
         "| --- |" + " ---: |" * len(MEANS),
     ]
-    found = {method: [hours(cfg, gpus, mean) for mean in MEANS] for method, cfg in cells.items()}
+    found = {method: [hours(cfg, gpus, mean) for mean in MEANS] for method, cfg in runs.items()}
     lines += [f"| {method} | " + " | ".join(f"{x:.1f}" for x in values) + " |" for method, values in found.items()]
     totals = [seeds * sum(values) for values in zip(*found.values(), strict=True)]
     lines.append(f"| **all, {seeds} seeds** | " + " | ".join(f"**{total:,.0f}**" for total in totals) + " |")

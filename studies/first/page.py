@@ -2,7 +2,7 @@
 
 python -m studies.first.page                              # writes the page and its figures from the digest
 python -m studies.first.page --runs runs/study            # reads the runs and writes their digest first
-python -m studies.first.page --check runs/again/seed0     # compares a cell that was run again with the digest
+python -m studies.first.page --check runs/again/seed0     # compares a repeated run with the digest
 """
 
 from __future__ import annotations
@@ -128,17 +128,17 @@ def _pass_tables(regimes: Regimes) -> Iterator[str]:
 
 def _runs(regimes: Regimes) -> Iterator[str]:
     yield (
-        "A command, given another `hydra.run.dir`, runs its cell again; `python -m studies.first.page --check <that "
+        "A command, given another `hydra.run.dir`, repeats its run; `python -m studies.first.page --check <that "
         "folder>` then compares it with the digest, down to the last bit of the trained weights."
     )
     yield ""
     rows = []
     for name, regime in regimes.items():
-        for cell in regime.cells:
-            ledger = cell["ledger"]
-            numbers = [f"{ledger['rollouts']:,}", f"{ledger['updates']:,}", f"{cell['seconds']:,.0f}"]
+        for run in regime.runs:
+            ledger = run["ledger"]
+            numbers = [f"{ledger['rollouts']:,}", f"{ledger['updates']:,}", f"{run['seconds']:,.0f}"]
             rows.append(
-                [name, cell["method"], str(cell["seed"]), str(cell["starts"] or "–"), *numbers, f"`{cell['command']}`"]
+                [name, run["method"], str(run["seed"]), str(run["starts"] or "–"), *numbers, f"`{run['command']}`"]
             )
     header = ["regime", "method", "seed", "starts", "responses", "optimizer steps", "seconds", "command"]
     yield from table(header, rows)
@@ -146,12 +146,12 @@ def _runs(regimes: Regimes) -> Iterator[str]:
 
 def _unfinished(content: Mapping[str, Any]) -> Iterator[str]:
     if not content["unfinished"]:
-        yield "Every cell that was started has finished; *starts* says how often it was started (–: not recorded)."
+        yield "Every run that was started has finished; *starts* says how often it was started (–: not recorded)."
         return
-    yield "**These cells were started but did not finish; they are in none of the figures above:**"
+    yield "**These runs were started but did not finish; they are in none of the figures above:**"
     yield ""
-    rows = [[cell["place"], str(cell["starts"] or "–"), f"`{cell['command']}`"] for cell in content["unfinished"]]
-    yield from table(["cell", "starts", "command"], rows)
+    rows = [[run["place"], str(run["starts"] or "–"), f"`{run['command']}`"] for run in content["unfinished"]]
+    yield from table(["run", "starts", "command"], rows)
 
 
 def _same(regimes: Regimes) -> Iterator[str]:
@@ -159,7 +159,7 @@ def _same(regimes: Regimes) -> Iterator[str]:
     groups: dict[tuple[Any, ...], list[str]] = {}
     for regime in regimes.values():
         for method in regime.methods:
-            weights = tuple((cell["seed"], cell["weights"]) for cell in regime.of(method))
+            weights = tuple((run["seed"], run["weights"]) for run in regime.of(method))
             if all(fingerprint for _, fingerprint in weights):
                 groups.setdefault(weights, []).append(method)
     for names in dict.fromkeys(tuple(names) for names in groups.values() if len(names) > 1):

@@ -1,9 +1,8 @@
-"""The study for a GPU node: every cell has the paper's settings, and cells run through when they are made small."""
+"""The study for a GPU node: every run has the paper's settings, and runs reach their end when they are made small."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -13,7 +12,7 @@ from transformers import AutoTokenizer
 from studies.first import gpu_hours
 from studies.first.gpu_hours import PRESETS
 from studies.first.page import ORDER
-from tagrpo.compare import cells_of, methods_of
+from tagrpo.compare import methods_of
 from tagrpo.config import build
 from tagrpo.train import train
 
@@ -28,17 +27,17 @@ SHRUNK = [
 ]  # fmt: skip
 
 
-def cells(rephrasings="rephrased.jsonl", data_path="copies"):
-    """Method → overrides of its first cell."""
+def overrides_of(rephrasings="rephrased.jsonl", data_path="copies"):
+    """Method → overrides of its runs."""
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         study = compose(
             "compare", [PRESETS, "compare=study_gpu", f"rephrasings={rephrasings}", f"data_path={data_path}"]
         )
-    made = cells_of(Path("runs"), methods_of(study.methods), [0], list(study.overrides))
-    return {cell.method: [o for o in cell.command[3:] if not o.startswith("hydra.")] for cell in made}
+    methods = methods_of(study.methods).items()
+    return {method: [f"name={method}", *study.overrides, *own] for method, own in methods}
 
 
-METHODS = cells()
+METHODS = overrides_of()
 
 
 def test_its_methods_are_those_of_the_study_and_of_its_page():
@@ -49,7 +48,7 @@ def test_its_methods_are_those_of_the_study_and_of_its_page():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_cell_has_the_settings_of_the_paper(method):
+def test_every_run_has_the_settings_of_the_paper(method):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", METHODS[method])
     assert (cfg.model.path, cfg.data.train.dataset) == ("Qwen/Qwen3-1.7B", "math_train")
@@ -91,8 +90,8 @@ def copies(tmp_path_factory, tiny_policy):
 
 
 @pytest.mark.parametrize("method", ["base", "ta_grpo_corrected", "prompt_augmentation"])
-def test_a_cell_runs_through(method, copies, tmp_path):
-    overrides = [*cells(copies / "rephrased.jsonl", copies)[method], *SHRUNK, f"model.path={copies}"]
+def test_a_run_reaches_its_end(method, copies, tmp_path):
+    overrides = [*overrides_of(copies / "rephrased.jsonl", copies)[method], *SHRUNK, f"model.path={copies}"]
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", [*overrides, f"hydra.run.dir={tmp_path}"], return_hydra_config=True)
     cfg.hydra.runtime.output_dir = str(tmp_path)

@@ -18,13 +18,13 @@ def test_the_page_is_generated_from_the_digest(content):
     assert PAGE.read_text(encoding="utf-8") == page(content)
 
 
-def test_every_cell_says_how_it_was_run(content):
-    for regime, cells in content["regimes"].items():
-        assert {cell["method"] for cell in cells} == set(ORDER), regime
-        for cell in cells:
-            assert f"name={cell['method']} seed={cell['seed']} " in cell["command"]
-            assert f"data.train.regime={regime} " in cell["command"]
-            assert (cell["weights"] is None) == (cell["method"] == "base")
+def test_every_run_says_how_it_was_run(content):
+    for regime, runs in content["regimes"].items():
+        assert {run["method"] for run in runs} == set(ORDER), regime
+        for run in runs:
+            assert f"name={run['method']} seed={run['seed']} " in run["command"]
+            assert f"data.train.regime={regime} " in run["command"]
+            assert (run["weights"] is None) == (run["method"] == "base")
 
 
 def test_every_figure_is_there():

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
 from ..modules.advantages.eta import sum_of_absolute_advantage
-from ..modules.advantages.pools import Strategy
+from ..types import AdvantageStrategy
 from .comparison import Curves, Runs
 from .statistics import Estimate
 
@@ -153,7 +153,7 @@ def smoothed(series: pd.Series) -> pd.Series:
 
 
 @styled
-def plot_eta(strategies: Mapping[str, Strategy], num_samples: int = 32) -> Figure:
+def plot_eta(strategies: Mapping[str, AdvantageStrategy], num_samples: int = 32) -> Figure:
     """η = Σ |A| over the accuracy of a question, for each strategy (arXiv 2508.10751, Eq. 16 and Fig. 9).
 
     Args:

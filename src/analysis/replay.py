@@ -24,7 +24,7 @@ from ..metrics.functional import (
     sum_absolute_advantage,
     zero_gradient_percentage,
 )
-from ..types import AdvantageStrategy, RewardGroups
+from ..types import AdvantageStrategy, RewardGroups, require
 
 COLUMNS = ("iteration", "question", "variant", "template", "answer", "correct", "reward")
 OPTIONAL = ("step", "prompt", "response", "advantage", "length", "entropy", "logprob", "score_logprob", "token_ids")
@@ -103,9 +103,10 @@ def replay(rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy]) 
         `hard`: share of Σ |A| on questions with an accuracy below one half; NaN likewise.
 
     Raises:
+        TypeError: one of them is no `AdvantageStrategy`.
         ValueError: a strategy needs the policy's entropy, which was not saved.
     """
-    check_entropy(rollouts, strategies)
+    check_strategies(rollouts, strategies)
     found = [
         {"strategy": name, "iteration": iteration, **_weights(strategy(groups), groups)}
         for iteration, _, groups in iterations_of(rollouts)
@@ -114,8 +115,10 @@ def replay(rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy]) 
     return pd.DataFrame(found)
 
 
-def check_entropy(rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy]) -> None:
-    """Refuse strategies that need an entropy which was not saved."""
+def check_strategies(rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy]) -> None:
+    """Refuse what is no strategy, and strategies that need an entropy which was not saved."""
+    for name, strategy in strategies.items():
+        require(strategy, AdvantageStrategy, f"strategies[{name!r}]")
     needy = [name for name, strategy in strategies.items() if strategy.needs_entropy]
     if needy and ("entropy" not in rollouts or rollouts["entropy"].isna().any()):
         raise ValueError(
@@ -200,7 +203,7 @@ def cosines(
     Returns:
         Square table by name.
     """
-    check_entropy(rollouts, strategies)
+    check_strategies(rollouts, strategies)
     names = list(strategies)
     found = []
     for _, rows, groups in iterations_of(rollouts):
@@ -243,7 +246,7 @@ def gradient_noise(
     """
     if resamples < 2:
         raise ValueError(f"Expected at least 2 resamples, but got {resamples}.")
-    check_entropy(rollouts, strategies)
+    check_strategies(rollouts, strategies)
     rng = np.random.default_rng(seed)
     found = []
     for iteration, rows, groups in iterations_of(rollouts):

@@ -149,6 +149,6 @@ def require(value: object, protocol: type, setting: str) -> None:
     members = {*vars(protocol), *protocol.__annotations__}
     missing = sorted(n for n in members if (n == "__call__" or not n.startswith("_")) and not hasattr(value, n))
     raise TypeError(
-        f"Expected {setting} to be a {protocol.__name__}, but {value!r} has no {', '.join(missing)}. "
-        f"Derive its class from {protocol.__module__}.{protocol.__name__}, which has defaults for what is optional."
+        f"Expected {setting} to be a {protocol.__name__} ({protocol.__module__}), but {value!r} has no "
+        f"{', '.join(missing)}. Derive its class from it: it has defaults for what is optional."
     )

@@ -89,7 +89,7 @@ def test_prompts_over_the_limit_are_left_out_and_counted():
 
 
 def test_what_is_no_source_is_refused_by_its_setting():
-    with pytest.raises(TypeError, match=r"data\.evaluation\.mine to be a Source, but .* has no load, report"):
+    with pytest.raises(TypeError, match=r"data\.evaluation\.mine to be a Source .*has no load, report"):
         make_datamodule(evaluation={"mine": object()})
 
 

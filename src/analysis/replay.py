@@ -182,11 +182,6 @@ def bigram_scores(rows: pd.DataFrame) -> sparse.csr_matrix:
     return sparse.csr_matrix(taken - visits @ policy)
 
 
-def response_scores(rows: pd.DataFrame) -> sparse.csr_matrix:
-    """[R, R] identity: every response has its own direction, so that a gradient is the vector of advantages."""
-    return sparse.identity(len(rows), format="csr")
-
-
 def cosines(
     rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy], scores: Scores = bigram_scores
 ) -> pd.DataFrame:
@@ -198,7 +193,7 @@ def cosines(
     Args:
         rollouts: From `read_rollouts`.
         strategies: Name → strategy.
-        scores: Gradients of the responses: `bigram_scores`, or `response_scores`.
+        scores: Gives the gradients of the responses.
 
     Returns:
         Square table by name.
@@ -232,7 +227,7 @@ def gradient_noise(
     Args:
         rollouts: From `read_rollouts`.
         strategies: Name → strategy.
-        scores: Gradients of the responses: `bigram_scores`, or `response_scores`.
+        scores: Gives the gradients of the responses.
         resamples: Resamples per iteration, at least 2.
         seed: Seed of the resampling; all strategies see the same resamples.
 

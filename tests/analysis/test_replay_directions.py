@@ -15,7 +15,6 @@ from tagrpo.analysis.replay import (
     cosines,
     gradient_noise,
     replay,
-    response_scores,
     reward_groups,
 )
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
@@ -79,7 +78,7 @@ def test_bigram_scores_are_the_gradients_of_the_fitted_table():
 def test_cosines_between_responses_of_their_own_are_those_of_the_advantages():
     rows = rollouts([[[1, 0, 1, 1], [0, 0, 0, 1]], [[1, 1, 0, 0], [1, 1, 1, 1]]])
     strategies = {"pooled": POOLED, "per prompt": PER_PROMPT, "twice": Own(lambda groups: 2 * POOLED(groups))}
-    table = cosines(rows, strategies, response_scores)
+    table = cosines(rows, strategies, lambda rows: sparse.identity(len(rows), format="csr"))
     a, b = (strategies[name](reward_groups(rows)).double() for name in ("pooled", "per prompt"))
     assert table.loc["pooled", "per prompt"] == pytest.approx(float(torch.nn.functional.cosine_similarity(a, b, dim=0)))
     assert table.loc["pooled", "twice"] == pytest.approx(1)

@@ -39,9 +39,9 @@ runs/starters/seed%/warmstart.json: | install
 
 study: install ## The claims of the papers, tested: hours on two cores; finished cells are kept.
 	$(MAKE) -j2 starters
-	$(BIN)/tagrpo-compare compare=study regime=mixed
-	$(BIN)/tagrpo-compare compare=study regime=hard
-	$(BIN)/python -m tagrpo.analysis.study_page runs/study docs/study
+	$(BIN)/tagrpo-compare --config-dir studies/first/configs compare=study regime=mixed
+	$(BIN)/tagrpo-compare --config-dir studies/first/configs compare=study regime=hard
+	$(BIN)/python -m studies.first.page --runs runs/study
 
 test: lint ## Lint, types, all tests.
 	$(BIN)/pytest

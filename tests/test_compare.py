@@ -68,7 +68,7 @@ def test_what_ended_well_is_reported_and_what_failed_is_said(tmp_path, capsys):
     assert "no such model" in output
     assert "1 of 2 cells failed: bad seed 0" in output
     assert str(tmp_path / "report.html") in output
-    assert [c["method"] for c in json.loads((tmp_path / "results.json").read_text())["cells"]] == ["good"]
+    assert [c["method"] for c in json.loads((tmp_path / "results.json").read_text())["runs"]] == ["good"]
 
 
 def test_gpus_are_shared_out_whole(monkeypatch):

@@ -88,7 +88,7 @@ BENCHMARKS = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamo
         ("math", BENCHMARKS),
         ("math_openr1", BENCHMARKS),
         ("dapo_17k", BENCHMARKS),
-        ("variants", BENCHMARKS),
+        ("rephrasing_rows", BENCHMARKS),
         ("gsm8k", ["gsm8k"]),
         ("benchmarks", BENCHMARKS),
     ],

@@ -36,7 +36,7 @@ PURE = [
     "tagrpo.datamodules.sources.arithmetic",
     "tagrpo.datamodules.sources.hub",
     "tagrpo.datamodules.sources.jsonl",
-    "tagrpo.datamodules.sources.variants",
+    "tagrpo.datamodules.sources.rephrasing_rows",
 ]
 PROGRAM = """
 import importlib, sys

@@ -165,9 +165,9 @@ def require(value: object, protocol: type, setting: str) -> None:
     """
     if isinstance(value, protocol):
         return
-    members = {name for name in (*vars(protocol), *protocol.__annotations__) if not name.startswith("_")} | {"__call__"}
-    missing = sorted(name for name in members if hasattr(protocol, name) and not hasattr(value, name))
+    members = {*vars(protocol), *protocol.__annotations__}
+    missing = sorted(n for n in members if (n == "__call__" or not n.startswith("_")) and not hasattr(value, n))
     raise TypeError(
-        f"Expected {setting} to be a tagrpo.types.{protocol.__name__}, but {value!r} has no {', '.join(missing)}. "
-        "Derive its class from it: it has defaults for what is optional."
+        f"Expected {setting} to be a {protocol.__name__} ({protocol.__module__}), but {value!r} has no "
+        f"{', '.join(missing)}. Derive its class from it: it has defaults for what is optional."
     )

@@ -8,12 +8,13 @@ import torch
 from tagrpo.datamodules.loader import QuestionLoader
 from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
+from tagrpo.datamodules.sources.base import Source
 from tagrpo.datamodules.templates import PlainTemplate
 from tagrpo.starter import starter_path
 from tagrpo.types import QuestionBatch, QuestionGroup
 
 
-class Fixed:
+class Fixed(Source):
     """A source of given questions."""
 
     def __init__(self, *groups):
@@ -85,6 +86,11 @@ def test_prompts_over_the_limit_are_left_out_and_counted():
     assert report["excluded"]["too_long"] == ["too long"]
     assert (report["read"], report["kept"], report["rephrasings_too_long"]) == (2, 1, 1)
     assert report["rephrasings"] == {1: 1}
+
+
+def test_what_is_no_source_is_refused_by_its_setting():
+    with pytest.raises(TypeError, match=r"data\.evaluation\.mine to be a Source .*has no load, report"):
+        make_datamodule(evaluation={"mine": object()})
 
 
 def test_a_split_without_questions_is_refused():

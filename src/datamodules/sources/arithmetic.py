@@ -1,9 +1,9 @@
 """The embedded task: word problems whose difficulty depends on how they are phrased.
 
-Small enough that a policy of half a million parameters learns it on one CPU core in minutes, and built so
-that what TA-GRPO studies shows up. Supervised training (`supervised_example`) sees the families of phrasing
-with very unequal frequency, so that a starter policy often fails in the rare ones; a rephrasing into a common
-family turns a hopeless question into one that it can solve.
+It is small enough for a policy of half a million parameters to learn it on one CPU core in minutes, and shows what
+TA-GRPO studies. Supervised training (`supervised_example`) sees the families of phrasing with very unequal frequency,
+so that a starter policy often fails in the rare ones; a rephrasing into a common family turns a hopeless question into
+one that it can solve.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...types import QuestionGroup
+from .base import Source
 from .phrasings import FAMILIES, phrase, solution
 from .word_problems import Problem, sample_problem
 
@@ -32,10 +33,10 @@ REPHRASINGS: Mapping[str, Sequence[str]] = {"mixed": _TRAINED, "hard": _COMMON}
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """What distinguishes the problems of one split, and the phrasing of their originals.
+    """What distinguishes the problems of one split, and how their originals are told.
 
-    Problems are hashed into ten buckets by their arithmetic (`Problem.bucket`), and splits own different
-    buckets: whatever the seed and the size, no problem of one is found in another.
+    Problems are hashed into ten buckets by their arithmetic (`Problem.bucket`), and each split has buckets of its own:
+    whatever the seed and the size, no two splits share a problem.
     """
 
     buckets: range
@@ -57,23 +58,23 @@ SPLITS: Mapping[str, Split] = {
 }
 
 
-class ArithmeticSource:
-    """Generated word problems with rephrasings; a `Source`.
+class ArithmeticSource(Source):
+    """Generated word problems with rephrasings.
 
     `metadata` of a question holds `split`, `regime`, `family` (of the original), `rephrasing_families`,
-    `num_operations` and `expression`, which evaluates to the answer. Families of originals take turns: each
-    has an equal share. A smaller `size` gives the first questions of a larger one.
+    `num_operations` and `expression`, which evaluates to the answer. Families of originals take turns, so that each has
+    an equal share. A smaller `size` gives the first questions of a larger one.
 
     Args:
         split: `train` and `validation` share one distribution. The tests are harder, so that Pass@k has room
-            to rise up to k = 32. They have three operations in every problem: `test_id` in rare families of
-            training, `test_phrasing` in a family that is never trained, `test_size` in the families of
-            `test_id` with larger starting numbers than those of training (31..60 against 2..30).
+            to rise up to k = 32. Their problems all have three operations. `test_id` is told in rare families of
+            training, `test_phrasing` in a family that is never trained, and `test_size` in the families of
+            `test_id`, with larger starting numbers than in training (31..60 instead of 2..30).
         regime: `mixed` tells originals and rephrasings in the six trained families. `hard` tells originals in
-            two rare families and one never trained, and rephrasings in the four others.
-        size: number of questions, all of different arithmetic; at most 5000.
+            two rare families and one that is never trained, and rephrasings in the four others.
+        size: Number of questions, all of different arithmetic; at most 5000.
         num_rephrasings: N, each in a family of its own; None is as many as the regime has other families.
-        seed: chooses the problems within the split's own part of all problems.
+        seed: Chooses the problems within the split's buckets.
 
     Raises:
         ValueError: an unknown split or regime, more than 5000 questions, or more rephrasings than the regime
@@ -118,7 +119,7 @@ class ArithmeticSource:
         return [self._group(index, next(problems)) for index in range(self.size)]
 
     def _problems(self) -> Iterator[Problem]:
-        """Yield problems of the split without end, no two with the same arithmetic."""
+        """Yield problems of the split forever, no two with the same arithmetic."""
         split, rng, seen = SPLITS[self.split], random.Random(f"{self.split}/{self.seed}"), set()
         while True:
             problem = sample_problem(rng, split.num_operations, split.start)
@@ -159,10 +160,10 @@ class SupervisedExample(NamedTuple):
 
 
 def supervised_example(rng: random.Random) -> SupervisedExample:
-    """Draw a question and a solution for supervised training, families by their `share`.
+    """Draw a question and a solution for supervised training, each family as often as its `share` says.
 
-    One in twenty starts from one of the large numbers that are otherwise left to `test_size`: a policy that
-    has never read such a number can't even copy it. All problems come from the buckets of the training split.
+    One in twenty starts from one of the large numbers that otherwise occur only in `test_size`: a policy that has never
+    read such a number can't even copy it. All problems come from the buckets of the training split.
     """
     split = SPLITS["train"]
     start = SPLITS["test_size"].start if rng.random() < LARGE_START_SHARE else split.start

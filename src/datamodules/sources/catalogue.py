@@ -1,9 +1,9 @@
-"""The public datasets of the papers: where they lie, which columns say what, and what they are known to hold.
+"""The public datasets of the papers: where they are, what their columns mean, and what they are known to contain.
 
-To add one, add an entry: nothing else knows their names. Several column names are those of several copies in
-circulation; the first that a copy has is used. Row counts are those of the hub. A fingerprint stands where one could be
-computed from a copy of the data, over what `HubSource` keeps of all rows; where none is known none is checked, and the
-report says so.
+To add a dataset, add an entry: nothing else knows their names. Where several column names are given, they belong to
+different copies in circulation; the first that a copy has is used. Row counts are those of the hub. A fingerprint is
+given where a copy was at hand to compute it from, over the rows that `HubSource` keeps. Where there is none, none is
+checked, and the report says so.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ class Dataset:
     """Its configuration there; None for the default one."""
     split: str = "train"
     question: Sequence[str] = ("problem", "question")
-    """Columns of the question: a text, or a conversation whose last user's turn is the question."""
+    """Columns of the question: a text, or a conversation whose last turn of the user is the question."""
     answer: Sequence[str] = ("answer",)
-    """Columns of the answer: a text, a number, or a list of accepted ones."""
+    """Columns of the answer: a text, a number, or a list of accepted answers."""
     worked: bool = False
     r"""Whether the answer is a worked solution, of which the last `\boxed{}` or what follows `####` counts."""
     wrong_choices: Sequence[str] = ()
-    """Columns of the wrong choices of a multiple-choice question; the answer is the right choice then."""
+    """Columns of the wrong choices of a multiple-choice question, whose answer is the right choice."""
     id: str | None = None
-    """Column of an id; rows are called by their position, from 0, without one."""
+    """Column of an id; without one, rows are named by their position, from 0."""
     metadata: Sequence[str] = ()
     """Columns that are kept for analysis."""
     columns: Sequence[str] | None = None
-    """Columns to read of the Parquet files on the hub, where others are large; None reads all."""
+    """Columns to read from Parquet files on the hub, where others are large; None reads all."""
     no_answer: frozenset[str] = frozenset()
-    """What stands in the answer of a question that has none."""
+    """Texts that stand for a missing answer."""
     deduplicate: bool = False
-    """Whether a question that was read already, in the same words, is left out."""
+    """Whether a question is left out whose words have been read before."""
     rows: int
     """Rows on the hub."""
     questions: int
-    """Of them, those with an answer, each once."""
+    """Distinct questions with an answer among these rows."""
     fingerprint: str | None = None
-    """Of these questions; see `sources.base.fingerprint`."""
+    """Fingerprint of these questions (`sources.base.fingerprint`)."""
 
 
 CATALOGUE: Mapping[str, Dataset] = {
-    # 7,498 questions in the papers. Two solutions end in an empty \boxed{}, which no verifier can score: they are left
-    # out. (Two others have the level `Level ?`, but an answer: they stay.)
+    # 7,498 questions in the papers. Two solutions end in an empty \boxed{}, which no verifier can score, and are left
+    # out. (Two others have the level `Level ?`, but do have an answer, and stay.)
     "math_train": Dataset(
         hub="DigitalLearningGmbH/MATH-lighteval",
         answer=("solution",),

@@ -1,4 +1,4 @@
-"""The families of phrasing in which a problem is told, and its written solutions.
+"""The families of phrasing that problems are told in, and their written solutions.
 
 In the `narrative` family, with a solution that goes from left to right:
 
@@ -18,16 +18,15 @@ from .word_problems import PEOPLE, THINGS, Operation, Problem
 
 ANSWER_MARKER = "####"
 TOKEN_PATTERN = r"####|[0-9]|[A-Za-z]+|[^\sA-Za-z0-9]"
-"""What one token is: a word, one digit, one punctuation mark, or the answer marker."""
+"""One token: a word, a digit, a punctuation mark, or the answer marker."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A way of telling problems, as templates; and its place in supervised training.
+    """A way of telling problems, as templates, and its place in supervised training.
 
-    `layout` takes {name} {he} {him} {start} {things} {events}; the three clauses take {he} {him} {n}. Where
-    there are several clauses for an operation, each event picks one. What opens a sentence gets its capital
-    letter afterwards.
+    `layout` takes {name} {he} {him} {start} {things} {events}; the clauses take {he} {him} {n}. Where there are several
+    clauses for an operation, each event picks one. The first letters of sentences are capitalised afterwards.
     """
 
     layout: str
@@ -41,7 +40,7 @@ class Family:
     share: float = 0.0
     """Share of the supervised examples; 0 for a family that is never trained."""
     strategies: tuple[float, float, float] = (1.0, 0.0, 0.0)
-    """Shares of the solutions that go left to right, take additions first, or give the answer directly."""
+    """Shares of the solutions that go from left to right, do additions first, or give the answer directly."""
 
 
 _BUYS, _SELLS = ("{he} buys {n}", "{he} finds {n}"), ("{he} sells {n}", "{he} loses {n}")
@@ -106,7 +105,7 @@ FAMILIES: Mapping[str, Family] = {
         share=0.20,
         strategies=(0.60, 0.20, 0.20),
     ),
-    # Never trained, though every word of theirs is.
+    # These two are never trained, but all their words are.
     "hybrid": Family(
         layout="{name} starts with {start} {things}; {events}; total?",
         link="; ",
@@ -134,7 +133,7 @@ def words(text: str) -> list[str]:
 
 
 def vocabulary() -> list[str]:
-    """Every word that a question or a solution can hold, sorted: found by telling everything once."""
+    """Every word that a question or a solution can contain, sorted; found by telling one problem in every way."""
     found = {*"0123456789", *"+-*=", ANSWER_MARKER}
     operations = (Operation("+", 2), Operation("-", 2), Operation("*", 2))
     openings = [operations[i:] + operations[:i] for i in range(3)]
@@ -173,8 +172,8 @@ def phrase(problem: Problem, family: Family, rng: random.Random) -> str:
 def solution(problem: Problem, family: Family, rng: random.Random) -> str:
     """Write a solution in one of the strategies of `family`, ending in the marker and the answer.
 
-    Additions come first only where that is sound: nothing is doubled, and no value leaves 0..99. Elsewhere
-    that strategy goes from left to right.
+    Additions come first only where that is valid: nothing is doubled, and no value leaves 0..99. Otherwise that
+    strategy goes from left to right.
 
     >>> problem = Problem(9, (Operation("-", 4), Operation("+", 1)), person=0, thing=0)
     >>> solution(problem, Family("", "", (), (), (), strategies=(0, 1, 0)), random.Random(0))

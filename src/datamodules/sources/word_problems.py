@@ -1,7 +1,7 @@
 """What the word problems of the embedded task ask, apart from how they are worded.
 
-A problem starts from a number and applies operations (+ b, − b, double) from left to right; every
-intermediate value lies in 0..99.
+A problem starts from a number and applies operations (+ b, − b, double) from left to right. Every intermediate value
+lies in 0..99.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 MAX_VALUE = 99
 LARGEST_DOUBLED = 30
 DOUBLING_SHARE = 0.4
-"""Share of problems, as drawn, in which one operation is replaced by a doubling; fewer of them are valid."""
+"""Share of drawn problems in which one operation is replaced by a doubling; fewer of these are valid."""
 
 PEOPLE = (
     ("Tom", "he", "him"),
@@ -90,17 +90,17 @@ class Problem:
 
     @property
     def valid(self) -> bool:
-        """Whether every operation may be applied where it stands."""
+        """Whether every operation is valid for the value that it is applied to."""
         return all(apply.valid_for(value) for value, apply in zip(self.values, self.operations, strict=False))
 
     @property
     def bucket(self) -> int:
-        """0..9, a hash of the arithmetic alone: splits that use different buckets share no problem."""
+        """0..9, a hash of the arithmetic alone: splits with different buckets share no problem."""
         return zlib.crc32(self.expression.encode()) % 10
 
 
 def sample_problem(rng: random.Random, num_operations: Sequence[int], start: tuple[int, int]) -> Problem:
-    """Draw a valid problem, `start` being the inclusive range of its first number."""
+    """Draw a valid problem; `start` is the inclusive range of its first number."""
     while True:
         operations = [Operation(rng.choice("+-"), rng.randint(2, 9)) for _ in range(rng.choice(num_operations))]
         if rng.random() < DOUBLING_SHARE:

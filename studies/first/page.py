@@ -1,8 +1,8 @@
-"""The page of a study: one verdict per claim, what explains them, every run. Written from the digest alone.
+"""The page of the study: one verdict per claim, what explains them, every run. Written from the digest alone.
 
-`python -m tagrpo.analysis.study_page runs/study docs/study` reads the runs, keeps their digest and writes the page and
-its figures; with the folder alone both are written again from the digest that lies there. With `--check RUN` a cell
-that was run again, anywhere, is compared with the digest instead.
+python -m studies.first.page                              # writes the page and its figures from the digest
+python -m studies.first.page --runs runs/study            # reads the runs and writes their digest first
+python -m studies.first.page --check runs/again/seed0     # compares a repeated run with the digest
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ from typing import Any
 
 from transformers.utils import logging
 
-from . import explanations
-from .claims import CLAIMS, Claim, Finding, judge, together
-from .digest import digest
-from .rerun import first_difference
-from .sections import table
-from .statistics import Estimate
-from .study import Cells, load, ordered, write
-from .study_figures import CAPTIONS, draw
+from tagrpo.analysis.sections import table
+from tagrpo.analysis.statistics import Estimate
+from tagrpo.files import write_text
 
+from . import explanations
+from .claims import CLAIMS, Claim, Finding, findings_of, together
+from .digest import digest
+from .explanations import Regimes
+from .figures import CAPTIONS, draw
+from .regimes import load, ordered, write
+from .rerun import first_difference
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGEST, PAGE = ROOT / "studies" / "first" / "digest.json", ROOT / "docs" / "study.md"
 ORDER = (
     "base", "grpo", "grpo_matched", "exposure", "ta_grpo_star", "ta_grpo_v1", "ta_grpo", "ta_grpo_corrected",
     "pass_at_k", "pass_at_k_then_1", "pass_at_k_pooled", "prompt_augmentation",
@@ -32,41 +37,42 @@ ORDER = (
 INTRODUCTION = """\
 # The claims, tested
 
-Each claim is a paired difference that was written down in `src/analysis/claims.py` before the runs, together with the
-smallest effect that would count as one. All methods have the same settings but for those that define them; none was
-tuned. Everything below is generated from `digest.json`, which is made of the files of the runs.
+Each claim is a paired difference that was written down in `studies/first/claims.py` before the runs, together with the
+smallest effect that would count as one. The methods differ only in the settings that define them; none was tuned.
+Everything below is generated from a digest of the runs' files; `studies/first/README.md` says how to run it all again.
 """
 READING = """\
-A claim **reproduces** when every difference has the claimed sign at the 5 % level after Holm's correction over the
-whole study. It **does not reproduce** when one has the other sign at that level, or when its 95 % interval excludes an
-effect of the smallest size. Else it is undecided.
+A claim **reproduces** when every one of its differences has the claimed sign at the 5 % level, after Holm's correction
+over the whole study. It **does not reproduce** when one of them has the opposite sign at that level, or when its 95 %
+interval excludes an effect of the smallest size. Otherwise it is undecided.
 """
 DETAILS = """\
-Differences with 95 % t-intervals over questions (or iterations) and seeds, which are not corrected; p-values are.
+Differences with 95 % t-intervals over questions (or iterations) and seeds. The p-values are corrected for the number of
+differences, the intervals are not.
 """
 TASK_LIMITS = """\
-- A tiny policy on generated word problems: what holds here need not hold for language models, and the reverse.
+- This is a tiny policy on generated word problems: what holds here need not hold for language models, nor the reverse.
   `docs/study_gpu.md` has the same study for Qwen3-1.7B on MATH. Each seed has a starter policy of its own.
-- In `mixed` originals and rephrasings share their phrasings; in `hard` originals are told in rare phrasings and
-  rephrasings in common ones. Rephrasings of real questions lie somewhere between, or elsewhere.
+- In `mixed`, originals and rephrasings are told in the same phrasings; in `hard`, originals are told in rare phrasings
+  and rephrasings in common ones. Rephrasings of real questions lie somewhere between the two, or elsewhere.
 """
 LIMITS = """\
-- Methods are compared after as many iterations, not after as many responses or as much time; see *Every run*.
-- Noise between seeds is measured, but from few of them; t-intervals allow for that.
-- What is said of gradients at the start is said of one batch for each seed.
+- Methods are compared after equally many iterations, not after equally many responses or equal time; see *Every run*.
+- Noise between seeds is measured from few of them; the t-intervals allow for that.
+- Gradients at the start are measured on one batch per seed.
 """
 
 
 def page(content: Mapping[str, Any], claims: Sequence[Claim] = CLAIMS, figures: str = "study") -> str:
-    """The study in Markdown.
+    """The page in Markdown.
 
     Args:
         content: The digest.
-        claims: To be judged.
-        figures: Folder of the figures, as the page refers to it.
+        claims: What it gives verdicts on.
+        figures: Folder of the figures, relative to the page.
     """
     regimes = ordered(content, ORDER)
-    findings = judge(regimes, claims)
+    findings = findings_of(regimes, claims)
     parts = {
         "Verdicts": [*_summary(claims, findings, list(regimes)), "", READING],
         "The differences": [DETAILS, *_details(claims, findings)],
@@ -113,26 +119,26 @@ def _shown(value: Estimate, in_points: bool) -> str:
     return f"{value.value:+.4f} [{value.low:+.4f}, {value.high:+.4f}]".replace("-", "−")
 
 
-def _pass_tables(regimes: Mapping[str, Cells]) -> Iterator[str]:
+def _pass_tables(regimes: Regimes) -> Iterator[str]:
     yield "Means over seeds in percent, with 95 % intervals by bootstrap over questions and seeds."
-    for name, cells in regimes.items():
-        yield from ("", f"**{name}**", "", *explanations.pass_table(cells))
+    for name, regime in regimes.items():
+        yield from ("", f"**{name}**", "", *explanations.pass_table(regime))
     yield ""
 
 
-def _runs(regimes: Mapping[str, Cells]) -> Iterator[str]:
+def _runs(regimes: Regimes) -> Iterator[str]:
     yield (
-        "A command, with another `hydra.run.dir`, runs its cell again; `python -m tagrpo.analysis.study_page docs/study"
-        " --check <that folder>` then compares it with the digest, down to the last bit of the trained weights."
+        "A command, given another `hydra.run.dir`, repeats its run; `python -m studies.first.page --check <that "
+        "folder>` then compares it with the digest, down to the last bit of the trained weights."
     )
     yield ""
     rows = []
-    for name, cells in regimes.items():
-        for cell in cells.cells:
-            ledger = cell["ledger"]
-            numbers = [f"{ledger['rollouts']:,}", f"{ledger['updates']:,}", f"{cell['seconds']:,.0f}"]
+    for name, regime in regimes.items():
+        for run in regime.runs:
+            ledger = run["ledger"]
+            numbers = [f"{ledger['rollouts']:,}", f"{ledger['updates']:,}", f"{run['seconds']:,.0f}"]
             rows.append(
-                [name, cell["method"], str(cell["seed"]), str(cell["starts"] or "–"), *numbers, f"`{cell['command']}`"]
+                [name, run["method"], str(run["seed"]), str(run["starts"] or "–"), *numbers, f"`{run['command']}`"]
             )
     header = ["regime", "method", "seed", "starts", "responses", "optimizer steps", "seconds", "command"]
     yield from table(header, rows)
@@ -140,20 +146,20 @@ def _runs(regimes: Mapping[str, Cells]) -> Iterator[str]:
 
 def _unfinished(content: Mapping[str, Any]) -> Iterator[str]:
     if not content["unfinished"]:
-        yield "Every cell that was started has finished; *starts* says how often that was (–: not noted)."
+        yield "Every run that was started has finished; *starts* says how often it was started (–: not recorded)."
         return
-    yield "**Started, but not finished, and therefore in none of the figures above:**"
+    yield "**These runs were started but did not finish; they are in none of the figures above:**"
     yield ""
-    rows = [[cell["place"], str(cell["starts"] or "–"), f"`{cell['command']}`"] for cell in content["unfinished"]]
-    yield from table(["cell", "starts", "command"], rows)
+    rows = [[run["place"], str(run["starts"] or "–"), f"`{run['command']}`"] for run in content["unfinished"]]
+    yield from table(["run", "starts", "command"], rows)
 
 
-def _same(regimes: Mapping[str, Cells]) -> Iterator[str]:
-    """Methods whose runs came out equal to the bit: they have the same settings under two names."""
+def _same(regimes: Regimes) -> Iterator[str]:
+    """Name the methods whose trained weights are equal to the bit: they are the same settings under two names."""
     groups: dict[tuple[Any, ...], list[str]] = {}
-    for cells in regimes.values():
-        for method in cells.methods:
-            weights = tuple((cell["seed"], cell["weights"]) for cell in cells.of(method))
+    for regime in regimes.values():
+        for method in regime.methods:
+            weights = tuple((run["seed"], run["weights"]) for run in regime.of(method))
             if all(fingerprint for _, fingerprint in weights):
                 groups.setdefault(weights, []).append(method)
     for names in dict.fromkeys(tuple(names) for names in groups.values() if len(names) > 1):
@@ -166,26 +172,28 @@ def _versions(content: Mapping[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write `<folder>.md` and its figures, or compare a run with `<folder>/digest.json`."""
-    parser = argparse.ArgumentParser(prog="python -m tagrpo.analysis.study_page", description=__doc__)
-    parser.add_argument("runs", nargs="?", type=Path, help="folder of the regimes; without it the digest is kept")
-    parser.add_argument("folder", type=Path, help="folder of digest.json and of the figures; the page lies beside it")
+    """Write the page and its figures, or compare a run with the digest; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m studies.first.page", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=Path, help="folder of the regimes; its digest is written first")
+    parser.add_argument("--digest", type=Path, default=DIGEST, help="the digest to read, or to write with --runs")
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write; its figures go to a folder beside")
     parser.add_argument("--check", type=Path, metavar="RUN", help="compare this run with the digest, write nothing")
     parser.add_argument("--without-gradients", action="store_true", help="load no policies; for large ones")
     chosen = parser.parse_args(arguments)
-    kept = chosen.folder / "digest.json"
     if chosen.check:
-        difference = first_difference(chosen.check, load(kept))
+        difference = first_difference(chosen.check, load(chosen.digest))
         print(f"{chosen.check}: {difference or 'equal to the digest, bit for bit'}")
         return int(difference is not None)
     if chosen.runs:
         logging.disable_progress_bar()
-        write(digest(chosen.runs, gradients=not chosen.without_gradients), kept)
-    content = load(kept)
-    draw(ordered(content, ORDER), chosen.folder)
-    target = chosen.folder.with_suffix(".md")
-    target.write_text(page(content, figures=chosen.folder.name), encoding="utf-8")
-    print(target)
+        write(digest(chosen.runs, gradients=not chosen.without_gradients), chosen.digest)
+    content = load(chosen.digest)
+    figures = chosen.page.with_suffix("")
+    draw(ordered(content, ORDER), figures)
+    write_text(chosen.page, page(content, figures=figures.name))
+    print(chosen.page)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The digest of a study holds what the runs hold; tables and quarters by hand."""
+"""The digest holds what the runs hold; tables and quarters by hand."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 import pandas as pd
 import pytest
 
-from tagrpo.analysis.digest import digest, hard_share
+from studies.first.digest import digest, hard_share
+from studies.first.regimes import Regime, load, ordered, write
 from tagrpo.analysis.runs import RunFiles
-from tagrpo.analysis.study import Cells, load, ordered, write
 
 
 @pytest.fixture
@@ -25,41 +25,41 @@ def test_a_digest_survives_being_written(root, tmp_path):
     content = digest(root)
     write(content, tmp_path / "kept" / "digest.json")
     assert load(tmp_path / "kept" / "digest.json") == json.loads(json.dumps(content))
-    # One line per cell, so that a changed run shows as one changed line.
+    # One line per run, so that a changed run shows as one changed line.
     assert sum('"method"' in line for line in (tmp_path / "kept" / "digest.json").read_text().splitlines()) == 8
 
 
-def test_cells_hold_counts_series_and_distances(root):
+def test_entries_hold_counts_series_and_distances(root):
     content = digest(root)
     assert list(content["regimes"]) == ["hard", "mixed"]
     assert content["questions"]["hard"] == {"test_id": ["q000", "q001", "q002"]}
-    cell = content["regimes"]["mixed"][1]
-    assert (cell["method"], cell["seed"], cell["n"], cell["correct"]) == ("grpo", 1, 8, {"test_id": [1, 2, 7]})
-    assert cell["series"]["zero_gradient/percentage"] == {"0": 50.0, "1": 50.0}
-    assert cell["series"]["rollout/entropy"] == {"0": 0.3, "1": 0.2}
+    run = content["regimes"]["mixed"][1]
+    assert (run["method"], run["seed"], run["n"], run["correct"]) == ("grpo", 1, 8, {"test_id": [1, 2, 7]})
+    assert run["series"]["zero_gradient/percentage"] == {"0": 50.0, "1": 50.0}
+    assert run["series"]["rollout/entropy"] == {"0": 0.3, "1": 0.2}
     # The fixture has one question per iteration: 0.1, 0.2, …
-    assert cell["diversity"]["original"] == {str(i): pytest.approx(0.1 * i + 0.1) for i in range(6)}
-    assert cell["hard_share"] == {}
+    assert run["diversity"]["original"] == {str(i): pytest.approx(0.1 * i + 0.1) for i in range(6)}
+    assert run["hard_share"] == {}
 
 
 def test_tables_have_a_row_per_seed(root):
-    cells = ordered(digest(root), ["ta_grpo", "grpo"])["mixed"]
-    assert cells.methods == ["ta_grpo", "grpo"]
-    assert cells.pass_at_k("grpo", 1).to_numpy().tolist() == [[1 / 8, 2 / 8, 1.0], [1 / 8, 2 / 8, 7 / 8]]
-    assert cells.pass_at_k("grpo", 8, "test_id").to_numpy().tolist() == [[1.0] * 3] * 2
-    with pytest.raises(KeyError, match="cells of rloo"):
-        cells.series("rloo", "rollout/entropy")
+    regime = ordered(digest(root), ["ta_grpo", "grpo"])["mixed"]
+    assert regime.methods == ["ta_grpo", "grpo"]
+    assert regime.pass_at_k("grpo", 1).to_numpy().tolist() == [[1 / 8, 2 / 8, 1.0], [1 / 8, 2 / 8, 7 / 8]]
+    assert regime.pass_at_k("grpo", 8, "test_id").to_numpy().tolist() == [[1.0] * 3] * 2
+    with pytest.raises(KeyError, match="runs of rloo"):
+        regime.series("rloo", "rollout/entropy")
 
 
 def test_quarters_are_those_of_the_runs_iterations():
-    def cell(seed, values):
+    def run(seed, values):
         return {"method": "m", "seed": seed, "ledger": {"iterations": 8}, "series": {"x": values}}
 
     numbers = {str(i): float(i) for i in range(8)}
-    cells = Cells([cell(0, numbers), cell(1, {k: v for k, v in numbers.items() if k != "7"})])
-    assert cells.series("m", "x").columns.tolist() == list(range(7))
-    assert cells.series("m", "x", "first").to_numpy().tolist() == [[0.0, 1.0]] * 2
-    last = cells.series("m", "x", "last")
+    regime = Regime([run(0, numbers), run(1, {k: v for k, v in numbers.items() if k != "7"})])
+    assert regime.series("m", "x").columns.tolist() == list(range(7))
+    assert regime.series("m", "x", "first").to_numpy().tolist() == [[0.0, 1.0]] * 2
+    last = regime.series("m", "x", "last")
     assert last.to_numpy().tolist() == [[6.0]] * 2
     assert last.columns.tolist() == [0]
 

@@ -1,4 +1,4 @@
-"""The digest of a study as tables: what verdicts, explanations and figures are computed from."""
+"""The digest of the study as tables: verdicts, explanations and figures are computed from these alone."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from typing import Any
 import pandas as pd
 import torch
 
-from ..metrics.functional import pass_at_k
+from tagrpo.files import write_text
+from tagrpo.metrics.functional import pass_at_k
 
 
 @dataclass(frozen=True)
-class Cells:
-    """The cells of one regime as tables."""
+class Regime:
+    """The runs of one regime as tables."""
 
-    cells: Sequence[Mapping[str, Any]]
+    runs: Sequence[Mapping[str, Any]]
+    """Entries of the digest, as `digest.entry_of` describes them."""
 
     @cached_property
     def methods(self) -> list[str]:
         """In the order of the digest."""
-        return list(dict.fromkeys(cell["method"] for cell in self.cells))
+        return list(dict.fromkeys(run["method"] for run in self.runs))
 
     def of(self, method: str) -> list[Mapping[str, Any]]:
         """The seeds of one method.
@@ -32,37 +34,37 @@ class Cells:
         Raises:
             KeyError: there is no such method.
         """
-        found = [cell for cell in self.cells if cell["method"] == method]
+        found = [run for run in self.runs if run["method"] == method]
         if not found:
-            raise KeyError(f"Expected cells of {method}, but there are only {', '.join(self.methods)}.")
+            raise KeyError(f"Expected runs of {method}, but there are only {', '.join(self.methods)}.")
         return found
 
     def pass_at_k(self, method: str, k: int, split: str | None = None) -> pd.DataFrame:
         """[seeds, questions] unbiased pass@k, over the questions of all splits or of one."""
         rows = {}
-        for cell in self.of(method):
-            correct = {s: counts for s, counts in cell["correct"].items() if split in (None, s)}
+        for run in self.of(method):
+            correct = {s: counts for s, counts in run["correct"].items() if split in (None, s)}
             flat = torch.tensor([count for counts in correct.values() for count in counts])
             names = [(s, i) for s, counts in correct.items() for i in range(len(counts))]
-            rows[cell["seed"]] = dict(
-                zip(names, pass_at_k(torch.full_like(flat, cell["n"]), flat, k).tolist(), strict=True)
+            rows[run["seed"]] = dict(
+                zip(names, pass_at_k(torch.full_like(flat, run["n"]), flat, k).tolist(), strict=True)
             )
         return pd.DataFrame(rows).T
 
     def series(self, method: str, name: str, part: str = "all") -> pd.DataFrame:
-        """[seeds, iterations] of a scalar, a pool's `diversity/<pool>` or `hard_share`; iterations that all seeds have.
+        """[seeds, iterations] of a scalar, `diversity/<pool>` or `hard_share`, at the iterations that all seeds have.
 
         Args:
-            method: Whose.
-            name: What.
-            part: `all`, `first` or `last`: iterations of the first or the last quarter, numbered from 0.
+            method: Of this method.
+            name: Of the scalar.
+            part: `all`; or `first` or `last`, the iterations of that quarter of training, numbered from 0.
         """
         rows = {}
-        for cell in self.of(method):
+        for run in self.of(method):
             kind, _, pool = name.partition("/")
-            found = cell["hard_share"] if name == "hard_share" else cell["series"].get(name, {})
-            found = cell["diversity"].get(pool, {}) if kind == "diversity" else found
-            rows[cell["seed"]] = {int(i): x for i, x in found.items() if in_part(int(i), cell["ledger"], part)}
+            found = run["hard_share"] if name == "hard_share" else run["series"].get(name, {})
+            found = run["diversity"].get(pool, {}) if kind == "diversity" else found
+            rows[run["seed"]] = {int(i): x for i, x in found.items() if in_part(int(i), run["ledger"], part)}
         table = pd.DataFrame(rows).T
         table = table.sort_index(axis=1).dropna(axis=1)
         return table if part == "all" else table.set_axis(range(table.shape[1]), axis=1)
@@ -73,7 +75,7 @@ class Cells:
 
     def gradients(self, method: str, stage: str, kind: str) -> pd.DataFrame:
         """[seeds, names] of the digest's `gradients`; empty where they were not taken."""
-        found = {cell["seed"]: cell["gradients"].get(stage, {}).get(kind, {}) for cell in self.of(method)}
+        found = {run["seed"]: run["gradients"].get(stage, {}).get(kind, {}) for run in self.of(method)}
         return pd.DataFrame(found).T.dropna(axis=1)
 
 
@@ -84,28 +86,27 @@ def in_part(iteration: int, ledger: Mapping[str, int], part: str) -> bool:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A digest that `write` wrote."""
+    """Read a digest that `write` wrote."""
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
 
 
 def write(content: Mapping[str, Any], path: Path) -> None:
-    """Keep a digest, one line per cell."""
+    """Write a digest with one line per run, so that a changed run shows as one changed line."""
     regimes = {
-        name: "[\n" + ",\n".join("   " + json.dumps(cell) for cell in cells) + "\n  ]"
-        for name, cells in content["regimes"].items()
+        name: "[\n" + ",\n".join("   " + json.dumps(run) for run in runs) + "\n  ]"
+        for name, runs in content["regimes"].items()
     }
-    body = ",\n".join(f"  {json.dumps(name)}: {cells}" for name, cells in regimes.items())
+    body = ",\n".join(f"  {json.dumps(name)}: {runs}" for name, runs in regimes.items())
     rest = {key: value for key, value in content.items() if key != "regimes"}
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in rest.items()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("{\n" + ",\n".join([*lines, f' "regimes": {{\n{body}\n }}']) + "\n}\n", encoding="utf-8")
+    write_text(path, "{\n" + ",\n".join([*lines, f' "regimes": {{\n{body}\n }}']) + "\n}\n")
 
 
-def ordered(content: Mapping[str, Any], order: Sequence[str]) -> dict[str, Cells]:
-    """Regime → cells, methods in the given order."""
+def ordered(content: Mapping[str, Any], order: Sequence[str]) -> dict[str, Regime]:
+    """Name → regime, methods in the given order."""
     regimes = {}
-    for name, cells in content["regimes"].items():
+    for name, runs in content["regimes"].items():
         rank = {method: position for position, method in enumerate(order)}
-        regimes[name] = Cells(sorted(cells, key=lambda cell: (rank.get(cell["method"], len(rank)), cell["seed"])))
+        regimes[name] = Regime(sorted(runs, key=lambda run: (rank.get(run["method"], len(rank)), run["seed"])))
     return regimes

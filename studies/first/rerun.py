@@ -1,4 +1,4 @@
-"""Whether a cell of a study that was run again gives the numbers of the digest."""
+"""Whether a repeated run of the study gives the numbers of the digest."""
 
 from __future__ import annotations
 
@@ -7,44 +7,45 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .digest import cell_of
-from .runs import RunFiles, find_runs
+from tagrpo.analysis.runs import RunFiles, find_runs
 
-APART = ("command", "seconds", "starts", "gradients")
-"""What a rerun need not share, or, of gradients, what follows from the rest."""
+from .digest import entry_of
+
+IGNORED = ("command", "seconds", "starts", "gradients")
+"""Keys that are not compared: a rerun may differ in the first three, and gradients follow from the rest."""
 
 
 def first_difference(path: Path, content: Mapping[str, Any]) -> str | None:
-    """Compare a run with the cell of the digest that has the same command, up to the place of the run.
+    """Compare a run with the entry of the digest that has the same command, except for the run directory.
 
     Args:
         path: Folder of the run.
         content: The digest.
 
     Returns:
-        Where the first difference is, and both numbers; None where there is none. Weights are compared to the bit.
+        The place of the first difference and both values; None where there is none. Weights are compared bit by bit.
 
     Raises:
         FileNotFoundError: the run has not finished.
-        ValueError: no cell of the digest has its command.
+        ValueError: no entry of the digest has its command.
     """
     (run,) = find_runs(path)
-    regime, expected = _cell_of(run, content)
-    found = cell_of(run, content["questions"][regime])
-    for key in [key for key in expected if key not in APART]:
+    regime, expected = _entry_of(run, content)
+    found = entry_of(run, content["questions"][regime])
+    for key in [key for key in expected if key not in IGNORED]:
         if difference := _difference(expected[key], json.loads(json.dumps(found[key])), key):
             return difference
     return None
 
 
-def _cell_of(run: RunFiles, content: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def _entry_of(run: RunFiles, content: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     ours = _settings(run.command)
-    for regime, cells in content["regimes"].items():
-        for cell in cells:
-            if _settings(cell["command"]) == ours:
-                return regime, cell
+    for regime, entries in content["regimes"].items():
+        for entry in entries:
+            if _settings(entry["command"]) == ours:
+                return regime, entry
     raise ValueError(
-        f"Expected {run.path} to have the command of a cell of the digest, but none has `{' '.join(ours)}`. "
+        f"Expected {run.path} to have the command of an entry of the digest, but none has `{' '.join(ours)}`. "
         "Copy a command from the page, and change nothing but hydra.run.dir."
     )
 

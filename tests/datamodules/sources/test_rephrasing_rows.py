@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tagrpo.datamodules.sources.base import fingerprint
-from tagrpo.datamodules.sources.variants import VariantRowsSource
+from tagrpo.datamodules.sources.rephrasing_rows import RephrasingRowsSource
 
 INSTRUCTION = "Think first.\nPut the answer in \\boxed{}.\n"
-TABLE = [  # index, sub_index, question, answer: two questions with two variants, their rows apart, one group filled up
+TABLE = [  # index, sub_index, question, answer: two questions of two rows each; one is filled up
     (7, 0, "What is 1 + 1?", "2"),
     (3, 1, "Solve for x:\nx = 5", "5"),
     (7, 2, "Sum of 1 and 1?", "2"),
@@ -53,7 +53,7 @@ def source_of(tmp_path, rows):
     folder = tmp_path / "MATH-A9-U"
     folder.mkdir()
     pq.write_table(pa.Table.from_pylist(rows), folder / "train.parquet")
-    return VariantRowsSource(path=tmp_path)
+    return RephrasingRowsSource(path=tmp_path)
 
 
 def test_rows_of_one_index_become_one_group_in_the_order_of_sub_index(tmp_path):
@@ -78,7 +78,7 @@ def test_rows_without_a_position_stay_in_the_order_of_the_file(tmp_path):
     assert [(g.question, g.rephrasings) for g in groups] == [("b", ("a", "d")), ("c", ())]
 
 
-def test_variants_with_different_answers_are_left_out_and_named(tmp_path):
+def test_rows_of_one_question_with_different_answers_are_left_out_and_named(tmp_path):
     rows = [(1, 0, "a", "1"), (1, 1, "b", "2"), (2, 0, "c", ""), (3, 0, "d", "3")]
     source = source_of(tmp_path, [verl_row(*row) for row in rows])
     assert [group.id for group in source.load()] == ["3"]

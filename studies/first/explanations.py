@@ -1,4 +1,4 @@
-"""What explains the outcomes of a study, in tables and sentences: steps, weights of responses, gradients, training."""
+"""What explains the outcomes of the study, in tables and sentences: steps, weights, gradients, training."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from .claims import STEPS
-from .gradients import KINDS, SET_SIZE
-from .sections import table
-from .statistics import Difference, Estimate, difference, estimate
-from .study import Cells
+from tagrpo.analysis.gradients import KINDS, SET_SIZE
+from tagrpo.analysis.sections import table
+from tagrpo.analysis.statistics import Difference, Estimate, difference, estimate
 
-Regimes = Mapping[str, Cells]
+from .claims import STEPS
+from .regimes import Regime
+
+Regimes = Mapping[str, Regime]
 WEIGHTS = {"effective_samples": "effective samples", "ratio": "ratio", "clipped": "% clipped", "kl": "KL, 10⁻³ nats"}
 PERCENT, THOUSAND = 100.0, 1000.0
 TRAINING = {
@@ -22,28 +23,28 @@ TRAINING = {
     "train/grad_norm": ("gradient norm", 1.0),
 }
 ANCHORED, OWN = "ta_grpo", "ta_grpo_v1"
-"""Two methods with the same responses to begin with, scored under the original and under their own prompts."""
+"""Two methods whose first responses are the same, scored under the original question and under their own prompts."""
 
 
-def steps_of(cells: Cells) -> Iterator[tuple[str, str, dict[int, Difference]]]:
-    """What is added, `ours − theirs`, and k → difference in pass@k over all test questions, where both have run."""
+def steps_of(regime: Regime) -> Iterator[tuple[str, str, dict[int, Difference]]]:
+    """What is added, `ours − theirs`, and k → difference in pass@k over all test questions; where both have run."""
     for what, ours, theirs in STEPS:
-        if {ours, theirs} <= set(cells.methods):
-            found = {k: difference(cells.pass_at_k(ours, k), cells.pass_at_k(theirs, k)) for k in (1, 32)}
+        if {ours, theirs} <= set(regime.methods):
+            found = {k: difference(regime.pass_at_k(ours, k), regime.pass_at_k(theirs, k)) for k in (1, 32)}
             yield what, f"{ours} − {theirs}", found
 
 
 def steps(regimes: Regimes) -> Iterator[str]:
     """What each choice adds to pass@1 and pass@32."""
     yield (
-        "From GRPO to TA-GRPO one choice at a time, and two questions that no paper answers: points of pass@1 and "
-        "pass@32 over all test questions, with p-values that are not corrected."
+        "From GRPO to TA-GRPO one choice at a time, then two questions that no paper answers. Differences in points of "
+        "pass@1 and pass@32 over all test questions, with p-values that are not corrected."
     )
     yield ""
     rows = [
         [name, what, pair, *(f"{d.estimate.signed} (p = {d.p_value:.3f})" for d in found.values())]
-        for name, cells in regimes.items()
-        for what, pair, found in steps_of(cells)
+        for name, regime in regimes.items()
+        for what, pair, found in steps_of(regime)
     ]
     yield from table(["regime", "what is added", "difference", "pass@1", "pass@32"], rows)
 
@@ -51,10 +52,10 @@ def steps(regimes: Regimes) -> Iterator[str]:
 def weights(regimes: Regimes) -> Iterator[str]:
     """How the update treats responses to originals and to rephrasings."""
     rows, said = [], []
-    for name, cells in regimes.items():
-        for method in cells.methods:
+    for name, regime in regimes.items():
+        for method in regime.methods:
             means = {
-                (who, scalar): cells.quarters(method, f"{who}/{scalar}").mean()
+                (who, scalar): regime.quarters(method, f"{who}/{scalar}").mean()
                 for who in ("original", "rephrasings")
                 for scalar in WEIGHTS
             }
@@ -65,19 +66,19 @@ def weights(regimes: Regimes) -> Iterator[str]:
             if method == ANCHORED:
                 ours, theirs = (means[who, "effective_samples"] for who in ("rephrasings", "original"))
                 said.append(
-                    f"In `{name}`, under `{method}`, the responses to a rephrasing count for {100 * ours[0]:.0f} % of "
-                    f"their number as samples from the original question in the first quarter, and for "
-                    f"{100 * ours[1]:.0f} % in the last; those to the original for {100 * theirs[0]:.0f} % and "
-                    f"{100 * theirs[1]:.0f} %."
+                    f"In `{name}` with `{method}`, responses to a rephrasing are worth {100 * ours[0]:.0f} % of their "
+                    f"number as samples from the original question in the first quarter of training, and "
+                    f"{100 * ours[1]:.0f} % in the last; responses to the original are worth {100 * theirs[0]:.0f} % "
+                    f"and {100 * theirs[1]:.0f} %."
                 )
     if not rows:
         return
     yield (
-        "Means over the first → the last quarter of training, over all seeds, by what responses were sampled from. "
-        "Effective samples: of the weights π(response | score prompt) / π(response | sample prompt) among the "
-        "responses to one prompt, as a share of their number; 1 where a response is scored under the prompt that it "
-        "answers, up to the mismatch of engine and trainer. Ratio, clipped tokens and KL: over the responses that were "
-        "learned from."
+        "Means over the first → the last quarter of training and over all seeds, by what the responses were sampled "
+        "from. Effective samples: the effective sample size of the weights π(response | score prompt) / π(response | "
+        "sample prompt) among the responses to one prompt, as a share of their number. It is 1 where responses are "
+        "scored under the prompt that they answer, up to the mismatch of engine and trainer. Ratio, clipped tokens and "
+        "KL are taken over the responses that were learned from."
     )
     yield ""
     yield from table(["regime", "method", "responses to", *WEIGHTS.values()], rows)
@@ -93,28 +94,29 @@ def _change(means: pd.Series, scalar: str) -> str:
 def gradients(regimes: Regimes) -> Iterator[str]:
     """Norms and cosines of parameter gradients by what responses were sampled from."""
     rows = []
-    for name, cells in regimes.items():
+    for name, regime in regimes.items():
         for stage in ("start", "end"):
-            for method in cells.methods:
+            for method in regime.methods:
                 norms, cosines, grpo = (
-                    cells.gradients(method, stage, kind).mean() for kind in ("norm", "cosine", "grpo")
+                    regime.gradients(method, stage, kind).mean() for kind in ("norm", "cosine", "grpo")
                 )
                 if len(cosines):
                     found = [_number(norms, who) for who in ("original", "rephrasing")]
                     found += [_number(cosines, kind) for kind in KINDS]
-                    corrected = corrected_cosine(cells.gradients(method, stage, "cosine"))
+                    corrected = corrected_cosine(regime.gradients(method, stage, "cosine"))
                     found += ["–" if corrected is None else _plain(corrected)]
                     rows.append([name, stage, method, *found, *(_number(grpo, w) for w in ("original", "rephrasing"))])
     if not rows:
         return
     yield (
-        f"Gradients of the policy term by the parameters, from sets of {SET_SIZE} responses to each prompt: at the "
-        "start at the policy that sampled the first batch; at the end at the trained policy, with the batches of the "
-        "last eighth of training. Norms, and cosines between sets of responses to the same questions, are means over "
-        "seeds. Two sets of responses to the same prompts differ by noise alone: *original, original* and "
-        "*rephrasing, itself* are what noise leaves of a cosine of 1, and *without noise* is *original, rephrasing* "
-        "over their geometric mean, with a 95 % interval over seeds; it can exceed 1 by chance. *GRPO*: cosine with "
-        "sets of other responses to the originals, with the advantages of grpo_matched, from the same policy."
+        f"Gradients of the policy term with respect to the parameters, from sets of {SET_SIZE} responses to each "
+        "prompt. At the start they are taken at the policy that sampled the first batch; at the end at the trained "
+        "policy, with the batches of the last eighth of training. Norms, and cosines between sets of responses to the "
+        "same questions, are means over seeds. Two sets of responses to the same prompts differ by noise alone: "
+        "*original, original* and *rephrasing, itself* show what noise leaves of a cosine of 1. *Without noise* is "
+        "*original, rephrasing* divided by their geometric mean, with a 95 % interval over seeds; it can exceed 1 by "
+        "chance. *GRPO* is the cosine with other responses to the originals, sampled from the same policy and with the "
+        "advantages of grpo_matched."
     )
     yield ""
     header = ["regime", "stage", "method", "norm, original", "norm, rephrasing", *KINDS, "without noise"]
@@ -124,13 +126,13 @@ def gradients(regimes: Regimes) -> Iterator[str]:
 
 
 def corrected_cosine(cosines: pd.DataFrame) -> Estimate | None:
-    """Cosine between originals and rephrasings over what noise leaves of one, mean and interval over seeds.
+    """Cosine between originals and rephrasings, divided by the cosine that noise leaves of 1; mean and interval.
 
     Args:
         cosines: [seeds, kinds].
 
     Returns:
-        None where there are no rephrasings, fewer than two seeds, or noise leaves nothing.
+        Over seeds. None where there are no rephrasings, fewer than two seeds, or noise leaves nothing.
 
     >>> row = {"original, original": 0.5, "rephrasing, itself": 0.5, "original, rephrasing": 0.4}
     >>> round(corrected_cosine(pd.DataFrame([row, row])).value, 6)
@@ -143,8 +145,8 @@ def corrected_cosine(cosines: pd.DataFrame) -> Estimate | None:
 
 
 def _said(regimes: Regimes) -> Iterator[str]:
-    for name, cells in regimes.items():
-        found = {m: cells.gradients(m, "start", "cosine") for m in (ANCHORED, OWN) if m in cells.methods}
+    for name, regime in regimes.items():
+        found = {m: regime.gradients(m, "start", "cosine") for m in (ANCHORED, OWN) if m in regime.methods}
         for method, cosines in found.items():
             if (corrected := corrected_cosine(cosines)) is None:
                 continue
@@ -169,24 +171,24 @@ def _plain(value: Estimate) -> str:
 def training(regimes: Regimes) -> Iterator[str]:
     """Success on what is trained on, and gradient norms."""
     rows = []
-    for name, cells in regimes.items():
-        for method in cells.methods:
-            means = [cells.quarters(method, scalar).mean() * factor for scalar, (_, factor) in TRAINING.items()]
+    for name, regime in regimes.items():
+        for method in regime.methods:
+            means = [regime.quarters(method, scalar).mean() * factor for scalar, (_, factor) in TRAINING.items()]
             if any(len(found) for found in means):
                 shown = [" → ".join(f"{x:.2f}" for x in found) if len(found) else "–" for found in means]
                 rows.append([name, method, *shown])
     if not rows:
         return
-    yield "Means over the first → the last quarter of training, over all seeds; gradients before they are clipped to 1."
+    yield "Means over the first → the last quarter of training and over all seeds; gradient norms are before clipping."
     yield ""
     yield from table(["regime", "method", *(label for label, _ in TRAINING.values())], rows)
 
 
-def pass_table(cells: Cells, ks: Sequence[int] = (1, 8, 32)) -> Iterator[str]:
+def pass_table(regime: Regime, ks: Sequence[int] = (1, 8, 32)) -> Iterator[str]:
     """Pass@k of every method on every split."""
-    splits = list(cells.cells[0]["correct"])
+    splits = list(regime.runs[0]["correct"])
     rows = [
-        [method, *(str(estimate(cells.pass_at_k(method, k, split))) for split in splits for k in ks)]
-        for method in cells.methods
+        [method, *(str(estimate(regime.pass_at_k(method, k, split))) for split in splits for k in ks)]
+        for method in regime.methods
     ]
     yield from table(["method", *(f"{split} pass@{k}" for split in splits for k in ks)], rows)

@@ -1,7 +1,7 @@
-"""From the runs of a study to its digest: every number that its page is made of, cell by cell.
+"""From the runs of the study to its digest: every number that its page is made of, run by run.
 
-A study is a set of comparisons of the same methods, one per regime: `<root>/<regime>/<method>/seed<k>/`. The digest is
-small enough to be kept with the code, so that the page can be written again, and checked, without the runs.
+The study compares the same methods in several regimes; its runs are in `<root>/<regime>/<method>/seed<k>/`. The
+digest is small enough to be kept with the code, so that the page can be written again, and checked, without the runs.
 """
 
 from __future__ import annotations
@@ -16,40 +16,41 @@ from typing import Any
 import pandas as pd
 import torch
 
-from .comparison import seconds_of
-from .gradients import GradientSets, gradients_at_the_end, gradients_at_the_start
-from .replay import read_rollouts
-from .runs import RunFiles, find_runs
-from .study import in_part
+from tagrpo.analysis.gradients import GradientSets, gradients_at_the_end, gradients_at_the_start
+from tagrpo.analysis.replay import read_rollouts
+from tagrpo.analysis.runs import RunFiles, find_runs
+
+from .regimes import in_part
 
 SERIES = ("zero_gradient/percentage", "variant/difficulty_variance", "rollout/entropy")
 """Scalars that are kept iteration by iteration."""
 QUARTERS = ("rollout/correct_original", "rollout/correct_neighbours", "train/grad_norm")
 """Scalars of which the means over the first and the last quarter of training are kept."""
-VARIANTS = ("effective_samples", "ratio", "clipped", "kl")
-"""Likewise, of `variant/<n>/…`: for the originals, and the mean over the rephrasings."""
+BY_PROMPT = ("effective_samples", "ratio", "clipped", "kl")
+"""Scalars `variant/<n>/…`, of which the same is kept for the originals and for the mean over the rephrasings."""
 REFERENCE = "grpo_matched"
-"""GRPO on originals, with whose gradients those of rephrasings are compared."""
+"""GRPO on originals; gradients of rephrasings are compared with its gradients."""
 DIGITS = 6
 
 
 def digest(root: Path, *, gradients: bool = True) -> dict[str, Any]:
-    """Read the runs of a study.
+    """Read the runs of the study.
 
     Args:
         root: Folder of the regimes.
-        gradients: Whether to take gradients of the policies, where rollouts were recorded (see `gradients`). It needs
-            the policies that the runs started from, and seconds per run for tiny ones.
+        gradients: Whether to compute gradients of the policies (`tagrpo.analysis.gradients`) for the runs whose
+            rollouts were recorded. That needs the policies that the runs started from; for tiny ones it takes seconds
+            per run.
 
     Returns:
-        `regimes`: regime → list of finished cells, ordered by method and seed; `unfinished`: cells that were started
-        and did not end well; `questions`: regime → split → ids; `versions`. Each cell has
+        `regimes`: regime → entries of the finished runs, ordered by method and seed; `unfinished`: runs that were
+        started but did not finish; `questions`: regime → split → ids; `versions`: package → version. An entry has
         `method`, `seed`, `command`, `ledger`, `seconds`;
-        `starts`, how often it was started, null where that was not noted;
-        `n`, responses per test question, and `correct`, split → correct responses, in the order of `questions`;
-        `series`, scalar → iteration → number, and `quarters`, scalar → means over first and last quarter of training;
-        `diversity`, pool → iteration → mean distance over questions; `hard_share` and `gradients`, see there;
-        `weights`, a fingerprint of the trained parameters.
+        `starts`: how often it was started, null where that was not recorded;
+        `n`: responses per test question, and `correct`: split → correct responses, in the order of `questions`;
+        `series`: scalar → iteration → number; `quarters`: scalar → means over the first and the last quarter of
+        training; `diversity`: pool → iteration → mean distance over questions; `hard_share` and `gradients`: see the
+        functions of these names; `weights`: a fingerprint of the trained parameters.
 
     Raises:
         FileNotFoundError: there are no finished runs.
@@ -67,7 +68,7 @@ def digest(root: Path, *, gradients: bool = True) -> dict[str, Any]:
             chosen = (run for run in runs if run.method == REFERENCE and (run.path / "rollouts").is_dir())
             references = {run.seed: gradients_at_the_start(run) for run in chosen}
         regimes[folder.name] = [
-            cell_of(run, questions[folder.name]) | {"gradients": _gradients(run, references) if gradients else {}}
+            entry_of(run, questions[folder.name]) | {"gradients": _gradients(run, references) if gradients else {}}
             for run in runs
         ]
         versions |= runs[0].versions
@@ -77,8 +78,8 @@ def digest(root: Path, *, gradients: bool = True) -> dict[str, Any]:
     return {"regimes": regimes, "unfinished": unfinished, "questions": questions, "versions": versions}
 
 
-def cell_of(run: RunFiles, questions: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """What the digest says of one finished run, but for gradients.
+def entry_of(run: RunFiles, questions: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """What the digest says of one finished run, except for its gradients.
 
     Args:
         run: The run.
@@ -93,7 +94,7 @@ def cell_of(run: RunFiles, questions: Mapping[str, Sequence[str]]) -> dict[str, 
         "command": run.command,
         "starts": _record(run.path).get("starts"),
         "ledger": run.ledger,
-        "seconds": round(seconds_of(run), 1),
+        "seconds": round(run.wall_seconds, 1),
         "n": int(next(iter(counts.values()))["n"].iloc[0]),
         "correct": {split: [int(c) for c in table["correct"]] for split, table in counts.items()},
         "series": {
@@ -116,13 +117,13 @@ def _short(number: float) -> float:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """What `tagrpo-compare` noted of a cell; empty for a run that it did not start."""
-    file = path / "cell.json"
+    """What `tagrpo-compare` recorded of a run; empty for a run that it did not start."""
+    file = path / "run.json"
     return json.loads(file.read_text()) if file.exists() else {}
 
 
 def _unfinished(root: Path) -> Iterator[dict[str, Any]]:
-    for file in sorted(root.rglob("cell.json")):
+    for file in sorted(root.rglob("run.json")):
         record = _record(file.parent)
         if not record["finished"]:
             yield {
@@ -135,7 +136,7 @@ def _unfinished(root: Path) -> Iterator[dict[str, Any]]:
 def _quarters(run: RunFiles) -> Iterator[tuple[str, list[float]]]:
     frame = run.metrics
     columns = {name: frame[name] for name in QUARTERS if name in frame}
-    for name in VARIANTS:
+    for name in BY_PROMPT:
         rephrased = [c for c in frame if str(c).startswith("variant/") and str(c).endswith(f"/{name}")]
         rephrased = [c for c in rephrased if c != f"variant/0/{name}"]
         if rephrased:
@@ -152,8 +153,8 @@ def _quarters(run: RunFiles) -> Iterator[tuple[str, list[float]]]:
 def hard_share(run: RunFiles) -> pd.Series:
     """Per iteration, the share of Σ|A| that falls on questions of which fewer than half of the responses are correct.
 
-    Where the effort of an update goes: η of Pass@k training (arXiv 2508.10751, Eq. 16) as a method meets it in its own
-    run. Empty for a run whose rollouts were not recorded.
+    This is where the effort of an update goes: η of Pass@k training (arXiv 2508.10751, Eq. 16), measured on the
+    responses of the method's own run. Empty for a run whose rollouts were not recorded.
     """
     if not (run.path / "rollouts").is_dir():
         return pd.Series(dtype=float)
@@ -166,9 +167,9 @@ def hard_share(run: RunFiles) -> pd.Series:
 
 
 def _gradients(run: RunFiles, references: Mapping[int, GradientSets]) -> dict[str, dict[str, dict[str, float]]]:
-    """Stage (`start`, `end`) → `norm`, `cosine` and `grpo` (with the gradients of GRPO from the same policy) → numbers.
+    """Stage (`start`, `end`) → `norm`, `cosine` and `grpo` (cosine with GRPO's gradients at the same policy) → numbers.
 
-    Of runs with rephrasings, and of GRPO with as many samples.
+    Computed for runs with rephrasings and for GRPO with as many samples; empty for others.
     """
     if not (run.path / "rollouts").is_dir():
         return {}

@@ -1,25 +1,31 @@
 """GPU hours of `compare=study_gpu`: arithmetic from its settings and stated assumptions, not a measurement.
 
-    python benchmarks/study_cost.py            # prints the table
-    python benchmarks/study_cost.py --write    # and writes it into docs/study_gpu.md
+    python -m studies.first.gpu_hours            # prints the table
+    python -m studies.first.gpu_hours --write    # writes it into docs/study_gpu.md too
 
-Updates as in `cost_model.py`. Sampling: 2 FLOP per parameter and token over GPUs × peak × share; the share is far below
-that of an update, because decoding reads weights and cache for few tokens at a time. Loading, verification, weight sync
-and checkpoints are the overhead.
+Updates are those of `benchmarks/cost_model.py`. Sampling takes 2 FLOP per parameter and token, divided by GPUs × peak ×
+share; the share is far below that of an update, because decoding reads weights and cache for few tokens at a time.
+Loading, verification, weight sync and checkpoints are the overhead.
 """
+
+from __future__ import annotations
 
 import argparse
 import re
 from pathlib import Path
 from typing import Any
 
-import cost_model
 from hydra import compose, initialize_config_module
 
-from tagrpo.compare import cells_of, methods_of
+from benchmarks import cost_model
+from tagrpo.compare import methods_of
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
+from tagrpo.files import write_text
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "study_gpu.md"
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "study_gpu.md"
+PRESETS = f"hydra.searchpath=[file://{ROOT}/studies/first/configs]"
+"""Where Hydra finds `compare=study` and `compare=study_gpu`."""
 MARKS = "<!-- begin hours -->", "<!-- end hours -->"
 MEANS = (1000, 2000, 3072)
 """Tokens of a response: of short answers, of long ones, and all at the limit."""
@@ -32,19 +38,16 @@ BENCHMARKS = ("amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamo
 
 
 def configurations() -> tuple[dict[str, Any], int, int]:
-    """Method → configuration of its cells; seeds; GPUs of a cell."""
+    """Method → configuration of its runs; number of seeds; GPUs of a run."""
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        study = compose("compare", ["compare=study_gpu", "rephrasings=rephrased.jsonl"])
-        cells = cells_of(Path(study.root), methods_of(study.methods), [0], list(study.overrides))
-        # What follows the program: `-m tagrpo.train`, then overrides.
-        found = {
-            cell.method: compose("train", [o for o in cell.command[3:] if not o.startswith("hydra.")]) for cell in cells
-        }
+        study = compose("compare", [PRESETS, "compare=study_gpu", "rephrasings=rephrased.jsonl"])
+        methods = methods_of(study.methods)
+        found = {method: compose("train", [*study.overrides, *own]) for method, own in methods.items()}
     return found, len(study.seeds), study.gpus_per_cell
 
 
 def hours(cfg: Any, gpus: int, mean: int) -> float:
-    """GPU hours of one cell whose responses have `mean` tokens.
+    """GPU hours of one run whose responses have `mean` tokens.
 
     TA-GRPO as in the paper: 58 iterations of 256 questions with 32 responses, then 1,788 test questions likewise.
     """
@@ -68,12 +71,12 @@ def hours(cfg: Any, gpus: int, mean: int) -> float:
 
 def table() -> str:
     """Markdown, for docs/study_gpu.md."""
-    cells, seeds, gpus = configurations()
+    runs, seeds, gpus = configurations()
     lines = [
-        "| GPU hours of a cell | " + " | ".join(f"{mean:,} tokens a response" for mean in MEANS) + " |",
+        "| GPU hours of a run | " + " | ".join(f"{mean:,} tokens a response" for mean in MEANS) + " |",
         "| --- |" + " ---: |" * len(MEANS),
     ]
-    found = {method: [hours(cfg, gpus, mean) for mean in MEANS] for method, cfg in cells.items()}
+    found = {method: [hours(cfg, gpus, mean) for mean in MEANS] for method, cfg in runs.items()}
     lines += [f"| {method} | " + " | ".join(f"{x:.1f}" for x in values) + " |" for method, values in found.items()]
     totals = [seeds * sum(values) for values in zip(*found.values(), strict=True)]
     lines.append(f"| **all, {seeds} seeds** | " + " | ".join(f"**{total:,.0f}**" for total in totals) + " |")
@@ -82,13 +85,14 @@ def table() -> str:
 
 
 def main() -> None:
+    """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the table into docs/study_gpu.md")
     made = table()
     if parser.parse_args().write:
         body = f"{MARKS[0]}\n{made}\n{MARKS[1]}"
         text = DOCUMENT.read_text(encoding="utf-8")
-        DOCUMENT.write_text(re.sub(f"{MARKS[0]}.*?{MARKS[1]}", body, text, flags=re.DOTALL), encoding="utf-8")
+        write_text(DOCUMENT, re.sub(f"{MARKS[0]}.*?{MARKS[1]}", body, text, flags=re.DOTALL))
     print(made)
 
 

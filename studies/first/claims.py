@@ -1,8 +1,9 @@
-"""The papers' claims as paired differences, written down before the runs, and what may be said of each.
+"""The plan: the papers' claims as paired differences, written down before the runs, and the verdict on each.
 
-A claim holds in a regime when every one of its differences has the claimed sign beyond noise; p-values are corrected
-(Holm) over all differences of the study. It does not hold when one of them has the other sign beyond noise, or when its
-whole 95 % interval lies below the smallest effect that we would call one. Anything else is undecided.
+A claim reproduces in a regime when every one of its differences has the claimed sign beyond noise; p-values are
+corrected (Holm) over all differences of the study. It does not reproduce when one of them has the other sign beyond
+noise, or when its whole 95 % interval lies below the smallest effect that would count as one. Anything else is
+undecided.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from .statistics import LEVEL, Difference, difference, holm
-from .study import Cells
+from tagrpo.analysis.statistics import LEVEL, Difference, difference, holm
+
+from .regimes import Regime
 
 Pairs = Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]
 Verdict = Literal["reproduces", "does not reproduce", "undecided", "not run"]
@@ -26,8 +28,8 @@ class Claim:
 
     statement: str
     source: str
-    pairs: Callable[[Cells], Pairs]
-    """Label, ours, theirs: tables [seeds, questions or iterations] of which ours − theirs is claimed to have `sign`."""
+    pairs: Callable[[Regime], Pairs]
+    """Label, ours, theirs: tables [seeds, questions or iterations]; `sign` is the claimed sign of ours − theirs."""
     smallest: float
     """The smallest difference that counts as an effect."""
     sign: int = 1
@@ -47,44 +49,44 @@ class Finding:
     verdict: Verdict
 
 
-def _pass(k: int, *pairs: tuple[str, str]) -> Callable[[Cells], Pairs]:
-    def tables(cells: Cells) -> Pairs:
+def _pass(k: int, *pairs: tuple[str, str]) -> Callable[[Regime], Pairs]:
+    def tables(regime: Regime) -> Pairs:
         for ours, theirs in pairs:
-            yield f"pass@{k}, {ours} − {theirs}", cells.pass_at_k(ours, k), cells.pass_at_k(theirs, k)
+            yield f"pass@{k}, {ours} − {theirs}", regime.pass_at_k(ours, k), regime.pass_at_k(theirs, k)
 
     return tables
 
 
-def _series(name: str, *pairs: tuple[str, str], part: str = "all", factor: float = 1.0) -> Callable[[Cells], Pairs]:
-    def tables(cells: Cells) -> Pairs:
+def _series(name: str, *pairs: tuple[str, str], part: str = "all", factor: float = 1.0) -> Callable[[Regime], Pairs]:
+    def tables(regime: Regime) -> Pairs:
         for ours, theirs in pairs:
             yield (
                 f"{ours} − {theirs}",
-                cells.series(ours, name, part) * factor,
-                cells.series(theirs, name, part) * factor,
+                regime.series(ours, name, part) * factor,
+                regime.series(theirs, name, part) * factor,
             )
 
     return tables
 
 
-def _difficulty(cells: Cells) -> Pairs:
-    variance = cells.series("ta_grpo", "variant/difficulty_variance")
+def _difficulty(regime: Regime) -> Pairs:
+    variance = regime.series("ta_grpo", "variant/difficulty_variance")
     yield "variance of the success rate between the prompts of a question, ta_grpo", variance, variance * 0
 
 
-def _diversity(part: str) -> Callable[[Cells], Pairs]:
-    def tables(cells: Cells) -> Pairs:
-        neighbours, original = (
-            cells.series("ta_grpo", f"diversity/{pool}", part) for pool in ("neighbours", "original")
+def _diversity(part: str) -> Callable[[Regime], Pairs]:
+    def tables(regime: Regime) -> Pairs:
+        rephrasings, original = (
+            regime.series("ta_grpo", f"diversity/{pool}", part) for pool in ("neighbours", "original")
         )
-        yield "embedding distance, rephrasings − original, ta_grpo", neighbours, original
+        yield "embedding distance, rephrasings − original, ta_grpo", rephrasings, original
 
     return tables
 
 
-def _entropy(cells: Cells) -> Pairs:
+def _entropy(regime: Regime) -> Pairs:
     for method in ("grpo", "grpo_matched"):
-        end, start = (cells.series(method, "rollout/entropy", part) for part in ("last", "first"))
+        end, start = (regime.series(method, "rollout/entropy", part) for part in ("last", "first"))
         yield f"entropy per token, last − first quarter, {method}", end, start
 
 
@@ -169,19 +171,19 @@ STEPS: Sequence[tuple[str, str, str]] = (
     ("correcting the anchored ones", "ta_grpo_corrected", "ta_grpo"),
     ("Pass@k over the pool", "pass_at_k_pooled", "pass_at_k"),
 )
-"""What is added, ours, theirs: from GRPO to TA-GRPO one choice at a time, and two questions that no paper answers."""
+"""What is added, ours, theirs: from GRPO to TA-GRPO one choice at a time; then two questions that no paper answers."""
 
 
-def judge(regimes: Mapping[str, Cells], claims: Sequence[Claim] = CLAIMS) -> list[list[Finding]]:
-    """The findings of each claim, regime by regime, with p-values corrected over all of them.
+def findings_of(regimes: Mapping[str, Regime], claims: Sequence[Claim] = CLAIMS) -> list[list[Finding]]:
+    """The findings on each claim, regime by regime, with p-values corrected over all of them.
 
-    None in a regime in which a method of the claim has not run.
+    A claim has none in a regime where one of its methods has not run.
     """
     raw = [
         (position, regime, label, difference(ours, theirs))
         for position, claim in enumerate(claims)
-        for regime, cells in regimes.items()
-        for label, ours, theirs in _pairs(claim, cells)
+        for regime, runs in regimes.items()
+        for label, ours, theirs in _pairs(claim, runs)
     ]
     findings: list[list[Finding]] = [[] for _ in claims]
     corrected = holm([found.p_value for *_, found in raw])
@@ -191,18 +193,18 @@ def judge(regimes: Mapping[str, Cells], claims: Sequence[Claim] = CLAIMS) -> lis
     return findings
 
 
-def _pairs(claim: Claim, cells: Cells) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
+def _pairs(claim: Claim, regime: Regime) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
     try:
-        return list(claim.pairs(cells))
-    except KeyError:  # Cells.of, of a method that has not run
+        return list(claim.pairs(regime))
+    except KeyError:  # from Regime.of: a method has not run
         return []
 
 
 def verdict_on(found: Difference, p_value: float, claim: Claim) -> Verdict:
     """What one difference says of its claim.
 
-    >>> from .statistics import Estimate
-    >>> claim = Claim("", "", lambda cells: iter(()), smallest=0.02)
+    >>> from tagrpo.analysis.statistics import Estimate
+    >>> claim = Claim("", "", lambda regime: iter(()), smallest=0.02)
     >>> verdict_on(Difference(Estimate(0.05, 0.03, 0.07), 0.001, (0,)), 0.01, claim)
     'reproduces'
     >>> verdict_on(Difference(Estimate(0.0, -0.01, 0.01), 1.0, (0,)), 1.0, claim)  # an effect of 2 points is excluded

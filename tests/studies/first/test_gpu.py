@@ -1,21 +1,21 @@
-"""The study for a GPU node: every cell has the paper's settings, and cells run through when they are made small."""
+"""The study for a GPU node: every run has the paper's settings, and runs reach their end when they are made small."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from transformers import AutoTokenizer
 
-from tagrpo.compare import cells_of, methods_of
+from studies.first import gpu_hours
+from studies.first.gpu_hours import PRESETS
+from studies.first.page import ORDER
+from tagrpo.compare import methods_of
 from tagrpo.config import build
 from tagrpo.train import train
 
-ROOT = Path(__file__).parents[1]
 BENCHMARKS = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond", "math500"]
 SHRUNK = [
     "model=pretrained", "model.load.gradient_checkpointing=false", "rollout=transformers", "trainer=cpu",
@@ -27,24 +27,28 @@ SHRUNK = [
 ]  # fmt: skip
 
 
-def cells(rephrasings="rephrased.jsonl", data_path="copies"):
-    """Method → overrides of its first cell."""
+def overrides_of(rephrasings="rephrased.jsonl", data_path="copies"):
+    """Method → overrides of its runs."""
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        study = compose("compare", ["compare=study_gpu", f"rephrasings={rephrasings}", f"data_path={data_path}"])
-    made = cells_of(Path("runs"), methods_of(study.methods), [0], list(study.overrides))
-    return {cell.method: [o for o in cell.command[3:] if not o.startswith("hydra.")] for cell in made}
+        study = compose(
+            "compare", [PRESETS, "compare=study_gpu", f"rephrasings={rephrasings}", f"data_path={data_path}"]
+        )
+    methods = methods_of(study.methods).items()
+    return {method: [f"name={method}", *study.overrides, *own] for method, own in methods}
 
 
-METHODS = cells()
+METHODS = overrides_of()
 
 
-def test_its_methods_are_those_of_the_study():
+def test_its_methods_are_those_of_the_study_and_of_its_page():
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        assert list(METHODS) == list(compose("compare", ["compare=study"]).methods)
+        methods = methods_of(compose("compare", [PRESETS, "compare=study"]).methods)
+        assert all(compose("train", [f"name={method}", *own]).name == method for method, own in methods.items())
+    assert list(METHODS) == list(methods) == list(ORDER)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_cell_has_the_settings_of_the_paper(method):
+def test_every_run_has_the_settings_of_the_paper(method):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", METHODS[method])
     assert (cfg.model.path, cfg.data.train.dataset) == ("Qwen/Qwen3-1.7B", "math_train")
@@ -86,8 +90,8 @@ def copies(tmp_path_factory, tiny_policy):
 
 
 @pytest.mark.parametrize("method", ["base", "ta_grpo_corrected", "prompt_augmentation"])
-def test_a_cell_runs_through(method, copies, tmp_path):
-    overrides = [*cells(copies / "rephrased.jsonl", copies)[method], *SHRUNK, f"model.path={copies}"]
+def test_a_run_reaches_its_end(method, copies, tmp_path):
+    overrides = [*overrides_of(copies / "rephrased.jsonl", copies)[method], *SHRUNK, f"model.path={copies}"]
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", [*overrides, f"hydra.run.dir={tmp_path}"], return_hydra_config=True)
     cfg.hydra.runtime.output_dir = str(tmp_path)
@@ -102,9 +106,5 @@ def test_a_cell_runs_through(method, copies, tmp_path):
         assert (ledger["iterations"], ledger["rollouts"]) == (1, 64), "two questions, 32 responses each"
 
 
-def test_the_hours_on_the_page_are_those_of_the_configuration(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    spec = importlib.util.spec_from_file_location("study_cost", ROOT / "benchmarks" / "study_cost.py")
-    study_cost = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(study_cost)
-    assert study_cost.table() in (ROOT / "docs" / "study_gpu.md").read_text(encoding="utf-8")
+def test_the_hours_on_the_page_are_those_of_the_configuration():
+    assert gpu_hours.table() in gpu_hours.DOCUMENT.read_text(encoding="utf-8")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tagrpo.analysis.claims import CLAIMS, STEPS, Claim, judge, together
-from tagrpo.analysis.study import Cells
-from tagrpo.analysis.study_page import ORDER, page
+from studies.first.claims import CLAIMS, STEPS, Claim, findings_of, together
+from studies.first.page import ORDER, page
+from studies.first.regimes import Regime
 
 
-def cell(method, correct, seed=0, n=8, **series):
+def run(method, correct, seed=0, n=8, **series):
     iterations = max((len(values) for values in series.values()), default=0)
     return {
         "method": method, "seed": seed, "command": f"train {method}", "seconds": 1.0, "n": n,
@@ -22,8 +22,8 @@ def cell(method, correct, seed=0, n=8, **series):
 
 
 def better(smallest, sign=1):
-    def pairs(cells):
-        yield "ours − theirs", cells.pass_at_k("ours", 1), cells.pass_at_k("theirs", 1)
+    def pairs(regime):
+        yield "ours − theirs", regime.pass_at_k("ours", 1), regime.pass_at_k("theirs", 1)
 
     return Claim("Ours is better.", "nobody", pairs, smallest=smallest, sign=sign)
 
@@ -39,8 +39,8 @@ THEIRS = RNG.integers(3, 6, 40)
 def test_a_verdict_follows_from_sign_noise_and_the_smallest_effect(gain, smallest, verdict):
     ours = THEIRS + gain + np.tile([-1, 0, 1, 0], 10)
     assert ours.min() >= 0
-    cells = Cells([cell("ours", ours), cell("theirs", THEIRS)])
-    (finding,) = judge({"one": cells}, [better(smallest)])[0]
+    regime = Regime([run("ours", ours), run("theirs", THEIRS)])
+    (finding,) = findings_of({"one": regime}, [better(smallest)])[0]
     assert finding.verdict == verdict
     expected = stats.ttest_rel(ours / 8, THEIRS / 8)
     assert finding.p_value == pytest.approx(expected.pvalue)
@@ -49,16 +49,16 @@ def test_a_verdict_follows_from_sign_noise_and_the_smallest_effect(gain, smalles
 
 
 def test_a_claim_of_less_is_the_mirror_image():
-    cells = Cells([cell("ours", np.clip(THEIRS - 2 + RNG.integers(-1, 1, 40), 0, 8)), cell("theirs", THEIRS)])
-    lower, higher = judge({"one": cells}, [better(0.02, sign=-1), better(0.02)])
+    regime = Regime([run("ours", np.clip(THEIRS - 2 + RNG.integers(-1, 1, 40), 0, 8)), run("theirs", THEIRS)])
+    lower, higher = findings_of({"one": regime}, [better(0.02, sign=-1), better(0.02)])
     assert (lower[0].verdict, higher[0].verdict) == ("reproduces", "does not reproduce")
 
 
 def test_p_values_are_corrected_over_all_claims_and_regimes():
     ours = np.clip(THEIRS + RNG.integers(-1, 2, 40), 0, 8)
-    cells = Cells([cell("ours", ours), cell("theirs", THEIRS)])
-    alone = judge({"one": cells}, [better(0.02)])[0][0].p_value
-    every = judge({"one": cells, "two": cells}, [better(0.02), better(0.02)])
+    regime = Regime([run("ours", ours), run("theirs", THEIRS)])
+    alone = findings_of({"one": regime}, [better(0.02)])[0][0].p_value
+    every = findings_of({"one": regime, "two": regime}, [better(0.02), better(0.02)])
     assert [f.p_value for found in every for f in found] == pytest.approx([min(1.0, 4 * alone)] * 4)
     assert [f.regime for f in every[0]] == ["one", "two"]
 
@@ -66,10 +66,10 @@ def test_p_values_are_corrected_over_all_claims_and_regimes():
 def whole_study():
     """Every method of the page with five seeds, random counts and series."""
     rng = np.random.default_rng(1)
-    cells = []
+    runs = []
     for method in ORDER:
         for seed in range(5):
-            made = cell(
+            made = run(
                 method, rng.integers(0, 33, 20), seed, n=32,
                 zero_gradient__percentage=rng.random(40) * 100,
                 variant__difficulty_variance=0.05 + rng.random(40) / 100,
@@ -80,17 +80,17 @@ def whole_study():
                 for pool, shift in (("original", 0.1), ("neighbours", 0.2))
             }
             made["hard_share"] = {str(i): float(rng.random()) for i in range(40)}
-            cells.append(made)
-    for made in cells:
+            runs.append(made)
+    for made in runs:
         made["series"] = {k: {i: float(x) for i, x in v.items()} for k, v in made["series"].items()}
         made["correct"] = {split: [int(c) for c in counts] for split, counts in made["correct"].items()}
-    regimes = {"mixed": cells, "hard": cells}
+    regimes = {"mixed": runs, "hard": runs}
     return {"regimes": regimes, "unfinished": [], "questions": {}, "versions": {"torch": "2"}}
 
 
 def test_every_claim_and_every_step_can_be_told_from_the_methods_of_the_study():
-    regimes = {name: Cells(cells) for name, cells in whole_study()["regimes"].items()}
-    findings = judge(regimes)
+    regimes = {name: Regime(runs) for name, runs in whole_study()["regimes"].items()}
+    findings = findings_of(regimes)
     assert len(findings) == len(CLAIMS)
     assert all({f.regime for f in found} == {"mixed", "hard"} for found in findings)
     verdicts = {claim.statement: together([f for f in found if f.regime == "mixed"]) for claim, found in

@@ -108,7 +108,7 @@ def _text(value: Any) -> str:
 
 
 def _count(value: Any) -> int:
-    return value if isinstance(value, int) and 0 <= value < 2**53 else 0
+    return value if type(value) is int and 0 <= value < 2**53 else 0
 
 
 def valid_unicode(text: str) -> str:

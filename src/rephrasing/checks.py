@@ -17,7 +17,7 @@ from typing import Any
 from ..rewards.extraction import normalize_answer
 from .candidates import Check, Pair, Verdict
 from .symbols import listed, symbols_kept
-from .texts import compact, loose_numbers, number_words, numerals
+from .texts import compact, holds, loose_numbers, number_words, numerals
 
 _CHATTER = re.compile(
     r"\A\W*(?:sure|certainly|of course|here (?:is|are)|rephras|reworded|okay|the answer is|solution\b|question \d)",
@@ -107,25 +107,32 @@ def _holds(text: str, answer: str) -> bool:
         return True
     if answer in ("A", "I"):
         return False  # the letter of a choice can't be told from a word
-    spelled = compact(answer)
-    if len(spelled) < 2 or spelled.isalpha():
-        flags = re.IGNORECASE if len(answer) > 1 else 0
-        return bool(re.search(rf"(?<![A-Za-z\\\d.]){re.escape(answer)}(?![A-Za-z]|\.?\d)", text, flags))
-    return bool(re.search(rf"(?<![\d.]){re.escape(spelled)}(?!\.?\d)", compact(text)))
+    return holds(text, compact(answer))
 
 
 def not_identical(pair: Pair, highest: float = 0.97) -> Verdict:
     """It is not the original or another rephrasing with a `sequence_similarity` above `highest`.
 
+    Other names for people or variables are a difference, however few the words, where a name is replaced everywhere.
+
     >>> not_identical(Pair("Find $x$.", "Find  x!"))
     Verdict(check='not_identical', passed=False, reason='the same words as the original', value=1.0)
     """
     others = {pair.question: "the original", **dict.fromkeys(pair.others, "another rephrasing")}
-    value, nearest = max((sequence_similarity(text, pair.rephrasing), name) for text, name in others.items())
-    if value > highest:
+    value, name, text = max((sequence_similarity(text, pair.rephrasing), name, text) for text, name in others.items())
+    if value > highest and not _renamed(text, pair.rephrasing):
         how = "the same words as" if value == 1 else f"nearly the words of ({value:.3f})"
-        return Verdict("not_identical", False, f"{how} {nearest}", value)
-    return Verdict("not_identical", True, f"differs from {nearest} ({value:.3f})", value)
+        return Verdict("not_identical", False, f"{how} {name}", value)
+    return Verdict("not_identical", True, f"differs from {name} ({value:.3f})", value)
+
+
+def _renamed(first: str, second: str) -> bool:
+    """Whether words that are missing in the second text, all of them names, have others everywhere in their place."""
+    old, new = (Counter(re.findall(r"[A-Za-z]+", text)) for text in (first, second))
+    lost, gained = old - new, new - old
+    replaced = not lost.keys() & new.keys() and not gained.keys() & old.keys()
+    names = all(word[0].isupper() or len(word) == 1 for word in (*lost, *gained))
+    return bool(lost) and names and replaced and sorted(lost.values()) == sorted(gained.values())
 
 
 def sequence_similarity(first: str, second: str) -> float:

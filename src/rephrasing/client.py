@@ -66,11 +66,8 @@ class Server:
 
     def explain(self, error: openai.APIError | str) -> str:
         """What went wrong, without the key, which servers like to quote."""
-        if isinstance(error, openai.APIStatusError):
-            text = f"HTTP {error.status_code}: {error.message}"
-        else:
-            text = f"{error} ({error.__cause__})" if isinstance(error, openai.APIError) else error
-        key = os.environ.get(self.api_key_env)
+        cause = f" ({error.__cause__})" if isinstance(error, openai.APIConnectionError) else ""
+        text, key = f"{error}{cause}", os.environ.get(self.api_key_env)
         return (text.replace(key, "[key]") if key else text)[:500]
 
 
@@ -120,9 +117,9 @@ class Client:
                 if self._refusal is None:
                     await self._ask(connection, key, call)
 
-        sent = asyncio.as_completed([send(key, call) for key, call in calls.items()])
-        for done, result in enumerate(sent, start=1):
-            await result
+        sent = [asyncio.create_task(send(key, call)) for key, call in calls.items()]
+        for done, task in enumerate(asyncio.as_completed(sent), start=1):
+            await task
             self._on_progress(done, len(calls))
         if self._refusal:
             raise self._refusal

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from .candidates import Pair, Verdict
-from .texts import compact, figures, formulas, pieces, prose, shape, variables
+from .texts import compact, figures, formulas, holds, pieces, prose, shape, variables
 
 _TRIES = 2000
 """Steps of the search for a renaming. Real texts need some dozens; texts made for it would take for ever."""
@@ -15,7 +15,8 @@ _NO_VARIABLES = set("eidCP")
 """Letters that often are no variables: constants, differentials, combinations, probabilities."""
 _UNITS = set("mgshtlLNJWVKF")
 _LETTERS_MATTER = re.compile(
-    r"ax[ei]s\b|intercept|coordinate|plane\b|graph|slope|vertical|horizontal|quadrant|parabola|ellipse|hyperbola|\[asy\]",
+    r"ax[ei]s\b|intercept|coordinate|plane\b|graph|slope|vertical|horizontal|quadrant|parabola|ellipse|hyperbola|"
+    r"\b(?:lines?|points?)\b|\[asy\]",
     re.IGNORECASE,
 )
 """Where x is horizontal and y vertical, or a figure has labels."""
@@ -59,7 +60,10 @@ def _pieces(text: str) -> set[str]:
 
 def _lacking(wanted: set[str], there: set[str], text: str) -> set[str]:
     plain, whole = {piece.replace('"', "") for piece in there}, compact(text).replace('"', "")
-    return {piece for piece in wanted if piece.replace('"', "") not in plain and piece.replace('"', "") not in whole}
+    letters = {letter for piece in there for letter in variables(piece)}
+    known = plain | letters | {piece for piece in wanted if piece.isalpha() and holds(text, piece)}
+    lacking = {piece for piece in wanted if piece.replace('"', "") not in known}
+    return {piece for piece in lacking if piece.isalpha() or piece.replace('"', "") not in whole}
 
 
 def renaming(before: Iterable[str], after: Iterable[str]) -> dict[str, str] | None:

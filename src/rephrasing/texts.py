@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from ..rewards.extraction import canonical_number
 
-_BLOCK = (
-    r"(?P<figure>\[asy\].*?\[/asy\])"
-    r"|\$\$(?P<display>.*?)\$\$|\\\[(?P<bracket>.*?)\\\]|\\\((?P<paren>.*?)\\\)"
-    r"|\\begin\{(?P<env>align|equation|eqnarray|gather|multline)(?P<star>\*?)\}(?P<body>.*?)\\end\{(?P=env)(?P=star)\}"
+_BLOCK = (  # formulas of more than 4,000 characters are none; without bounds, "\[" ten thousand times takes for ever
+    r"(?P<figure>\[asy\].{0,8000}?\[/asy\])"
+    r"|\$\$(?P<display>.{0,4000}?)\$\$|\\\[(?P<bracket>.{0,4000}?)\\\]|\\\((?P<paren>.{0,4000}?)\\\)"
+    r"|\\begin\{(?P<env>align|equation|eqnarray|gather|multline)(?P<star>\*?)\}(?P<body>.{0,4000}?)\\end\{(?P=env)(?P=star)\}"
 )
 _INLINE = r"(?<!\\)\$(?P<inline>(?:\\.|[^$\\])*)\$"
 _MATH = re.compile(f"{_BLOCK}|{_INLINE}", re.DOTALL)
@@ -77,7 +77,7 @@ _SPELLINGS = tuple(
         (r"\\%", "%"),
         (r"\\?\$", ""),
         (r"[−–]", "-"),
-        (r"(\\[A-Za-z]+)[\s{]+(?=[A-Za-z])", "\\1\0"),  # \sin x is no command \sinx
+        (r"(\\[A-Za-z]+)[\s{}]+(?=[A-Za-z])", "\\1\0"),  # \sin x is no command \sinx
         (r"[{}\s]", ""),
     )
 )
@@ -129,7 +129,8 @@ def words(text: str) -> list[str]:
     return [word.lower().replace("’", "'") for word in _WORD.findall(text)]
 
 
-def math_spans(text: str) -> list[re.Match[str]]:
+@lru_cache(maxsize=64)
+def math_spans(text: str) -> tuple[re.Match[str], ...]:
     r"""Formulas and figures as they stand in the text.
 
     Where a pair of dollars encloses prose, or one has no partner, dollars are taken for money.
@@ -137,12 +138,12 @@ def math_spans(text: str) -> list[re.Match[str]]:
     >>> [match[0] for match in math_spans(r"Let $x = 3$ and \[y = 2.\]")]
     ['$x = 3$', '\\[y = 2.\\]']
     >>> math_spans("She earns $12 an hour and pays $5.")
-    []
+    ()
     """
     inline = re.sub(r"\\(?:text|mbox|mathrm)\s*\{[^{}]*\}", "", _MATH_BESIDE_MONEY.sub("", text))
     odd = len(re.findall(r"(?<!\\)\$", inline)) % 2 == 1
     money = odd or any(_PROSE.search(match["inline"]) for match in re.finditer(_INLINE, inline, re.DOTALL))
-    return list((_MATH_BESIDE_MONEY if money else _MATH).finditer(text))
+    return tuple((_MATH_BESIDE_MONEY if money else _MATH).finditer(text))
 
 
 def formulas(text: str) -> list[str]:
@@ -180,6 +181,17 @@ def compact(math: str) -> str:
     for pattern, replacement in _SPELLINGS:
         math = pattern.sub(replacement, math)
     return math.replace("\0", " ").strip(".,;:")
+
+
+def holds(text: str, spelled: str) -> bool:
+    r"""Whether a formula or a word, in its `compact` spelling, stands in a text and is no part of a longer one.
+
+    >>> holds("How many are $6 \\cdot 7$?", "6*7"), holds("There are 426.", "42"), holds("Find it.", "n")
+    (True, False, False)
+    """
+    if spelled.isalpha():
+        return bool(re.search(rf"(?<![A-Za-z\\]){spelled}(?![A-Za-z])", text, re.IGNORECASE if len(spelled) > 1 else 0))
+    return bool(re.search(rf"(?<![\d.]){re.escape(spelled)}(?!\.?\d)", compact(text)))
 
 
 def pieces(math: str) -> list[str]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .texts import math_spans
+from tagrpo.rephrasing.texts import math_spans
 
 _ABBREVIATION = re.compile(
     r"\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|No|vs|e\.g|i\.e|etc|a\.m|p\.m|approx|in|ft|oz|lb|lbs|hr|hrs|min|cm|Prof|Mt|Ave|U\.S|cf|[A-Z])\.\Z"
@@ -24,7 +24,11 @@ _UNSAFE = re.compile(
     re.IGNORECASE,
 )
 _CHOICES = re.compile(r"\(?\b[A-E]\)\s*(?:\\|\d|\$|[A-Za-z])|\\text(?:bf|it)?\s*\{\s*\(")
-LONGEST = 1200
+_ASKING = re.compile(
+    r"(?:Find|Compute|Determine|Evaluate|Calculate|Simplify|Factor|Expand|Solve|Express|Write)\b"
+    r"|.*, (?:then )?(?:find|compute|determine|evaluate|calculate)\b"
+)
+_LONGEST = 1200
 """Characters; longer texts are rarely a plain story."""
 
 
@@ -44,10 +48,10 @@ class Story(NamedTuple):
         return f"{self.task} {self.form}".strip()
 
 
-class Problem(NamedTuple):
+class Question(NamedTuple):
     """What a rule works on."""
 
-    question: str
+    text: str
     answer: tuple[str, ...]
     """Reference answers; what occurs in them is not renamed."""
     story: Story | None
@@ -56,9 +60,9 @@ class Problem(NamedTuple):
     """For choices between equally good results."""
 
     @classmethod
-    def of(cls, question: str, answer: Sequence[str] = (), seed: int | str = 0) -> Problem:
-        """A problem, read."""
-        return cls(question, tuple(answer), read_story(question), random.Random(seed))
+    def of(cls, text: str, answer: Sequence[str] = (), seed: int | str = 0) -> Question:
+        """A question, read."""
+        return cls(text, tuple(answer), read_story(text), random.Random(seed))
 
 
 def split_sentences(text: str) -> list[str] | None:
@@ -98,7 +102,7 @@ def read_story(question: str) -> Story | None:
     >>> read_story("How many? Tom has 3 cats.") is None
     True
     """
-    if len(question) > LONGEST or _UNSAFE.search(question) or _CHOICES.search(question):
+    if len(question) > _LONGEST or _UNSAFE.search(question) or _CHOICES.search(question):
         return None
     sentences = split_sentences(question)
     if not sentences or any(sentence.count("(") != sentence.count(")") for sentence in sentences):
@@ -109,17 +113,10 @@ def read_story(question: str) -> Story | None:
     if last < len(sentences) - 1 and not _asks(sentences[last]):
         last += 1  # the task itself is one of "Express …", "Simplify …"
     *facts, task = sentences[: last + 1]
-    if not _asks(task) or any("?" in fact or _commands(fact) for fact in facts):
+    if not _asks(task) or any("?" in fact or _ASKING.match(fact) for fact in facts):
         return None
     return Story(tuple(facts), task, " ".join(sentences[last + 1 :]))
 
 
 def _asks(sentence: str) -> bool:
-    return (sentence.endswith("?") and sentence.count("?") == 1) or _commands(sentence)
-
-
-def _commands(sentence: str) -> bool:
-    asking = re.match(
-        r"(?:Find|Compute|Determine|Evaluate|Calculate|Simplify|Factor|Expand|Solve|Express|Write)\b", sentence
-    )
-    return bool(asking) or bool(re.search(r", (?:then )?(?:find|compute|determine|evaluate|calculate)\b", sentence))
+    return (sentence.endswith("?") and sentence.count("?") == 1) or bool(_ASKING.match(sentence))

@@ -114,7 +114,9 @@ def test_a_refusal_ends_the_job_at_once_and_keeps_what_is_on_its_way(server, tmp
 
 def test_a_dead_server_is_given_up(server, tmp_path):
     server.script = lambda text, n: "500"
-    with pytest.raises(ServerRefusedError, match="4 calls in a row failed 2 times each, the last one with Error code: 500"):
+    with pytest.raises(
+        ServerRefusedError, match="4 calls in a row failed 2 times each, the last one with Error code: 500"
+    ):
         ask(server, tmp_path, calls(50), max_retries=1)
     assert sum(server.asked.values()) <= 2 * 8
     nowhere = Server(base_url="http://127.0.0.1:9/v1", max_retries=0)

@@ -120,7 +120,7 @@ class SuccessReplay:
             entropy: Called on every rank, with as many prompts as this rank has candidates.
 
         Returns:
-            Row in `batch.prompts` → the success to add to its samples.
+            Row in `batch.prompts` → the success that joins the samples of this prompt.
         """
         if not (self.started and self.records):  # alike on every rank
             return {}

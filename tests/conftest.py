@@ -197,6 +197,7 @@ class VLLMServers:
                 url = f"http://127.0.0.1:{free.getsockname()[1]}"
         options = ["--port", url.rpartition(":")[2], "--dtype", "float32", "--max-model-len", "128", "--enforce-eager"]
         options += ["--kv-cache-memory-bytes", str(32 << 20)]
+        options += ["--worker-extension-cls", "vllm_digests.Digests"]
         options += ["--chat-template", "{% for message in messages %}{{ message.content }} {% endfor %}"]
         job = [str(self.folder / f"{url.rpartition(':')[2]}.log"), str(self.model), *options]
         self.launcher.stdin.write(json.dumps(job) + "\n")

@@ -137,8 +137,8 @@ class RolloutPipeline:
         """
         failed = self.failures.total()
 
-        def rolled_out(batch: QuestionBatch, draw: int, replayed: Mapping[int, Completion]) -> QuestionBatch:
-            batch.rollouts = self._roll_out(batch, policy, step, ("fit", self.iteration, draw), replayed)
+        def rolled_out(batch: QuestionBatch, number: int, replayed: Mapping[int, Completion]) -> QuestionBatch:
+            batch.rollouts = self._roll_out(batch, policy, step, ("fit", self.iteration, number), replayed)
             totals = sum_over_ranks(totals_of(batch))
             self.ledger |= {name: self.ledger[name] + int(totals[name]) for name in ("prompts", "rollouts", "tokens")}
             observe(batch)
@@ -175,18 +175,18 @@ class RolloutPipeline:
         """Let the engine sample the next batch while the policy learns from the present one.
 
         The responses are off-policy by one update. They are part of `state_dict`, so that a resumed run learns from
-        them. What dynamic sampling draws is not known before: the weights of that time sample it.
+        them. What dynamic sampling draws is not known in advance: the weights that learn from it sample it.
 
-        Args as for `roll_out`, which samples anew if it is called with another batch. Sending the weights belongs to
+        Args as for `roll_out`, which samples anew if it is called with another batch. Sending the weights counts among
         the `seconds` of the present iteration.
         """
         self._next = self._start(batch, policy, step, ("fit", self.iteration, 0), seconds, ahead=True)
 
     def wait(self, seconds: Seconds) -> None:
-        """Wait until the next batch is sampled, if it is: what that takes is the phase `wait` of `seconds`.
+        """Wait for the responses to the next batch, if the engine is sampling them: the phase `wait` of `seconds`.
 
-        The engine can do nothing else before. An error is raised where the batch is needed, by `roll_out`; whoever
-        goes on after it gets that batch from the weights of that time.
+        Until then the engine can do nothing else. An error is raised by `roll_out`, where the responses are needed;
+        called once more, it lets the present weights sample them.
         """
         if self._next is not None:
             self._next.join(seconds)
@@ -221,7 +221,7 @@ class RolloutPipeline:
     ) -> Generation:
         """The responses to `batch` by the present weights, from the cache or from the engine.
 
-        The engine samples when they are waited for; with `ahead`, from now on.
+        The engine samples as soon as they are waited for; with `ahead`, at once and in the background.
         """
         request, scoring = self._request(batch, position), self._scoring(batch, position)
         generation = Generation(cache_key(request), step, scoring, phase="wait" if ahead else "generate")
@@ -240,7 +240,7 @@ class RolloutPipeline:
         return generation
 
     def _sampled_before(self, batch: QuestionBatch, position: Position, seconds: Seconds) -> Generation | None:
-        """What `sample_next` has begun for `batch`; None, on every rank, if that was nothing or something else."""
+        """What `sample_next` has begun, if that was this batch; else None, on every rank."""
         if not self.asynchronous or position[0] != "fit" or position[2]:
             return None
         self.wait(seconds)

@@ -120,7 +120,7 @@ class SuccessReplay:
             entropy: Called on every rank, with as many prompts as this rank has candidates.
 
         Returns:
-            Row in `batch.prompts` → the success to add to its samples.
+            Row in `batch.prompts` → the success that joins the samples of this prompt.
         """
         if not (self.started and self.records):  # alike on every rank
             return {}
@@ -213,39 +213,21 @@ class SuccessReplay:
 
     def state_dict(self) -> dict[str, Any]:
         """The whole record, in plain containers and tensors."""
-        return {
-            "started": self.started,
-            "retired": sorted(self.retired),
-            "records": [
-                {
-                    "group": (*record.group[:-1], dict(record.group.metadata)),
-                    "rate": record.rate,
-                    "successes": [
-                        {
-                            "prompts": [tuple(prompt) for prompt in success.prompts],
-                            "row": success.row,
-                            "token_ids": success.token_ids,
-                            "logprobs": success.logprobs,
-                        }
-                        for success in record.successes
-                    ],
-                }
-                for record in self.records.values()
-            ],
-        }
+        records = []
+        for record in self.records.values():
+            group = (*record.group[:-1], dict(record.group.metadata))
+            successes = [([tuple(prompt) for prompt in s.prompts], *s[1:]) for s in record.successes]
+            records.append((group, record.rate, successes))
+        return {"started": self.started, "retired": sorted(self.retired), "records": records}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self.started = state["started"]
         self.retired = set(state["retired"])
         self.records = {}
-        for saved in state["records"]:
-            successes = [
-                Success(**{**success, "prompts": [Prompt(*prompt) for prompt in success["prompts"]]})
-                for success in saved["successes"]
-            ]
-            group = QuestionGroup(*saved["group"])
-            self.records[group.id] = Record(group, saved["rate"], successes)
+        for group, rate, successes in state["records"]:
+            loaded = [Success([Prompt(*prompt) for prompt in prompts], *rest) for prompts, *rest in successes]
+            self.records[group[0]] = Record(QuestionGroup(*group), rate, loaded)
 
 
 def _same_response(a: Success, b: Success) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import runpy
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -183,9 +185,8 @@ def held_by(engine):
     if isinstance(engine, VLLMServerEngine):
         (results,) = engine.fleet.servers[0].post("/collective_rpc", {"method": "weight_digests"})["results"]
         return results, True
-    from tagrpo.rollouts.engines.vllm_worker import weight_digests
-
-    return engine.llm.apply_model(weight_digests)[0], True
+    digests_of = runpy.run_path(str(Path(__file__).parents[1] / "vllm_digests.py"))["digests_of"]
+    return engine.llm.apply_model(digests_of)[0], True
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings(rank=4, alpha=12.0)], ids=["full", "lora"])

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class EngineError(RuntimeError):
-    """An engine is gone, hangs, or refuses; what could be tried again was."""
+    """An engine is gone, hangs or refuses, and trying again did not help."""
 
 
 def in_thread(task: Callable[..., T], *arguments: Any) -> Callable[[], T]:
@@ -54,8 +54,8 @@ def check_context(request: Request, context: int) -> None:
 def stop_token_ids(model_path: str) -> list[int]:
     """The end-of-sequence ids of a model, ascending: of its generation config, else its config, and of its tokenizer.
 
-    The tokenizer's, as vLLM stops there too: a chat model's turn often ends with a token that its base's generation
-    config does not name.
+    vLLM stops at the tokenizer's too: a chat model's turn often ends with a token that its generation config, taken
+    over from the base model, does not name.
 
     Raises:
         ValueError: it has none.
@@ -70,6 +70,6 @@ def stop_token_ids(model_path: str) -> list[int]:
     if not ids:
         raise ValueError(
             f"Expected an eos_token_id in the generation_config.json or config.json of {model_path}, but found none. "
-            "Responses could not end; add it."
+            "Add it: without one, responses never end."
         )
     return sorted(ids)

@@ -1,9 +1,9 @@
 """Sampling with transformers alone, for machines without vLLM. Reproducible bit for bit on a CPU.
 
-The loop is our own because `generate` samples from one generator per process and keeps finished rows to the end:
-here a prompt is encoded once for all its samples, rows leave the batch when they finish, and the seed is an argument.
-On the embedded task that is two to three times as fast. Models with recurrent layers, whose state has no rows to
-choose from, are sampled by their own `generate`, one prompt at a time.
+The loop is our own because transformers' `generate` draws from the process's generator and keeps finished rows to the
+end. Here a prompt is encoded once for all its samples, rows leave the batch when they finish, and the seed is an
+argument, which is two to three times as fast on the embedded task. Models with recurrent layers, whose state has no
+rows to choose from, are sampled by their own `generate`, one prompt at a time.
 """
 
 from __future__ import annotations
@@ -141,17 +141,12 @@ class TransformersEngine(Engine):
                 state = state.select(keep)
                 alive, chosen = alive[keep], chosen[keep]
             logits = self._forward(chosen, state)
-        return [
-            Completion(token_ids=ids[:length], logprobs=values[:length], truncated=not stopped)
-            for ids, values, length, stopped in zip(
-                tokens.cpu(), logprobs.cpu(), lengths.tolist(), finished.tolist(), strict=True
-            )
-        ]
+        return _completions(tokens, logprobs, lengths, finished)
 
     def _sample_recurrent(
         self, prompt: Tensor, count: int, sampling: SamplingConfig, generator: torch.Generator
     ) -> list[Completion]:
-        """Sample one prompt with the model's `generate`, which knows its state; unpadded, as padding would enter it."""
+        """Sample one prompt with the model's own `generate`, which knows its state, and without padding."""
         drawn = Drawer(sampling, generator)
         ids = prompt.to(self.device).expand(count, -1)
         config = GenerationConfig(
@@ -166,17 +161,11 @@ class TransformersEngine(Engine):
             attention_mask=torch.ones_like(ids),
             logits_processor=LogitsProcessorList([drawn]),
         )
-        tokens = outputs[:, len(prompt) :].cpu()
-        logprobs = torch.stack(drawn.logprobs, 1).cpu()
-        completions = []
-        for row, stopped in enumerate(torch.isin(tokens, self.stop_ids.cpu())):
-            length = int(stopped.long().argmax()) + 1 if stopped.any() else len(stopped)
-            completions.append(
-                Completion(
-                    token_ids=tokens[row, :length], logprobs=logprobs[row, :length], truncated=not bool(stopped.any())
-                )
-            )
-        return completions
+        tokens = outputs[:, len(prompt) :]
+        stops = torch.isin(tokens, self.stop_ids)
+        finished = stops.any(1)
+        lengths = torch.where(finished, stops.long().argmax(1) + 1, tokens.shape[1])
+        return _completions(tokens, torch.stack(drawn.logprobs, 1), lengths, finished)
 
     def _encode(self, prompts: list[Tensor], counts: list[int]) -> tuple[Tensor, _State]:
         """Run each prompt once, left-padded, and fan its cache and its logits out to its samples."""
@@ -213,8 +202,14 @@ class TransformersEngine(Engine):
         return outputs.logits[:, -1]
 
     def close(self) -> None:
-        """Drop the copy of the policy; what is being sampled in a thread ends with an error that nobody asks for."""
+        """Drop the copy of the policy. Sampling that is still under way in a thread ends with an error, unnoticed."""
         del self.model
+
+
+def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Tensor) -> list[Completion]:
+    """Rows of `tokens` and `logprobs` [rows, T], cut to their lengths [rows]; truncated where not finished."""
+    rows = zip(tokens.cpu(), logprobs.cpu(), lengths.tolist(), finished.tolist(), strict=True)
+    return [Completion(token_ids=i[:length], logprobs=p[:length], truncated=not end) for i, p, length, end in rows]
 
 
 class _State:
@@ -226,12 +221,12 @@ class _State:
         self.length = length
 
     def select(self, rows: Tensor) -> _State:
-        """The state of `rows`, in that order, repeated where they are."""
+        """The state of `rows`, in that order; rows may be repeated."""
         self.cache.batch_select_indices(rows)
         return _State(self.cache, self.mask[rows], self.length[rows])
 
 
 def attends_only(model: PreTrainedModel) -> bool:
-    """Whether keys and values are all that the model keeps of a text, so that rows of its cache can be chosen."""
+    """Whether the model's state is keys and values alone, so that rows of its cache can be chosen."""
     layers = DynamicCache(config=model.config).layers
     return not model._is_stateful and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)

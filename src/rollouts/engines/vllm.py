@@ -32,8 +32,8 @@ class VLLMEngine(Engine):
         max_model_len: Context to plan for; None takes the model's.
         gpu_memory_utilization: Share of the GPU's memory that the engine may take.
         kv_cache_memory_bytes: Size of the KV cache; None lets vLLM choose. Set it on CPUs.
-        enforce_eager: Do without CUDA graphs.
-        sleep: Give the weights' and cache's memory back during the update; GPUs only.
+        enforce_eager: Whether to run without CUDA graphs.
+        sleep: Whether `sleep` gives the memory of weights and cache back during the update; GPUs only.
         tensor_parallel_size: Ranks that share an engine: for models whose weights and cache one GPU does not hold.
         options: Further arguments of `vllm.LLM`.
 
@@ -192,7 +192,7 @@ class VLLMEngine(Engine):
 
 
 def _team() -> Any:
-    """The process group of the ranks that hold the engine together, as vLLM has made it."""
+    """The process group that vLLM has made of the ranks that hold this engine."""
     from vllm.distributed import get_tp_group
 
     return get_tp_group().cpu_group
@@ -221,10 +221,10 @@ def retie_output_head(model: Any) -> None:
 
 
 def launch_variables() -> dict[str, str]:
-    """What vLLM reads of a process that others have launched: its rank and its GPU.
+    """The environment from which vLLM learns the rank and the GPU of a process that it has not launched itself.
 
-    Without them every process of a node takes the first GPU, and makes it the trainer's current one too. The address
-    serves the process group of one that vLLM makes where there is none.
+    Without it every process of a node takes the first GPU, and makes it the trainer's current one too. The address is
+    for the process group that vLLM makes in a single process, which has none.
     """
     device = torch.cuda.current_device() if torch.cuda.is_available() else 0
     return {"RANK": str(rank()), "LOCAL_RANK": str(device), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -246,7 +246,7 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def undisturbed_torch() -> Iterator[None]:
-    """VLLM replaces `torch.set_num_threads` by a no-op and draws from torch's random state: put both back."""
+    """Put back what vLLM changes: `torch.set_num_threads`, which it replaces by a no-op, and torch's random state."""
     set_num_threads = torch.set_num_threads
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     try:

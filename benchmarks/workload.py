@@ -21,8 +21,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from tagrpo.modules.attention import PREFIX_ATTENTION
-from tagrpo.modules.head import token_scores
-from tagrpo.modules.logprobs import CausalPolicy
+from tagrpo.modules.causal_policy import CausalPolicy
+from tagrpo.modules.chunked_head import token_scores
 from tagrpo.modules.packing import pack, plan_micro_batches
 
 MODELS = {

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
-from hydra.utils import instantiate
-from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
 from .checkpoints import check, check_metadata, newest
-from .modules.policy import PolicyModule
+from .modules.causal_policy import CausalPolicy
+from .modules.lora import LoraSettings
+from .modules.model import load_causal_lm, save_model
 
 
 def export(checkpoint: str | Path, folder: str | Path, config: DictConfig | None = None) -> Path:
@@ -38,14 +38,12 @@ def export(checkpoint: str | Path, folder: str | Path, config: DictConfig | None
     path = _checkpoint_of(Path(checkpoint).expanduser())
     if config is None:
         config = _config_of(path)
-    module: PolicyModule = instantiate(config.policy)
-    module.kl_coef = 0.0  # no reference is needed
-    module.trainer = Trainer(
-        accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False
-    )
-    module.configure_model()
-    _load_weights(module, path)
-    module.export(folder, AutoTokenizer.from_pretrained(config.data.tokenizer, trust_remote_code=False))
+    # Settings are read and nothing that they name is called: the configuration may be a stranger's.
+    load = config.policy.load_model
+    lora = {name: value for name, value in (load.get("lora") or {}).items() if name != "_target_"}
+    model = load_causal_lm(load.path, lora=LoraSettings(**lora) if lora else None)
+    _load_weights(CausalPolicy(model), path)
+    save_model(model, AutoTokenizer.from_pretrained(config.data.tokenizer, trust_remote_code=False), folder)
     return path
 
 
@@ -74,15 +72,17 @@ def _config_of(path: Path) -> DictConfig:
     return config
 
 
-def _load_weights(module: PolicyModule, path: Path) -> None:
+def _load_weights(policy: CausalPolicy, path: Path) -> None:
+    """Fill `policy`, which is called `policy` in the module that wrote the checkpoint."""
+    holder = torch.nn.ModuleDict({"policy": policy})
     if path.is_dir():
         check_metadata(path)
-        weights = module.state_dict()
+        weights = holder.state_dict()
         dcp.load({"state_dict": weights}, checkpoint_id=path, no_dist=True)
     else:
         # Memory-mapped: optimizer states are never read.
         weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
-    module.load_state_dict(weights)
+    holder.load_state_dict(weights)
 
 
 def main() -> None:

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ..modules.experience import Anchor
-from ..modules.logprobs import CausalPolicy
+from ..modules.causal_policy import CausalPolicy
+from ..modules.experience import Anchor, truncated_weights
 from ..modules.model import load_causal_lm
-from ..modules.packing import pack, plan_micro_batches
+from ..modules.scorer import PromptedResponses, Scorer
 from .replay import read_rollouts
 from .runs import RunFiles
 
@@ -152,8 +152,13 @@ def gradient_sets(
     """
     if "token_ids" not in rollouts:
         raise ValueError("Expected token_ids of the responses, but they were not saved. Record with tokens=true.")
-    scorer = _Scorer(policy, tokenize, rollouts)
-    weights = {} if correction is None else scorer.weights(correction)
+    scorer = Scorer(policy, token_budget=TOKEN_BUDGET)
+    responses = prompted(tokenize, rollouts, anchor)
+    weights: dict[int, Tensor] = {}
+    if correction is not None:
+        everything = torch.arange(len(rollouts))
+        own = scorer.score(prompted(tokenize, rollouts, "own"), everything).logprobs
+        weights = truncated_weights(scorer.score(responses, everything).logprobs, own, correction)
     deal = rollouts.groupby(PROMPT, sort=False).cumcount().to_numpy() // SET_SIZE
     variants, advantages = rollouts["variant"].to_numpy(), rollouts["advantage"].to_numpy(dtype=float)
     keys = sorted(set(zip(variants.tolist(), deal.tolist(), strict=True)))
@@ -161,10 +166,10 @@ def gradient_sets(
     for variant, number in keys:
         members = np.flatnonzero((variants == variant) & (deal == number))
         policy.zero_grad()
-        for logprobs in scorer.logprobs(members[advantages[members] != 0], anchor):
+        for part in scorer.micro_batches(responses, torch.from_numpy(members[advantages[members] != 0])):
             terms = [
-                advantages[row] * (values * weights[row] if weights else values).mean()
-                for row, values in logprobs.items()
+                advantages[row] * (logprobs * weights[row] if weights else logprobs).mean()
+                for row, (logprobs, _) in part.items()
             ]
             (torch.stack(terms).sum() / len(members)).backward()
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in policy.parameters()]
@@ -172,40 +177,19 @@ def gradient_sets(
     return GradientSets([variant for variant, _ in keys], torch.stack(gradients))
 
 
-class _Scorer:
-    """Log-probs of recorded responses under either score prompt."""
+def prompted(tokenize: Callable[[str], Sequence[int]], rollouts: pd.DataFrame, anchor: Anchor) -> PromptedResponses:
+    """The recorded responses, each under the score prompt that `anchor` chooses.
 
-    def __init__(self, policy: CausalPolicy, tokenize: Callable[[str], Sequence[int]], rollouts: pd.DataFrame) -> None:
-        self.policy = policy
-        own = rollouts["prompt"].tolist()
+    Raises:
+        KeyError: an original question was not sampled.
+    """
+    texts = rollouts["prompt"].tolist()
+    if anchor == "original":
         original = rollouts[rollouts["variant"] == 0].groupby(["question", "template"])["prompt"].first()
-        anchored = [original[key] for key in zip(rollouts["question"], rollouts["template"], strict=True)]
-        index = {text: row for row, text in enumerate(dict.fromkeys([*own, *anchored]))}
-        self.prompts = [torch.tensor(tokenize(text)) for text in index]
-        self.rows = {
-            "own": torch.tensor([index[t] for t in own]),
-            "original": torch.tensor([index[t] for t in anchored]),
-        }
-        self.responses = [torch.tensor(np.asarray(ids), dtype=torch.long) for ids in rollouts["token_ids"]]
-
-    def logprobs(self, rows: np.ndarray, anchor: Anchor) -> Iterator[dict[int, Tensor]]:
-        """Row → [T_r] log-probs with gradient, one micro-batch after the other."""
-        chosen, prompt, share = torch.from_numpy(rows), self.rows[anchor], self.policy.shares_prefix
-        lengths = [torch.tensor([len(ids) for ids in sequences]) for sequences in (self.prompts, self.responses)]
-        for part in plan_micro_batches(lengths[0], prompt[chosen], lengths[1][chosen], TOKEN_BUDGET, share):
-            packed = pack(self.prompts, prompt, self.responses, chosen[part], share_prefix=share)
-            scores = self.policy(packed, entropy="none").logprobs.split(packed.lengths.tolist())
-            yield dict(zip(packed.rows.tolist(), scores, strict=True))
-
-    @torch.no_grad()
-    def weights(self, cap: float) -> dict[int, Tensor]:
-        """Row → [T_r] truncated weights for having been sampled from another prompt than the original."""
-        own, anchored = (
-            {
-                row: values
-                for part in self.logprobs(np.arange(len(self.responses)), anchor)
-                for row, values in part.items()
-            }
-            for anchor in ("own", "original")
-        )
-        return {row: (anchored[row] - own[row]).clamp(max=math.log(cap)).exp() for row in own}
+        texts = [original[key] for key in zip(rollouts["question"], rollouts["template"], strict=True)]
+    index = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    return PromptedResponses(
+        prompts=[torch.tensor(tokenize(text)) for text in index],
+        prompt=torch.tensor([index[text] for text in texts]),
+        responses=[torch.tensor(np.asarray(ids), dtype=torch.long) for ids in rollouts["token_ids"]],
+    )

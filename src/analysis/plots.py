@@ -17,7 +17,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
 from ..metrics.functional import kernel_density
 from ..modules.advantages.eta import sum_of_absolute_advantage
-from ..modules.advantages.pools import Strategy
+from ..types import AdvantageStrategy
 from .comparison import Curves, Runs
 from .runs import RunFiles
 from .statistics import Estimate
@@ -184,7 +184,7 @@ def density(values: np.ndarray, grid: np.ndarray) -> np.ndarray:
 
 
 @styled
-def plot_eta(strategies: Mapping[str, Strategy], num_samples: int = 32) -> Figure:
+def plot_eta(strategies: Mapping[str, AdvantageStrategy], num_samples: int = 32) -> Figure:
     """η = Σ |A| over the accuracy of a question, for each strategy (arXiv 2508.10751, Eq. 16 and Fig. 9).
 
     Args:

@@ -23,8 +23,7 @@ from ..metrics.functional import (
     sum_absolute_advantage,
     zero_gradient_percentage,
 )
-from ..modules.advantages.pools import Strategy
-from ..types import RewardGroups
+from ..types import AdvantageStrategy, RewardGroups
 
 COLUMNS = ("iteration", "question", "variant", "template", "answer", "correct", "reward")
 OPTIONAL = ("step", "prompt", "response", "advantage", "length", "entropy", "logprob", "score_logprob", "token_ids")
@@ -82,7 +81,7 @@ def iterations_of(rollouts: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame, R
         yield number, rows, reward_groups(rows, progress=number / max(numbers[-1], 1))
 
 
-def replay(rollouts: pd.DataFrame, strategies: Mapping[str, Strategy]) -> pd.DataFrame:
+def replay(rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy]) -> pd.DataFrame:
     """Apply every strategy to every iteration.
 
     Args:
@@ -111,9 +110,9 @@ def replay(rollouts: pd.DataFrame, strategies: Mapping[str, Strategy]) -> pd.Dat
     return pd.DataFrame(found)
 
 
-def check_entropy(rollouts: pd.DataFrame, strategies: Mapping[str, Strategy]) -> None:
+def check_entropy(rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy]) -> None:
     """Refuse strategies that need an entropy which was not saved."""
-    needy = [name for name, strategy in strategies.items() if getattr(strategy, "needs_entropy", False)]
+    needy = [name for name, strategy in strategies.items() if strategy.needs_entropy]
     if needy and ("entropy" not in rollouts or rollouts["entropy"].isna().any()):
         raise ValueError(
             f"Expected the policy's entropy for {', '.join(needy)}, but it was not saved: only runs whose strategy "
@@ -180,7 +179,9 @@ def response_scores(rows: pd.DataFrame) -> sparse.csr_matrix:
     return sparse.identity(len(rows), format="csr")
 
 
-def cosines(rollouts: pd.DataFrame, strategies: Mapping[str, Strategy], scores: Scores = bigram_scores) -> pd.DataFrame:
+def cosines(
+    rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy], scores: Scores = bigram_scores
+) -> pd.DataFrame:
     """Cosine between the gradients of every two strategies, the mean over iterations.
 
     A gradient is Σ A_i ∇ log π(o_i) / |o_i| over all responses of an iteration. Iterations in which either is zero are
@@ -210,7 +211,7 @@ def cosines(rollouts: pd.DataFrame, strategies: Mapping[str, Strategy], scores: 
 
 def gradient_noise(
     rollouts: pd.DataFrame,
-    strategies: Mapping[str, Strategy],
+    strategies: Mapping[str, AdvantageStrategy],
     scores: Scores = bigram_scores,
     resamples: int = 20,
     seed: int = 0,

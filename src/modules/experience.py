@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,45 +11,39 @@ import torch
 from torch import Tensor
 
 from ..types import RewardGroups, Rollouts
+from .packing import PackedBatch
+from .scorer import PromptedResponses
 
 Anchor = Literal["original", "own"]
 
 
 @dataclass(kw_only=True)
-class Experience:
-    """R responses of one rank with the prompts under which log-probs, ratios and KL are computed."""
+class Experience(PromptedResponses):
+    """R responses of one rank under the prompts at which log-probs, ratios and KL are computed."""
 
-    prompts: Sequence[Tensor]
-    """[S] of [L_s] long, the distinct score prompts."""
-    prompt: Tensor
-    """[R] long, row of each response's score prompt in `prompts`."""
-    responses: Sequence[Tensor]
-    """[R] of [T_r] long, response tokens."""
-    lengths: Tensor
-    """[R] long, tokens per response."""
     question: Tensor
     """[R] long, row of the question in the batch."""
-    sampled_here: Tensor
-    """[R] bool, whether the response was sampled from the score prompt, and not replayed."""
+    on_score_prompt: Tensor
+    """[R] bool, whether the response was sampled from its score prompt, and not replayed."""
     stale: Tensor
     """[R] bool, responses that were sampled by weights which have been updated since."""
+    replayed: Tensor
+    """[R] bool, responses of an earlier policy: its log-probs are their old ones in every mini-batch."""
     engine_logprobs: Sequence[Tensor]
     """[R] of [T_r] float32, log-probs of the engine under the *sample* prompt, nats."""
     advantages: Tensor
     """[R] float32, zero until the strategy has run."""
-    learn: Tensor
-    """[R] bool, responses that can have a gradient; the others are left out of every forward."""
-    counted: Tensor
+    in_loss: Tensor
     """[R] bool, responses that the loss is normalised by, with or without a gradient of their own."""
-    replayed: Tensor
-    """[R] bool, responses of an earlier policy: its log-probs are their old ones in every mini-batch."""
+    has_gradient: Tensor
+    """[R] bool, responses that can have a gradient; the others are left out of every forward."""
     old_logprobs: dict[int, Tensor] = field(default_factory=dict)
     """Response → [T_r] float32 log-probs before the batch's first update; absent: the current ones."""
-    weights: dict[int, Tensor] = field(default_factory=dict)
-    """Response → [T_r] float32 importance weights for the change of prompt; absent: ones."""
-    drift: dict[int, Tensor] = field(default_factory=dict)
-    """Stale response with another score prompt → [T_r] float32, by how much log-probs under the prompt that it was
-    sampled from have changed since, nats, before the batch's first update."""
+    prompt_weights: dict[int, Tensor] = field(default_factory=dict)
+    """Response → [T_r] float32 truncated importance weights for the change of prompt; absent: ones."""
+    log_ratio_since_sampling: dict[int, Tensor] = field(default_factory=dict)
+    """Stale response with another score prompt → [T_r] float32, log π − log μ under the prompt that it was sampled
+    from: π is the policy before the batch's first update, μ the policy that sampled the response. Nats."""
 
     @classmethod
     def from_rollouts(cls, rollouts: Rollouts, anchor: Anchor) -> Experience:
@@ -72,41 +67,73 @@ class Experience:
             prompts=prompts,
             prompt=torch.tensor(row_of, dtype=torch.long)[rollouts.prompt],
             responses=rollouts.token_ids,
-            lengths=rollouts.lengths,
             question=rollouts.question,
-            sampled_here=torch.tensor(same)[rollouts.prompt] & ~rollouts.replayed,
+            on_score_prompt=torch.tensor(same)[rollouts.prompt] & ~rollouts.replayed,
             stale=(rollouts.staleness > 0) & ~rollouts.replayed,
+            replayed=rollouts.replayed,
             engine_logprobs=rollouts.logprobs,
             advantages=torch.zeros(len(rollouts)),
-            learn=everything,
-            counted=everything,
-            replayed=rollouts.replayed,
+            in_loss=everything,
+            has_gradient=everything,
         )
 
-    @classmethod
-    def of(cls, prompts: Sequence[Tensor], responses: Sequence[Tensor]) -> Experience:
-        """Responses under a prompt each, to be scored and not learned from."""
-        rows = torch.arange(len(responses))
-        everything = torch.ones(len(responses), dtype=torch.bool)
-        return cls(
-            prompts=prompts,
-            prompt=rows,
-            responses=responses,
-            lengths=torch.tensor([len(ids) for ids in responses], dtype=torch.long),
-            question=rows,
-            sampled_here=everything,
-            stale=~everything,
-            engine_logprobs=[torch.zeros(len(ids)) for ids in responses],
-            advantages=torch.zeros(len(responses)),
-            learn=everything,
-            counted=everything,
-            replayed=~everything,
+    def columns(self, packed: PackedBatch, device: torch.device) -> TokenColumns:
+        """What is known of the tokens of a packed micro-batch before its forward, on `device`."""
+        rows, sizes, response = packed.rows, packed.lengths.tolist(), packed.response.to(device)
+        zeros = torch.zeros(len(response), device=device)
+        known = torch.tensor([row in self.old_logprobs for row in rows.tolist()], device=device)
+        return TokenColumns(
+            response=response,
+            old_logprobs=cat_rows(self.old_logprobs, rows, zeros, sizes),
+            old_known=known[response],
+            engine_logprobs=torch.cat([self.engine_logprobs[row] for row in rows.tolist()]).to(device),
+            prompt_weights=cat_rows(self.prompt_weights, rows, torch.ones_like(zeros), sizes),
+            log_ratio_since_sampling=cat_rows(self.log_ratio_since_sampling, rows, zeros, sizes),
+            on_score_prompt=self.on_score_prompt[rows].to(device)[response],
+            stale=self.stale[rows].to(device)[response],
         )
 
-    @property
-    def prompt_lengths(self) -> Tensor:
-        """[S] long, tokens per score prompt."""
-        return torch.tensor([len(ids) for ids in self.prompts], dtype=torch.long)
+
+@dataclass(frozen=True, kw_only=True)
+class TokenColumns:
+    """T response tokens of a micro-batch; the fields that are called as in `Experience` mean the same, per token."""
+
+    response: Tensor
+    """[T] long, number of the response within the micro-batch, non-decreasing."""
+    old_logprobs: Tensor
+    """[T] float32, zero where they are not known."""
+    old_known: Tensor
+    """[T] bool; where false, the policy has not been updated yet and its own log-probs are the old ones."""
+    engine_logprobs: Tensor
+    """[T] float32."""
+    prompt_weights: Tensor
+    """[T] float32."""
+    log_ratio_since_sampling: Tensor
+    """[T] float32, given only for stale responses with another score prompt, zero elsewhere."""
+    on_score_prompt: Tensor
+    """[T] bool."""
+    stale: Tensor
+    """[T] bool."""
+
+    def old(self, logprobs: Tensor, part: slice) -> Tensor:
+        """[t] log-probs of the tokens `part` before the batch's first update, given their current ones."""
+        return torch.where(self.old_known[part], self.old_logprobs[part], logprobs.detach())
+
+    def log_ratio(self, old: Tensor, part: slice) -> Tensor:
+        """[t] log π − log μ of the tokens `part`, zero for those that the present weights have sampled."""
+        here = (self.on_score_prompt & self.stale)[part]
+        return torch.where(here, old - self.engine_logprobs[part], self.log_ratio_since_sampling[part])
+
+
+def truncated_weights(target: Mapping[int, Tensor], sampled: Mapping[int, Tensor], cap: float) -> dict[int, Tensor]:
+    """Response → [T_r] importance weights per token, truncated at `cap`: min(π_target / π_sampled, cap).
+
+    Args:
+        target: Response → [T_r] log-probs under the distribution that is wanted, nats.
+        sampled: The same under the distribution that was sampled.
+        cap: Largest weight.
+    """
+    return {row: (target[row] - sampled[row]).clamp(max=math.log(cap)).exp() for row in target}
 
 
 def cat_rows(values: Mapping[int, Tensor], rows: Tensor, default: Tensor, lengths: Sequence[int]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Loading a Hugging Face causal language model, from a folder, the hub, or a configuration alone."""
+"""Loading and writing a Hugging Face causal language model."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from .lora import LoraSettings, add_adapters
+from .sharding import full_tensors
 
 
 def resolve_model_path(path: str | Path) -> str:
@@ -75,3 +76,20 @@ def load_causal_lm(
     if lora is not None:
         add_adapters(model, lora)
     return model
+
+
+def save_model(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path, *, write: bool = True
+) -> None:
+    """Write a model as a Hugging Face folder (safetensors, full tensors, adapters merged). Collective under FSDP2.
+
+    Args:
+        model: Possibly sharded.
+        tokenizer: Written beside it.
+        folder: Made when it is missing.
+        write: Whether this rank writes; the others only take part in gathering the tensors.
+    """
+    tensors = {name: tensor.cpu() for name, tensor in full_tensors(model)}
+    if write:
+        model.save_pretrained(folder, state_dict=tensors)
+        tokenizer.save_pretrained(folder)

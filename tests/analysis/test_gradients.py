@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tagrpo.analysis.gradients import GradientSets, gradient_sets, gradients_at_the_end, gradients_at_the_start
 from tagrpo.analysis.runs import RunFiles
 from tagrpo.config import build
-from tagrpo.modules.logprobs import CausalPolicy
+from tagrpo.modules.causal_policy import CausalPolicy
 from tagrpo.redaction import save_resolved
 from tagrpo.train import train
 

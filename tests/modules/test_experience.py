@@ -16,8 +16,8 @@ def test_under_the_original_all_responses_of_a_question_share_one_prompt(make_ba
     assert len(experience.prompts) == 2
     assert experience.prompt.tolist() == [0, 0, 0, 1, 1, 1]
     assert torch.equal(experience.prompts[1], rollouts.prompts[2].token_ids)
-    assert experience.sampled_here.tolist() == [True, True, False, True, False, False]
-    assert experience.prompt_lengths.tolist() == [len(p) for p in experience.prompts]
+    assert experience.on_score_prompt.tolist() == [True, True, False, True, False, False]
+    assert experience.lengths.tolist() == [len(ids) for ids in rollouts.token_ids]
 
 
 def test_under_their_own_prompt_responses_are_scored_where_they_were_sampled(make_batch):
@@ -25,7 +25,7 @@ def test_under_their_own_prompt_responses_are_scored_where_they_were_sampled(mak
     experience = Experience.from_rollouts(rollouts, "own")
     assert experience.prompt.tolist() == rollouts.prompt.tolist() == [0, 0, 1, 2, 3, 3]
     assert all(torch.equal(a, p.token_ids) for a, p in zip(experience.prompts, rollouts.prompts, strict=True))
-    assert experience.sampled_here.all()
+    assert experience.on_score_prompt.all()
 
 
 def test_two_questions_of_equal_text_keep_prompts_of_their_own(make_batch):

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from tagrpo.modules.advantages import GroupAdvantage
-from tagrpo.modules.logprobs import CausalPolicy
+from tagrpo.modules.causal_policy import CausalPolicy
 from tagrpo.modules.lora import LoraSettings, adapters_off, add_adapters
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.model import load_causal_lm

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from tagrpo.modules import losses
-from tagrpo.modules.losses import MAX_LOG_RATIO, PolicyLoss, token_kl
+from tagrpo.modules.losses import PolicyLoss, token_kl
+from tagrpo.modules.surrogates import MAX_LOG_RATIO
 from tagrpo.types import LossInputs
 
 

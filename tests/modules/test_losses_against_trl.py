@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from tagrpo.modules.logprobs import CausalPolicy
+from tagrpo.modules.causal_policy import CausalPolicy
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.packing import pack
 from tagrpo.types import LossInputs

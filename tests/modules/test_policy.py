@@ -1,22 +1,24 @@
-"""The update against an independent computation: padded batches, plain PyTorch, formulas spelled out."""
+"""The Lightning shell: it adds nothing to the update but an optimizer, a schedule and what a checkpoint needs."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningDataModule, Trainer
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM
 
 from tagrpo.modules.advantages import GroupAdvantage
+from tagrpo.modules.causal_policy import CausalPolicy
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.model import load_causal_lm
 from tagrpo.modules.policy import PolicyModule
+from tagrpo.modules.scorer import Scorer
+from tagrpo.modules.update import PolicyUpdate, UpdateOptions
 
 # Two questions with a rephrasing each; the first original is uniform, pooling rescues it.
 REWARDS = [[[1.0, 1.0, 1.0], [0.0, 1.0, 0.0]], [[0.0, 1.0, 0.5], [1.0, 0.0, 0.0]]]
@@ -26,10 +28,14 @@ class Attach(Callback):
     """Attaches the rollouts where the rollout callback would: after Lightning has moved the batch."""
 
     def __init__(self, batches):
-        self.batches = batches
+        self.batches, self.logged, self.rates = batches, [], []
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         batch.rollouts = self.batches[batch_idx].rollouts
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.logged.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+        self.outputs = outputs
 
 
 class Batches(LightningDataModule):
@@ -44,129 +50,59 @@ class Batches(LightningDataModule):
 
 
 def make_module(folder, *, loss=None, lr=0.1, **options) -> PolicyModule:
-    options = {"schedule": "constant", "warmup": 0.0, "max_grad_norm": 1e9, "token_budget": 60, **options}
     return PolicyModule(
         load_model=partial(load_causal_lm, folder),
         model_path=str(folder),
-        advantage=options.pop("advantage", GroupAdvantage("question")),
+        advantage=GroupAdvantage("question"),
         loss=loss or PolicyLoss(kl_coef=0.0),
         optimizer=partial(torch.optim.SGD, lr=lr),
-        **options,
+        **{"schedule": "constant", "warmup": 0.0, "max_grad_norm": 1e9, "token_budget": 60, **options},
     )
 
 
-def fit(module, *batches, callbacks=(), max_steps=None) -> Trainer:
+def fit(module, *batches, callbacks=()) -> Attach:
+    attach = Attach(batches)
     trainer = Trainer(
-        accelerator="cpu", max_steps=max_steps or module.mini_batches * len(batches), logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[Attach(batches), *callbacks],
+        accelerator="cpu", max_steps=module.mini_batches * len(batches), logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[attach, *callbacks],
     )  # fmt: skip
     trainer.fit(module, Batches(*batches))
-    return trainer
+    assert trainer.global_step == trainer.max_steps
+    return attach
 
 
-def reference_logprobs(model, rollouts, anchor):
-    """[R, Tmax] log-probs and mask by one padded forward per response."""
-    rows = []
-    for r, ids in enumerate(rollouts.token_ids):
-        prompt = rollouts.prompts[int(rollouts.prompt[r])]
-        head = prompt.anchor_ids if anchor == "original" else prompt.token_ids
-        logits = model(torch.cat([head, ids])[None]).logits[0, len(head) - 1 : -1]
-        rows.append(torch.log_softmax(logits, -1)[torch.arange(len(ids)), ids])
-    mask = pad_sequence([torch.ones(len(row)) for row in rows], batch_first=True)
-    return pad_sequence(rows, batch_first=True), mask
+def test_two_training_steps_are_two_updates_in_plain_torch_to_the_bit(tiny_policy, make_batch):
+    loss = PolicyLoss(clip_low=0.01, clip_high=0.02, kl_coef=0.5, entropy_coef=0.1)
+    batches = [make_batch(REWARDS), make_batch(REWARDS[::-1], seed=1)]
+    module = make_module(tiny_policy, loss=loss, lr=0.5)
+    attach = fit(module, *batches)
 
-
-def normalised(values):
-    values = np.array(values)
-    return (values - values.mean()) / (values.std(ddof=1) + 1e-6)
-
-
-@pytest.mark.parametrize(("anchor", "group_by"), [("original", "question"), ("own", "prompt"), ("own", "question")])
-def test_one_step_equals_plain_pytorch_on_padded_batches(tiny_policy, make_batch, anchor, group_by):
-    batch = make_batch(REWARDS)
-    rollouts = batch.rollouts
-    module = make_module(tiny_policy, anchor=anchor, advantage=GroupAdvantage(group_by), mini_batches=1)
-
-    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
-    pools = [sum(question, []) for question in REWARDS] if group_by == "question" else sum(REWARDS, [])
-    advantages = torch.tensor(np.concatenate([normalised(pool) for pool in pools])).float()
-    logprobs, mask = reference_logprobs(model, rollouts, anchor)
-    ratio = torch.exp(logprobs - logprobs.detach())
-    terms = torch.minimum(ratio * advantages[:, None], ratio.clamp(0.8, 1.2) * advantages[:, None])
-    loss = -((terms * mask).sum(1) / mask.sum(1)).mean()
-    loss.backward()
-    expected = {name: p.detach() - 0.1 * p.grad for name, p in model.named_parameters()}
-
-    trainer = fit(module, batch)
-    assert trainer.global_step == 1
-    for name, parameter in module.full_parameters():
-        torch.testing.assert_close(parameter, expected[name], atol=1e-5, rtol=1e-5)
-
-
-def test_two_mini_batches_with_clip_and_kl_equal_plain_pytorch(tiny_policy, make_batch):
-    batch = make_batch(REWARDS)
-    rollouts = batch.rollouts
-    module = make_module(
-        tiny_policy, loss=PolicyLoss(clip_low=0.01, clip_high=0.02, kl_coef=0.5), lr=0.5, mini_batches=2
+    policy, reference = (CausalPolicy(load_causal_lm(tiny_policy)) for _ in range(2))
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.5)
+    update = PolicyUpdate(
+        Scorer(policy, reference, token_budget=60),
+        GroupAdvantage("question"),
+        loss,
+        optimizer,
+        UpdateOptions(max_grad_norm=1e9),
     )
-
-    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
-    advantages = torch.tensor(np.concatenate([normalised(sum(question, [])) for question in REWARDS])).float()
-    with torch.no_grad():
-        old, mask = reference_logprobs(model, rollouts, "original")
-    clipped = 0
-    for question in (0, 1):
-        rows = rollouts.question == question
-        logprobs, _ = reference_logprobs(model, rollouts, "original")
-        ratio = torch.exp(logprobs - old)
-        clipped += int((((ratio - 1.005).abs() > 0.015) & (mask > 0))[rows].sum())
-        policy = -torch.minimum(ratio * advantages[:, None], ratio.clamp(0.99, 1.02) * advantages[:, None])
-        kl = torch.exp(old - logprobs) - 1 - (old - logprobs)
-        per_response = ((policy + 0.5 * kl) * mask).sum(1) / mask.sum(1)
-        model.zero_grad()
-        per_response[rows].mean().backward()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter -= 0.5 * parameter.grad
-    assert clipped > 0, "the second mini-batch must be outside the clip range for the test to say anything"
-
-    fit(module, batch)
-    expected = dict(model.named_parameters())
+    results = [update(batch.rollouts, len(batch.groups)) for batch in batches]
+    expected = dict(policy.model.named_parameters())
     for name, parameter in module.full_parameters():
-        torch.testing.assert_close(parameter, expected[name].detach(), atol=1e-5, rtol=1e-4)
+        assert torch.equal(parameter, expected[name]), name
+    for logged, result in zip(attach.logged, results, strict=True):
+        metrics = {name: torch.tensor(value).item() for name, value in result.stats.metrics().items()}
+        assert {name: logged[name] for name in metrics} == metrics
+    assert torch.equal(attach.outputs["advantages"], results[1].advantages)
 
 
-def test_a_replayed_response_keeps_the_log_probs_of_the_policy_that_sampled_it(tiny_policy, make_batch):
-    batch = make_batch(REWARDS)
-    replayed = torch.zeros(12, dtype=torch.bool)
-    replayed[[1, 8]] = True  # one in each mini-batch
-    rollouts = replace(batch.rollouts, replayed=replayed)
-    batch.rollouts = rollouts
-    loss = PolicyLoss(kl_coef=0.0, replay_shaping=0.2)
-    module = make_module(tiny_policy, loss=loss, mini_batches=2, advantage=GroupAdvantage(scale="none"), lr=0.5)
-
-    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
-    with torch.no_grad():
-        old, mask = reference_logprobs(model, rollouts, "original")
-    for row in (1, 8):
-        old[row, : len(rollouts.logprobs[row])] = rollouts.logprobs[row]
-    pools = [np.array(sum(question, [])) for question in REWARDS]
-    advantages = torch.tensor(np.concatenate([pool - pool.mean() for pool in pools])).float()[:, None]
-    for question in (0, 1):
-        ratio = torch.exp(reference_logprobs(model, rollouts, "original")[0] - old)
-        policy = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
-        policy = torch.where(replayed[:, None], advantages * ratio / (ratio + 0.2), policy)
-        model.zero_grad()
-        (-(policy * mask).sum(1) / mask.sum(1))[rollouts.question == question].mean().backward()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter -= 0.5 * parameter.grad
-
-    fit(module, batch)
-    expected = dict(model.named_parameters())
-    for name, parameter in module.full_parameters():
-        torch.testing.assert_close(parameter, expected[name].detach(), atol=1e-5, rtol=1e-4)
+def test_the_learning_rate_warms_up_and_falls_over_optimizer_steps(tiny_policy, make_batch):
+    module = make_module(tiny_policy, lr=1.0, schedule="cosine", warmup=0.25)
+    attach = fit(module, *[make_batch(REWARDS)] * 4)  # eight optimizer steps, two of them to warm up
+    cosine = [0.5 * (1 + math.cos(math.pi * step / 6)) for step in range(6)]
+    expected = [0.0, 0.5, *cosine]
+    # What is logged is the rate of each iteration's second step.
+    assert [logged["train/lr"] for logged in attach.logged] == pytest.approx(expected[1::2])
 
 
 @pytest.mark.parametrize("anchor", ["original", "own"])
@@ -191,133 +127,17 @@ def test_response_entropy_is_that_of_a_plain_forward(tiny_policy, make_batch, an
     assert measured[1].shape == (0,)
 
 
-@pytest.mark.parametrize("token_budget", [1, 40, 10_000])
-def test_micro_batches_do_not_change_the_update(tiny_policy, make_batch, token_budget):
-    def parameters(budget):
-        module = make_module(tiny_policy, token_budget=budget, mini_batches=2)
-        fit(module, make_batch(REWARDS))
-        return torch.cat([p.flatten() for _, p in module.full_parameters()])
-
-    torch.testing.assert_close(parameters(token_budget), parameters(200), atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("ratio", ["token", "sequence"])
-def test_the_size_of_the_heads_chunks_does_not_change_the_update(tiny_policy, make_batch, ratio):
-    class Chunks(Callback):
-        def __init__(self, size):
-            self.size = size
-
-        def on_train_start(self, trainer, pl_module):
-            pl_module.policy.chunk_size = self.size
-
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            self.outputs = {k: v for k, v in outputs.items() if k != "seconds_update"}
-            self.logged = dict(trainer.callback_metrics)
-
-    def update(size):
-        loss = PolicyLoss(clip_low=0.01, clip_high=0.02, kl_coef=0.5, entropy_coef=0.1, ratio=ratio)
-        module, chunks = make_module(tiny_policy, loss=loss, lr=0.5), Chunks(size)
-        fit(module, make_batch(REWARDS), callbacks=[chunks])
-        return dict(module.full_parameters()), chunks.outputs, chunks.logged
-
-    # Responses have 3 to 8 tokens: chunks of 5 begin and end inside them.
-    torch.testing.assert_close(update(5), update(None), atol=1e-6, rtol=1e-4, equal_nan=True)
-
-
-def test_leaving_out_responses_without_advantage_changes_nothing(tiny_policy, make_batch):
-    uniform = [[[1.0, 1.0], [1.0, 1.0]], *REWARDS]
-
-    class Tiny(GroupAdvantage):
-        """The same advantages, but never exactly zero."""
-
-        def __call__(self, groups):
-            advantages = super().__call__(groups)
-            return torch.where(advantages == 0, 1e-12, advantages)
-
-    dropped = make_module(tiny_policy, mini_batches=1)
-    kept = make_module(tiny_policy, mini_batches=1, advantage=Tiny("question"))
-    fit(dropped, make_batch(uniform))
-    fit(kept, make_batch(uniform))
-    for (name, a), (_, b) in zip(dropped.full_parameters(), kept.full_parameters(), strict=True):
-        torch.testing.assert_close(a, b, atol=1e-7, rtol=0, msg=name)
-
-
-def test_a_batch_without_any_advantage_makes_a_step_of_zero(tiny_policy, make_batch):
-    module = make_module(tiny_policy, mini_batches=2)
-    before = {name: p.clone() for name, p in load_causal_lm(tiny_policy).named_parameters()}
-    trainer = fit(module, make_batch([[[1.0, 1.0]], [[0.0, 0.0]]]))
-    assert trainer.global_step == 2
-    for name, parameter in module.full_parameters():
-        assert torch.equal(parameter, before[name])
-
-
-def test_the_first_ratio_is_exactly_one(tiny_policy, make_batch, monkeypatch):
-    seen = []
-    module = make_module(tiny_policy, mini_batches=2, token_budget=30)
-    inner = module.loss
-    module.loss = lambda inputs: seen.append(inputs) or inner(inputs)
-    fit(module, make_batch(REWARDS))
-    first = [x for x in seen if torch.equal(x.logprobs.detach(), x.old_logprobs)]
-    later = [x for x in seen if not torch.equal(x.logprobs.detach(), x.old_logprobs)]
-    assert first
-    assert later, "after an update the policy differs from the old one"
-    assert seen[: len(first)] == first
-
-
-def test_truncated_responses_are_left_out_when_masked(tiny_policy, make_batch):
-    batch = make_batch([[[1.0, 0.0, 1.0, 0.0]]])
-    object.__setattr__(batch.rollouts, "truncated", torch.tensor([False, False, True, True]))
-    module = make_module(tiny_policy, mini_batches=1, mask_truncated=True)
-    seen = []
-    inner = module.loss
-    module.loss = lambda inputs: seen.append(inputs) or inner(inputs)
-    fit(module, batch)
-    assert sum(len(x.lengths) for x in seen) == 2
-    assert {x.num_responses for x in seen} == {2}
-    assert {x.num_tokens for x in seen} == {float(batch.rollouts.lengths[:2].sum())}
-
-
-def test_the_prompt_correction_is_the_truncated_ratio_of_the_two_prompts(tiny_policy, make_batch):
-    batch = make_batch([[[1.0, 0.0], [0.0, 1.0]]])
-    module = make_module(tiny_policy, mini_batches=1, prompt_correction=1.5)
-    seen = []
-    inner = module.loss
-    module.loss = lambda inputs: seen.append(inputs) or inner(inputs)
-    fit(module, batch)
-    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
-    with torch.no_grad():
-        anchored, mask = reference_logprobs(model, batch.rollouts, "original")
-        sampled, _ = reference_logprobs(model, batch.rollouts, "own")
-    expected = torch.exp(anchored - sampled).clamp(max=1.5)[mask > 0]
-    weights = torch.cat([x.weights for x in seen])
-    torch.testing.assert_close(weights.sort().values, expected.sort().values, atol=1e-4, rtol=1e-4)
-    assert (weights == 1).sum() >= int(batch.rollouts.lengths[:2].sum()), "samples of the original keep their weight"
-
-
-def test_a_gradient_that_is_not_finite_is_skipped_and_too_many_stop_the_run(tiny_policy, make_batch):
-    module = make_module(tiny_policy, mini_batches=1, max_skipped=1)
-    inner = module.loss
-    module.loss = lambda inputs: type(inner(inputs))(loss=inner(inputs).loss * float("nan"), sums=inner(inputs).sums)
-    before = {name: p.clone() for name, p in load_causal_lm(tiny_policy).named_parameters()}
+def test_skipped_steps_are_counted_over_a_resume(tiny_policy, make_batch):
+    options = {"mini_batches": 1, "skip_grad_norm": 1e-6}
+    module = make_module(tiny_policy, **options, max_skipped=1)
     with pytest.raises(FloatingPointError, match="2 optimizer steps in a row"):
-        fit(module, make_batch(REWARDS), make_batch(REWARDS), max_steps=2)
-    for name, parameter in module.full_parameters():
-        assert torch.equal(parameter, before[name])
-
-
-def test_a_gradient_that_explodes_is_skipped_where_a_limit_is_set(tiny_policy, make_batch):
-    module = make_module(tiny_policy, mini_batches=1, skip_grad_norm=1e-6, max_skipped=1)
-    before = {name: p.clone() for name, p in load_causal_lm(tiny_policy).named_parameters()}
-    with pytest.raises(FloatingPointError, match="2 optimizer steps in a row"):
-        fit(module, make_batch(REWARDS), max_steps=1)
-    for name, parameter in module.full_parameters():
-        assert torch.equal(parameter, before[name])
+        fit(module, make_batch(REWARDS), make_batch(REWARDS))
     saved = {}
     module.on_save_checkpoint(saved)
-    resumed = make_module(tiny_policy, mini_batches=1, skip_grad_norm=1e-6, max_skipped=3)
+    resumed = make_module(tiny_policy, **options, max_skipped=2)
     resumed.on_load_checkpoint(saved)
-    with pytest.raises(FloatingPointError, match="4 optimizer steps in a row"):
-        fit(resumed, make_batch(REWARDS), max_steps=1)
+    with pytest.raises(FloatingPointError, match="3 optimizer steps in a row"):
+        fit(resumed, make_batch(REWARDS))
 
 
 def test_contradicting_options_fail_before_any_model_is_loaded(tiny_policy):
@@ -329,5 +149,9 @@ def test_contradicting_options_fail_before_any_model_is_loaded(tiny_policy):
         PolicyModule(never, str(tiny_policy), *arguments, anchor="own", prompt_correction=2.0)
     with pytest.raises(ValueError, match="`original` or `own`"):
         PolicyModule(never, str(tiny_policy), *arguments, anchor="q0")
+    with pytest.raises(ValueError, match="staleness_cap to be at least 1"):
+        PolicyModule(never, str(tiny_policy), *arguments, staleness_cap=0.5)
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         PolicyModule(never, "./no/such/model", *arguments)
+    with pytest.raises(TypeError, match=r"loss to be a Loss .*has no by_token, entropy_coef, kl_coef"):
+        PolicyModule(never, str(tiny_policy), GroupAdvantage(), lambda inputs: None, partial(torch.optim.SGD, lr=0.1))

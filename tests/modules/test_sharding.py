@@ -34,7 +34,7 @@ from tagrpo.modules.lora import LoraSettings
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.model import load_causal_lm
 from tagrpo.modules.policy import PolicyModule
-from tagrpo.modules.sharding import FullyShardedStrategy
+from tagrpo.modules.strategy import FullyShardedStrategy
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.rollouts.dynamic_sampling import join_batches, take_questions
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ...types import RewardGroups
+from ...types import AdvantageStrategy, RewardGroups
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
 from .pools import Pool, accuracy, pool_index
 
 
-class CombinationAdvantage:
+class CombinationAdvantage(AdvantageStrategy):
     """A = c/n · A_pass@k + (1 − c/n) · A_pass@1 (arXiv 2508.10751, Eq. 18).
 
     c of the pool's n responses are correct. A_pass@k is `PassAtKAdvantage` (analytic) and counts `correct`; A_pass@1

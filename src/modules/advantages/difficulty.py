@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...types import RewardGroups
+from ...types import AdvantageStrategy, RewardGroups, require
 from .group import GroupAdvantage
-from .pools import POOLS, Pool, Strategy, accuracy, check_choice, pool_index
+from .pools import POOLS, Pool, accuracy, check_choice, pool_index
 
 
-class DifficultyWeightedAdvantage:
+class DifficultyWeightedAdvantage(AdvantageStrategy):
     """Advantages of a base strategy, times a logistic weight of the pool's accuracy (arXiv 2504.09696, GRPO-LEAD).
 
     A' = A · w(ρ) if A > 0, else A · w(1 − ρ), with ρ = c/n and w(ρ) = low + (high − low) / (1 + e^(s (ρ − ρ0))):
@@ -43,7 +43,7 @@ class DifficultyWeightedAdvantage:
         high: float = 1.5,
         midpoint: float = 0.75,
         steepness: float = 10.0,
-        base: Strategy | None = None,
+        base: AdvantageStrategy | None = None,
         group_by: Pool = "question",
     ) -> None:
         if not 0 <= low <= high:
@@ -58,9 +58,10 @@ class DifficultyWeightedAdvantage:
         self.high = high
         self.midpoint = midpoint
         self.steepness = steepness
-        self.base: Strategy = base or GroupAdvantage(group_by)
+        self.base = base or GroupAdvantage(group_by)
+        require(self.base, AdvantageStrategy, "advantage.base")
         self.group_by: Pool = group_by
-        self.needs_entropy = getattr(self.base, "needs_entropy", False)
+        self.needs_entropy = self.base.needs_entropy
 
     def weight(self, accuracy: Tensor) -> Tensor:
         """w(ρ), of the shape of ρ."""

@@ -7,13 +7,13 @@ import math
 import torch
 from torch import Tensor
 
-from ...types import RewardGroups
+from ...types import AdvantageStrategy, RewardGroups
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
 from .pools import Pool, pool_index, pool_size, pool_sum
 
 
-class EntropyAdaptiveAdvantage:
+class EntropyAdaptiveAdvantage(AdvantageStrategy):
     """Adaptive training by policy entropy (arXiv 2508.10751, §4.2.3).
 
     Pools are ranked by the mean over their responses of the policy entropy. The ⌊fraction · pools⌋ of highest

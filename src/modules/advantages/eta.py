@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...types import RewardGroups
-from .pools import Strategy
+from ...types import AdvantageStrategy, RewardGroups
 
 
-def sum_of_absolute_advantage(strategy: Strategy, num_samples: int, progress: float = 0.0) -> Tensor:
+def sum_of_absolute_advantage(strategy: AdvantageStrategy, num_samples: int, progress: float = 0.0) -> Tensor:
     """η = c |A⁺| + (n − c) |A⁻| for c = 0 … n correct of n responses to one prompt (arXiv 2508.10751, Eq. 16).
 
     The rewards are 1 and 0. The strategy sees one pool at a time, with an entropy of 0; correct responses share an

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...types import RewardGroups
+from ...types import AdvantageStrategy, RewardGroups
 from .pass_at_k import PassAtKAdvantage
 from .pools import Pool, pool_index, pool_sum
 
 
-class ExceedingPassAtKAdvantage:
+class ExceedingPassAtKAdvantage(AdvantageStrategy):
     """Pass@k advantages that weigh the hardest questions most (arXiv 2508.10751, Eq. 17).
 
     A = f(c) · A_pass@k with f(c) = 4 / (10 · ln(c + 0.5)), c correct responses in the pool: f(1) ≈ 0.99,

@@ -7,11 +7,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...types import RewardGroups
+from ...types import AdvantageStrategy, RewardGroups
 from .pools import POOLS, Pool, check_choice, check_epsilon, pool_index, pool_size, pool_sum, uniform_pools
 
 
-class GroupAdvantage:
+class GroupAdvantage(AdvantageStrategy):
     """Rewards relative to the other responses of their pool.
 
     A_i = (R_i − b_i) / (σ + ε), over the pool of response i:

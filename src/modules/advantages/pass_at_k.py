@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...types import RewardGroups
+from ...types import AdvantageStrategy, RewardGroups
 from .pools import POOLS, Pool, check_choice, check_epsilon, pool_index, pool_size, pool_sum
 
 
@@ -70,7 +70,7 @@ def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor
     return total.index_add_(0, members.flatten(), values.repeat_interleave(members.shape[1]))
 
 
-class PassAtKAdvantage:
+class PassAtKAdvantage(AdvantageStrategy):
     """The reward of a response is the pass@k of the groups of k responses that it is in (arXiv 2508.10751).
 
     - `analytic`: the average over all C(n, k) groups, in closed form (Eq. 11-15); without variance.

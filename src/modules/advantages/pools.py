@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ...types import RewardGroups
-
-Strategy = Callable[[RewardGroups], Tensor]
-"""Rewards of a global batch, on the CPU → [R] float32 advantages.
-
-With an attribute `needs_entropy` that is true, it is given `RewardGroups.entropy`, which costs a forward over all
-responses."""
 
 Pool = Literal["question", "prompt", "batch"]
 POOLS = ("question", "prompt", "batch")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ...types import RewardGroups
-from .pools import Strategy
+from ...types import AdvantageStrategy, RewardGroups, require
 
 
-class ScheduledAdvantage:
+class ScheduledAdvantage(AdvantageStrategy):
     """`first` until a fraction of the training is done, `then` from there on.
 
     Pass@k followed by Pass@1 is the recipe "P@k T. + P@1 T." (arXiv 2508.10751, §3.5): the paper switches between
@@ -33,13 +32,15 @@ class ScheduledAdvantage:
     tensor([ 0.7500, -0.2500, -0.2500, -0.2500])
     """
 
-    def __init__(self, first: Strategy, then: Strategy, switch: float = 0.5) -> None:
+    def __init__(self, first: AdvantageStrategy, then: AdvantageStrategy, switch: float = 0.5) -> None:
         if not 0 <= switch <= 1:
             raise ValueError(f"Expected advantage.switch to lie between 0 and 1, but got {switch}.")
+        require(first, AdvantageStrategy, "advantage.first")
+        require(then, AdvantageStrategy, "advantage.then")
         self.first = first
         self.then = then
         self.switch = switch
-        self.needs_entropy = any(getattr(part, "needs_entropy", False) for part in (first, then))
+        self.needs_entropy = first.needs_entropy or then.needs_entropy
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] float32 advantages."""

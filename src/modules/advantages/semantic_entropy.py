@@ -12,9 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...types import RewardGroups
+from ...types import AdvantageStrategy, RewardGroups, require
 from .group import GroupAdvantage
-from .pools import POOLS, Pool, Strategy, check_choice, pool_index, pool_size, pool_sum
+from .pools import POOLS, Pool, check_choice, pool_index, pool_size, pool_sum
 
 DAMPINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: 1 - x,
@@ -48,7 +48,7 @@ def semantic_entropy(groups: RewardGroups, index: Tensor, num_pools: int) -> Ten
     return pool_sum(-share.log(), index, num_pools) / pool_size(index, num_pools)
 
 
-class SemanticEntropyAdvantage:
+class SemanticEntropyAdvantage(AdvantageStrategy):
     """Advantages of a base strategy, damped where the answers disagree (arXiv 2505.12346, SEED-GRPO).
 
     A' = A · f(α · SE / SE_max): SE is the entropy of the pool's final answers, SE_max = ln n its largest value.
@@ -77,7 +77,7 @@ class SemanticEntropyAdvantage:
         self,
         alpha: float,
         damping: Literal["linear", "exponential"] = "linear",
-        base: Strategy | None = None,
+        base: AdvantageStrategy | None = None,
         group_by: Pool = "question",
     ) -> None:
         check_choice("damping", damping, tuple(DAMPINGS))
@@ -89,9 +89,10 @@ class SemanticEntropyAdvantage:
             )
         self.alpha = alpha
         self.damping = damping
-        self.base: Strategy = base or GroupAdvantage(group_by, scale="none")
+        self.base = base or GroupAdvantage(group_by, scale="none")
+        require(self.base, AdvantageStrategy, "advantage.base")
         self.group_by: Pool = group_by
-        self.needs_entropy = getattr(self.base, "needs_entropy", False)
+        self.needs_entropy = self.base.needs_entropy
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] float32 advantages."""

@@ -53,7 +53,7 @@ def test_full_disagreement_can_be_damped_to_exactly_zero(pools):
 
 def test_a_single_response_is_left_alone(pools):
     groups = pools((1, 0), answers=["1"])
-    assert SemanticEntropyAdvantage(1.0, base=lambda g: torch.ones(1))(groups).tolist() == [1.0]
+    assert SemanticEntropyAdvantage(1.0, base=GroupAdvantage(baseline="none", scale="none"))(groups).tolist() == [1.0]
 
 
 def test_the_base_is_asked_whether_it_needs_entropy():

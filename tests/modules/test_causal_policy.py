@@ -10,7 +10,7 @@ from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tagrpo.modules.attention import PREFIX_SHARING, supports_prefix_sharing
-from tagrpo.modules.logprobs import CausalPolicy
+from tagrpo.modules.causal_policy import CausalPolicy
 from tagrpo.modules.packing import pack
 
 SMALL = {

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tagrpo.modules.head import TokenScores, head_loss, head_scores, token_scores
+from tagrpo.modules.chunked_head import TokenScores, head_loss, head_scores, token_scores
 
 
 def inside(*arguments, loss, **options) -> TokenScores:

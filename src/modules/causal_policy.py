@@ -1,8 +1,8 @@
 """Token log-probs and entropies of packed responses under any Hugging Face causal language model.
 
 Prefix-shared where the model allows it (`supports_prefix_sharing`); elsewhere one padded forward, slower and with
-the same result. On the prefix-shared path logits exist for response tokens only, a chunk of them at a time (`head.py`):
-no [tokens, vocabulary] tensor is ever kept. On the padded path the model itself makes all logits.
+the same result. On the prefix-shared path logits exist for response tokens only, a chunk of them at a time
+(`chunked_head.py`): no [tokens, vocabulary] tensor is ever kept. On the padded path the model makes all logits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .attention import PREFIX_ATTENTION, supports_prefix_sharing
-from .head import EntropyMode, TokenLoss, TokenScores, head_loss, head_scores, token_scores
+from .chunked_head import EntropyMode, TokenLoss, TokenScores, head_loss, head_scores, token_scores
 from .packing import PackedBatch
 
 logger = logging.getLogger(__name__)

@@ -5,44 +5,31 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningDataModule, Trainer
-from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM
 
+from tagrpo.modules.causal_policy import CausalPolicy
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.model import load_causal_lm
-from tagrpo.modules.policy import PolicyModule
-from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Rollouts
+from tagrpo.modules.scorer import Scorer
+from tagrpo.modules.update import PolicyUpdate, UpdateOptions
+from tagrpo.types import AdvantageStrategy, Prompt, QuestionBatch, QuestionGroup, Rollouts
 
 REWARDS = [[[1.0, 1.0, 1.0], [0.0, 1.0, 0.0]], [[0.0, 1.0, 0.5], [1.0, 0.0, 0.0]]]
 CAP = 1.25
 
 
-class Attach(Callback):
-    """Attaches rollouts, and keeps what is logged."""
+class Computed(AdvantageStrategy):
+    """Advantages by a function of the groups."""
 
-    def __init__(self, batch):
-        self.batch, self.logged = batch, {}
+    def __init__(self, function):
+        self.function = function
 
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        batch.rollouts = self.batch.rollouts
-
-    def on_train_batch_end(self, trainer, *_):
-        self.logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
-
-
-class Batches(LightningDataModule):
-    def __init__(self, batch):
-        super().__init__()
-        self.batch = batch
-
-    def train_dataloader(self):
-        return DataLoader([replace(self.batch, rollouts=None)], batch_size=None)
+    def __call__(self, groups):
+        return self.function(groups)
 
 
 class Inputs(PolicyLoss):
@@ -60,18 +47,15 @@ class Inputs(PolicyLoss):
 
 
 def step(folder, batch, loss=None, advantage=lambda groups: groups.rewards, lr=1.0, **options):
-    """The module after one training batch, and what was logged."""
-    module = PolicyModule(
-        partial(load_causal_lm, folder), str(folder), advantage, loss or PolicyLoss(kl_coef=0.0),
-        partial(torch.optim.SGD, lr=lr), schedule="constant", warmup=0.0, max_grad_norm=1e9, **options,
+    """The model after one update, and what was logged."""
+    policy = CausalPolicy(load_causal_lm(folder))
+    loss = loss or PolicyLoss(kl_coef=0.0)
+    update = PolicyUpdate(
+        Scorer(policy), Computed(advantage), loss, torch.optim.SGD(policy.parameters(), lr=lr),
+        UpdateOptions(max_grad_norm=1e9, **options),
     )  # fmt: skip
-    attach = Attach(batch)
-    trainer = Trainer(
-        accelerator="cpu", max_steps=module.mini_batches, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=[attach],
-    )  # fmt: skip
-    trainer.fit(module, Batches(batch))
-    return module, attach.logged
+    result = update(batch.rollouts, len(batch.groups))
+    return policy.model, result.stats.metrics()
 
 
 def logprobs_of(model, prompt, response):
@@ -206,21 +190,14 @@ def test_the_expected_gradient_over_stale_samples_is_the_on_policy_one(tiny_poli
         # Each response stands for its share of the samples: its probability takes the place of a count.
         shares = torch.stack([drawn[v][t] for v, t in rows])
         batch = QuestionBatch(groups=[QuestionGroup("q", "q", ("r",), ("1",))], prompts=prompts, rollouts=rollouts)
-        module, _ = step(
+        model, _ = step(
             tiny_policy, batch, advantage=lambda groups: groups.rewards * shares * len(shares), mini_batches=1,
             staleness_cap=math.inf,
         )  # fmt: skip
         before = dict(start.named_parameters())
-        return torch.cat([(p - before[name]).flatten() for name, p in module.full_parameters()]).detach()
+        return torch.cat([(p - before[name]).flatten() for name, p in model.named_parameters()]).detach()
 
     on_policy, stale, uncorrected = change(start, 0), change(earlier_policy, 2), change(earlier_policy, 0)
     size = float(on_policy.norm())
     assert float((stale - on_policy).norm()) < 1e-3 * size
     assert float((uncorrected - on_policy).norm()) > 0.02 * size, "else there is nothing to correct"
-
-
-def test_a_cap_below_one_is_refused(tiny_policy):
-    with pytest.raises(ValueError, match="staleness_cap to be at least 1"):
-        PolicyModule(
-            lambda: None, str(tiny_policy), lambda g: g.rewards, PolicyLoss(), torch.optim.SGD, staleness_cap=0.5
-        )

@@ -1,0 +1,293 @@
+"""One update of the policy: scored rollouts → advantages → mini-batches → micro-batches → loss → optimizer steps.
+
+Plain torch: it runs in Lightning through `PolicyModule`, and as well in a script of its own. Two departures from the
+papers' code: responses that can have no gradient are left out of the forward, which changes no gradient; the first
+mini-batch takes its own log-probs as the old ones, which makes its ratio exactly 1.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from ..distributed import gather_objects, max_over_ranks, rank, sum_over_ranks, world_size
+from ..types import AdvantageStrategy, Loss, LossInputs, LossOutputs, RewardGroups, Rollouts, require
+from .experience import Anchor, Experience, join_reward_groups, split_by_question, truncated_weights
+from .scorer import Scorer
+from .update_stats import UpdateResult, UpdateStats
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateOptions:
+    """How an update is made.
+
+    Raises:
+        ValueError: an option is out of its range, or options contradict each other.
+    """
+
+    anchor: Anchor = "original"
+    """Score prompt: `original` (TA-GRPO, Eq. 4) or `own` (GRPO, Eq. 2)."""
+    mini_batches: int = 2
+    """Optimizer steps per batch of rollouts."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this global L2 norm."""
+    mask_truncated: bool = False
+    """Leave truncated responses out of the loss and its normalisers (DAPO, overlong filtering)."""
+    prompt_correction: float | None = None
+    """Truncate at this value the importance weights π(o|q0)/π(o|qn) per token that correct for sampling from a
+    rephrasing while scoring under the original. None leaves that uncorrected, as the paper does."""
+    staleness_cap: float = 2.0
+    """Truncate the importance weights of stale responses at this value, at least 1. See `PolicyUpdate`."""
+    skip_grad_norm: float | None = None
+    """Steps whose gradient has a larger norm are skipped, as are those whose gradient is not finite; None skips only
+    the latter."""
+    max_skipped: int = 5
+    """Optimizer steps in a row that may be skipped; one more ends the run."""
+
+    def __post_init__(self) -> None:
+        if self.anchor not in ("original", "own"):
+            raise ValueError(f"Expected policy.anchor to be `original` or `own`, but got `{self.anchor}`.")
+        if self.mini_batches < 1:
+            raise ValueError(f"Expected policy.mini_batches to be at least 1, but got {self.mini_batches}.")
+        if self.prompt_correction is not None and self.anchor == "own":
+            raise ValueError(
+                "Expected policy.prompt_correction to be null with policy.anchor=own: responses are scored under the "
+                "prompt that they were sampled from, so there is nothing to correct. Use anchor=original or drop it."
+            )
+        if self.staleness_cap < 1:
+            raise ValueError(f"Expected policy.staleness_cap to be at least 1, but got {self.staleness_cap}.")
+
+
+class PolicyUpdate:
+    """Makes `mini_batches` optimizer steps on one batch of rollouts.
+
+    Responses with `rollouts.staleness` > 0 come from μ, the weights before an earlier update. The policy term of each
+    of their tokens is multiplied by the truncated importance weight min(π(o_t|q, o_<t) / μ(o_t|q, o_<t), cap), where π
+    is the policy before this update. The policy ratio is taken against the same π (decoupled PPO, arXiv 2505.24298).
+    q is the prompt that was sampled, whatever the score prompt, so that nothing but the update is corrected for.
+    Weights per token leave a bias by the tokens before; KL and entropy terms have no weights.
+
+    Args:
+        scorer: The policy and, where the loss has a KL term, its reference.
+        advantage: Strategy.
+        loss: Loss of a micro-batch.
+        optimizer: Of the policy's parameters.
+        options: How the update is made.
+        scheduler: Learning-rate schedule over optimizer steps; None keeps the rate.
+        backward: Runs the backward of a loss; Lightning's does more than `Tensor.backward`.
+        gradient_sync: Called with whether gradients are reduced over ranks in the backwards inside its context.
+
+    Raises:
+        TypeError: `advantage` or `loss` lacks something that the update needs.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        advantage: AdvantageStrategy,
+        loss: Loss,
+        optimizer: Optimizer,
+        options: UpdateOptions,
+        *,
+        scheduler: Any = None,
+        backward: Callable[[Tensor], None] = Tensor.backward,
+        gradient_sync: Callable[[bool], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        require(advantage, AdvantageStrategy, "advantage")
+        require(loss, Loss, "loss")
+        self.scorer = scorer
+        self.advantage = advantage
+        self.loss = loss
+        self.optimizer = optimizer
+        self.options = options
+        self.scheduler = scheduler
+        self.backward = backward
+        self.gradient_sync = gradient_sync
+        self.staleness_log_cap = math.log(options.staleness_cap)
+        self.skipped_in_a_row = 0
+
+    def __call__(self, rollouts: Rollouts, num_questions: int, progress: float = 0.0) -> UpdateResult:
+        """Learn from the rollouts of one batch. Collective.
+
+        Args:
+            rollouts: Of this rank, sampled and scored.
+            num_questions: Questions in this rank's batch; a mini-batch never splits one.
+            progress: Fraction of training done, 0..1, for strategies that depend on it.
+
+        Raises:
+            FloatingPointError: the strategy returns advantages that are not finite, or too many steps were skipped.
+        """
+        start = time.perf_counter()
+        experience = self._experience(rollouts, progress)
+        mini_batches = split_by_question(experience.question, num_questions, self.options.mini_batches)
+        self._take_old_logprobs(experience, mini_batches)
+        stats = UpdateStats()
+        for rows in mini_batches:
+            self._optimizer_step(experience, rows, stats)
+        return UpdateResult(
+            advantages=experience.advantages,
+            in_loss=experience.in_loss,
+            stats=stats,
+            lengths=experience.lengths,
+            seconds=time.perf_counter() - start,
+        )
+
+    # ------------------------------------------------------------------ before the first step
+
+    def _experience(self, rollouts: Rollouts, progress: float) -> Experience:
+        """Rollouts under their score prompts, with advantages, importance weights and the choice of what to learn."""
+        experience = Experience.from_rollouts(rollouts, self.options.anchor)
+        entropy = None
+        if self.advantage.needs_entropy:
+            experience.old_logprobs, entropy = self.scorer.score(experience, torch.arange(len(rollouts)))
+        experience.advantages = self._advantages(rollouts, entropy, progress)
+        if self.options.mask_truncated:
+            experience.in_loss = ~rollouts.truncated
+        every_response = bool(self.loss.kl_coef or self.loss.entropy_coef)
+        experience.has_gradient = experience.in_loss & ((experience.advantages != 0) | every_response)
+        self._importance_weights(experience, rollouts)
+        return experience
+
+    def _advantages(self, rollouts: Rollouts, entropy: Tensor | None, progress: float) -> Tensor:
+        """[R] float32 advantages of this rank's responses, computed from the rewards of all ranks."""
+        parts = gather_objects(
+            RewardGroups(
+                rewards=rollouts.rewards,
+                correct=rollouts.correct,
+                question=rollouts.question,
+                prompt=rollouts.prompt,
+                entropy=entropy,
+                answers=rollouts.answers,
+                progress=progress,
+            )
+        )
+        advantages = self.advantage(join_reward_groups(parts)).float()
+        if not torch.isfinite(advantages).all():
+            raise FloatingPointError(
+                f"Expected finite advantages, but {type(self.advantage).__name__} returned "
+                f"{int((~torch.isfinite(advantages)).sum())} others. Check the rewards of this batch."
+            )
+        start = sum(len(part.rewards) for part in parts[: rank()])
+        return advantages[start : start + len(rollouts)]
+
+    def _importance_weights(self, experience: Experience, rollouts: Rollouts) -> None:
+        """Score responses to other prompts than their score prompt under both, where a correction needs it."""
+        correction = self.options.prompt_correction
+        elsewhere = experience.has_gradient & ~experience.on_score_prompt & ~experience.replayed
+        if correction is None:
+            if not max_over_ranks(bool(experience.stale.any())):
+                return
+            elsewhere = elsewhere & experience.stale
+        rows = elsewhere.nonzero()[:, 0]
+        sampled = self.scorer.score(Experience.from_rollouts(rollouts, "own"), rows).logprobs
+        if correction is not None:
+            anchored = self.scorer.score(experience, rows).logprobs
+            experience.prompt_weights = truncated_weights(anchored, sampled, correction)
+        for row in rows[experience.stale[rows]].tolist():
+            engine = experience.engine_logprobs[row].to(self.scorer.device)
+            experience.log_ratio_since_sampling[row] = sampled[row] - engine
+
+    def _take_old_logprobs(self, experience: Experience, mini_batches: list[Tensor]) -> None:
+        """Score what the later mini-batches need of the policy before the first step changes it."""
+        if len(mini_batches) > 1 and not experience.old_logprobs:
+            later = torch.cat(mini_batches[1:])
+            later = later[experience.has_gradient[later] & ~experience.replayed[later]]
+            experience.old_logprobs = self.scorer.score(experience, later).logprobs
+        for row in mini_batches[0].tolist():
+            experience.old_logprobs.pop(row, None)
+        for row in experience.replayed.nonzero()[:, 0].tolist():
+            experience.old_logprobs[row] = experience.engine_logprobs[row].to(self.scorer.device)
+
+    # ------------------------------------------------------------------ one step
+
+    def _optimizer_step(self, experience: Experience, rows: Tensor, stats: UpdateStats) -> None:
+        """One optimizer step on the responses `rows`, normalised over all ranks' shares of the mini-batch."""
+        in_loss = rows[experience.in_loss[rows]]
+        learned = rows[experience.has_gradient[rows]]
+        totals = sum_over_ranks({"responses": len(in_loss), "tokens": float(experience.lengths[in_loss].sum())})
+        micro_batches = self.scorer.plan(experience, learned)
+        self.optimizer.zero_grad()
+        for index, micro_batch in enumerate(micro_batches):
+            with self.gradient_sync(index == len(micro_batches) - 1):
+                self._micro_batch(experience, micro_batch, totals, stats)
+        stats.dropped += len(rows) - len(learned)
+        self._apply_gradient(stats)
+
+    def _micro_batch(self, experience: Experience, rows: Tensor, totals: dict[str, float], stats: UpdateStats) -> None:
+        """Forward, loss and backward of one micro-batch."""
+        packed = self.scorer.pack(experience, rows)
+        reference = self.scorer.reference_logprobs(packed) if self.loss.kl_coef else None
+        if not len(rows):
+            # FSDP2 gathers in the forward and reduces in the backward: ranks without work do both.
+            self.backward(self.scorer.forward(packed).logprobs.sum() * 0)
+            return
+        device, rows = self.scorer.device, packed.rows
+        columns = experience.columns(packed, device)
+        advantages = experience.advantages[rows].to(device)
+        lengths, replayed = packed.lengths.to(device), experience.replayed[rows].to(device)
+        outputs: list[LossOutputs] = []
+
+        def loss(part: slice, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
+            old = columns.old(logprobs, part)
+            staleness_weights = columns.log_ratio(old, part).clamp(max=self.staleness_log_cap).exp()
+            inputs = LossInputs(
+                logprobs=logprobs,
+                old_logprobs=old,
+                reference_logprobs=None if reference is None else reference[part],
+                entropy=entropy,
+                advantages=advantages,
+                response=columns.response[part],
+                lengths=lengths,
+                num_responses=totals["responses"],
+                num_tokens=totals["tokens"],
+                weights=columns.prompt_weights[part] * staleness_weights,
+                replayed=replayed,
+            )
+            outputs.append(self.loss(inputs))
+            return outputs[-1].loss
+
+        everything = slice(0, len(columns.response))
+        entropy = "grad" if self.loss.entropy_coef else "detached"
+        scores = self.scorer.forward(packed, entropy, loss if self.loss.by_token else None)  # type: ignore[arg-type]
+        value = loss(everything, scores.logprobs, scores.entropy) if scores.loss is None else scores.loss
+        # Gradients are averaged over ranks, losses add up over them.
+        self.backward(value * world_size())
+        stats.add(outputs, rows)
+        old = columns.old(scores.logprobs, everything)
+        fresh = columns.on_score_prompt & ~columns.stale
+        stats.add_engine_mismatch((old - columns.engine_logprobs)[fresh])
+        stats.add_staleness(columns.log_ratio(old, everything)[columns.stale], self.staleness_log_cap)
+
+    def _apply_gradient(self, stats: UpdateStats) -> None:
+        """Clip, step, advance the schedule; a gradient that is not finite or too large is skipped and counted."""
+        limit = math.inf if self.options.skip_grad_norm is None else self.options.skip_grad_norm
+        norm = torch.nn.utils.clip_grad_norm_(self.scorer.policy.parameters(), self.options.max_grad_norm)
+        norm_value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        stats.grad_norms.append(norm_value)
+        stats.lr = self.optimizer.param_groups[0]["lr"]
+        if math.isfinite(norm_value) and norm_value <= limit:
+            self.skipped_in_a_row = 0
+            self.optimizer.step()
+        else:
+            self.skipped_in_a_row += 1
+            stats.skipped += 1
+            if rank() == 0:
+                warnings.warn(f"Skipped an optimizer step: its gradient norm was {norm_value}.", stacklevel=2)
+            if self.skipped_in_a_row > self.options.max_skipped:
+                raise FloatingPointError(
+                    f"Expected finite gradients with a norm of at most {limit} (policy.skip_grad_norm), but those of "
+                    f"{self.skipped_in_a_row} optimizer steps in a row were not; the last norm was {norm_value}. "
+                    "Lower optimizer.lr, or resume from an earlier checkpoint."
+                )
+        if self.scheduler is not None:
+            self.scheduler.step()

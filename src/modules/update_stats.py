@@ -1,0 +1,137 @@
+"""What an update counts and returns: sums over micro-batches and ranks, divided only once."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..distributed import max_over_ranks, sum_over_ranks
+from ..types import LossOutputs
+
+
+class UpdateStats:
+    """Sums over the micro-batches of one update on one rank."""
+
+    def __init__(self) -> None:
+        self.loss = 0.0
+        self.token_sums: Counter[str] = Counter()
+        self.response_sums: dict[str, dict[int, float]] = {}
+        self.grad_norms: list[float] = []
+        self.lr = 0.0
+        self.dropped = 0
+        self.skipped = 0
+        self.compared = 0
+        self.mismatch = 0.0
+        self.largest_mismatch = 0.0
+        self.stale = dict.fromkeys(("tokens", "weight", "truncated", "kl"), 0.0)
+
+    def add(self, parts: Sequence[LossOutputs], rows: Tensor) -> None:
+        """Add a micro-batch of the responses `rows`, whose tokens are in one part or in several."""
+        for outputs in parts:
+            self.loss += float(outputs.loss.detach())
+            self.token_sums.update({name: float(value) for name, value in outputs.sums.items()})
+        for name in parts[0].response_sums:
+            values = torch.stack([outputs.response_sums[name] for outputs in parts]).sum(0)
+            self.response_sums.setdefault(name, {}).update(zip(rows.tolist(), values.tolist(), strict=True))
+
+    def add_engine_mismatch(self, log_ratio: Tensor) -> None:
+        """Add log π_trainer − log π_engine ([t], nats) of tokens scored under the prompt that they were sampled from.
+
+        What is summed is the low-variance estimate k3 of KL(π_engine ‖ π_trainer): exp(d) − 1 − d.
+        """
+        if len(log_ratio):
+            self.compared += len(log_ratio)
+            self.mismatch += float((torch.expm1(log_ratio) - log_ratio).sum())
+            self.largest_mismatch = max(self.largest_mismatch, float(log_ratio.abs().max()))
+
+    def add_staleness(self, log_ratio: Tensor, log_cap: float) -> None:
+        """Add log π − log μ ([t], nats) of tokens that an earlier policy μ has sampled, under the sampled prompt.
+
+        What is summed: their importance weights truncated at exp(log_cap), how many are truncated, and the estimate k3
+        of KL(μ ‖ π).
+        """
+        if len(log_ratio):
+            self.stale["tokens"] += len(log_ratio)
+            self.stale["weight"] += float(log_ratio.clamp(max=log_cap).exp().sum())
+            self.stale["truncated"] += float((log_ratio > log_cap).sum())
+            self.stale["kl"] += float((torch.expm1(log_ratio) - log_ratio).sum())
+
+    def sum_of(self, name: str, num_responses: int) -> Tensor:
+        """[R] float32 sums over the tokens of each response; NaN for responses without a forward."""
+        column = self.response_sums.get(name, {})
+        return torch.tensor([column.get(row, math.nan) for row in range(num_responses)])
+
+    def mean_of(self, name: str, lengths: Tensor) -> Tensor:
+        """[R] float32 means over the tokens of each response; NaN for responses without a forward."""
+        return self.sum_of(name, len(lengths)) / lengths
+
+    def metrics(self) -> dict[str, float]:
+        """What is logged of an update: `train/*`, `rollout/engine_mismatch_*`, `rollout/staleness_*`. Collective.
+
+        Means are over the tokens of all ranks; the loss is the mean over the mini-batches.
+        """
+        own = {"loss": self.loss, "dropped": self.dropped, "compared": self.compared, "mismatch": self.mismatch}
+        stale = {f"stale_{name}": value for name, value in self.stale.items()}
+        sums = sum_over_ranks({**self.token_sums, **own, **stale})
+        own, stale = {name: sums.pop(name) for name in own}, {name: sums.pop(f"stale_{name}") for name in self.stale}
+        tokens, stale_tokens, steps = sums.pop("tokens", 0.0), stale.pop("tokens"), len(self.grad_norms)
+        metrics = {f"train/{name}": value / tokens for name, value in sums.items() if tokens} | {
+            "train/loss": own["loss"] / steps,
+            "train/dropped_responses": own["dropped"],
+            "train/grad_norm": sum(self.grad_norms) / steps,
+            "train/skipped_updates": float(self.skipped),
+            "train/lr": self.lr,
+        }
+        largest_mismatch = max_over_ranks(self.largest_mismatch)
+        # The engine's own rounding shows only in what the present weights have sampled.
+        if own["compared"] or not stale_tokens:
+            metrics["rollout/engine_mismatch_kl"] = own["mismatch"] / max(own["compared"], 1)
+            metrics["rollout/engine_mismatch_max"] = largest_mismatch
+        if stale_tokens:
+            metrics |= {f"rollout/staleness_{name}": value / stale_tokens for name, value in stale.items()}
+        return metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateResult:
+    """What an update did. Tensors are on the CPU, in the order of the rollouts."""
+
+    advantages: Tensor
+    """[R] float32."""
+    in_loss: Tensor
+    """[R] bool, responses that count in the loss; the others are truncated ones that were masked."""
+    stats: UpdateStats
+    """Sums over tokens; `stats.metrics()` is what is logged."""
+    lengths: Tensor
+    """[R] long, tokens per response."""
+    seconds: float
+    """Wall seconds."""
+
+    def outputs(self) -> dict[str, Any]:
+        """What diagnostics read of an update.
+
+        Returns:
+            `loss`: [] float32, this rank's share of the loss, mean over the mini-batches;
+            `advantages`: [R] float32;
+            `entropy`, `ratio`, `kl`, `clipped`: [R] float32, means per token under the score prompt at the update:
+            policy entropy in nats, policy ratio, estimated divergence from the reference in nats (NaN without one),
+            share of tokens whose gradient was clipped away; NaN for responses that needed no forward;
+            `score_logprob`: [R] float32, old log-prob of the whole response under the score prompt, likewise;
+            `masked`: [R] bool, responses that are left out of the loss;
+            `seconds_update`: wall seconds.
+        """
+        means = {name: self.stats.mean_of(name, self.lengths) for name in ("entropy", "ratio", "kl", "clipped")}
+        return {
+            "loss": torch.tensor(self.stats.loss / len(self.stats.grad_norms)),
+            "advantages": self.advantages,
+            **means,
+            "score_logprob": self.stats.sum_of("old_logprob", len(self.lengths)),
+            "masked": ~self.in_loss,
+            "seconds_update": self.seconds,
+        }

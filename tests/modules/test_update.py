@@ -1,0 +1,285 @@
+"""The update against an independent computation: padded batches, plain PyTorch, formulas spelled out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForCausalLM
+
+from tagrpo.modules.advantages import GroupAdvantage
+from tagrpo.modules.causal_policy import CausalPolicy
+from tagrpo.modules.losses import PolicyLoss
+from tagrpo.modules.model import load_causal_lm
+from tagrpo.modules.scorer import Scorer
+from tagrpo.modules.update import PolicyUpdate, UpdateOptions
+from tagrpo.types import AdvantageStrategy
+
+# Two questions with a rephrasing each; the first original is uniform, pooling rescues it.
+REWARDS = [[[1.0, 1.0, 1.0], [0.0, 1.0, 0.0]], [[0.0, 1.0, 0.5], [1.0, 0.0, 0.0]]]
+
+
+class Seen(PolicyLoss):
+    """Keeps what it is given; its value and sums may be changed."""
+
+    def __init__(self, factor=1.0, **options):
+        super().__init__(**options)
+        self.seen, self.factor = [], factor
+
+    def __call__(self, inputs):
+        self.seen.append(inputs)
+        outputs = super().__call__(inputs)
+        return replace(outputs, loss=outputs.loss * self.factor)
+
+
+def make_update(folder, *, loss=None, lr=0.1, advantage=None, token_budget=60, **options) -> PolicyUpdate:
+    loss = loss or PolicyLoss(kl_coef=0.0)
+    policy = CausalPolicy(load_causal_lm(folder))
+    reference = CausalPolicy(load_causal_lm(folder)).requires_grad_(False) if loss.kl_coef else None
+    return PolicyUpdate(
+        Scorer(policy, reference, token_budget=token_budget),
+        advantage or GroupAdvantage("question"),
+        loss,
+        torch.optim.SGD(policy.parameters(), lr=lr),
+        UpdateOptions(**{"max_grad_norm": 1e9, **options}),
+    )
+
+
+def learn(update, *batches):
+    """The results of one update after the other."""
+    return [update(batch.rollouts, len(batch.groups)) for batch in batches]
+
+
+def parameters_of(update):
+    return dict(update.scorer.policy.model.named_parameters())
+
+
+def reference_logprobs(model, rollouts, anchor):
+    """[R, Tmax] log-probs and mask by one padded forward per response."""
+    rows = []
+    for r, ids in enumerate(rollouts.token_ids):
+        prompt = rollouts.prompts[int(rollouts.prompt[r])]
+        head = prompt.anchor_ids if anchor == "original" else prompt.token_ids
+        logits = model(torch.cat([head, ids])[None]).logits[0, len(head) - 1 : -1]
+        rows.append(torch.log_softmax(logits, -1)[torch.arange(len(ids)), ids])
+    mask = pad_sequence([torch.ones(len(row)) for row in rows], batch_first=True)
+    return pad_sequence(rows, batch_first=True), mask
+
+
+def normalised(values):
+    values = np.array(values)
+    return (values - values.mean()) / (values.std(ddof=1) + 1e-6)
+
+
+@pytest.mark.parametrize(("anchor", "group_by"), [("original", "question"), ("own", "prompt"), ("own", "question")])
+def test_one_step_equals_plain_pytorch_on_padded_batches(tiny_policy, make_batch, anchor, group_by):
+    batch = make_batch(REWARDS)
+    rollouts = batch.rollouts
+    update = make_update(tiny_policy, anchor=anchor, advantage=GroupAdvantage(group_by), mini_batches=1)
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    pools = [sum(question, []) for question in REWARDS] if group_by == "question" else sum(REWARDS, [])
+    advantages = torch.tensor(np.concatenate([normalised(pool) for pool in pools])).float()
+    logprobs, mask = reference_logprobs(model, rollouts, anchor)
+    ratio = torch.exp(logprobs - logprobs.detach())
+    terms = torch.minimum(ratio * advantages[:, None], ratio.clamp(0.8, 1.2) * advantages[:, None])
+    loss = -((terms * mask).sum(1) / mask.sum(1)).mean()
+    loss.backward()
+    expected = {name: p.detach() - 0.1 * p.grad for name, p in model.named_parameters()}
+
+    learn(update, batch)
+    for name, parameter in parameters_of(update).items():
+        torch.testing.assert_close(parameter, expected[name], atol=1e-5, rtol=1e-5)
+
+
+def test_two_mini_batches_with_clip_and_kl_equal_plain_pytorch(tiny_policy, make_batch):
+    batch = make_batch(REWARDS)
+    rollouts = batch.rollouts
+    update = make_update(
+        tiny_policy, loss=PolicyLoss(clip_low=0.01, clip_high=0.02, kl_coef=0.5), lr=0.5, mini_batches=2
+    )
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    advantages = torch.tensor(np.concatenate([normalised(sum(question, [])) for question in REWARDS])).float()
+    with torch.no_grad():
+        old, mask = reference_logprobs(model, rollouts, "original")
+    clipped = 0
+    for question in (0, 1):
+        rows = rollouts.question == question
+        logprobs, _ = reference_logprobs(model, rollouts, "original")
+        ratio = torch.exp(logprobs - old)
+        clipped += int((((ratio - 1.005).abs() > 0.015) & (mask > 0))[rows].sum())
+        policy = -torch.minimum(ratio * advantages[:, None], ratio.clamp(0.99, 1.02) * advantages[:, None])
+        kl = torch.exp(old - logprobs) - 1 - (old - logprobs)
+        per_response = ((policy + 0.5 * kl) * mask).sum(1) / mask.sum(1)
+        model.zero_grad()
+        per_response[rows].mean().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.5 * parameter.grad
+    assert clipped > 0, "the second mini-batch must be outside the clip range for the test to say anything"
+
+    learn(update, batch)
+    expected = dict(model.named_parameters())
+    for name, parameter in parameters_of(update).items():
+        torch.testing.assert_close(parameter, expected[name].detach(), atol=1e-5, rtol=1e-4)
+
+
+def test_a_replayed_response_keeps_the_log_probs_of_the_policy_that_sampled_it(tiny_policy, make_batch):
+    batch = make_batch(REWARDS)
+    replayed = torch.zeros(12, dtype=torch.bool)
+    replayed[[1, 8]] = True  # one in each mini-batch
+    rollouts = replace(batch.rollouts, replayed=replayed)
+    batch.rollouts = rollouts
+    loss = PolicyLoss(kl_coef=0.0, replay_shaping=0.2)
+    update = make_update(tiny_policy, loss=loss, mini_batches=2, advantage=GroupAdvantage(scale="none"), lr=0.5)
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    with torch.no_grad():
+        old, mask = reference_logprobs(model, rollouts, "original")
+    for row in (1, 8):
+        old[row, : len(rollouts.logprobs[row])] = rollouts.logprobs[row]
+    pools = [np.array(sum(question, [])) for question in REWARDS]
+    advantages = torch.tensor(np.concatenate([pool - pool.mean() for pool in pools])).float()[:, None]
+    for question in (0, 1):
+        ratio = torch.exp(reference_logprobs(model, rollouts, "original")[0] - old)
+        policy = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+        policy = torch.where(replayed[:, None], advantages * ratio / (ratio + 0.2), policy)
+        model.zero_grad()
+        (-(policy * mask).sum(1) / mask.sum(1))[rollouts.question == question].mean().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.5 * parameter.grad
+
+    learn(update, batch)
+    expected = dict(model.named_parameters())
+    for name, parameter in parameters_of(update).items():
+        torch.testing.assert_close(parameter, expected[name].detach(), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("token_budget", [1, 40, 10_000])
+def test_micro_batches_do_not_change_the_update(tiny_policy, make_batch, token_budget):
+    def parameters(budget):
+        update = make_update(tiny_policy, token_budget=budget, mini_batches=2)
+        learn(update, make_batch(REWARDS))
+        return torch.cat([p.flatten() for _, p in parameters_of(update).items()])
+
+    torch.testing.assert_close(parameters(token_budget), parameters(200), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+def test_the_size_of_the_heads_chunks_does_not_change_the_update(tiny_policy, make_batch, ratio):
+    def learned(size):
+        loss = PolicyLoss(clip_low=0.01, clip_high=0.02, kl_coef=0.5, entropy_coef=0.1, ratio=ratio)
+        update = make_update(tiny_policy, loss=loss, lr=0.5)
+        update.scorer.policy.chunk_size = size
+        (result,) = learn(update, make_batch(REWARDS))
+        outputs = {name: value for name, value in result.outputs().items() if name != "seconds_update"}
+        return parameters_of(update), outputs, result.stats.metrics()
+
+    # Responses have 3 to 8 tokens: chunks of 5 begin and end inside them.
+    torch.testing.assert_close(learned(5), learned(None), atol=1e-6, rtol=1e-4, equal_nan=True)
+
+
+def test_leaving_out_responses_without_advantage_changes_nothing(tiny_policy, make_batch):
+    uniform = [[[1.0, 1.0], [1.0, 1.0]], *REWARDS]
+
+    class Tiny(GroupAdvantage):
+        """The same advantages, but never exactly zero."""
+
+        def __call__(self, groups):
+            advantages = super().__call__(groups)
+            return torch.where(advantages == 0, 1e-12, advantages)
+
+    dropped = make_update(tiny_policy, mini_batches=1)
+    kept = make_update(tiny_policy, mini_batches=1, advantage=Tiny("question"))
+    learn(dropped, make_batch(uniform))
+    learn(kept, make_batch(uniform))
+    for (name, a), (_, b) in zip(parameters_of(dropped).items(), parameters_of(kept).items(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-7, rtol=0, msg=name)
+
+
+def test_a_batch_without_any_advantage_makes_a_step_of_zero(tiny_policy, make_batch):
+    update = make_update(tiny_policy, mini_batches=2)
+    before = {name: p.clone() for name, p in load_causal_lm(tiny_policy).named_parameters()}
+    (result,) = learn(update, make_batch([[[1.0, 1.0]], [[0.0, 0.0]]]))
+    assert result.stats.grad_norms == [0.0, 0.0]
+    for name, parameter in parameters_of(update).items():
+        assert torch.equal(parameter, before[name])
+
+
+def test_the_first_ratio_is_exactly_one(tiny_policy, make_batch, monkeypatch):
+    loss = Seen(kl_coef=0.0)
+    seen = loss.seen
+    update = make_update(tiny_policy, loss=loss, mini_batches=2, token_budget=30)
+    learn(update, make_batch(REWARDS))
+    first = [x for x in seen if torch.equal(x.logprobs.detach(), x.old_logprobs)]
+    later = [x for x in seen if not torch.equal(x.logprobs.detach(), x.old_logprobs)]
+    assert first
+    assert later, "after an update the policy differs from the old one"
+    assert seen[: len(first)] == first
+
+
+def test_truncated_responses_are_left_out_when_masked(tiny_policy, make_batch):
+    batch = make_batch([[[1.0, 0.0, 1.0, 0.0]]])
+    object.__setattr__(batch.rollouts, "truncated", torch.tensor([False, False, True, True]))
+    loss = Seen(kl_coef=0.0)
+    seen = loss.seen
+    update = make_update(tiny_policy, loss=loss, mini_batches=1, mask_truncated=True)
+    learn(update, batch)
+    assert sum(len(x.lengths) for x in seen) == 2
+    assert {x.num_responses for x in seen} == {2}
+    assert {x.num_tokens for x in seen} == {float(batch.rollouts.lengths[:2].sum())}
+
+
+def test_the_prompt_correction_is_the_truncated_ratio_of_the_two_prompts(tiny_policy, make_batch):
+    batch = make_batch([[[1.0, 0.0], [0.0, 1.0]]])
+    loss = Seen(kl_coef=0.0)
+    seen = loss.seen
+    update = make_update(tiny_policy, loss=loss, mini_batches=1, prompt_correction=1.5)
+    learn(update, batch)
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    with torch.no_grad():
+        anchored, mask = reference_logprobs(model, batch.rollouts, "original")
+        sampled, _ = reference_logprobs(model, batch.rollouts, "own")
+    expected = torch.exp(anchored - sampled).clamp(max=1.5)[mask > 0]
+    weights = torch.cat([x.weights for x in seen])
+    torch.testing.assert_close(weights.sort().values, expected.sort().values, atol=1e-4, rtol=1e-4)
+    assert (weights == 1).sum() >= int(batch.rollouts.lengths[:2].sum()), "samples of the original keep their weight"
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_and_too_many_stop_the_run(tiny_policy, make_batch):
+    loss = Seen(factor=float("nan"), kl_coef=0.0)
+    update = make_update(tiny_policy, loss=loss, mini_batches=1, max_skipped=1)
+    before = {name: p.clone() for name, p in load_causal_lm(tiny_policy).named_parameters()}
+    with pytest.raises(FloatingPointError, match="2 optimizer steps in a row"):
+        learn(update, make_batch(REWARDS), make_batch(REWARDS))
+    for name, parameter in parameters_of(update).items():
+        assert torch.equal(parameter, before[name])
+
+
+def test_a_gradient_that_explodes_is_skipped_where_a_limit_is_set(tiny_policy, make_batch):
+    update = make_update(tiny_policy, mini_batches=1, skip_grad_norm=1e-6, max_skipped=1)
+    before = {name: p.clone() for name, p in load_causal_lm(tiny_policy).named_parameters()}
+    learn(update, make_batch(REWARDS))
+    with pytest.raises(FloatingPointError, match="2 optimizer steps in a row"):
+        learn(update, make_batch(REWARDS))
+    for name, parameter in parameters_of(update).items():
+        assert torch.equal(parameter, before[name])
+
+
+def test_advantages_that_are_not_finite_end_the_run(tiny_policy, make_batch):
+    class Broken(AdvantageStrategy):
+        def __call__(self, groups):
+            return torch.full_like(groups.rewards, torch.nan)
+
+    with pytest.raises(FloatingPointError, match="Broken returned 12 others"):
+        learn(make_update(tiny_policy, advantage=Broken()), make_batch(REWARDS))
+
+
+def test_what_lacks_something_is_refused_by_name(tiny_policy):
+    with pytest.raises(TypeError, match=r"advantage to be .*AdvantageStrategy.* has no needs_entropy"):
+        make_update(tiny_policy, advantage=lambda groups: groups.rewards)

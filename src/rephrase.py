@@ -37,13 +37,12 @@ from .rephrasing.rephraser import planned_calls, rephrase
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), "rephrase"))
 
-UNDECIDED = {"keep": True, "drop": False}
-
 
 @contextmanager
 def connected(work: Path, server: Server, batch: Mapping[str, Any] | None) -> Iterator[Client]:
     """What answers calls: the cache in `work`, else the server, one by one or in batches."""
-    with ReplyCache(work) as cache, Progress(transient=True, disable=not sys.stderr.isatty()) as progress:
+    hidden = not sys.stderr.isatty()
+    with ReplyCache(work / "replies.jsonl") as cache, Progress(transient=True, disable=hidden) as progress:
         task = progress.add_task("replies", total=None)
 
         def show(answered: int, wanted: int) -> None:
@@ -62,21 +61,25 @@ def print_costs(title: str, costs: pd.DataFrame) -> None:
     print("Total cost: " + ("unknown, for lack of prices" if pd.isna(total) else f"{total:,.2f}"))
 
 
-def print_review(reviewed: Sequence[Reviewed], undecided: bool) -> None:
-    """Print what passed, by instruction and by check, and how many questions have how many rephrasings."""
-    for title, frame in (("Rephrasings", by_instruction(reviewed, undecided)), ("Verdicts", by_check(reviewed))):
-        print(f"{title}:\n{frame.to_string(float_format='{:.1f}'.format)}")
+def print_outcome(reviewed: Sequence[Reviewed], undecided: bool, client: Client, prices: Mapping[str, Prices]) -> None:
+    """Print what was paid, what passed, how many questions have how many rephrasings, and what got no reply."""
+    answered = [(call, client.cache[key]) for key, call in client.calls.items() if key in client.cache]
+    print_costs("Account", account(answered, prices))
+    print(f"Rephrasings:\n{by_instruction(reviewed, undecided).to_string(float_format='{:.1f}'.format)}")
+    print(f"Verdicts:\n{by_check(reviewed).to_string()}")
     counts = ", ".join(f"{questions} with {kept}" for kept, questions in coverage(reviewed, undecided).items())
     print(f"Questions by number of accepted rephrasings: {counts}.")
+    if client.failures:
+        example = next(iter(client.failures.values()))
+        print(f"{len(client.failures)} calls got no reply, one because: {example}. The same command asks again.")
 
 
 def write_audit(work: Path, reviewed: Sequence[Reviewed], undecided: bool, sample: int, seed: int) -> list[Path]:
     """Write the table of all candidates, and the page for a human with a sample of the questions."""
-    page = audit_page(sample_groups(reviewed, sample, seed), "Rephrasings to judge", undecided)
-    texts = {work / "audit.csv": audit_frame(reviewed, undecided).to_csv(index=False), work / "audit.html": page}
-    for path, text in texts.items():
-        write_text(path, escaped(text))
-    return list(texts)
+    table, page = work / "audit.csv", work / "audit.html"
+    write_text(table, escaped(audit_frame(reviewed, undecided).to_csv(index=False)))
+    write_text(page, escaped(audit_page(sample_groups(reviewed, sample, seed), "Rephrasings to judge", undecided)))
+    return [table, page]
 
 
 def built(part: DictConfig) -> Any:
@@ -95,16 +98,16 @@ def with_commands(arguments: Sequence[str]) -> list[str]:
 
 
 def execute(cfg: DictConfig) -> bool:
-    """Build what the configuration names and do what its command says; return whether every call got a reply.
-
-    Raises:
-        ServerRefusedError: the server will not answer; everything that it did answer is stored.
-    """
-    work, output, undecided = Path(cfg.work), cfg.output and Path(cfg.output), UNDECIDED[cfg.undecided]
+    """Build what the configuration names and do what its command says; return whether every call got a reply."""
+    work, output, undecided = (
+        Path(cfg.work),
+        cfg.output and Path(cfg.output),
+        {"keep": True, "drop": False}[cfg.undecided],
+    )
     checks = {name: instantiate(check) for name, check in cfg.checks.items() if check}
     judge = built(cfg.judge) if cfg.judge.model else None
     prices = {part.model: Prices(**part.price) for part in (cfg.rephraser, cfg.judge) if part.get("price")}
-    batch = {name: value for name, value in cfg.batch.items() if name != "enabled"} if cfg.batch.enabled else None
+    batch = {str(name): value for name, value in cfg.batch.items() if name != "enabled"} if cfg.batch.enabled else None
     written = [output] if output else []
     with connected(work, instantiate(cfg.server), batch) as client:
         if cfg.command == "audit":
@@ -125,12 +128,7 @@ def execute(cfg: DictConfig) -> bool:
             reviewed = asyncio.run(rephrase(groups, rephraser, checks, judge, client))
         if output:
             write_rows(output, reviewed, undecided)
-        answered = [(call, client.cache[key]) for key, call in client.calls.items() if key in client.cache]
-    print_costs("Account", account(answered, prices))
-    print_review(reviewed, undecided)
-    if client.failures:
-        example = next(iter(client.failures.values()))
-        print(f"{len(client.failures)} calls got no reply, one because: {example}. The same command asks again.")
+        print_outcome(reviewed, undecided, client, prices)
     print("Written: " + "\n         ".join(map(str, written)))
     return not client.failures
 
@@ -142,19 +140,16 @@ def run(cfg: DictConfig) -> None:
     for library in ("httpx", "httpx2", "openai"):
         logging.getLogger(library).setLevel(logging.WARNING)  # they log every request
     try:
-        complete = execute(cfg)
+        sys.exit(0 if execute(cfg) else 1)
     except ServerRefusedError as reason:
         sys.exit(f"Nothing written yet. {reason}")
     except KeyboardInterrupt:
         sys.exit("Nothing written yet: interrupted. The same command goes on.")
-    if not complete:
-        sys.exit(1)
 
 
 def main() -> None:
     """Console entry point."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # terminals that know ASCII alone
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # for terminals that know ASCII alone
     sys.argv[1:] = with_commands(sys.argv[1:])
     run()
 

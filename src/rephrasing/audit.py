@@ -14,11 +14,7 @@ from .candidates import Check, Reviewed, accepted, review
 
 
 def read_reviewed(path: str | Path) -> list[Reviewed]:
-    """The questions of a file that `tagrpo-rephrase` wrote, or of any that `JsonLinesSource` reads.
-
-    Raises:
-        ValueError: a row is broken; file and row are named.
-    """
+    """The questions of a file that `tagrpo-rephrase` wrote, or of any that `JsonLinesSource` reads."""
     return [Reviewed.from_group(group) for group in JsonLinesSource(path).load()]
 
 
@@ -44,15 +40,14 @@ def audit_frame(reviewed: Sequence[Reviewed], undecided: bool = True) -> pd.Data
     """
     columns = ["question", "text", "model", "instruction", "accepted", "failed", "reason"]
     rows = []
-    for item in reviewed:
-        for candidate in item.candidates:
-            failed = [verdict for verdict in candidate.verdicts if not accepted([verdict], undecided)]
-            origin = [candidate.provenance.get(name, "") for name in ("model", "instruction")]
-            names, reason = ", ".join(verdict.check for verdict in failed), failed[0].reason if failed else ""
-            row = dict(zip(columns, (item.group.id, candidate.text, *origin, not failed, names, reason), strict=True))
-            for verdict in candidate.verdicts:
-                row |= {verdict.check: verdict.passed, f"{verdict.check}/value": verdict.value}
-            rows.append(row)
+    for item, candidate in [(one, c) for one in reviewed for c in one.candidates]:
+        failed = [verdict for verdict in candidate.verdicts if not accepted([verdict], undecided)]
+        origin = [candidate.provenance.get(name, "") for name in ("model", "instruction")]
+        names, reason = ", ".join(verdict.check for verdict in failed), failed[0].reason if failed else ""
+        row = dict(zip(columns, (item.group.id, candidate.text, *origin, not failed, names, reason), strict=True))
+        for verdict in candidate.verdicts:
+            row |= {verdict.check: verdict.passed, f"{verdict.check}/value": verdict.value}
+        rows.append(row)
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
 
 

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import openai
 from openai.types import Batch
 
-from .cache import Journal
 from .calls import ApiCall
 from .client import Client, ServerRefusedError
 
@@ -24,9 +23,9 @@ _OVER = ("completed", "failed", "expired", "cancelled")
 class BatchClient(Client):
     """Asks through `/v1/files` and `/v1/batches`; replies go to the same cache.
 
-    A batch is paid for when it is created, so `batches.jsonl` beside the cache learns of its file and its calls before.
-    After a kill or a lost response, the batch is found by its file among the server's, and waited for, before another
-    one is created. What a batch lacks when it expires is asked for by the next session.
+    A batch is paid for when it is created, so the cache learns of its file and its calls before. After a kill or a lost
+    response, the batch is found by its file among the server's, and waited for, before another one is created. What a
+    batch lacks when it expires is asked for by the next session.
     """
 
     def __init__(self, *args: Any, poll_seconds: float = 60.0, calls_per_batch: int = 20_000) -> None:
@@ -35,64 +34,55 @@ class BatchClient(Client):
         self.calls_per_batch = calls_per_batch
 
     async def _send(self, connection: openai.AsyncOpenAI, calls: dict[str, ApiCall]) -> None:
-        with Journal(self.cache.folder / "batches.jsonl") as journal:
-            latest = {row["file"]: row for row in journal.rows}
-            try:
-                for row in latest.values():
-                    if "status" not in row and not calls.keys().isdisjoint(row["keys"]):
-                        await self._finish(connection, journal, row, await self._find(connection, row))
-                missing = [call for key, call in calls.items() if key not in self.cache and key not in self.failures]
-                starts = range(0, len(missing), self.calls_per_batch)
-                parts = [missing[start : start + self.calls_per_batch] for start in starts]
-                for row, batch in [await self._create(connection, journal, part) for part in parts]:
-                    await self._finish(connection, journal, row, batch)
-                    self._on_progress(sum(key in self.cache for key in calls), len(calls))
-            except openai.APIError as error:
-                raise ServerRefusedError(
-                    f"The batch interface failed: {self.server.explain(error)}. Batches that were created go on: run "
-                    "the same command again. A server without batches needs batch.enabled=false."
-                ) from None  # the original quotes headers
+        try:
+            for file, row in list(self.cache.batches.items()):
+                if row["status"] is None and not calls.keys().isdisjoint(row["keys"]):
+                    await self._finish(connection, file, await self._find(connection, file))
+            missing = [call for key, call in calls.items() if key not in self.cache and key not in self.failures]
+            starts = range(0, len(missing), self.calls_per_batch)
+            parts = [missing[start : start + self.calls_per_batch] for start in starts]
+            for batch in [await self._create(connection, part) for part in parts]:
+                await self._finish(connection, batch.input_file_id, batch)
+                self._on_progress(sum(key in self.cache for key in calls), len(calls))
+        except openai.APIError as error:
+            raise ServerRefusedError(
+                f"The batch interface failed: {self.server.explain(error)}. Batches that were created go on: run the "
+                "same command again. A server without batches needs batch.enabled=false."
+            ) from None  # the original quotes headers
         for key in calls:
             if key not in self.cache:
                 self.failures.setdefault(key, "its batch ended without a reply")
 
-    async def _create(
-        self, connection: openai.AsyncOpenAI, journal: Journal, calls: Sequence[ApiCall]
-    ) -> tuple[dict[str, Any], Batch]:
-        """Create a batch of the calls; return its row in the journal, too."""
+    async def _create(self, connection: openai.AsyncOpenAI, calls: Sequence[ApiCall]) -> Batch:
         lines = [{"custom_id": call.key, "method": "POST", "url": _ENDPOINT, "body": call.body()} for call in calls]
         content = "\n".join(map(json.dumps, lines)).encode()
         file = await connection.files.create(file=("calls.jsonl", content), purpose="batch")
-        row = {"file": file.id, "keys": [call.key for call in calls]}
-        journal.append(row)
+        self.cache.add_batch(file.id, [call.key for call in calls])
         once = connection.with_options(max_retries=0)  # a repetition could create the batch twice
         try:
-            batch = await once.batches.create(input_file_id=file.id, endpoint=_ENDPOINT, completion_window="24h")
+            return await once.batches.create(input_file_id=file.id, endpoint=_ENDPOINT, completion_window="24h")
         except (openai.APIConnectionError, openai.InternalServerError):
-            found = await self._find(connection, row)
-            if found is None:
+            batch = await self._find(connection, file.id)
+            if batch is None:
                 raise
-            batch = found
-        return row, batch
+            return batch
 
-    async def _find(self, connection: openai.AsyncOpenAI, row: dict[str, Any]) -> Batch | None:
+    async def _find(self, connection: openai.AsyncOpenAI, file: str) -> Batch | None:
         async for batch in connection.batches.list(limit=100):
-            if batch.input_file_id == row["file"]:
+            if batch.input_file_id == file:
                 return batch
         return None
 
-    async def _finish(
-        self, connection: openai.AsyncOpenAI, journal: Journal, row: dict[str, Any], batch: Batch | None
-    ) -> None:
-        """Wait for a batch, store its replies, and note that it is over; None is one that was never created."""
+    async def _finish(self, connection: openai.AsyncOpenAI, file: str, batch: Batch | None) -> None:
+        """Wait for the batch of a file, store its replies, and note that it is over; None was never created."""
         while batch is not None and batch.status not in _OVER:
             await asyncio.sleep(self.poll_seconds)
             batch = await connection.batches.retrieve(batch.id)
-        for file in filter(None, (batch.output_file_id, batch.error_file_id) if batch else ()):
-            content = await connection.files.content(file)
+        for result in filter(None, (batch.output_file_id, batch.error_file_id) if batch else ()):
+            content = await connection.files.content(result)
             for line in filter(None, content.text.split("\n")):
                 self._store(line)
-        journal.append({**row, "status": batch.status if batch else "never created"})
+        self.cache.add_batch(file, self.cache.batches[file]["keys"], batch.status if batch else "never created")
         if batch and batch.status == "failed":
             errors = batch.errors.data if batch.errors else None
             reasons = "; ".join(str(error.message) for error in errors or []) or "no reason given"

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -19,7 +19,6 @@ class ApiCall:
     purpose: str
     """`rephrase` or `judge`: a row of the account."""
     model: str
-    """Name of the model on its server."""
     system: str
     """The instruction."""
     user: str
@@ -42,14 +41,12 @@ class ApiCall:
         return {"model": self.model, "messages": messages, **self.parameters}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Usage:
-    """Tokens that a server charges for."""
+class Usage(NamedTuple):
+    """Tokens that a server charges for; `cached_tokens` are those prompt tokens that it had in its own cache."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prompt tokens, those that the server had in its own cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +61,7 @@ class Reply:
     """What the server calls the model that replied."""
     id: str = ""
     """The server's name of the reply, for its support and its bill."""
-    usage: Usage = Usage()
+    usage: Usage = Usage()  # noqa: RUF009 (a tuple, which nobody can change)
     time: str = ""
     """When it arrived: UTC, ISO 8601."""
     batch: bool = False
@@ -93,8 +90,7 @@ def read_reply(body: str, time: str = "", batch: bool = False) -> Reply:
         fault = "it was cut off at its limit of tokens" if cut else f"it holds no text: {body[:200]!r}"
     counts = _mapping(content.get("usage"))
     cached = _mapping(counts.get("prompt_tokens_details")).get("cached_tokens")
-    tokens = map(_count, (counts.get("prompt_tokens"), counts.get("completion_tokens"), cached))
-    usage = Usage(**dict(zip(("prompt_tokens", "completion_tokens", "cached_tokens"), tokens, strict=True)))
+    usage = Usage(*map(_count, (counts.get("prompt_tokens"), counts.get("completion_tokens"), cached)))
     model, id = _text(content.get("model")), _text(content.get("id"))
     return Reply(text=text, fault=fault, model=model, id=id, usage=usage, time=time, batch=batch)
 

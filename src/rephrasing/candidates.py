@@ -39,11 +39,7 @@ Check = Callable[[Pair], Verdict]
 
 
 def accepted(verdicts: Iterable[Verdict], undecided: bool = True) -> bool:
-    """Whether no check failed; `undecided` says what a check counts as that could not decide.
-
-    >>> accepted([Verdict("a", True, ""), Verdict("b", None, "")]), accepted([Verdict("b", None, "")], undecided=False)
-    (True, False)
-    """
+    """Whether no check failed; `undecided` says what a check counts as that could not decide."""
     return all(undecided if verdict.passed is None else verdict.passed for verdict in verdicts)
 
 
@@ -62,14 +58,13 @@ class Reviewed:
     """A question and all that was proposed for it."""
 
     group: QuestionGroup
-    """Its `rephrasings` are not looked at."""
     candidates: list[Candidate] = field(default_factory=list)
     shortfall: str = ""
     """Why there are fewer rephrasings than asked for; empty where there are enough."""
 
     def add(self, candidate: Candidate, checks: Mapping[str, Check]) -> bool:
         """Check a candidate against the question and those accepted before, and add it; return whether it passed."""
-        others = [other.text for other in self.candidates if accepted(other.verdicts)]
+        others = [other.text for other in self.kept()]
         candidate.verdicts = review(self.pair(candidate, others), checks)
         self.candidates.append(candidate)
         return accepted(candidate.verdicts)
@@ -80,13 +75,10 @@ class Reviewed:
 
     def kept(self, undecided: bool = True) -> list[Candidate]:
         """The candidates that no check refused."""
-        return [candidate for candidate in self.candidates if accepted(candidate.verdicts, undecided)]
+        return [c for c in self.candidates if accepted(c.verdicts, undecided)]
 
     def to_row(self, undecided: bool = True) -> dict[str, Any]:
-        """A row for `JsonLinesSource`: the accepted rephrasings, where they come from, and the refused ones.
-
-        `provenance` has one entry per rephrasing, in their order.
-        """
+        """A row for `JsonLinesSource`: accepted rephrasings, the provenance of each, and the refused ones."""
         kept = self.kept(undecided)
         row = {
             **self.group.metadata,
@@ -104,23 +96,19 @@ class Reviewed:
         """What a row says, read through a source; a file that lacks provenance has candidates without it."""
         metadata = dict(group.metadata)
         described = metadata.pop("provenance", None) or [{}] * len(group.rephrasings)
-        refused = metadata.pop("refused", None) or []
-        shortfall = str(metadata.pop("shortfall", "") or "")
+        refused, shortfall = metadata.pop("refused", None) or [], str(metadata.pop("shortfall", None) or "")
         if len(described) != len(group.rephrasings):
             raise ValueError(
                 f"Question {group.id}: expected one entry of `provenance` per rephrasing, but got {len(described)} for "
                 f"{len(group.rephrasings)}. Remove `provenance` from rows whose rephrasings were edited."
             )
-        candidates = [_candidate(text, entry) for text, entry in zip(group.rephrasings, described, strict=True)]
-        candidates += [_candidate(entry["text"], entry) for entry in refused]
+        entries = [{**entry, "text": text} for text, entry in zip(group.rephrasings, described, strict=True)]
+        candidates = [_candidate(**entry) for entry in entries + refused]
         return cls(group._replace(metadata=metadata, rephrasings=()), candidates, shortfall)
 
 
 def review(pair: Pair, checks: Mapping[str, Check]) -> list[Verdict]:
-    """The verdict of every check, under the name that it has in `checks`.
-
-    A text with characters that were broken on the way, or one of excessive length, which checks would take long to
-    read, gets the verdict `readable` alone.
+    """The verdict of every check, under its name in `checks`; of a broken or endless text, `readable` alone.
 
     >>> review(Pair("Add 1 and 1.", "Add 1 \ufffd 1."), {})
     [Verdict(check='readable', passed=False, reason='holds broken characters', value=None)]
@@ -139,11 +127,7 @@ def write_rows(path: Path, reviewed: Sequence[Reviewed], undecided: bool = True)
 
 
 def escaped(text: str) -> str:
-    r"""The text with escapes for lone surrogates, which UTF-8 cannot hold; in JSON it still says the same.
-
-    >>> escaped("\ud83d"), json.loads(escaped('"\ud83d"')) == "\ud83d"
-    ('\\ud83d', True)
-    """
+    """The text with escapes for lone surrogates, which UTF-8 cannot hold; in JSON it still says the same."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -151,6 +135,5 @@ def _described(candidate: Candidate) -> dict[str, Any]:
     return {**candidate.provenance, "verdicts": [verdict._asdict() for verdict in candidate.verdicts]}
 
 
-def _candidate(text: str, described: Mapping[str, Any]) -> Candidate:
-    provenance = {name: value for name, value in described.items() if name not in ("text", "verdicts")}
-    return Candidate(text, provenance, [Verdict(**verdict) for verdict in described.get("verdicts", ())])
+def _candidate(text: str, verdicts: Iterable[Mapping[str, Any]] = (), **provenance: Any) -> Candidate:
+    return Candidate(text, provenance, [Verdict(**verdict) for verdict in verdicts])

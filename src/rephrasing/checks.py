@@ -11,12 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from difflib import SequenceMatcher
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from ..rewards.extraction import normalize_answer
 from .candidates import Check, Pair, Verdict
-from .symbols import listed, symbols_kept
+from .symbols import differences, symbols_kept
 from .texts import compact, holds, loose_numbers, number_words, numerals
 
 _CHATTER = re.compile(
@@ -76,8 +76,8 @@ def numbers_kept(pair: Pair) -> Verdict:
     # A compound (`twenty-one`) is read as one number where the other text has it in digits.
     missing = _unmatched(old, required, present | loose_numbers(new), new)
     added = _unmatched(new, present, required | loose_numbers(old), old)
-    found = [f"{name}: {listed(numbers)}" for name, numbers in (("missing", missing), ("new", added)) if numbers]
-    return Verdict("numbers_kept", not found, "; ".join(found) or f"all {len(required)} numbers kept")
+    found = differences(missing, added)
+    return Verdict("numbers_kept", not found, found or f"all {len(required)} numbers kept")
 
 
 def _unmatched(text: str, numbers: set[str], allowed: set[str], other: str) -> set[str]:
@@ -156,51 +156,43 @@ def ngram_similarity(first: str, second: str, n: int = 3) -> float:
     >>> round(ngram_similarity("abcd", "abce"), 3)  # of the trigrams abc, bcd and abc, bce one is shared
     0.5
     """
-    grams = []
-    for text in (first, second):
-        line = " ".join(text.lower().split())
-        grams.append(Counter(line[i : i + n] for i in range(max(len(line) - n + 1, 1))))
-    return 2 * (grams[0] & grams[1]).total() / (grams[0].total() + grams[1].total())
+    lines = (" ".join(text.lower().split()) for text in (first, second))
+    a, b = (Counter(line[i : i + n] for i in range(max(len(line) - n + 1, 1))) for line in lines)
+    return 2 * (a & b).total() / (a.total() + b.total())
 
 
-class SimilarityBand:
-    """Is it as similar to the original as rephrasings are, between `low` and `high`: no other problem and no copy.
+Encoder = Callable[[], Callable[[list[str]], Any]]
+"""Makes a function from texts to [R, D] embeddings."""
 
-    `encoder` makes, at the first use, a function from texts to [R, D] embeddings, whose cosine is the similarity; None
-    takes `ngram_similarity`, which says nothing on questions of less than 40 characters.
 
-    >>> SimilarityBand(low=0.3)(Pair("What is the sum of the two numbers 2 and 3?", "A bird sings."))
-    Verdict(check='similarity', passed=False, reason='similarity 0.000 is below 0.3', value=0.0)
+def similar(pair: Pair, low: float = 0.1, high: float = 1.0, encoder: Encoder | None = None) -> Verdict:
+    """It is as similar to the original as rephrasings are, from `low` to `high`: no other problem and no copy.
+
+    The similarity is the cosine of embeddings, or, without an encoder, `ngram_similarity`, which says nothing on
+    questions of less than 40 characters.
+
+    >>> similar(Pair("What is the sum of the two numbers 2 and 3?", "A bird sings."), low=0.3)
+    Verdict(check='similar', passed=False, reason='similarity 0.000 is below 0.3', value=0.0)
     """
+    if encoder is None:
+        value = ngram_similarity(pair.question, pair.rephrasing)
+    else:
+        a, b = _embedded(encoder, pair.question), _embedded(encoder, pair.rephrasing)
+        value = float((a @ b) / (a.norm() * b.norm()))
+    if encoder is None and len(pair.question) < 40 and value < low:
+        return Verdict("similar", None, f"similarity {value:.3f}, of a text too short to tell", value)
+    bound = f" is below {low:g}" if value < low else f" is above {high:g}" if value > high else ""
+    return Verdict("similar", not bound, f"similarity {value:.3f}{bound}", value)
 
-    def __init__(
-        self, low: float, high: float = 1.0, encoder: Callable[[], Callable[[list[str]], Any]] | None = None
-    ) -> None:
-        if not low < high:
-            raise ValueError(f"Expected similarity.low < similarity.high, but got {low} and {high}.")
-        self.low = low
-        self.high = high
-        self._encoder = encoder
-        self._embed = lru_cache(maxsize=64)(lambda text: self._encode([text])[0])
 
-    def __call__(self, pair: Pair) -> Verdict:
-        """Judge one rephrasing."""
-        if self._encoder is None:
-            value = ngram_similarity(pair.question, pair.rephrasing)
-        else:
-            a, b = self._embed(pair.question), self._embed(pair.rephrasing)
-            value = float((a @ b) / (a.norm() * b.norm()))
-        if self._encoder is None and len(pair.question) < 40 and value < self.low:
-            return Verdict("similarity", None, f"similarity {value:.3f}, of a text too short to tell", value)
-        bound = (
-            f" is below {self.low:g}" if value < self.low else f" is above {self.high:g}" if value > self.high else ""
-        )
-        return Verdict("similarity", not bound, f"similarity {value:.3f}{bound}", value)
+@lru_cache(maxsize=64)
+def _embedded(encoder: Encoder, text: str) -> Any:
+    return _loaded(encoder)([text])[0]
 
-    @cached_property
-    def _encode(self) -> Callable[[list[str]], Any]:
-        assert self._encoder is not None
-        return self._encoder()
+
+@lru_cache(maxsize=1)
+def _loaded(encoder: Encoder) -> Callable[[list[str]], Any]:
+    return encoder()
 
 
 TEXT_CHECKS: dict[str, Check] = {
@@ -209,6 +201,6 @@ TEXT_CHECKS: dict[str, Check] = {
     "symbols_kept": symbols_kept,
     "answer_not_leaked": answer_not_leaked,
     "not_identical": not_identical,
-    "similarity": SimilarityBand(low=0.1),
+    "similarity": similar,
 }
 """name → check, with the settings that need neither a model nor an encoder."""

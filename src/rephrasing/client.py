@@ -22,11 +22,7 @@ class ServerRefusedError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """An OpenAI-compatible server and how to use it. The key itself is no setting: it stays in the environment.
-
-    Raises:
-        ValueError: a setting is out of its range.
-    """
+    """An OpenAI-compatible server and how to use it. The key itself is no setting: it stays in the environment."""
 
     base_url: str | None = None
     """For example http://localhost:8000/v1; None takes OPENAI_BASE_URL, else OpenAI's own."""
@@ -43,26 +39,17 @@ class Server:
         if not self.api_key_env.isidentifier():  # perhaps the key itself: not to be shown
             raise ValueError("Expected server.api_key_env to be the name of an environment variable, but it is none.")
         if self.concurrency < 1 or self.timeout <= 0 or self.max_retries < 0:
-            raise ValueError(
-                "Expected server.concurrency ≥ 1, server.timeout > 0 and server.max_retries ≥ 0, but got "
-                f"{self.concurrency}, {self.timeout} and {self.max_retries}."
-            )
+            raise ValueError(f"Expected server.concurrency ≥ 1, timeout > 0 and max_retries ≥ 0, but got {self}.")
 
     def connect(self) -> openai.AsyncOpenAI:
-        """A client of the server.
-
-        Raises:
-            ValueError: OpenAI's own server is asked without a key.
-        """
+        """A connection; OpenAI's own server needs a key."""
         url, key = self.base_url or os.environ.get("OPENAI_BASE_URL") or None, os.environ.get(self.api_key_env)
         if not key and url is None:
             raise ValueError(
-                f"Expected a key in the environment variable {self.api_key_env}, but it is empty. Export it, or set "
-                "server.base_url to a server that needs none."
+                f"Expected a key in {self.api_key_env}, but it is empty. Export it, or set server.base_url."
             )
-        return openai.AsyncOpenAI(
-            base_url=url, api_key=key or "none", max_retries=self.max_retries, timeout=self.timeout
-        )
+        key = key or "none"
+        return openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=self.max_retries, timeout=self.timeout)
 
     def explain(self, error: openai.APIError | str) -> str:
         """What went wrong, without the key, which servers like to quote."""
@@ -128,10 +115,7 @@ class Client:
         body = call.body()
         try:
             response = await connection.chat.completions.with_raw_response.create(
-                model=body.pop("model"),
-                messages=body.pop("messages"),
-                extra_body=body,
-                extra_headers={"Idempotency-Key": key},
+                model=call.model, messages=body["messages"], extra_body=body, extra_headers={"Idempotency-Key": key}
             )
         except openai.APIError as error:
             self.failures[key] = self.server.explain(error)
@@ -144,16 +128,12 @@ class Client:
     def _refused(self, error: openai.APIError) -> ServerRefusedError | None:
         """What to say where the error concerns every call, not only this one."""
         status = error.status_code if isinstance(error, openai.APIStatusError) else 500
-        if status in _REFUSES_EVERYBODY or error.code == "insufficient_quota":
-            return ServerRefusedError(
-                f"The server refuses all calls ({self.server.explain(error)}). Correct the key, the model's name, "
-                "server.base_url or the account, then run the same command again: what was answered is stored."
-            )
         self._failed_in_a_row += status >= 500 or status == 429
-        if self._failed_in_a_row < _FAILURES_IN_A_ROW:
+        if status in _REFUSES_EVERYBODY or error.code == "insufficient_quota":
+            advice = "Correct the key, the model's name, server.base_url or the account"
+        elif self._failed_in_a_row >= _FAILURES_IN_A_ROW:
+            advice = f"{self._failed_in_a_row} calls in a row failed {self.server.max_retries + 1} times each. Wait"
+        else:
             return None
-        return ServerRefusedError(
-            f"Gave up on the server: {self._failed_in_a_row} calls in a row failed {self.server.max_retries + 1} times "
-            f"each, the last one with {self.server.explain(error)}. Run the same command again later: what was "
-            "answered is stored."
-        )
+        said = self.server.explain(error)
+        return ServerRefusedError(f"{advice}, then run the same command again: replies are kept. Server: {said}")

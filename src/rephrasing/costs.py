@@ -39,13 +39,9 @@ class Prices:
 def estimate(
     calls: Iterable[ApiCall], prices: Mapping[str, Prices], answered: Container[str], batch: bool = False
 ) -> pd.DataFrame:
-    """What the calls that have no reply yet will cost: a table as in `summed`, where `cost` and `at most` differ.
+    """What calls will cost, as in `summed`; equal ones are counted once, those whose keys are `answered` not at all.
 
-    Args:
-        calls: All calls; equal ones are counted once.
-        prices: Model → prices.
-        answered: Keys of the calls that have a reply already; they cost nothing.
-        batch: Whether they go through the batch interface.
+    `cost` is for completions of the expected length, `at most` for such that run to their limit of tokens.
     """
     rows = []
     for key, call in {call.key: call for call in calls}.items():
@@ -79,4 +75,4 @@ def summed(rows: Iterable[tuple[object, ...]]) -> pd.DataFrame:
     """
     columns = ["purpose", "model", "calls", "prompt tokens", "completion tokens", "cost", "at most"]
     frame = pd.DataFrame(list(rows), columns=columns).astype({"cost": float, "at most": float})
-    return frame.groupby(["purpose", "model"], sort=False, as_index=False).agg(lambda column: column.sum(skipna=False))
+    return frame.groupby(["purpose", "model"], sort=False, as_index=False).sum(min_count=1)

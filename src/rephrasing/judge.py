@@ -60,11 +60,7 @@ class Judge:
 
 
 def read_judgement(text: str) -> tuple[bool | None, str]:
-    r"""Whether a judge calls two problems equivalent, and why; None where the text does not say.
-
-    >>> read_judgement("Both ask for the sum.\nEQUIVALENT: yes"), read_judgement("Hm.")
-    ((True, 'Both ask for the sum.'), (None, 'Hm.'))
-    """
+    """Whether a judge calls two problems equivalent, and why; None where the text does not say."""
     found = list(re.finditer(r"\bequivalent\W{0,4}(yes|no|true|false)\b", text, re.IGNORECASE))
     if not found:
         return None, text.strip()[:300]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ..types import QuestionGroup
@@ -21,8 +21,6 @@ Whatever you change, it must stay the same problem:
 - nothing of the solution is given away: no intermediate result, no hint, no answer.
 Do not solve the problem and do not comment on your work. Keep LaTeX as LaTeX.
 Write each rephrasing between the tags <rephrasing> and </rephrasing>, and nothing outside of the tags."""
-
-_TOKENS_OF_TAGS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,15 +60,12 @@ class ModelRephraser:
 
     Each instruction asks for its number of rephrasings in one call. Where the reply holds fewer that pass the checks,
     the instruction is repeated for the missing ones.
-
-    Raises:
-        ValueError: no instruction, or a count or `attempts` below 1.
     """
 
     model: str
     """Name of the model on its server."""
-    instructions: Mapping[str, Instruction | None]
-    """Name → instruction; None leaves one out."""
+    instructions: Mapping[str, Instruction]
+    """Name → instruction."""
     attempts: int = 2
     """Calls per question and instruction at most."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -79,55 +74,48 @@ class ModelRephraser:
     """Sent with each call, plus the number of the attempt; None sends none."""
 
     def __post_init__(self) -> None:
-        counts = {name: instruction.count for name, instruction in self.instructions.items() if instruction}
+        counts = {name: instruction.count for name, instruction in self.instructions.items()}
         if min(counts.values(), default=0) < 1 or self.attempts < 1:
-            raise ValueError(
-                "Expected rephraser.instructions with counts ≥ 1 and rephraser.attempts ≥ 1, but got the counts "
-                f"{counts} and {self.attempts} attempts."
-            )
+            raise ValueError(f"Expected counts of rephrasings and attempts ≥ 1, but got {counts} and {self.attempts}.")
 
     @property
     def count(self) -> int:
         """Rephrasings wanted per question."""
-        return sum(instruction.count for instruction in self.instructions.values() if instruction)
+        return sum(instruction.count for instruction in self.instructions.values())
 
     def calls(self, groups: Sequence[QuestionGroup]) -> list[ApiCall]:
         """The first call of every question and instruction."""
-        return [self._call(group, name, i.count) for group in groups for name, i in self.instructions.items() if i]
+        return [self._call(group, name, i.count) for group in groups for name, i in self.instructions.items()]
 
     async def propose(
         self, groups: Sequence[QuestionGroup], checks: Mapping[str, Check], client: Client
     ) -> list[Reviewed]:
         """Ask, read, check; ask again for what is missing."""
         reviewed = [Reviewed(group) for group in groups]
-        wanted = {(item.group.id, name): i.count for item in reviewed for name, i in self.instructions.items() if i}
+        wanted = [(item, name, i.count) for item in reviewed for name, i in self.instructions.items()]
         for attempt in range(self.attempts):
-            places = [
-                (item, name) for item in reviewed for name in self.instructions if wanted.get((item.group.id, name))
-            ]
-            calls = [self._call(item.group, name, wanted[item.group.id, name], attempt) for item, name in places]
+            calls = [self._call(item.group, name, count, attempt) for item, name, count in wanted]
             replies = await client.complete(calls)
-            for (item, name), call, reply in zip(places, calls, replies, strict=True):
-                candidates = self._candidates(call, name, reply)[: wanted[item.group.id, name]]
-                missing = wanted[item.group.id, name] - sum([item.add(candidate, checks) for candidate in candidates])
-                final = attempt == self.attempts - 1 or call.key in client.failures
-                if missing and final:
+            asked, wanted = wanted, []
+            for (item, name, count), call, reply in zip(asked, calls, replies, strict=True):
+                candidates = self._candidates(call, name, reply)[:count]
+                missing = count - sum([item.add(candidate, checks) for candidate in candidates])
+                if missing and attempt + 1 < self.attempts and call.key not in client.failures:
+                    wanted.append((item, name, missing))
+                elif missing:
                     reason = reply.fault or ("refused by the checks" if candidates else "no <rephrasing> in the reply")
                     item.shortfall += f"{'; ' if item.shortfall else ''}{name} lacks {missing}: {reason}"
-                wanted[item.group.id, name] = 0 if final else missing
         return reviewed
 
     def _call(self, group: QuestionGroup, name: str, count: int, attempt: int = 0) -> ApiCall:
-        instruction = self.instructions[name]
-        assert instruction is not None
         return ApiCall(
             purpose="rephrase",
             model=self.model,
-            system=instruction.system(count),
+            system=self.instructions[name].system(count),
             user=f"Question: {group.question}",
-            parameters=dict(self.parameters) | ({} if self.seed is None else {"seed": self.seed + attempt}),
+            parameters={**self.parameters, **({} if self.seed is None else {"seed": self.seed + attempt})},
             attempt=attempt,
-            expected_tokens=count * (len(group.question) // 3 + _TOKENS_OF_TAGS),
+            expected_tokens=count * (len(group.question) // 3 + 12),  # 12 for the tags
         )
 
     def _candidates(self, call: ApiCall, name: str, reply: Reply) -> list[Candidate]:
@@ -139,7 +127,7 @@ class ModelRephraser:
             "reply_id": reply.id,
             "key": call.key,  # of the reply in the cache
             "seed": call.parameters.get("seed"),
-            "usage": asdict(reply.usage),  # of the whole reply
+            "usage": reply.usage._asdict(),  # of the whole reply
             "shared_by": len(texts),  # rephrasings in the reply
         }
         return [Candidate(text, provenance) for text in texts]
@@ -177,23 +165,14 @@ async def rephrase(
 
 
 def planned_calls(groups: Sequence[QuestionGroup], rephraser: Rephraser, judge: Judge | None) -> list[ApiCall]:
-    """The calls of `rephrase` for an estimate.
-
-    The judge is asked as if every rephrasing came, passed the checks of its text and was as long as its question;
-    repetitions after refused rephrasings are not counted.
-    """
+    """The calls of `rephrase` if all rephrasings pass and are as long as their question, for an estimate."""
     questions = list(distinct(groups).values())
     pairs = [Pair(q.question, f"{n} {q.question}") for q in questions for n in range(rephraser.count)]
     return rephraser.calls(questions) + ([judge.call(pair) for pair in pairs] if judge else [])
 
 
 def distinct(groups: Sequence[QuestionGroup]) -> dict[str, QuestionGroup]:
-    """Text → the first question that has it, in order.
-
-    >>> groups = [QuestionGroup(name, text, (), ("1",)) for name, text in (("a", "1 + 1?"), ("b", "1  + 1?"))]
-    >>> [group.id for group in distinct(groups).values()]
-    ['a']
-    """
+    """Text → the first question that has it, in order."""
     found: dict[str, QuestionGroup] = {}
     for group in groups:
         found.setdefault(same_text(group), group)

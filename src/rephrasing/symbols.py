@@ -29,8 +29,6 @@ def symbols_kept(pair: Pair) -> Verdict:
     dollars. Variables may have other names where that cannot change the answer: each is renamed everywhere, to a letter
     that the original does not have, and none of them is in the answer, in the prose or beside coordinates.
 
-    >>> symbols_kept(Pair("If $x^2=4$, find $x$.", r"Find $x$ such that $x^{2} = 4$.")).passed
-    True
     >>> symbols_kept(Pair("If $x^2=4$, find $x$.", "Find $x$ such that $x^2=-4$.")).reason
     'missing: x^2=4; new: x^2=-4'
     >>> symbols_kept(Pair("If $x^2=4$, find $x$.", "If $y^2=4$, find $y$.")).reason
@@ -45,8 +43,7 @@ def symbols_kept(pair: Pair) -> Verdict:
         return Verdict("symbols_kept", True, f"all {len(before)} formulas kept")
     names = renaming(before, after)
     if names is None:
-        found = [f"{name}: {listed(items)}" for name, items in (("missing", missing), ("new", added)) if items]
-        return Verdict("symbols_kept", False, "; ".join(found))
+        return Verdict("symbols_kept", False, differences(missing, added))
     changed = {a: b for a, b in names.items() if a != b}
     shown = listed(f"{a} → {b}" for a, b in changed.items())
     if doubts := [reason for found, reason in _doubts(pair, changed, before) if found]:
@@ -77,7 +74,8 @@ def renaming(before: Iterable[str], after: Iterable[str]) -> dict[str, str] | No
     if Counter(map(shape, before)) != Counter(map(shape, after)):
         return None
     # Long formulas first: they settle most names.
-    return _search(sorted(before, key=len, reverse=True), frozenset(after), {}, iter(range(_TRIES)))
+    ordered = sorted(before, key=lambda piece: (-len(piece), piece))
+    return _search(ordered, frozenset(after), {}, iter(range(_TRIES)))
 
 
 def _search(
@@ -86,21 +84,16 @@ def _search(
     if not before:
         return names
     first, *rest = before
-    for candidate in sorted(after):
+    for candidate in sorted(after, key=lambda piece: (piece != first, piece)):
         if shape(candidate) == shape(first) and next(tries, None) is not None:
-            extended = _extended(names, variables(first), variables(candidate))
-            found = None if extended is None else _search(rest, after - {candidate}, extended, tries)
-            if found is not None:
-                return found
+            extended = dict(names)
+            pairs = zip(variables(first), variables(candidate), strict=True)
+            agreed = all(extended.setdefault(old, new) == new for old, new in pairs)
+            if agreed and len(set(extended.values())) == len(extended):
+                found = _search(rest, after - {candidate}, extended, tries)
+                if found is not None:
+                    return found
     return None
-
-
-def _extended(names: dict[str, str], old: list[str], new: list[str]) -> dict[str, str] | None:
-    names = dict(names)
-    for a, b in zip(old, new, strict=True):
-        if names.setdefault(a, b) != b:
-            return None
-    return names if len(set(names.values())) == len(names) else None
 
 
 def _doubts(pair: Pair, changed: dict[str, str], before: set[str]) -> Iterator[tuple[object, str]]:
@@ -120,12 +113,16 @@ def _doubts(pair: Pair, changed: dict[str, str], before: set[str]) -> Iterator[t
     yield (old & _UNITS) - alone, "such a letter may be a unit"
 
 
-def listed(items: Iterable[str], most: int = 5) -> str:
-    """Some of the items for a message.
+def differences(missing: Iterable[str], new: Iterable[str]) -> str:
+    """What is missing and what is new, for a message; empty where nothing is.
 
-    >>> listed("abc", most=2)
-    'a, b and 1 more'
+    >>> differences("b", "fedcba")
+    'missing: b; new: a, b, c, d, e and 1 more'
     """
+    return "; ".join(f"{name}: {listed(items)}" for name, items in (("missing", missing), ("new", new)) if items)
+
+
+def listed(items: Iterable[str], most: int = 5) -> str:
+    """Some of the items, for a message."""
     found = sorted(items)
-    shown = ", ".join(found[:most])
-    return shown if len(found) <= most else f"{shown} and {len(found) - most} more"
+    return ", ".join(found[:most]) + (f" and {len(found) - most} more" if len(found) > most else "")

@@ -18,7 +18,7 @@ def calls(count):
 
 
 def session(server, folder, wanted, **settings):
-    with ReplyCache(folder) as cache:
+    with ReplyCache(folder / "replies.jsonl") as cache:
         client = BatchClient(
             Server(base_url=server.url, max_retries=2), cache, lambda answered, wanted: None,
             **{"poll_seconds": 0.01, "calls_per_batch": 100, **settings},
@@ -34,7 +34,7 @@ def ask(server, folder, wanted, **settings):
 def leave_while_polling(server, folder, wanted):
     """A session that ends while its batch is under way."""
     server.polls_until_done = 10**9
-    with ReplyCache(folder) as cache:
+    with ReplyCache(folder / "replies.jsonl") as cache:
         client = BatchClient(Server(base_url=server.url), cache, lambda answered, wanted: None, poll_seconds=0.01)
         with pytest.raises(TimeoutError):
             asyncio.run(asyncio.wait_for(client.complete(wanted), timeout=0.6))
@@ -50,8 +50,8 @@ def test_replies_come_through_batches_of_bounded_size(server, tmp_path):
 
 def test_a_session_killed_at_any_point_finds_its_batch_again(server, tmp_path):
     leave_while_polling(server, tmp_path, calls(4))
-    (row,) = map(json.loads, (tmp_path / "batches.jsonl").read_text().splitlines())
-    assert row == {"file": "file-0", "keys": [call.key for call in calls(4)]}
+    (row,) = map(json.loads, (tmp_path / "replies.jsonl").read_text().splitlines())
+    assert row == {"file": "file-0", "keys": [call.key for call in calls(4)], "status": None}
     server.polls_until_done = 1
     assert len(ask(server, tmp_path, calls(4))) == 4
     assert len(server.batches) == 1, "the batch that was there is used"
@@ -59,8 +59,8 @@ def test_a_session_killed_at_any_point_finds_its_batch_again(server, tmp_path):
 
 
 def test_a_file_whose_batch_never_came_about_is_forgotten(server, tmp_path):
-    row = {"file": "file-unknown", "keys": [call.key for call in calls(2)]}
-    (tmp_path / "batches.jsonl").write_text(json.dumps(row) + "\n")
+    row = {"file": "file-unknown", "keys": [call.key for call in calls(2)], "status": None}
+    (tmp_path / "replies.jsonl").write_text(json.dumps(row) + "\n")
     assert all(reply.text for reply in ask(server, tmp_path, calls(2)))
     assert len(server.batches) == 1
 
@@ -112,8 +112,8 @@ def test_a_refused_batch_says_why_and_is_not_waited_for_again(server, tmp_path):
     server.http.RequestHandlerClass.advance = lambda self, batch: refuse(batch)
     with pytest.raises(ServerRefusedError, match="Enqueued token limit reached"):
         ask(server, tmp_path, calls(2))
-    rows = [json.loads(line) for line in (tmp_path / "batches.jsonl").read_text().splitlines()]
-    assert [row.get("status") for row in rows] == [None, "failed"]
+    rows = [json.loads(line) for line in (tmp_path / "replies.jsonl").read_text().splitlines()]
+    assert [row["status"] for row in rows] == [None, "failed"]
 
 
 def test_a_server_without_batches_is_named(server, tmp_path):

@@ -22,7 +22,7 @@ def calls(count, **facts):
 
 def ask(server, folder, wanted, **settings):
     quick = {"max_retries": 2, "timeout": 5.0, "concurrency": 4}
-    with ReplyCache(folder) as cache:
+    with ReplyCache(folder / "replies.jsonl") as cache:
         client = Client(Server(base_url=server.url, **{**quick, **settings}), cache, lambda answered, wanted: None)
         return asyncio.run(client.complete(wanted)), client.failures
 
@@ -78,13 +78,13 @@ def test_a_broken_line_in_the_middle_is_an_error_that_names_it(server, tmp_path)
     path = tmp_path / "replies.jsonl"
     path.write_text("{broken\n" + path.read_text())
     with pytest.raises(ValueError, match=r"replies.jsonl, line 1: expected JSON"):
-        ReplyCache(tmp_path)
+        ReplyCache(tmp_path / "replies.jsonl")
 
 
 def test_two_processes_cannot_pay_for_the_same_job(tmp_path):
-    with ReplyCache(tmp_path), pytest.raises(RuntimeError, match="another process is using it"):
-        ReplyCache(tmp_path)
-    with ReplyCache(tmp_path):
+    with ReplyCache(tmp_path / "replies.jsonl"), pytest.raises(RuntimeError, match="another process is using it"):
+        ReplyCache(tmp_path / "replies.jsonl")
+    with ReplyCache(tmp_path / "replies.jsonl"):
         pass
 
 
@@ -114,13 +114,11 @@ def test_a_refusal_ends_the_job_at_once_and_keeps_what_is_on_its_way(server, tmp
 
 def test_a_dead_server_is_given_up(server, tmp_path):
     server.script = lambda text, n: "500"
-    with pytest.raises(
-        ServerRefusedError, match="4 calls in a row failed 2 times each, the last one with Error code: 500"
-    ):
+    with pytest.raises(ServerRefusedError, match="4 calls in a row failed 2 times each. .* Error code: 500"):
         ask(server, tmp_path, calls(50), max_retries=1)
     assert sum(server.asked.values()) <= 2 * 8
     nowhere = Server(base_url="http://127.0.0.1:9/v1", max_retries=0)
-    with ReplyCache(tmp_path) as cache, pytest.raises(ServerRefusedError, match="Connection error"):
+    with ReplyCache(tmp_path / "replies.jsonl") as cache, pytest.raises(ServerRefusedError, match="Connection error"):
         asyncio.run(Client(nowhere, cache, lambda answered, wanted: None).complete(calls(9)))
 
 
@@ -144,7 +142,7 @@ def test_concurrency_is_bounded(server, tmp_path):
 
 def test_equal_calls_are_asked_once_and_progress_is_shown(server, tmp_path):
     shown = []
-    with ReplyCache(tmp_path) as cache:
+    with ReplyCache(tmp_path / "replies.jsonl") as cache:
         client = Client(Server(base_url=server.url), cache, lambda *counts: shown.append(counts))
         replies = asyncio.run(client.complete([*calls(2), *calls(2)]))
     assert [reply.text for reply in replies[:2]] == [reply.text for reply in replies[2:]]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -296,13 +297,16 @@ def test_an_audit_asks_a_judge_about_rephrasings_that_somebody_else_made(server,
 def test_every_option_builds_what_it_names(group, tmp_path):
     (tmp_path / "questions.jsonl").write_text("")
     required = {"model": "m", "dataset": "math_train"}
-    for path in sorted((CONFIGS / group).glob("*.yaml")):
+    for path in sorted(set((CONFIGS / group).glob("*.yaml")) - {CONFIGS / "rephraser" / "base.yaml"}):
         with initialize_config_module("tagrpo.configs", version_base="1.3"):
             cfg = compose("rephrase", [f"{group}={path.stem}", f"input={tmp_path}/questions.jsonl"])
         for name, value in required.items():
             if OmegaConf.is_missing(cfg[group], name):
                 cfg[group][name] = value
-        assert type(rephrase.built(cfg[group])).__name__ == cfg[group]._target_.rpartition(".")[2]
+        made = rephrase.built(cfg[group])
+        assert (made.func.__name__ if isinstance(made, partial) else type(made).__name__) == cfg[
+            group
+        ]._target_.rpartition(".")[2]
 
 
 def test_words_of_the_command_line_are_commands_only_where_they_stand_alone():

@@ -16,7 +16,7 @@ from typing import Any
 import cost_model
 from hydra import compose, initialize_config_module
 
-from tagrpo.compare import cells_of, methods_of
+from tagrpo.compare import runs_of, methods_of
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "study_gpu.md"
@@ -35,12 +35,12 @@ def configurations() -> tuple[dict[str, Any], int, int]:
     """Method → configuration of its cells; seeds; GPUs of a cell."""
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         study = compose("compare", ["compare=study_gpu", "rephrasings=rephrased.jsonl"])
-        cells = cells_of(Path(study.root), methods_of(study.methods), [0], list(study.overrides))
+        cells = runs_of(Path(study.root), methods_of(study.methods), [0], list(study.overrides))
         # What follows the program: `-m tagrpo.train`, then overrides.
         found = {
             cell.method: compose("train", [o for o in cell.command[3:] if not o.startswith("hydra.")]) for cell in cells
         }
-    return found, len(study.seeds), study.gpus_per_cell
+    return found, len(study.seeds), study.gpus_per_run
 
 
 def hours(cfg: Any, gpus: int, mean: int) -> float:

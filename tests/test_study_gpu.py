@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from transformers import AutoTokenizer
 
-from tagrpo.compare import cells_of, methods_of
+from tagrpo.compare import runs_of, methods_of
 from tagrpo.config import build
 from tagrpo.train import train
 
@@ -31,7 +31,7 @@ def cells(rephrasings="rephrased.jsonl", data_path="copies"):
     """Method → overrides of its first cell."""
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         study = compose("compare", ["compare=study_gpu", f"rephrasings={rephrasings}", f"data_path={data_path}"])
-    made = cells_of(Path("runs"), methods_of(study.methods), [0], list(study.overrides))
+    made = runs_of(Path("runs"), methods_of(study.methods), [0], list(study.overrides))
     return {cell.method: [o for o in cell.command[3:] if not o.startswith("hydra.")] for cell in made}
 
 

@@ -117,12 +117,12 @@ def _short(number: float) -> float:
 
 def _record(path: Path) -> dict[str, Any]:
     """What `tagrpo-compare` noted of a cell; empty for a run that it did not start."""
-    file = path / "cell.json"
+    file = path / "run.json"
     return json.loads(file.read_text()) if file.exists() else {}
 
 
 def _unfinished(root: Path) -> Iterator[dict[str, Any]]:
-    for file in sorted(root.rglob("cell.json")):
+    for file in sorted(root.rglob("run.json")):
         record = _record(file.parent)
         if not record["finished"]:
             yield {

@@ -86,8 +86,8 @@ class RunFiles:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Package → version it ran with, for cells of tagrpo-compare."""
-        return self._json("cell.json")["versions"] if (self.path / "cell.json").exists() else {}
+        """Package → version it ran with, for runs of tagrpo-compare."""
+        return self._json("run.json")["versions"] if (self.path / "run.json").exists() else {}
 
     @property
     def seconds(self) -> dict[str, float]:

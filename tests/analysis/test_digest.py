@@ -21,7 +21,7 @@ def add(path, seed, weight=1.0):
     noted = {"overrides": {"task": [f"seed={seed}"], "hydra": [f"hydra.run.dir={path}"]}, "job": {"name": "train"}}
     (path / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump({"hydra": noted}))
     record = {"settings": ["-m", "tagrpo.train"], "finished": True, "starts": 2, "versions": {}}
-    (path / "cell.json").write_text(json.dumps(record))
+    (path / "run.json").write_text(json.dumps(record))
     (path / "checkpoints").mkdir()
     weights = {"state_dict": {"policy.w": torch.tensor([weight, 2.0])}}
     torch.save(weights, path / "checkpoints" / "iteration-000004.ckpt")
@@ -56,10 +56,10 @@ def test_a_cell_keeps_quarters_starts_and_a_fingerprint_of_its_weights(root):
 def test_cells_that_did_not_finish_are_named_and_their_numbers_left_out(root, write_run):
     broken = write_run(root / "mixed", "grpo", 0, [1, 1, 1], 32)
     record = {"settings": ["-m", "tagrpo.train", "name=grpo"], "finished": False, "starts": 3}
-    (broken / "cell.json").write_text(json.dumps(record))
+    (broken / "run.json").write_text(json.dumps(record))
     never = root / "hard" / "grpo" / "seed4"
     never.mkdir(parents=True)
-    (never / "cell.json").write_text(json.dumps(record))
+    (never / "run.json").write_text(json.dumps(record))
     content = digest(root)
     assert [cell["method"] for cell in content["regimes"]["mixed"]] == ["ta_grpo"] * 2
     assert [(cell["place"], cell["starts"]) for cell in content["unfinished"]] == [

@@ -16,7 +16,7 @@ from typing import Any
 import cost_model
 from hydra import compose, initialize_config_module
 
-from tagrpo.compare import runs_of, methods_of
+from tagrpo.compare import methods_of, runs_of
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "study_gpu.md"

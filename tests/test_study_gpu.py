@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from transformers import AutoTokenizer
 
-from tagrpo.compare import runs_of, methods_of
+from tagrpo.compare import methods_of, runs_of
 from tagrpo.config import build
 from tagrpo.train import train
 

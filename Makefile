@@ -37,7 +37,7 @@ starters: $(SEEDS:%=runs/starters/seed%/warmstart.json)
 runs/starters/seed%/warmstart.json: | install
 	$(BIN)/python -m tagrpo.warmstart --output $(@D) --seed $*
 
-study: install ## The claims of the papers, tested: hours on two cores; finished cells are kept.
+study: install ## The claims of the papers, tested: hours on two cores; finished runs are kept.
 	$(MAKE) -j2 starters
 	$(BIN)/tagrpo-compare --config-dir studies/first/configs compare=study regime=mixed
 	$(BIN)/tagrpo-compare --config-dir studies/first/configs compare=study regime=hard

@@ -117,11 +117,7 @@ def _short(number: float) -> float:
 
 
 def _record(path: Path) -> dict[str, Any]:
-<<<<<<< HEAD:studies/first/digest.py
     """What `tagrpo-compare` recorded of a run; empty for a run that it did not start."""
-=======
-    """What `tagrpo-compare` noted of a cell; empty for a run that it did not start."""
->>>>>>> grid:src/analysis/digest.py
     file = path / "run.json"
     return json.loads(file.read_text()) if file.exists() else {}
 

@@ -17,12 +17,8 @@ from typing import Any
 
 from hydra import compose, initialize_config_module
 
-<<<<<<< HEAD:studies/first/gpu_hours.py
 from benchmarks import cost_model
 from tagrpo.compare import methods_of
-=======
-from tagrpo.compare import methods_of, runs_of
->>>>>>> grid:benchmarks/study_cost.py
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.files import write_text
 
@@ -44,20 +40,10 @@ BENCHMARKS = ("amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamo
 def configurations() -> tuple[dict[str, Any], int, int]:
     """Method → configuration of its runs; number of seeds; GPUs of a run."""
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-<<<<<<< HEAD:studies/first/gpu_hours.py
         study = compose("compare", [PRESETS, "compare=study_gpu", "rephrasings=rephrased.jsonl"])
         methods = methods_of(study.methods)
         found = {method: compose("train", [*study.overrides, *own]) for method, own in methods.items()}
     return found, len(study.seeds), study.gpus_per_run
-=======
-        study = compose("compare", ["compare=study_gpu", "rephrasings=rephrased.jsonl"])
-        cells = runs_of(Path(study.root), methods_of(study.methods), [0], list(study.overrides))
-        # What follows the program: `-m tagrpo.train`, then overrides.
-        found = {
-            cell.method: compose("train", [o for o in cell.command[3:] if not o.startswith("hydra.")]) for cell in cells
-        }
-    return found, len(study.seeds), study.gpus_per_run
->>>>>>> grid:benchmarks/study_cost.py
 
 
 def hours(cfg: Any, gpus: int, mean: int) -> float:

@@ -9,14 +9,10 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from transformers import AutoTokenizer
 
-<<<<<<< HEAD:tests/studies/first/test_gpu.py
 from studies.first import gpu_hours
 from studies.first.gpu_hours import PRESETS
 from studies.first.page import ORDER
 from tagrpo.compare import methods_of
-=======
-from tagrpo.compare import methods_of, runs_of
->>>>>>> grid:tests/test_study_gpu.py
 from tagrpo.config import build
 from tagrpo.train import train
 
@@ -34,17 +30,11 @@ SHRUNK = [
 def overrides_of(rephrasings="rephrased.jsonl", data_path="copies"):
     """Method → overrides of its runs."""
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-<<<<<<< HEAD:tests/studies/first/test_gpu.py
         study = compose(
             "compare", [PRESETS, "compare=study_gpu", f"rephrasings={rephrasings}", f"data_path={data_path}"]
         )
     methods = methods_of(study.methods).items()
     return {method: [f"name={method}", *study.overrides, *own] for method, own in methods}
-=======
-        study = compose("compare", ["compare=study_gpu", f"rephrasings={rephrasings}", f"data_path={data_path}"])
-    made = runs_of(Path("runs"), methods_of(study.methods), [0], list(study.overrides))
-    return {cell.method: [o for o in cell.command[3:] if not o.startswith("hydra.")] for cell in made}
->>>>>>> grid:tests/test_study_gpu.py
 
 
 METHODS = overrides_of()

@@ -16,10 +16,10 @@ from typing import Any
 import pandas as pd
 import torch
 
-from tagrpo.analysis.gradients import GradientSets, gradients_at_the_end, gradients_at_the_start
 from tagrpo.analysis.replay import read_rollouts
 from tagrpo.analysis.runs import RunFiles, find_runs
 
+from .gradients import GradientSets, gradients_at_the_end, gradients_at_the_start
 from .regimes import in_part
 
 SERIES = ("zero_gradient/percentage", "variant/difficulty_variance", "rollout/entropy")

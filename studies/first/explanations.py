@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from tagrpo.analysis.gradients import KINDS, SET_SIZE
 from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import Difference, Estimate, difference, estimate
 
 from .claims import STEPS
+from .gradients import KINDS, SET_SIZE
 from .regimes import Regime
 
 Regimes = Mapping[str, Regime]

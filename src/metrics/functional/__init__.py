@@ -1,7 +1,7 @@
 """Metrics as pure functions of tensors."""
 
 from .answers import answer_diversity, answer_entropy, maj_at_k
-from .budget import BreakEven, Budget, break_even, cost_per_gradient
+from .budget import BreakEven, break_even, cost_per_gradient
 from .causes import CAUSES, zero_gradient_causes
 from .densities import kernel_density
 from .difficulty import DifficultyTest, difficulty_test, difficulty_variance, homogeneity
@@ -22,7 +22,6 @@ from .weights import group_effective_sample_share
 __all__ = [
     "CAUSES",
     "BreakEven",
-    "Budget",
     "DifficultyTest",
     "Interval",
     "answer_diversity",

@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ..modules.causal_policy import CausalPolicy
-from ..modules.experience import Anchor, truncated_weights
-from ..modules.model import load_causal_lm
-from ..modules.scorer import PromptedResponses, Scorer
-from .replay import read_rollouts
-from .runs import RunFiles
+from tagrpo.analysis.replay import read_rollouts
+from tagrpo.analysis.runs import RunFiles
+from tagrpo.modules.causal_policy import CausalPolicy
+from tagrpo.modules.experience import Anchor, truncated_weights
+from tagrpo.modules.model import load_causal_lm
+from tagrpo.modules.scorer import PromptedResponses, Scorer
 
 SET_SIZE = 4
 """Responses to each prompt in a set."""

@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tagrpo.analysis.gradients import GradientSets, gradient_sets, gradients_at_the_end, gradients_at_the_start
+from studies.first.gradients import GradientSets, gradient_sets, gradients_at_the_end, gradients_at_the_start
 from tagrpo.analysis.runs import RunFiles
 from tagrpo.config import build
 from tagrpo.modules.causal_policy import CausalPolicy

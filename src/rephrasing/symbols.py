@@ -106,9 +106,10 @@ def _doubts(pair: Pair, changed: dict[str, str], before: set[str]) -> Iterator[t
     yield _LETTERS_MATTER.search(pair.question), "letters have a meaning beside coordinates and figures"
     # Labels such as ABC, too; a, A and I are words.
     spoken = re.findall(
-        r"(?<![A-Za-z'’])(?:[b-z]|[A-Z]{1,5})(?![A-Za-z])", " ".join(map(prose, (pair.question, pair.rephrasing)))
+        r"(?<![A-Za-z'’])(?!(?:A|I)\b)(?:[b-z]|[A-Z]{1,5})(?![A-Za-z])",
+        prose(pair.question) + " " + prose(pair.rephrasing),
     )
-    yield letters & (set("".join(spoken)) - set("AI")), "such a letter stands outside of the formulas"
+    yield letters & set("".join(spoken)), "such a letter stands outside of the formulas"
     alone = {a for a in old for piece in before if re.search(rf"(?<![\d.]){a}", piece)}
     yield (old & _UNITS) - alone, "such a letter may be a unit"
 

@@ -41,14 +41,14 @@ def test_the_foreign_module_learns_and_every_callback_measures(guessed):
     folder, metrics = guessed
     rows = pd.read_csv(folder / "metrics.csv").dropna(subset=["zero_gradient/percentage"])
     assert len(rows) == 3 * 16
-    success = rows["variant/0/correct"]
+    success = rows["rephrasing/0/correct"]
     assert success.iloc[-8:].mean() > success.iloc[:8].mean() + 0.1
-    assert rows["uniform_reward/neighbours"].notna().all()
-    assert rows["variant/1/effective_samples"].between(0, 1.0001).all()
+    assert rows["uniform_reward/rephrasings"].notna().all()
+    assert rows["rephrasing/1/effective_samples"].between(0, 1.0001).all()
     assert rows["answer_diversity/entropy"].iloc[-8:].mean() < rows["answer_diversity/entropy"].iloc[:8].mean()
     # One direction per text: the distance is the chance that two responses differ.
     assert rows["embedding_distance/pool"].dropna().between(0, 1).all()
-    assert set(pd.read_csv(folder / "embedding_diversity.csv")["pool"]) == {"original", "neighbours", "pool"}
+    assert set(pd.read_csv(folder / "embedding_diversity.csv")["pool"]) == {"original", "rephrasings", "pool"}
     (split,) = json.loads((folder / "test.json").read_text())["splits"]
     assert split == "digits"
     assert metrics["pass@k/digits/8"] > metrics["pass@k/digits/1"]

@@ -9,12 +9,12 @@ import torch
 from ..metrics.functional import DifficultyTest, bootstrap_interval, difficulty_test, difficulty_variance
 
 
-def success_by(rollouts: pd.DataFrame, key: str = "variant") -> pd.DataFrame:
+def success_by(rollouts: pd.DataFrame, key: str = "rephrasing") -> pd.DataFrame:
     """Success rate of the responses by the prompt that they were sampled from.
 
     Args:
         rollouts: From `replay.read_rollouts`.
-        key: `variant` (0 is the original question) or `template`.
+        key: `rephrasing` (0 is the original question) or `template`.
 
     Returns:
         One row per value of the key: `responses`; `correct`, the mean over questions of their success rates; `low` and
@@ -39,7 +39,7 @@ def difficulty_of_run(rollouts: pd.DataFrame) -> tuple[DifficultyTest, float]:
         question has enough responses.
     """
     question = rollouts.groupby(["iteration", "question"], sort=False).ngroup().to_numpy()
-    prompt = rollouts.groupby(["iteration", "question", "variant", "template"], sort=False).ngroup().to_numpy()
+    prompt = rollouts.groupby(["iteration", "question", "rephrasing", "template"], sort=False).ngroup().to_numpy()
     columns = (torch.tensor(rollouts["correct"].to_numpy(dtype=bool)), torch.tensor(prompt), torch.tensor(question))
     variance = float(difficulty_variance(*columns).nanmean())
     return difficulty_test(*columns), float(np.sqrt(max(variance, 0.0))) if np.isfinite(variance) else float("nan")

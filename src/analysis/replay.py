@@ -26,7 +26,7 @@ from ..metrics.functional import (
 )
 from ..types import AdvantageStrategy, RewardGroups, require
 
-COLUMNS = ("iteration", "question", "variant", "template", "answer", "correct", "reward")
+COLUMNS = ("iteration", "question", "rephrasing", "template", "answer", "correct", "reward")
 OPTIONAL = ("step", "prompt", "response", "advantage", "length", "entropy", "logprob", "score_logprob", "token_ids")
 Scores = Callable[[pd.DataFrame], sparse.csr_matrix]
 """Responses of one iteration → [R, D], the gradient of each response's mean token log-prob."""
@@ -62,7 +62,7 @@ def read_rollouts(run: Path) -> pd.DataFrame:
 
 def reward_groups(rows: pd.DataFrame, progress: float = 0.0) -> RewardGroups:
     """The responses of one iteration as a strategy sees them."""
-    prompts = rows.groupby(["question", "variant", "template"], sort=False).ngroup()
+    prompts = rows.groupby(["question", "rephrasing", "template"], sort=False).ngroup()
     return RewardGroups(
         rewards=torch.tensor(rows["reward"].to_numpy(), dtype=torch.float32),
         correct=torch.tensor(rows["correct"].to_numpy(), dtype=torch.bool),
@@ -167,7 +167,7 @@ def bigram_scores(rows: pd.DataFrame) -> sparse.csr_matrix:
     ids = [np.asarray(tokens, dtype=np.int64) for tokens in rows["token_ids"]]
     owner = np.repeat(np.arange(len(ids)), [len(tokens) for tokens in ids])
     after = np.concatenate(ids)
-    prompts = rows.groupby(["question", "variant", "template"], sort=False).ngroup().to_numpy()
+    prompts = rows.groupby(["question", "rephrasing", "template"], sort=False).ngroup().to_numpy()
     before = np.concatenate([np.concatenate([[-1 - p], t[:-1]]) for p, t in zip(prompts, ids, strict=True)])
     contexts, context = np.unique(before, return_inverse=True)
     bigrams, column = np.unique(np.stack([context, after]), axis=1, return_inverse=True)

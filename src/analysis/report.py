@@ -20,7 +20,7 @@ from .sections import markdown
 SERIES = {
     ZERO_GRADIENT: "no gradient (all advantages zero)",
     "uniform_reward/original": "equal rewards: original (G)",
-    "uniform_reward/neighbours": "equal rewards: rephrasings (N·G)",
+    "uniform_reward/rephrasings": "equal rewards: rephrasings (N·G)",
 }
 LEARNING = {
     "rollout/correct_original": "correct responses to originals",

@@ -15,7 +15,7 @@ from .comparison import Runs
 from .plots import COLOURS, HATCHES, LINES, Look, finished, panels, smoothed, styled
 from .runs import RunFiles
 
-POOLS = {"original": "original (G)", "neighbours": "rephrasings (N·G)"}
+POOLS = {"original": "original (G)", "rephrasings": "rephrasings (N·G)"}
 STAGES = ("start", "25 %", "50 %", "75 %", "100 %")
 
 
@@ -36,7 +36,7 @@ def equal_rewards_by_stage(run: RunFiles) -> Figure:
     """
     columns = {
         "uniform_reward/original": "original (G)",
-        "uniform_reward/neighbours": "rephrasings (N·G)",
+        "uniform_reward/rephrasings": "rephrasings (N·G)",
         "uniform_reward/pool": "all ((N+1)·G)",
     }
     found = {label: values for name, label in columns.items() if (values := run.scalar(name)) is not None}

@@ -7,9 +7,9 @@ from .checkpoint import Checkpointer
 from .embedding_diversity import EmbeddingDiversityMonitor, sentence_encoder
 from .pass_at_k import PassAtKEvaluator
 from .recorder import RolloutRecorder
+from .rephrasing_success import RephrasingSuccessMonitor
 from .rollout import RolloutCallback
 from .throughput import ThroughputMonitor
-from .variant_success import VariantSuccessMonitor
 from .zero_gradient import ZeroGradientMonitor
 
 __all__ = [
@@ -17,12 +17,12 @@ __all__ = [
     "Checkpointer",
     "EmbeddingDiversityMonitor",
     "PassAtKEvaluator",
+    "RephrasingSuccessMonitor",
     "RolloutCallback",
     "RolloutRecorder",
     "ScalarLog",
     "Stage",
     "ThroughputMonitor",
-    "VariantSuccessMonitor",
     "ZeroGradientMonitor",
     "in_order",
     "sentence_encoder",

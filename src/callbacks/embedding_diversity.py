@@ -21,7 +21,7 @@ from .shared import current_iteration, of_this_batch
 
 Encoder = Callable[[list[str]], Tensor]
 COLUMNS = ("iteration", "question", "pool", "responses", "distance")
-POOLS = ("original", "neighbours", "pool")
+POOLS = ("original", "rephrasings", "pool")
 
 
 class EmbeddingDiversityMonitor(Callback):
@@ -38,7 +38,7 @@ class EmbeddingDiversityMonitor(Callback):
     pool to `embedding_diversity.csv` in the run directory, from which densities are drawn. Pools of a single response
     have no distance and no row.
 
-    Reads `batch.groups[…].id` and `batch.rollouts.{question, variant, text}`.
+    Reads `batch.groups[…].id` and `batch.rollouts.{question, rephrasing, text}`.
 
     Args:
         encoder: Makes the encoder at the first use: texts → [R, D] embeddings. Encoders truncate long texts (256 tokens
@@ -102,7 +102,7 @@ class EmbeddingDiversityMonitor(Callback):
         texts = [rollouts.text[row] for row in rows.tolist()]
         place = {text: index for index, text in enumerate(dict.fromkeys(texts))}
         embeddings = self._encoder(list(place))[[place[text] for text in texts]]
-        question, original = rollouts.question[rows], rollouts.variant[rows] == 0
+        question, original = rollouts.question[rows], rollouts.rephrasing[rows] == 0
         measured = []
         for pool, members in zip(POOLS, (original, ~original, torch.ones_like(original)), strict=True):
             distances = mean_pairwise_distance(embeddings[members], question[members])

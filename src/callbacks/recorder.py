@@ -18,13 +18,13 @@ from ..loggers import TableLogger
 from .shared import advantages_of, current_iteration
 
 RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")
-SHOWN = ("question", "variant", "template", "prompt", "response", "answer", "correct", "reward", "advantage")
+SHOWN = ("question", "rephrasing", "template", "prompt", "response", "answer", "correct", "reward", "advantage")
 
 
 class RolloutRecorder(Callback):
     """Writes the rollouts of each training iteration to `rollouts/<iteration>-<rank>.parquet` in the run directory.
 
-    One row per response, in their order: `iteration`, `step` (optimizer steps before it), `question` (id), `variant,
+    One row per response, in their order: `iteration`, `step` (optimizer steps before it), `question` (id), `rephrasing,
     template, prompt, response, answer, correct, reward`, `reward_term/<name>` of each shaped term, `advantage, length,
     truncated, logprob` (engine log-prob of the whole response under its sample prompt, nats; its mean per token is
     `logprob / length`), and with `tokens` the lists `token_ids` and `token_logprobs`. Where the training step returns
@@ -99,7 +99,7 @@ def rollout_table(
         "iteration": pa.array([iteration] * len(prompts), pa.int64()),
         "step": pa.array([step] * len(prompts), pa.int64()),
         "question": [batch.groups[row].id for row in rollouts.question.tolist()],
-        "variant": rollouts.variant.numpy(),
+        "rephrasing": rollouts.rephrasing.numpy(),
         "template": [prompt.template for prompt in prompts],
         "prompt": [prompt.text for prompt in prompts],
         "response": list(rollouts.text),

@@ -23,17 +23,17 @@ class ZeroGradientMonitor(Callback):
       `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`, which add up to it; see
       `zero_gradient_causes`. `masked` and `clipped` are zero where the training step does not return them.
     - `uniform_reward/original`: the rewards of the G responses to the original question are all equal.
-    - `uniform_reward/neighbours`: those of the N·G responses to its rephrasings are all equal.
+    - `uniform_reward/rephrasings`: those of the N·G responses to its rephrasings are all equal.
     - `uniform_reward/pool`: those of all responses are; of these, `pool_all_correct` and `pool_all_wrong` are the
       questions whose responses are all correct, or all wrong.
     - `uniform_reward/rescued`: the rewards of the original are all equal, those of the pool are not.
 
-    Each is a percentage of the questions that have such responses; `neighbours` is missing where no question has
+    Each is a percentage of the questions that have such responses; `rephrasings` is missing where no question has
     rephrasings. The rewards include shaped terms, because these decide whether the gradient vanishes: under shaped
     rewards the responses to a question may all be correct and yet differ in reward.
 
-    Reads `batch.rollouts.{question, variant, prompt, rewards, correct, truncated}` ([R] each), `outputs["advantages"]`
-    ([R]) and, where they are, `outputs["masked"]` ([R] bool) and `outputs["clipped"]` ([R] share of tokens).
+    Reads `batch.rollouts.{question, rephrasing, prompt, rewards, correct, truncated}` ([R] each),
+    `outputs["advantages"]` ([R]) and, where they are, `outputs["masked"]` ([R] bool) and `outputs["clipped"]` ([R] share of tokens).
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str,
     """Name of `ZeroGradientMonitor` → [Q] float64: 100 where it holds, 0 where not, NaN without such responses."""
     advantages = advantages_of(outputs)
     index, questions = group_index(rollouts.question)
-    original = rollouts.variant == 0
+    original = rollouts.rephrasing == 0
 
     def every(flags: Tensor) -> Tensor:
         return (torch.bincount(index[~flags], minlength=questions) == 0).double()
@@ -77,7 +77,7 @@ def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str,
         "zero_gradient/without_gradient": 100 * torch.stack(list(causes.values())).any(0).double(),
         **{f"zero_gradient/{cause}": 100 * flags.double() for cause, flags in causes.items()},
         "uniform_reward/original": first,
-        "uniform_reward/neighbours": uniform(~original),
+        "uniform_reward/rephrasings": uniform(~original),
         "uniform_reward/pool": pool,
         "uniform_reward/pool_all_correct": pool * every(rollouts.correct),
         "uniform_reward/pool_all_wrong": pool * every(~rollouts.correct),

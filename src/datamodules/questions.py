@@ -198,7 +198,7 @@ class QuestionDataModule(LightningDataModule):
         rollouts = batch.rollouts
         if self.adaptive_rephrasings is None or rollouts is None:
             return
-        sampled = (rollouts.variant == 0) & ~rollouts.replayed
+        sampled = (rollouts.rephrasing == 0) & ~rollouts.replayed
         rates = {}
         for row, group in enumerate(batch.groups):
             verdicts = rollouts.correct[sampled & (rollouts.question == row)]

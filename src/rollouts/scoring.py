@@ -126,7 +126,7 @@ def assemble(
         prompts=batch.prompts,
         prompt=prompt,
         question=torch.tensor([p.question for p in batch.prompts], dtype=torch.long)[prompt],
-        variant=torch.tensor([p.variant for p in batch.prompts], dtype=torch.long)[prompt],
+        rephrasing=torch.tensor([p.rephrasing for p in batch.prompts], dtype=torch.long)[prompt],
         token_ids=[completion.token_ids for completion in flat],
         logprobs=[completion.logprobs for completion in flat],
         truncated=torch.tensor([completion.truncated for completion in flat], dtype=torch.bool),

@@ -12,11 +12,11 @@ def totals_of(batch: QuestionBatch) -> dict[str, float]:
     rollouts = batch.rollouts
     assert rollouts is not None
     sampled = ~rollouts.replayed
-    original = (rollouts.variant == 0) & sampled
+    original = (rollouts.rephrasing == 0) & sampled
     return {
         "prompts": len(rollouts.prompts),
         "questions": len(batch.groups),
-        "rephrasings": len({(p.question, p.variant) for p in rollouts.prompts if p.variant}),
+        "rephrasings": len({(p.question, p.rephrasing) for p in rollouts.prompts if p.rephrasing}),
         "rollouts": float(sampled.sum()),
         "originals": float(original.sum()),
         "tokens": float(rollouts.lengths[sampled].sum()),
@@ -49,5 +49,5 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
     if originals:
         means["rollout/correct_original"] = totals["correct_original"] / originals
     if others:
-        means["rollout/correct_neighbours"] = (totals["correct"] - totals["correct_original"]) / others
+        means["rollout/correct_rephrasings"] = (totals["correct"] - totals["correct_original"]) / others
     return means | {f"rollout/{name}": sum_ / count for name, sum_ in totals.items() if name.startswith("reward_term/")}

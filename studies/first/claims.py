@@ -70,14 +70,14 @@ def _series(name: str, *pairs: tuple[str, str], part: str = "all", factor: float
 
 
 def _difficulty(regime: Regime) -> Pairs:
-    variance = regime.series("ta_grpo", "variant/difficulty_variance")
+    variance = regime.series("ta_grpo", "rephrasing/difficulty_variance")
     yield "variance of the success rate between the prompts of a question, ta_grpo", variance, variance * 0
 
 
 def _diversity(part: str) -> Callable[[Regime], Pairs]:
     def tables(regime: Regime) -> Pairs:
         rephrasings, original = (
-            regime.series("ta_grpo", f"diversity/{pool}", part) for pool in ("neighbours", "original")
+            regime.series("ta_grpo", f"diversity/{pool}", part) for pool in ("rephrasings", "original")
         )
         yield "embedding distance, rephrasings − original, ta_grpo", rephrasings, original
 

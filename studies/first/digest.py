@@ -22,12 +22,12 @@ from tagrpo.analysis.runs import RunFiles, find_runs
 from .gradients import GradientSets, gradients_at_the_end, gradients_at_the_start
 from .regimes import in_part
 
-SERIES = ("zero_gradient/percentage", "variant/difficulty_variance", "rollout/entropy")
+SERIES = ("zero_gradient/percentage", "rephrasing/difficulty_variance", "rollout/entropy")
 """Scalars that are kept iteration by iteration."""
-QUARTERS = ("rollout/correct_original", "rollout/correct_neighbours", "train/grad_norm")
+QUARTERS = ("rollout/correct_original", "rollout/correct_rephrasings", "train/grad_norm")
 """Scalars of which the means over the first and the last quarter of training are kept."""
 BY_PROMPT = ("effective_samples", "ratio", "clipped", "kl")
-"""Scalars `variant/<n>/…`, of which the same is kept for the originals and for the mean over the rephrasings."""
+"""Scalars `rephrasing/<n>/…`, of which the same is kept for the originals and for the mean over the rephrasings."""
 REFERENCE = "grpo_matched"
 """GRPO on originals; gradients of rephrasings are compared with its gradients."""
 DIGITS = 6
@@ -137,11 +137,11 @@ def _quarters(run: RunFiles) -> Iterator[tuple[str, list[float]]]:
     frame = run.metrics
     columns = {name: frame[name] for name in QUARTERS if name in frame}
     for name in BY_PROMPT:
-        rephrased = [c for c in frame if str(c).startswith("variant/") and str(c).endswith(f"/{name}")]
-        rephrased = [c for c in rephrased if c != f"variant/0/{name}"]
+        rephrased = [c for c in frame if str(c).startswith("rephrasing/") and str(c).endswith(f"/{name}")]
+        rephrased = [c for c in rephrased if c != f"rephrasing/0/{name}"]
         if rephrased:
             columns |= {
-                f"original/{name}": frame[f"variant/0/{name}"],
+                f"original/{name}": frame[f"rephrasing/0/{name}"],
                 f"rephrasings/{name}": frame[rephrased].mean(axis=1),
             }
     for name, values in columns.items():
@@ -173,7 +173,7 @@ def _gradients(run: RunFiles, references: Mapping[int, GradientSets]) -> dict[st
     """
     if not (run.path / "rollouts").is_dir():
         return {}
-    if run.method != REFERENCE and not read_rollouts(run.path)["variant"].any():
+    if run.method != REFERENCE and not read_rollouts(run.path)["rephrasing"].any():
         return {}
     start, end = gradients_at_the_start(run), gradients_at_the_end(run)
     found = {stage: {"norm": s.norms(), "cosine": s.cosines()} for stage, s in (("start", start), ("end", end)) if s}

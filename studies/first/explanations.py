@@ -19,7 +19,7 @@ WEIGHTS = {"effective_samples": "effective samples", "ratio": "ratio", "clipped"
 PERCENT, THOUSAND = 100.0, 1000.0
 TRAINING = {
     "rollout/correct_original": ("% correct, originals", PERCENT),
-    "rollout/correct_neighbours": ("% correct, rephrasings", PERCENT),
+    "rollout/correct_rephrasings": ("% correct, rephrasings", PERCENT),
     "train/grad_norm": ("gradient norm", 1.0),
 }
 ANCHORED, OWN = "ta_grpo", "ta_grpo_v1"

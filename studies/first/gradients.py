@@ -35,14 +35,14 @@ SET_SIZE = 4
 TOKEN_BUDGET = 16384
 KINDS = ("original, original", "rephrasing, itself", "original, rephrasing", "rephrasing, another")
 """What two sets may have been sampled from; the first two are the noise that the others must be read against."""
-PROMPT = ["iteration", "question", "variant", "template"]
+PROMPT = ["iteration", "question", "rephrasing", "template"]
 
 
 @dataclass(frozen=True)
 class GradientSets:
     """Gradients of S disjoint sets of responses to the same questions."""
 
-    variants: Sequence[int]
+    rephrasings: Sequence[int]
     """[S] what each was sampled from: 0 for the originals, n ≥ 1 for the n-th rephrasings."""
     gradients: Tensor
     """[S, parameters] float64, means over the responses of a set, those without a gradient included."""
@@ -50,13 +50,13 @@ class GradientSets:
     def norms(self) -> dict[str, float]:
         """Mean L2 norm of `original` and, where there are any, of `rephrasing` sets."""
         lengths = self.gradients.norm(dim=1).tolist()
-        return _means((("rephrasing" if v else "original"), x) for v, x in zip(self.variants, lengths, strict=True))
+        return _means((("rephrasing" if v else "original"), x) for v, x in zip(self.rephrasings, lengths, strict=True))
 
     def cosines(self) -> dict[str, float]:
         """Kind of `KINDS` → mean cosine over the pairs of that kind."""
         table = (normalize(self.gradients, dim=1) @ normalize(self.gradients, dim=1).T).tolist()
-        pairs = combinations(range(len(self.variants)), 2)
-        return _means((kind_of(self.variants[a], self.variants[b]), table[a][b]) for a, b in pairs)
+        pairs = combinations(range(len(self.rephrasings)), 2)
+        return _means((kind_of(self.rephrasings[a], self.rephrasings[b]), table[a][b]) for a, b in pairs)
 
     def cosines_with(self, other: GradientSets) -> dict[str, float]:
         """`original` and `rephrasing` → mean cosine with the sets of another run from the same policy.
@@ -64,10 +64,10 @@ class GradientSets:
         Runs of one seed begin with the same responses to the originals: as many sets of `other` as there are sets of
         originals here are passed over.
         """
-        theirs = normalize(other.gradients[self.variants.count(0) :], dim=1)
+        theirs = normalize(other.gradients[self.rephrasings.count(0) :], dim=1)
         table = (normalize(self.gradients, dim=1) @ theirs.T).tolist()
         return _means(
-            ("rephrasing" if v else "original", x) for v, row in zip(self.variants, table, strict=True) for x in row
+            ("rephrasing" if v else "original", x) for v, row in zip(self.rephrasings, table, strict=True) for x in row
         )
 
 
@@ -79,7 +79,7 @@ def _means(named: Iterator[tuple[str, float]]) -> dict[str, float]:
 
 
 def kind_of(first: int, second: int) -> str:
-    """Which of `KINDS` two sets of these variants are.
+    """Which of `KINDS` two sets of these rephrasings are.
 
     >>> [kind_of(*pair) for pair in ((0, 0), (2, 2), (0, 2), (1, 2))] == list(KINDS)
     True
@@ -137,7 +137,7 @@ def gradient_sets(
     anchor: Anchor,
     correction: float | None = None,
 ) -> GradientSets:
-    """Gradients of sets of `SET_SIZE` responses to each prompt of one variant.
+    """Gradients of sets of `SET_SIZE` responses to each prompt of one rephrasing.
 
     Args:
         policy: At which they are taken.
@@ -160,11 +160,11 @@ def gradient_sets(
         own = scorer.score(prompted(tokenize, rollouts, "own"), everything).logprobs
         weights = truncated_weights(scorer.score(responses, everything).logprobs, own, correction)
     deal = rollouts.groupby(PROMPT, sort=False).cumcount().to_numpy() // SET_SIZE
-    variants, advantages = rollouts["variant"].to_numpy(), rollouts["advantage"].to_numpy(dtype=float)
-    keys = sorted(set(zip(variants.tolist(), deal.tolist(), strict=True)))
+    rephrasings, advantages = rollouts["rephrasing"].to_numpy(), rollouts["advantage"].to_numpy(dtype=float)
+    keys = sorted(set(zip(rephrasings.tolist(), deal.tolist(), strict=True)))
     gradients = []
-    for variant, number in keys:
-        members = np.flatnonzero((variants == variant) & (deal == number))
+    for rephrasing, number in keys:
+        members = np.flatnonzero((rephrasings == rephrasing) & (deal == number))
         policy.zero_grad()
         for part in scorer.micro_batches(responses, torch.from_numpy(members[advantages[members] != 0])):
             terms = [
@@ -174,7 +174,7 @@ def gradient_sets(
             (torch.stack(terms).sum() / len(members)).backward()
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in policy.parameters()]
         gradients.append(torch.cat([part.flatten() for part in parts]).double())
-    return GradientSets([variant for variant, _ in keys], torch.stack(gradients))
+    return GradientSets([rephrasing for rephrasing, _ in keys], torch.stack(gradients))
 
 
 def prompted(tokenize: Callable[[str], Sequence[int]], rollouts: pd.DataFrame, anchor: Anchor) -> PromptedResponses:
@@ -185,7 +185,7 @@ def prompted(tokenize: Callable[[str], Sequence[int]], rollouts: pd.DataFrame, a
     """
     texts = rollouts["prompt"].tolist()
     if anchor == "original":
-        original = rollouts[rollouts["variant"] == 0].groupby(["question", "template"])["prompt"].first()
+        original = rollouts[rollouts["rephrasing"] == 0].groupby(["question", "template"])["prompt"].first()
         texts = [original[key] for key in zip(rollouts["question"], rollouts["template"], strict=True)]
     index = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     return PromptedResponses(

@@ -35,16 +35,17 @@ class Own(AdvantageStrategy):
 
 
 def rollouts(rewards, seed=0, vocabulary=4, iteration=0):
-    """Rows of responses; `rewards[question][variant]` is a list, tokens are random."""
+    """Rows of responses; `rewards[question][rephrasing]` is a list, tokens are random."""
     rng = np.random.default_rng(seed)
     return pd.DataFrame(
         [
             {
-                "iteration": iteration, "question": f"q{q}", "variant": v, "template": "plain", "answer": str(reward),
+                "iteration": iteration, "question": f"q{q}", "rephrasing": v, "template": "plain",
+                "answer": str(reward),
                 "correct": reward > 0, "reward": float(reward),
                 "token_ids": rng.integers(0, vocabulary, rng.integers(1, 6)),
             }
-            for q, variants in enumerate(rewards) for v, values in enumerate(variants) for reward in values
+            for q, versions in enumerate(rewards) for v, values in enumerate(versions) for reward in values
         ]
     )  # fmt: skip
 
@@ -52,7 +53,7 @@ def rollouts(rewards, seed=0, vocabulary=4, iteration=0):
 def test_bigram_scores_are_the_gradients_of_the_fitted_table():
     rows = rollouts([[[1, 0, 1], [0, 0]], [[1, 1]]])
     ids = [list(tokens) for tokens in rows["token_ids"]]
-    prompts = rows["question"] + rows["variant"].astype(str)
+    prompts = rows["question"] + rows["rephrasing"].astype(str)
     pairs = [[(p, t[0]), *pairwise(t)] for p, t in zip(prompts, ids, strict=True)]
     counts = {}
     for pair in [pair for response in pairs for pair in response]:

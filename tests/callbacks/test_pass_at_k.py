@@ -125,4 +125,4 @@ def test_keeping_questions_renumbers_their_prompts(make_batch):
     batch = replace(make_batch([[[1.0], [0.0]], [[1.0]], [[0.0], [1.0]]]), rollouts=None)
     keep_questions(batch, [True, False, True])
     assert [group.id for group in batch.groups] == ["q0", "q2"]
-    assert [(p.question, p.variant) for p in batch.prompts] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [(p.question, p.rephrasing) for p in batch.prompts] == [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -91,7 +91,7 @@ def make_datamodule(**options):
     return datamodule
 
 
-def variants(batch):
+def prompts_per_question(batch):
     """Number of prompts of each question."""
     return [sum(p.question == row for p in batch.prompts) for row in range(len(batch.groups))]
 
@@ -107,15 +107,15 @@ def test_the_next_epoch_asks_as_many_rephrasings_as_the_last_one_called_for(make
     datamodule = make_datamodule()
     loader = datamodule.train_dataloader()
     epoch = list(loader)
-    assert [variants(batch) for batch in epoch] == [[4] * 4] * 2
+    assert [prompts_per_question(batch) for batch in epoch] == [[4] * 4] * 2
     ids = [group.id for group in epoch[0].groups]
     half, seven, none = [1.0, 0.0] * 4, [1.0] * 7 + [0.0], [0.0] * 8
     # What the rephrasings answered does not count.
     observed(datamodule, make_batch, [[half, none], [seven, none], [none, half], [[1.0] * 8]], ids)
     first, second = list(loader)
     assert [group.id for group in first.groups] == ids
-    assert variants(first) == [1, 2, 4, 4]
-    assert variants(second) == [4] * 4
+    assert prompts_per_question(first) == [1, 2, 4, 4]
+    assert prompts_per_question(second) == [4] * 4
     assert [len(group.rephrasings) for group in first.groups] == [0, 1, 3, 3]
     kept = first.groups[1].rephrasings
     assert kept == epoch[0].groups[1].rephrasings[:1], "the first ones"
@@ -127,7 +127,7 @@ def test_evaluation_and_a_fixed_number_know_nothing_of_rates(make_batch):
     ids = [group.id for group in next(iter(loader)).groups]
     observed(datamodule, make_batch, [[[1.0, 0.0]]] * 4, ids)
     assert datamodule.state_dict() == {}
-    assert all(variants(batch) == [4] * 4 for batch in loader)
+    assert all(prompts_per_question(batch) == [4] * 4 for batch in loader)
 
 
 def test_replayed_successes_are_no_success_of_the_policy(make_batch):

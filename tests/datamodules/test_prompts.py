@@ -27,10 +27,10 @@ def renderer(tokenizer, *formats, **options):
 def test_every_prompt_knows_the_original_in_its_own_template(tokenizer):
     drawn = renderer(tokenizer, "{question} <sep>", "? {question}", draw="response")
     prompts = drawn.prompts([GROUP, GROUP._replace(id="b")], epoch=0, num_samples=6)
-    assert {(p.question, p.variant) for p in prompts} == {(row, n) for row in (0, 1) for n in range(3)}
+    assert {(p.question, p.rephrasing) for p in prompts} == {(row, n) for row in (0, 1) for n in range(3)}
     for row in (0, 1):
         for number, question in enumerate((GROUP.question, *GROUP.rephrasings)):
-            mine = [p for p in prompts if (p.question, p.variant) == (row, number)]
+            mine = [p for p in prompts if (p.question, p.rephrasing) == (row, number)]
             assert sum(p.num_samples for p in mine) == 6
             for p in mine:
                 rendered = {"t0": "{} <sep>", "t1": "? {}"}[p.template].format

@@ -23,11 +23,11 @@ def random_rows():
     question = torch.arange(7).repeat_interleave(torch.tensor(SIZES))
     total = len(question)
     rewards = torch.randint(2, (total,), generator=GENERATOR).double() + 0.1
-    variant = torch.tensor([row % 2 for size in SIZES for row in range(size)])
+    rephrasing = torch.tensor([row % 2 for size in SIZES for row in range(size)])
     return {
         "question": question,
-        "variant": variant,
-        "prompt": 2 * question + variant,
+        "rephrasing": rephrasing,
+        "prompt": 2 * question + rephrasing,
         "rewards": rewards,
         "correct": rewards > 1,
         "truncated": torch.rand(total, generator=GENERATOR) < 0.3,
@@ -58,7 +58,8 @@ def batch_of(rows):
 
 def named(rows):
     """Values by name; parts of the data lack some of the names."""
-    return {f"variant {n}": rows["advantages"][rows["variant"] == n] / 3 for n in rows["variant"].unique().tolist()}
+    numbers = rows["rephrasing"].unique().tolist()
+    return {f"rephrasing {n}": rows["advantages"][rows["rephrasing"] == n] / 3 for n in numbers}
 
 
 # Name → how to make the metric, its arguments for some rows.

@@ -180,9 +180,9 @@ def test_the_expected_gradient_over_stale_samples_is_the_on_policy_one(tiny_poli
         prompts = [Prompt(0, v, "plain", "", ids, q0, len(vocabulary)) for v, ids in enumerate((q0, q1))]
         drawn = [probabilities(sampler, ids) for ids in (q0, q1)]
         tokens = torch.tensor([token for _, token in rows])
-        variant = torch.tensor([v for v, _ in rows])
+        rephrasing = torch.tensor([v for v, _ in rows])
         rollouts = Rollouts(
-            prompts=prompts, prompt=variant, question=torch.zeros_like(variant), variant=variant,
+            prompts=prompts, prompt=rephrasing, question=torch.zeros_like(rephrasing), rephrasing=rephrasing,
             token_ids=list(tokens[:, None]), logprobs=[drawn[v][t].log()[None] for v, t in rows],
             truncated=torch.zeros(len(rows), dtype=torch.bool), text=[""] * len(rows),
             correct=torch.zeros(len(rows), dtype=torch.bool), answers=[None] * len(rows), rewards=rewards[tokens],

@@ -21,7 +21,7 @@ def described(batch):
             batch.groups[int(rollouts.question[r])].id,
             rollouts.prompts[int(rollouts.prompt[r])].token_ids.tolist(),
             rollouts.prompts[int(rollouts.prompt[r])].question == int(rollouts.question[r]),
-            int(rollouts.variant[r]),
+            int(rollouts.rephrasing[r]),
             rollouts.token_ids[r].tolist(),
             rollouts.logprobs[r].tolist(),
             float(rollouts.rewards[r]),

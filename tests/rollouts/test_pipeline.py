@@ -100,7 +100,7 @@ def test_responses_are_scored_and_attached_in_the_order_of_the_prompts():
     assert batch.rollouts is rollouts
     assert rollouts.prompt.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
     assert rollouts.question.tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
-    assert rollouts.variant.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert rollouts.rephrasing.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
     assert list(rollouts.answers) == ["0", "1", "2", "0", "1", "0", "1", "2"]
     assert rollouts.correct.tolist() == [True, False, False, False, True, False, True, True]
     assert rollouts.rewards.tolist() == rollouts.correct.float().tolist()
@@ -171,7 +171,7 @@ def test_scalars_are_means_over_all_responses_and_totals_of_the_run():
     pipeline.roll_out(make_batch(), policy, 3)
     assert first["rollout/correct"] == 0.5
     assert first["rollout/correct_original"] == pytest.approx(0.4)
-    assert first["rollout/correct_neighbours"] == pytest.approx(2 / 3)
+    assert first["rollout/correct_rephrasings"] == pytest.approx(2 / 3)
     assert first["rollout/length"] == 15 / 8
     assert first["rollout/truncated"] == 0.25
     assert first["rollout/entropy"] == pytest.approx(0.5)

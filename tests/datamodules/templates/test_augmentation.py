@@ -168,7 +168,7 @@ def test_templates_are_drawn_uniformly(paper):
         assert chi_square < 32.9, "p > 0.001 with 12 degrees of freedom"
 
 
-def test_a_question_has_one_template_for_all_its_variants_and_responses():
+def test_a_question_has_one_template_for_all_its_rephrasings_and_responses():
     shares = of_names("a", "b", "c", "d").assign("q", 3, num_phrasings=5, num_samples=8)
     ((name, count),) = shares[0].items()
     assert count == 8
@@ -215,14 +215,14 @@ def test_every_rephrasing_is_anchored_in_its_own_template():
         for prompt in batch.prompts:
             group = batch.groups[prompt.question]
             template = datamodule.templates.templates[prompt.template]
-            question = (group.question, *group.rephrasings)[prompt.variant]
+            question = (group.question, *group.rephrasings)[prompt.rephrasing]
             assert prompt.text == template.render(question, datamodule.tokenizer)
             anchor = template.render(group.question, datamodule.tokenizer)
             assert datamodule.tokenizer(anchor)["input_ids"] == prompt.anchor_ids.tolist()
             assert datamodule.tokenizer(prompt.text)["input_ids"] == prompt.token_ids.tolist()
         samples = Counter()
         for prompt in batch.prompts:
-            samples[prompt.question, prompt.variant] += prompt.num_samples
+            samples[prompt.question, prompt.rephrasing] += prompt.num_samples
         assert set(samples.values()) == {8}
         assert len(samples) == 6 * 3
         templates = {row: {p.template for p in batch.prompts if p.question == row} for row in range(6)}

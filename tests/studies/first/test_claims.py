@@ -72,12 +72,12 @@ def whole_study():
             made = run(
                 method, rng.integers(0, 33, 20), seed, n=32,
                 zero_gradient__percentage=rng.random(40) * 100,
-                variant__difficulty_variance=0.05 + rng.random(40) / 100,
+                rephrasing__difficulty_variance=0.05 + rng.random(40) / 100,
                 rollout__entropy=0.5 - np.arange(40) / 100 + rng.random(40) / 100,
             )  # fmt: skip
             made["diversity"] = {
                 pool: {str(i): shift + rng.random() / 100 for i in range(40)}
-                for pool, shift in (("original", 0.1), ("neighbours", 0.2))
+                for pool, shift in (("original", 0.1), ("rephrasings", 0.2))
             }
             made["hard_share"] = {str(i): float(rng.random()) for i in range(40)}
             runs.append(made)

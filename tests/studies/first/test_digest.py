@@ -29,7 +29,7 @@ def add(path, seed, weight=1.0):
     (path / "ledger.json").write_text(json.dumps(ledger))
     frame = pd.read_csv(path / "metrics.csv").assign(step=[0, 3, 4])
     for n in range(3):
-        frame[f"variant/{n}/ratio"] = [1.0 + n, 2.0 + n, None]
+        frame[f"rephrasing/{n}/ratio"] = [1.0 + n, 2.0 + n, None]
     frame.to_csv(path / "metrics.csv", index=False)
     return path
 

@@ -1,4 +1,4 @@
-"""Gradients by variant against plain forwards of transformers, and against what a run logs of its own update."""
+"""Gradients by rephrasing against plain forwards of transformers, and against what a run logs of its own update."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def rollouts():
     """Two questions, two prompts each, eight responses to each prompt; a third of the advantages are zero."""
     generator = torch.Generator().manual_seed(0)
     rows = [
-        (0, question, variant, "plain", prompt, torch.randint(4, 60, (int(length),), generator=generator).tolist())
+        (0, question, rephrasing, "plain", prompt, torch.randint(4, 60, (int(length),), generator=generator).tolist())
         for question, prompts in PROMPTS.items()
-        for variant, prompt in enumerate(prompts)
+        for rephrasing, prompt in enumerate(prompts)
         for length in torch.randint(1, 7, (8,), generator=generator)
     ]
-    frame = pd.DataFrame(rows, columns=["iteration", "question", "variant", "template", "prompt", "token_ids"])
+    frame = pd.DataFrame(rows, columns=["iteration", "question", "rephrasing", "template", "prompt", "token_ids"])
     return frame.assign(advantage=[(i % 3 - 1) * (1 + i / 10) for i in range(len(frame))])
 
 
@@ -58,10 +58,10 @@ def test_each_set_has_the_gradient_of_its_responses(tiny_policy, rollouts, ancho
     found = gradient_sets(
         policy, lambda text: tokenizer(text, add_special_tokens=False).input_ids, rollouts, anchor, correction
     )
-    assert found.variants == [0, 0, 1, 1]
-    number = rollouts.groupby(["question", "variant"]).cumcount() // 4
-    for index, (variant, deal) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
-        rows = rollouts[(rollouts["variant"] == variant) & (number == deal)]
+    assert found.rephrasings == [0, 0, 1, 1]
+    number = rollouts.groupby(["question", "rephrasing"]).cumcount() // 4
+    for index, (rephrasing, deal) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
+        rows = rollouts[(rollouts["rephrasing"] == rephrasing) & (number == deal)]
         assert len(rows) == 8
         expected = plain_gradient(
             tiny_policy,

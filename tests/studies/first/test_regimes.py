@@ -70,7 +70,7 @@ def test_the_share_of_hard_questions_by_hand(tmp_path):
     rows += [(0, "b", i < 2, a) for i, a in enumerate((0.25, 0.25, -0.25, -0.25))]
     rows += [(1, "c", True, 0.0)]
     frame = pd.DataFrame(rows, columns=["iteration", "question", "correct", "advantage"])
-    frame = frame.assign(variant=0, template="plain", answer="1", reward=frame["correct"].astype(float))
+    frame = frame.assign(rephrasing=0, template="plain", answer="1", reward=frame["correct"].astype(float))
     (tmp_path / "rollouts").mkdir()
     frame.to_parquet(tmp_path / "rollouts" / "000000-0.parquet")
     assert hard_share(RunFiles("m", 0, tmp_path)).to_dict() == {0: pytest.approx(0.75)}

@@ -70,7 +70,7 @@ def compare(
 ) -> list[GridRun]:
     """Run a grid, write the report on the runs that finished, and return those that failed."""
     failed = run_grid(runs, launcher, places, console)
-    from .analysis.report import write_report  # takes seconds to import, in which runs can go on
+    from .analysis.report import write_report  # imported late: it takes seconds, in which runs can begin
 
     for run in failed:
         console.print(f"\n{run.log_tail()}", markup=False, soft_wrap=True)

@@ -1,6 +1,6 @@
 """`tagrpo-eval`: pass@k of a model folder, a hub model or a Lightning checkpoint, without training.
 
-What was counted is kept: the same command goes on where an interrupted one was.
+Counts are kept as they come in: the same command continues an evaluation that was interrupted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def evaluate(
         module: The policy.
         datamodule: Its `evaluation` sources are used.
         trainer: With `RolloutCallback` and `PassAtKEvaluator`, which writes `test.json`.
-        checkpoint: Lightning checkpoint whose weights replace those that the module loads.
+        checkpoint: Lightning checkpoint whose weights replace those that the module loads; None keeps them.
 
     Returns:
         Everything that was logged: `pass@k/<split>/<k>` and more.
@@ -61,7 +61,7 @@ def print_table(metrics: dict[str, float]) -> None:
 
 
 def settings_of(cfg: DictConfig) -> dict[str, Any]:
-    """What the counts of an evaluation depend on; counts of others must not be added to them."""
+    """What the counts of an evaluation depend on: those made with other settings must not be added to them."""
     sampling = {name: value for name, value in cfg.rollout.evaluation_sampling.items() if name != "_target_"}
     return {
         "model": str(cfg.model.path),

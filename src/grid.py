@@ -41,8 +41,7 @@ Launcher = Mapping[str, Any]
 class Training(Checkpointable):
     """What a job does: execute the command of a run, and note in its `run.json` how that ended.
 
-    Before SLURM ends a job that is out of time or preempted, submitit calls `checkpoint` and puts the job back into the
-    queue. The run then continues from its newest checkpoint.
+    Before SLURM ends a job, submitit calls `checkpoint` and requeues the job; its run continues from the checkpoint.
     """
 
     command: list[str]
@@ -58,8 +57,8 @@ class Training(Checkpointable):
         resume = ["resume=auto"] if int(os.environ.get("SLURM_RESTART_COUNT", "0")) else []
         # The signal that SLURM sends before the end is for submitit, but it reaches all processes of the job.
         command = ["sh", "-c", 'trap "" USR2; exec "$@"', "sh", *self.command, *resume]
-        # One thread, as processes side by side with threads on all cores slow each other down. And Lightning waits for
-        # others to start the ranks of a run where it sees that variable of SLURM.
+        # One thread: several processes with threads on all cores slow each other down. No SLURM_NTASKS: it makes Lightning
+        # wait for SLURM to start the ranks of the run.
         merged = {"OMP_NUM_THREADS": "1", **os.environ, "SLURM_NTASKS": None, **self.environment}
         environment = {name: value for name, value in merged.items() if value is not None}
         with (self.directory / "log.txt").open("ab") as log:

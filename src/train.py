@@ -33,8 +33,8 @@ def train(
         datamodule: Questions.
         trainer: With the rollout callback and the diagnostics. With `max_steps=0` nothing is trained.
         test: Evaluate on the test splits afterwards.
-        resume: Checkpoint to continue from: a path, `last` for the newest complete one of the run, `auto` for the same
-            if there is one; None starts anew.
+        resume: Checkpoint to continue from: a path, `last` for the newest complete one of the run, or `auto`, which is
+            `last` if there is one; None starts anew.
         export: Folder to write the trained policy to in Hugging Face format; None writes none.
 
     Returns:

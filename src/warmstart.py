@@ -1,9 +1,9 @@
 """Make a starter policy for the embedded task: `python -m tagrpo.warmstart --output DIR --seed 0`.
 
-A Qwen3 of half a million parameters is trained from nothing, first on chains of arithmetic facts, then on
-word problems with written solutions. It stops at a validation accuracy, not at a time: a policy that hardly
-solves anything gives reinforcement learning nothing to select from. About four minutes on one core. The same
-seed gives the same weights, bit for bit, on the same machine with the same libraries.
+A Qwen3 of half a million parameters is trained from random weights, first on chains of arithmetic facts, then on
+word problems with written solutions. Training ends when a validation accuracy is reached, because a policy that
+hardly solves anything gives reinforcement learning nothing to select from. It takes about four minutes on one core.
+The same seed gives the same weights, bit for bit, on the same machine with the same libraries.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 from .datamodules.sources.arithmetic import ArithmeticSource, supervised_example
 from .datamodules.sources.phrasings import ANSWER_MARKER
 from .datamodules.sources.word_problems import MAX_VALUE, Operation
+from .files import write_json
 from .starter.architecture import build_model, build_tokenizer, prompt_text
 from .types import QuestionGroup
 
@@ -61,7 +62,7 @@ class WarmstartConfig:
 
 
 class TrainingSequence(NamedTuple):
-    """Tokens, and which of them are learned."""
+    """Tokens, and which of them the model learns to predict."""
 
     token_ids: Tensor
     """[L] long."""
@@ -109,7 +110,7 @@ def warmstart(output: Path, config: WarmstartConfig) -> dict[str, Any]:
     }
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
-    (output / "warmstart.json").write_text(json.dumps(report, indent=2) + "\n")
+    write_json(output / "warmstart.json", report)
     return report
 
 
@@ -127,7 +128,7 @@ def train_to_gate(
     rng = random.Random(config.seed)
     chains = batches(lambda: chain_sequence(tokenizer, rng), config.batch_size, rng)
     problems = batches(lambda: problem_sequence(tokenizer, rng), config.batch_size, rng)
-    # Where each step takes its batch from.
+    # The source of the batch of each step.
     rounds = [config.chain_steps * [chains] + config.word_steps * [problems]]
     rounds += config.max_extensions * [config.extra_steps * [problems]]
     steps = 0
@@ -164,7 +165,7 @@ def fit(
     )
     losses: deque[float] = deque(maxlen=50)
     for batch in schedule:
-        # Padding lies behind what is learned, where causal attention can't see it: no mask is needed.
+        # No mask is needed: padding follows what is learned, and causal attention does not look ahead.
         ids = pad_sequence([sequence.token_ids for sequence in batch], batch_first=True)
         labels = pad_sequence([sequence.labels for sequence in batch], batch_first=True, padding_value=IGNORED)
         loss = model(input_ids=ids, labels=labels, use_cache=False).loss
@@ -230,7 +231,7 @@ def chain_sequence(tokenizer: PreTrainedTokenizerBase, rng: random.Random) -> Tr
 def batches(
     draw: Callable[[], TrainingSequence], batch_size: int, rng: random.Random
 ) -> Iterator[list[TrainingSequence]]:
-    """Yield batches without end. Each holds sequences of like length, so that little is padded."""
+    """Yield batches without end. Each holds sequences of similar length, so that there is little padding."""
     while True:
         drawn = sorted((draw() for _ in range(8 * batch_size)), key=lambda sequence: len(sequence.token_ids))
         by_length = [drawn[i : i + batch_size] for i in range(0, len(drawn), batch_size)]
@@ -251,7 +252,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    torch.set_num_threads(1)  # as fast as two for so small a model, and sums keep their order
+    torch.set_num_threads(1)  # as fast as two for so small a model, and sums are always in the same order
     report = warmstart(arguments.output, WarmstartConfig(seed=arguments.seed))
     print(json.dumps(report, indent=2))
 

@@ -33,7 +33,8 @@ class ZeroGradientMonitor(Callback):
     rewards the responses to a question may all be correct and yet differ in reward.
 
     Reads `batch.rollouts.{question, rephrasing, prompt, rewards, correct, truncated}` ([R] each),
-    `outputs["advantages"]` ([R]) and, where they are, `outputs["masked"]` ([R] bool) and `outputs["clipped"]` ([R] share of tokens).
+    `outputs["advantages"]` ([R]) and, where they are, `outputs["masked"]` ([R] bool) and
+    `outputs["clipped"]` ([R] share of tokens).
     """
 
     def __init__(self) -> None:

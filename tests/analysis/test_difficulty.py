@@ -19,7 +19,7 @@ def rollouts(rates, samples, seed=0):
             "rephrasing": v,
             "template": "plain",
             "correct": bool(rng.random() < p),
-        }  # fmt: skip
+        }
         for q, versions in enumerate(rates)
         for v, p in enumerate(versions)
         for _ in range(samples)

@@ -126,13 +126,7 @@ class TokenColumns:
 
 
 def truncated_weights(target: Mapping[int, Tensor], sampled: Mapping[int, Tensor], cap: float) -> dict[int, Tensor]:
-    """Response → [T_r] importance weights per token, truncated at `cap`: min(π_target / π_sampled, cap).
-
-    Args:
-        target: Response → [T_r] log-probs under the distribution that is wanted, nats.
-        sampled: The same under the distribution that was sampled.
-        cap: Largest weight.
-    """
+    """Response → [T_r] importance weights per token, min(π_target / π_sampled, cap), from log-probs in nats."""
     return {row: (target[row] - sampled[row]).clamp(max=math.log(cap)).exp() for row in target}
 
 

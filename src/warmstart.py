@@ -81,11 +81,7 @@ class TrainingResult(NamedTuple):
 
 
 def warmstart(output: Path, config: WarmstartConfig) -> dict[str, Any]:
-    """Train a starter policy and write it to `output` as a Hugging Face folder.
-
-    Returns:
-        What `warmstart.json` holds: the configuration, the steps taken, the loss at the end, the validation
-        accuracy over all questions and by family, and the versions of the libraries.
+    """Train a starter policy, write it to `output` as a Hugging Face folder, and return what `warmstart.json` holds.
 
     Raises:
         RuntimeError: the gate was not met within all extensions; nothing is written.
@@ -149,10 +145,7 @@ def train_to_gate(
 def fit(
     model: Qwen3ForCausalLM, schedule: Iterable[Sequence[TrainingSequence]], num_steps: int, learning_rate: float
 ) -> float:
-    """Take one AdamW step per batch, warming up over 50 steps and then following a cosine down to a tenth.
-
-    Returns the loss, averaged over the last 50 steps; nats per learned token.
-    """
+    """One AdamW step per batch, with 50 steps of warm-up and a cosine; returns `TrainingResult.loss`."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.LambdaLR(

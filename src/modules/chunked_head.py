@@ -76,8 +76,8 @@ def head_scores(
     [0.6667, 0.6365]
     """
     hidden, weight, bias = _as_autocast(hidden, weight, bias)
-    options = _Options(temperature, entropy, chunk_size)
-    logprobs, entropies = _HeadScores.apply(hidden, weight, bias, targets, options)
+    config = _Config(temperature, entropy, chunk_size)
+    logprobs, entropies = _HeadScores.apply(hidden, weight, bias, targets, config)
     return TokenScores(logprobs, None if entropy == "none" else entropies)
 
 
@@ -106,8 +106,8 @@ def head_loss(
     """
     hidden, weight, bias = _as_autocast(hidden, weight, bias)
     with torch.autocast(hidden.device.type, enabled=False):
-        options = _Options(temperature, entropy, chunk_size)
-        total, logprobs, entropies = _HeadLoss.apply(hidden, weight, bias, targets, options, loss)
+        config = _Config(temperature, entropy, chunk_size)
+        total, logprobs, entropies = _HeadLoss.apply(hidden, weight, bias, targets, config, loss)
     return TokenScores(logprobs, None if entropy == "none" else entropies, total)
 
 
@@ -118,7 +118,7 @@ def _as_autocast(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[T
     return hidden.to(dtype), weight.to(dtype), bias if bias is None else bias.to(dtype)
 
 
-class _Options(NamedTuple):
+class _Config(NamedTuple):
     temperature: float
     entropy: EntropyMode
     chunk_size: int
@@ -127,15 +127,15 @@ class _Options(NamedTuple):
 class _HeadScores(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, options: _Options
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, config: _Config
     ) -> tuple[Tensor, Tensor]:
-        head = _Head(hidden, weight, bias, options)
+        head = _Head(hidden, weight, bias, config)
         logprobs, normalisers, entropies = hidden.new_zeros(3, len(targets), dtype=torch.float32)
         for rows in head.chunks:
             logprobs[rows], normalisers[rows], entropies[rows] = head.score(rows, targets[rows])
         ctx.save_for_backward(hidden, weight, bias, targets, normalisers, entropies)
-        ctx.options = options
-        if options.entropy != "grad":
+        ctx.config = config
+        if config.entropy != "grad":
             ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
@@ -143,8 +143,8 @@ class _HeadScores(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_logprobs: Tensor, grad_entropies: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, normalisers, entropies = ctx.saved_tensors
-        options = ctx.options._replace(entropy="grad" if ctx.options.entropy == "grad" else "none")
-        head = _Head(hidden, weight, bias, options, ctx.needs_input_grad)
+        config = ctx.config._replace(entropy="grad" if ctx.config.entropy == "grad" else "none")
+        head = _Head(hidden, weight, bias, config, ctx.needs_input_grad)
         for rows in head.chunks:
             head.score_again(rows, normalisers[rows])
             head.backward(rows, targets[rows], grad_logprobs[rows], entropies[rows], grad_entropies[rows])
@@ -154,16 +154,10 @@ class _HeadScores(torch.autograd.Function):
 class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        options: _Options,
-        loss: TokenLoss,
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, config: _Config, loss: TokenLoss
     ) -> tuple[Tensor, Tensor, Tensor]:
-        head = _Head(hidden, weight, bias, options, ctx.needs_input_grad)
-        entropy = options.entropy
+        head = _Head(hidden, weight, bias, config, ctx.needs_input_grad)
+        entropy = config.entropy
         total = hidden.new_zeros((), dtype=torch.float32)
         logprobs, entropies = hidden.new_zeros(2, len(targets), dtype=torch.float32)
         for rows in head.chunks:
@@ -199,11 +193,11 @@ class _Head:
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        options: _Options,
+        config: _Config,
         needs_gradient: Sequence[bool] = (False, False, False),
     ) -> None:
         self.hidden, self.weight, self.bias = hidden, weight, bias
-        self.temperature, self.entropy, chunk_size = options
+        self.temperature, self.entropy, chunk_size = config
         self.chunks = [slice(start, start + chunk_size) for start in range(0, len(hidden), chunk_size)]
         self.x = weight.new_empty(min(chunk_size, len(hidden)), len(weight), dtype=torch.float32)
         self.product = self.x if weight.dtype == torch.float32 else torch.empty_like(self.x, dtype=weight.dtype)

@@ -24,11 +24,7 @@ def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilo
     A⁺ = (1 − m) / (σ + ε), A⁻ = (1 − m − C(n−c−1, k−1) / C(n−1, k−1)) / (σ + ε) (arXiv 2508.10751, Eq. 11-15).
     The last term of A⁻ is (1 − m) n / (n − c), so that A⁻ = −A⁺ c / (n − c): the advantages of a pool sum to zero.
 
-    Args:
-        num_samples: [P] n of each pool.
-        num_correct: [P] c of each pool.
-        k: Size of a group.
-        epsilon: Added to σ.
+    `num_samples` and `num_correct` are n and c of each pool, [P]; `epsilon` is ε.
 
     Returns:
         Two [P] float64 tensors, 0 where σ is: none correct, fewer than k wrong, or n ≤ k; also where the share of
@@ -54,10 +50,7 @@ def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor
     A group's reward is 1 if any of its members is correct; its advantage is (reward − mean) / (σ + ε) over the groups,
     with the population standard deviation. Zero when all groups have the same reward.
 
-    Args:
-        correct: [n] bool.
-        members: [num_groups, k] long, rows of `correct`.
-        epsilon: Added to σ.
+    `correct` is [n] bool, `members` [num_groups, k] long, its rows; `epsilon` is ε.
 
     >>> group_advantages(torch.tensor([True, False, False, False]), torch.tensor([[0, 1], [2, 3]]), 0.0)
     tensor([ 1.,  1., -1., -1.], dtype=torch.float64)

@@ -81,11 +81,7 @@ class TrainingResult(NamedTuple):
 
 
 def warmstart(output: Path, config: WarmstartConfig) -> dict[str, Any]:
-    """Train a starter policy and write it to `output` as a Hugging Face folder.
-
-    Returns:
-        What `warmstart.json` holds: the configuration, the steps taken, the loss at the end, the validation
-        accuracy over all questions and by family, and the versions of the libraries.
+    """Train a starter policy, write it to `output` as a Hugging Face folder, and return what `warmstart.json` holds.
 
     Raises:
         RuntimeError: the gate was not met within all extensions; nothing is written.
@@ -128,7 +124,6 @@ def train_to_gate(
     rng = random.Random(config.seed)
     chains = batches(lambda: chain_sequence(tokenizer, rng), config.batch_size, rng)
     problems = batches(lambda: problem_sequence(tokenizer, rng), config.batch_size, rng)
-    # The source of the batch of each step.
     rounds = [config.chain_steps * [chains] + config.word_steps * [problems]]
     rounds += config.max_extensions * [config.extra_steps * [problems]]
     steps = 0
@@ -148,16 +143,9 @@ def train_to_gate(
 
 
 def fit(
-    model: Qwen3ForCausalLM,
-    schedule: Iterable[Sequence[TrainingSequence]],
-    num_steps: int,
-    learning_rate: float,
+    model: Qwen3ForCausalLM, schedule: Iterable[Sequence[TrainingSequence]], num_steps: int, learning_rate: float
 ) -> float:
-    """Take one AdamW step per batch, warming up over 50 steps and then following a cosine down to a tenth.
-
-    Returns:
-        The loss, averaged over the last 50 steps; nats per learned token.
-    """
+    """One AdamW step per batch, with 50 steps of warm-up and a cosine; returns `TrainingResult.loss`."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
@@ -180,15 +168,11 @@ def fit(
 
 @torch.no_grad()
 def solve_rate(
-    model: Qwen3ForCausalLM,
-    tokenizer: PreTrainedTokenizerBase,
-    groups: Sequence[QuestionGroup],
-    num_samples: int,
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, groups: Sequence[QuestionGroup], num_samples: int
 ) -> Tensor:
-    """Sample answers to the original questions at temperature 1 from torch's global random state.
+    """[Q] float32: for each original question, the share of samples whose text after the last marker is correct.
 
-    Returns:
-        [Q] float32: the share of the samples whose text after the last marker is a reference answer.
+    Samples are drawn at temperature 1 from torch's global random state.
     """
     model.eval()
     inputs = tokenizer([prompt_text(group.question) for group in groups], padding=True, return_tensors="pt")

@@ -16,7 +16,7 @@ from .data import Completion, LossInputs, LossOutputs, Prompt, QuestionGroup, Re
 
 @runtime_checkable
 class AdvantageStrategy(Protocol):
-    """Turns the rewards of a global batch into advantages. Derive from it to inherit its defaults."""
+    """Turns the rewards of a global batch into advantages."""
 
     needs_entropy: bool = False
     """Whether `RewardGroups.entropy` is read, which costs a forward over all responses."""
@@ -28,7 +28,7 @@ class AdvantageStrategy(Protocol):
 
 @runtime_checkable
 class Loss(Protocol):
-    """The loss of a micro-batch. Derive from it to inherit its defaults."""
+    """The loss of a micro-batch."""
 
     by_token: bool = False
     """Whether it may be called on parts of a micro-batch's tokens, which add up: each logit is then made once."""
@@ -54,17 +54,13 @@ def ignore(prompt: int, completions: list[Completion]) -> None:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Samples from a copy of the policy that it holds itself. Derive from it to inherit its defaults."""
+    """Samples from a copy of the policy that it holds itself."""
 
     asynchronous: bool = False
     """Whether `generate_async` works: whether it can sample while the policy is updated."""
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Take over the policy's weights.
-
-        Args:
-            parameters: Hugging Face names and full tensors, tied ones once. Consumed to the end.
-        """
+        """Take over the policy's weights: Hugging Face names and full tensors, tied ones once. Consumed to the end."""
         ...
 
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
@@ -101,7 +97,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Compares responses with reference answers. Derive from it to inherit its defaults."""
+    """Compares responses with reference answers."""
 
     in_background: bool = False
     """Whether `score_async` works beside the caller, so that handing responses over while others are sampled pays."""
@@ -145,20 +141,12 @@ class SampledPolicy(Protocol):
         ...
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
-        """[n] float32, mean entropy per token of each response under the current policy, nats; for replay. Collective.
-
-        Every rank calls it, with as many responses as it has.
-        """
+        """[n] float32, mean entropy per token of a rank's responses under the policy, nats; for replay. Collective."""
         ...
 
 
 def require(value: object, protocol: type, setting: str) -> None:
-    """Refuse an object that lacks something its part needs, when the run is built.
-
-    Args:
-        value: What was configured.
-        protocol: One of the protocols above.
-        setting: Its name in the configuration, for the message.
+    """Refuse, when the run is built, a `value` of the configuration's `setting` that lacks members of `protocol`.
 
     Raises:
         TypeError: naming the setting and what the object lacks.

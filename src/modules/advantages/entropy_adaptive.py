@@ -43,12 +43,7 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
     needs_entropy = True
 
     def __init__(
-        self,
-        k: int,
-        fraction: float = 0.5,
-        group_by: Pool = "question",
-        unbiased: bool = True,
-        epsilon: float = 1e-6,
+        self, k: int, fraction: float = 0.5, group_by: Pool = "question", unbiased: bool = True, epsilon: float = 1e-6
     ) -> None:
         if not 0 <= fraction <= 1:
             raise ValueError(f"Expected advantage.fraction to lie between 0 and 1, but got {fraction}.")

@@ -7,6 +7,7 @@ pool need not come from one prompt.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -23,11 +24,7 @@ def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilo
     A⁺ = (1 − m) / (σ + ε), A⁻ = (1 − m − C(n−c−1, k−1) / C(n−1, k−1)) / (σ + ε) (arXiv 2508.10751, Eq. 11-15).
     The last term of A⁻ is (1 − m) n / (n − c), so that A⁻ = −A⁺ c / (n − c): the advantages of a pool sum to zero.
 
-    Args:
-        num_samples: [P] n of each pool.
-        num_correct: [P] c of each pool.
-        k: Size of a group.
-        epsilon: Added to σ.
+    `num_samples` and `num_correct` are n and c of each pool, [P]; `epsilon` is ε.
 
     Returns:
         Two [P] float64 tensors, 0 where σ is: none correct, fewer than k wrong, or n ≤ k; also where the share of
@@ -53,10 +50,7 @@ def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor
     A group's reward is 1 if any of its members is correct; its advantage is (reward − mean) / (σ + ε) over the groups,
     with the population standard deviation. Zero when all groups have the same reward.
 
-    Args:
-        correct: [n] bool.
-        members: [num_groups, k] long, rows of `correct`.
-        epsilon: Added to σ.
+    `correct` is [n] bool, `members` [num_groups, k] long, its rows; `epsilon` is ε.
 
     >>> group_advantages(torch.tensor([True, False, False, False]), torch.tensor([[0, 1], [2, 3]]), 0.0)
     tensor([ 1.,  1., -1., -1.], dtype=torch.float64)
@@ -70,6 +64,7 @@ def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor
     return total.index_add_(0, members.flatten(), values.repeat_interleave(members.shape[1]))
 
 
+@dataclass(eq=False)
 class PassAtKAdvantage(AdvantageStrategy):
     """The reward of a response is the pass@k of the groups of k responses that it is in (arXiv 2508.10751).
 
@@ -103,31 +98,24 @@ class PassAtKAdvantage(AdvantageStrategy):
     tensor([ 1.0000, -0.3333, -0.3333, -0.3333])
     """
 
-    def __init__(
-        self,
-        k: int,
-        estimator: Literal["analytic", "bootstrap", "full"] = "analytic",
-        group_by: Pool = "question",
-        epsilon: float = 1e-6,
-        num_groups: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        if k < 1:
-            raise ValueError(f"Expected advantage.k to be at least 1, but got {k}.")
-        check_choice("estimator", estimator, ("analytic", "bootstrap", "full"))
-        check_choice("group_by", group_by, POOLS)
-        check_epsilon(epsilon)
-        if num_groups is not None and (estimator != "bootstrap" or num_groups < 1):
+    k: int
+    estimator: Literal["analytic", "bootstrap", "full"] = "analytic"
+    group_by: Pool = "question"
+    epsilon: float = 1e-6
+    num_groups: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"Expected advantage.k to be at least 1, but got {self.k}.")
+        check_choice("estimator", self.estimator, ("analytic", "bootstrap", "full"))
+        check_choice("group_by", self.group_by, POOLS)
+        check_epsilon(self.epsilon)
+        if self.num_groups is not None and (self.estimator != "bootstrap" or self.num_groups < 1):
             raise ValueError(
                 "Expected advantage.num_groups to be null, or at least 1 with advantage.estimator=bootstrap, but got "
-                f"{num_groups} with {estimator}."
+                f"{self.num_groups} with {self.estimator}."
             )
-        self.k = k
-        self.estimator = estimator
-        self.group_by: Pool = group_by
-        self.epsilon = epsilon
-        self.num_groups = num_groups
-        self.seed = seed
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] float32 advantages."""

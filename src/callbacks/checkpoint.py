@@ -55,11 +55,7 @@ class Checkpointer(Callback):
     stage = Stage.CHECKPOINT
 
     def __init__(
-        self,
-        every: int = 10,
-        keep: int | None = 2,
-        directory: str | Path | None = None,
-        keep_rollouts: bool = True,
+        self, every: int = 10, keep: int | None = 2, directory: str | Path | None = None, keep_rollouts: bool = True
     ) -> None:
         for name, value in (("every", every), ("keep", keep)):
             if value is not None and value < 1:
@@ -87,8 +83,6 @@ class Checkpointer(Callback):
         callbacks = trainer.callbacks if self.keep_rollouts else []  # type: ignore[attr-defined]
         return [callback for callback in callbacks if isinstance(callback, RolloutCallback)]
 
-    # ------------------------------------------------------------------ beginning
-
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Have checkpoints written whole, and rollouts kept."""
         self._loggers = [logger for logger in trainer.loggers if isinstance(logger, ResumableLogger)]
@@ -109,8 +103,6 @@ class Checkpointer(Callback):
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen to signals."""
         self.stop.listen()
-
-    # ------------------------------------------------------------------ safe points
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Between two iterations: save when it is time, leave when asked to.
@@ -142,11 +134,7 @@ class Checkpointer(Callback):
     def on_test_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Leave when asked to; what was trained has been saved.
-
-        Raises:
-            SIGTERMException: as in training.
-        """
+        """Leave when asked to, with a SIGTERMException as in training; what was trained has been saved."""
         if max_over_ranks(self.stop.received) > 0:
             raise SIGTERMException
 
@@ -174,14 +162,10 @@ class Checkpointer(Callback):
         if sampling and self._before is not None and not self._saving:
             self.save(trainer, self._before)
 
-    # ------------------------------------------------------------------ saving and loading
-
     def save(self, trainer: Trainer, states: dict[str, Any] | None = None) -> None:
         """Write a checkpoint of the iterations done, unless there is one, and delete the oldest. Collective.
 
-        Args:
-            trainer: Its state is written.
-            states: States of callbacks and data module to write instead of their present ones.
+        `states` of callbacks and data module are written instead of their present ones.
         """
         if self._progress is None or self._saved_at == self._done:
             return

@@ -12,12 +12,9 @@ from ..metrics.evaluation import Record
 
 
 class CountStore:
-    """Records of `EvaluationCounts`, one line of JSON each.
+    """Records of `EvaluationCounts` in `folder`, one line of JSON each, beside the `settings.json` of the evaluation.
 
-    Each rank appends to a file of its own; all files are read, so that the number of ranks may change in between.
-
-    Args:
-        folder: Where `settings.json` and `<rank>.jsonl` lie.
+    Each rank appends to `<rank>.jsonl`; all files are read, so that the number of ranks may change in between.
     """
 
     def __init__(self, folder: str | Path) -> None:

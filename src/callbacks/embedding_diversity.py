@@ -17,7 +17,7 @@ from ..files import written_whole
 from ..metrics import MeanByName
 from ..metrics.functional import mean_pairwise_distance
 from ..scalars import log_scalars
-from .shared import current_iteration, of_this_batch
+from .shared import another_follows, current_iteration, of_this_batch
 
 Encoder = Callable[[list[str]], Tensor]
 COLUMNS = ("iteration", "question", "pool", "responses", "distance")
@@ -76,7 +76,7 @@ class EmbeddingDiversityMonitor(Callback):
     ) -> None:
         """Measure, log, append."""
         iteration = current_iteration(trainer)
-        if iteration % self.every and not is_last_iteration(trainer):
+        if iteration % self.every and another_follows(trainer):
             return
         mine = self.measure(batch, iteration)
         distances = {pool: [row["distance"] for row in mine if row["pool"] == pool] for pool in POOLS}
@@ -120,13 +120,6 @@ class EmbeddingDiversityMonitor(Callback):
         chosen = torch.randperm(sum(counts), generator=generator)[: self.max_questions]
         mine = chosen - sum(counts[: rank()])
         return mine[(mine >= 0) & (mine < num_questions)]
-
-
-def is_last_iteration(trainer: Trainer) -> bool:
-    """Whether training ends after this batch, as far as `max_steps` and `max_epochs` tell."""
-    if trainer.max_steps >= 0 and trainer.global_step >= trainer.max_steps:
-        return True
-    return trainer.is_last_batch and trainer.max_epochs == trainer.current_epoch + 1
 
 
 def append_rows(path: Path, rows: list[dict[str, Any]]) -> None:

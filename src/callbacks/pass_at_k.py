@@ -93,12 +93,7 @@ class PassAtKEvaluator(Callback):
         self.counts.update(records if rank() == 0 else [])
 
     def on_test_batch_start(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Take out what the store has counted before."""
         if known := self._known.get(batch.split):

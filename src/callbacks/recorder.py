@@ -86,12 +86,8 @@ def rollout_table(
 ) -> pa.Table:
     """The rollouts of a batch as a table with the columns that `RolloutRecorder` names.
 
-    Args:
-        batch: With `groups` and `rollouts`.
-        outputs: What the training step returned: `advantages`, and of `RETURNED` what there is.
-        iteration: Of the batch.
-        step: Optimizer steps before it.
-        tokens: Whether to add the tokens and their log-probs.
+    `outputs` is what the training step returned: `advantages`, and of `RETURNED` what there is. `step` counts the
+    optimizer steps before the batch.
     """
     rollouts = batch.rollouts
     prompts = [rollouts.prompts[row] for row in rollouts.prompt.tolist()]

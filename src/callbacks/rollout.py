@@ -15,6 +15,7 @@ from ..rollouts.pipeline import RolloutPipeline
 from ..scalars import log_scalars
 from ..stages import Stage
 from ..types import Engine, QuestionBatch, SampledPolicy, SamplingConfig, Verifier, require
+from .shared import another_follows
 
 
 @runtime_checkable
@@ -30,14 +31,11 @@ class RolloutCallback(Callback):
     """Attaches `batch.rollouts` before each training, validation and test batch, and logs what they are like.
 
     Works with any module whose batches are `QuestionBatch`-like (`groups`, `prompts`) and whose data module has a
-    `tokenizer`; see `SampledPolicy` and `Observer` for what else they may have.
-    Writes `ledger.json` into the run directory when training ends. `Checkpointer` sets `pipeline.cache` and calls
-    `pipeline.checkpointed`.
+    `tokenizer`; see `SampledPolicy` and `Observer` for what else they may have. Writes `ledger.json` into the run
+    directory when training ends. `Checkpointer` sets `pipeline.cache` and calls `pipeline.checkpointed`.
 
     Args:
-        engine: Makes the engine; called at the first batch, on every rank.
-        verifier: Scores responses.
-        sampling: How training responses are drawn.
+        engine, verifier, sampling: As for `RolloutPipeline`.
         ahead: Sample the next batch while the module learns from this one, see `RolloutPipeline.sample_next`. Needs an
             engine that can (`TransformersEngine`, `VLLMServerEngine`) and a train dataloader with `peek()`.
         options: Of `RolloutPipeline`. `dynamic_sampling` needs a train dataloader with `draw()`, `replay` a module that
@@ -135,16 +133,3 @@ class RolloutCallback(Callback):
 def weights_of(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
     """Names and full tensors for the engine. Collective."""
     return module.full_parameters() if isinstance(module, SampledPolicy) else full_tensors(module)
-
-
-def another_follows(trainer: Trainer, updates: int) -> bool:
-    """Whether another training batch follows the present one, as far as is known before its update.
-
-    Args:
-        trainer: At the start of a training batch.
-        updates: Optimizer steps that the batch makes, if none is skipped.
-    """
-    if 0 <= trainer.max_steps <= trainer.global_step + updates:
-        return False
-    epochs = trainer.max_epochs
-    return not (trainer.is_last_batch and epochs is not None and 0 <= epochs <= trainer.current_epoch + 1)

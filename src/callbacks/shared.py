@@ -15,6 +15,14 @@ def current_iteration(trainer: Trainer) -> int:
     return trainer.fit_loop.total_batch_idx
 
 
+def another_follows(trainer: Trainer, updates: int = 0) -> bool:
+    """Whether another batch follows this one, on which `updates` more optimizer steps are made if none is skipped."""
+    if 0 <= trainer.max_steps <= trainer.global_step + updates:
+        return False
+    epochs = trainer.max_epochs
+    return not (trainer.is_last_batch and epochs is not None and 0 <= epochs <= trainer.current_epoch + 1)
+
+
 def of_this_batch(metric: Metric, *arguments: Any) -> Any:
     """The value of `metric` over one batch of all ranks. Collective."""
     metric.update(*arguments)

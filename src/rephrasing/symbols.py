@@ -105,10 +105,8 @@ def _doubts(pair: Pair, changed: dict[str, str], before: set[str]) -> Iterator[t
     yield letters & {a for answer in pair.answer for a in variables(compact(answer))}, "the answer has such a letter"
     yield _LETTERS_MATTER.search(pair.question), "letters have a meaning beside coordinates and figures"
     # Labels such as ABC, too; a, A and I are words.
-    spoken = re.findall(
-        r"(?<![A-Za-z'’])(?!(?:A|I)\b)(?:[b-z]|[A-Z]{1,5})(?![A-Za-z])",
-        prose(pair.question) + " " + prose(pair.rephrasing),
-    )
+    text = f"{prose(pair.question)} {prose(pair.rephrasing)}"
+    spoken = re.findall(r"(?<![A-Za-z'’])(?!(?:A|I)\b)(?:[b-z]|[A-Z]{1,5})(?![A-Za-z])", text)
     yield letters & set("".join(spoken)), "such a letter stands outside of the formulas"
     alone = {a for a in old for piece in before if re.search(rf"(?<![\d.]){a}", piece)}
     yield (old & _UNITS) - alone, "such a letter may be a unit"

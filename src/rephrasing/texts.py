@@ -27,6 +27,7 @@ _WORD = re.compile(r"[A-Za-z]+(?:['’][a-z]+)?|\d+(?:\.\d+)?")
 
 _UNITS = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_ORDINALS = "fifth sixth seventh eighth ninth tenth"
 CARDINALS: dict[str, str] = {
     **{word: str(n) for n, word in enumerate(f"{_UNITS} eighteen nineteen".split(), start=2)},
     **{word: str(10 * n) for n, word in enumerate(_TENS.split(), start=2)},
@@ -47,10 +48,7 @@ _MEANINGS = {
     "percent hundredth": "100",
     "thousandth": "1000",
     "zero origin positive negative nonzero nonnegative": "0",
-    **{
-        f"{word} {word}s": str(n)
-        for n, word in enumerate(["fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=5)
-    },
+    **{f"{word} {word}s": str(n) for n, word in enumerate(_ORDINALS.split(), start=5)},
 }
 LOOSE_NUMBERS = {word: numbers.split() for words, numbers in _MEANINGS.items() for word in words.split()}
 """Words that may stand for a number of the other text, and need not: `half` for 1/2, `a` for 1."""

@@ -171,10 +171,9 @@ def extract_reference(solution: str) -> str | None:
 def normalize_answer(answer: str) -> str:
     r"""A spelling under which equal answers are mostly equal strings, and equal strings are equal answers.
 
-    Drops `\left`, `\right`, dollars, spacing commands, a final full stop or comma and spaces that separate
-    nothing; unwraps `\text{…}`, `\mbox{…}` and the like; writes `\dfrac`, `\tfrac` and `\frac12` as
-    `\frac{1}{2}`, `(B)` as `B`, plain numbers as `canonical_number` does. No algebra: `1/2` and `\frac{1}{2}`
-    stay two spellings.
+    Drops `\left`, `\right`, dollars, spacing commands, a final full stop or comma and spaces that separate nothing;
+    unwraps `\text{…}`, `\mbox{…}` and the like; writes `\dfrac`, `\tfrac` and `\frac12` as `\frac{1}{2}`, `(B)` as `B`,
+    plain numbers as `canonical_number` does. No algebra: `1/2` and `\frac{1}{2}` stay two spellings.
 
     >>> normalize_answer(r"\$1,\!657.00"), normalize_answer(r"\left( 3, \tfrac12 \right)")
     ('1657', '(3,\\frac{1}{2})')

@@ -11,15 +11,12 @@ def _canonical(text: str) -> str:
 
 
 class FinalAnswerReward(Verifier):
-    """Correct when the text after the last marker is a reference answer.
+    """Correct when the text after the last `marker` is a reference answer.
 
     Plain numbers are compared by value (`1,000`, `$1000`, `1000.0` and `1000%` are one answer; see
     `extraction.canonical_number`), anything else letter by letter. Only the rest of the marker's line counts.
     Units and words beside the number are not stripped: `27 apples` is not `27`. Fractions and formulas are
     for `MathReward`.
-
-    Args:
-        marker: What stands before the final answer; its last occurrence counts.
 
     >>> reward = FinalAnswerReward()
     >>> reward("12 + 15 = 27 #### 27", "27")

@@ -43,7 +43,7 @@ class MathReward(BackgroundVerifier):
     object or with the interpreter. Pickling carries the settings only, so every rank has workers of its own.
 
     Args:
-        workers: Number of processes that compare.
+        workers: Processes that compare.
         cpu_seconds: CPU time per comparison. The answers of MATH take 0.1 s at most.
         memory_bytes: Memory that one worker may reach.
         max_answer_length: Longest answer, in characters, that is compared. The longest references of MATH,
@@ -57,11 +57,7 @@ class MathReward(BackgroundVerifier):
     """
 
     def __init__(
-        self,
-        workers: int = 2,
-        cpu_seconds: float = 1.0,
-        memory_bytes: int = 1 << 30,
-        max_answer_length: int = 1000,
+        self, workers: int = 2, cpu_seconds: float = 1.0, memory_bytes: int = 1 << 30, max_answer_length: int = 1000
     ) -> None:
         self.workers = workers
         self.cpu_seconds = cpu_seconds

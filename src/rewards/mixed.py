@@ -11,15 +11,11 @@ from .multiple_choice import MultipleChoiceReward
 
 
 class MixedReward(BackgroundVerifier):
-    r"""Scores by `choice` where every reference is a letter of its choices, by `free` elsewhere.
+    r"""Scores by `choice` where every reference is a letter of its choices, by `free` elsewhere, in the background.
 
     For evaluation on benchmarks of both kinds. A question with a free answer that happens to be such a letter (in MATH,
     the name of a point or the letter of an option) is scored as a choice: whatever counts as that letter by `free` also
     counts here, and so do `\boxed{(b)}` and `\boxed{B: 42}`.
-
-    Args:
-        choice: Scores letters.
-        free: Scores everything else, in the background.
 
     >>> from tagrpo.rewards import MathReward
     >>> with MixedReward(MultipleChoiceReward(), MathReward(workers=1)) as reward:
@@ -45,8 +41,7 @@ class MixedReward(BackgroundVerifier):
         return finish
 
     def _is_choice(self, reference: Reference) -> bool:
-        letters = {normalize_answer(text) for text in references_of(reference)}
-        return letters <= set(self.choice.choices)
+        return {normalize_answer(text) for text in references_of(reference)} <= set(self.choice.choices)
 
     def close(self) -> None:
         """End the workers; the next comparison starts new ones."""

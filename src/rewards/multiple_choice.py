@@ -9,7 +9,7 @@ from .extraction import Reference, last_boxed, normalize_answer, references_of
 
 
 class MultipleChoiceReward(Verifier):
-    r"""Correct when the chosen letter is a reference letter.
+    r"""Correct when the chosen letter, one of `choices` (in upper case), is a reference letter.
 
     The first of these that is there decides:
 
@@ -21,9 +21,6 @@ class MultipleChoiceReward(Verifier):
     tried: a response cannot hedge between its box and its text. The article in "the answer is a guess" is no
     choice, nor is a list of the options. Letters only: choices to be recognised by their text are for
     `MathReward`.
-
-    Args:
-        choices: The letters that may be chosen, in upper case.
 
     >>> reward = MultipleChoiceReward()
     >>> reward(r"A tempting choice is (A), but $\boxed{\text{B}}$.", "B")

@@ -75,15 +75,16 @@ class Child:
         except OSError:
             return []
         received = bytearray()
-        while received.count(b"\n") < len(jobs):
-            if select.select([self._channel], [], [], POLL_SECONDS)[0]:
-                chunk = _receive(self._channel)
-                if not chunk:
-                    break
-                received += chunk
-            elif not self._too_large and self.resident_bytes() > self.memory_bytes:
-                self._too_large = True
-                os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ConnectionError):  # the child has ended
+            while received.count(b"\n") < len(jobs):
+                if select.select([self._channel], [], [], POLL_SECONDS)[0]:
+                    chunk = self._channel.recv(1 << 16)
+                    if not chunk:
+                        break
+                    received += chunk
+                elif not self._too_large and self.resident_bytes() > self.memory_bytes:
+                    self._too_large = True
+                    os.kill(self.pid, signal.SIGKILL)
         return [json.loads(line) for line in received[: received.rfind(b"\n") + 1].splitlines()]
 
     def has_ended(self) -> bool:
@@ -133,13 +134,6 @@ def _compare_and_exit(compare: Callable[[Any], Any], channel: int, cpu_seconds: 
                 _write(channel, outcome)
     finally:
         os._exit(0)
-
-
-def _receive(channel: socket.socket) -> bytes:
-    try:
-        return channel.recv(1 << 16)
-    except ConnectionError:
-        return b""
 
 
 def _write(descriptor: int, message: Any) -> None:

@@ -55,17 +55,9 @@ class TemplateFormatTerm:
 
 
 def soft_overlong_penalty(lengths: Tensor, max_length: int, cache: int) -> Tensor:
-    """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13).
+    """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13), [R] float32 for `lengths` [R] in tokens.
 
-    0 up to L_max − L_cache tokens, then falling linearly to −1 at L_max, and −1 beyond.
-
-    Args:
-        lengths: [R] tokens per response.
-        max_length: L_max, tokens.
-        cache: L_cache, tokens over which the penalty grows.
-
-    Returns:
-        [R] float32 in −1 … 0.
+    0 up to L_max − L_cache tokens (`max_length` − `cache`), then falling linearly to −1 at L_max, and −1 beyond.
 
     >>> soft_overlong_penalty(torch.tensor([5, 6, 8, 10, 11]), max_length=10, cache=4)
     tensor([ 0.0000,  0.0000, -0.5000, -1.0000, -1.0000])
@@ -139,16 +131,8 @@ def length_reward(
     correct response or correct ones of equal length. The authors' code leaves groups of short responses as they are
     (three shortest under 4,000 tokens on average), which the paper does not mention; not done here.
 
-    Args:
-        lengths: [R] tokens per response.
-        correct: [R] bool.
-        group: [R] long, any distinct integers.
-        alpha: Strength, the paper's 0.05.
-        wrong: Reward of a wrong response, the paper's −1.
-        epsilon: Added to σ, tokens.
-
-    Returns:
-        [R] float32.
+    `lengths` [R] and ε are in tokens, `correct` is [R] bool, `group` [R] long of any values, R [R] float32. The
+    defaults of α, the strength, and `wrong` are the paper's.
 
     >>> length_reward(torch.tensor([10, 20, 30, 99]), torch.tensor([True, True, True, False]), torch.zeros(4))
     tensor([ 1.0513,  1.0000,  0.9512, -1.0000])

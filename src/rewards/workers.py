@@ -45,7 +45,6 @@ class WorkerPool:
 
     Args:
         compare: File that defines `compare(job)`, for jobs and values that JSON can carry.
-        workers: Number of processes.
         cpu_seconds: CPU time that one job may use.
         memory_bytes: Resident memory that a child may reach.
 

@@ -33,12 +33,9 @@ INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class RolloutCache:
-    """Files `<iteration>-<draw>-<rank>.<kind>.pt` in one folder.
+    """Files `<iteration>-<draw>-<rank>.<kind>.pt` in `folder`, which is made when the first is written.
 
     A file that can't be read, or has another key, counts as absent: it costs a generation, never a wrong one.
-
-    Args:
-        folder: Where they are; made when the first is written.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -118,9 +115,6 @@ def unpacked(content: Mapping[str, Any]) -> list[list[Completion]]:
     # Views of one large tensor would keep all of it alive.
     flat = iter([Completion(token_ids=i.clone(), logprobs=p.clone(), truncated=t) for i, p, t in parts])
     return [[next(flat) for _ in range(count)] for count in content["counts"]]
-
-
-# ---------------------------------------------------------------------- cache keys
 
 
 def cache_key(*parts: Any) -> str:

@@ -18,11 +18,8 @@ from ..distributed import max_over_ranks
 from ..metrics.functional import uniform_groups
 from ..types import Prompt, QuestionBatch, QuestionGroup, Rollouts, Seconds
 
-COLUMNS = [
-    field.name
-    for field in fields(Rollouts)
-    if field.name not in ("prompts", "prompt", "question", "reward_terms", "seconds")
-]
+_OTHERS = ("prompts", "prompt", "question", "reward_terms", "seconds")
+COLUMNS = [field.name for field in fields(Rollouts) if field.name not in _OTHERS]
 """Fields of `Rollouts` with one entry per response that stays as it is when responses move to another batch."""
 
 
@@ -70,21 +67,16 @@ class DynamicSampling:
         return torch.unique(torch.tensor([p.question for p in rollouts.prompts], dtype=torch.long)[mixed])
 
     def fill_up(self, batch: QuestionBatch, draw: Callable[[int], QuestionBatch]) -> tuple[QuestionBatch, int]:
-        """A batch of as many questions, those without gradient replaced by ones with, while draws last. Collective.
+        """A batch of as many questions, and how many of this rank's questions were thrown away. Collective.
 
-        Every rank draws as often as the one that lacks most, so that loaders and engines stay in step.
-
-        Args:
-            batch: Rolled out.
-            draw: Number of the draw, from 1 → a further batch, rolled out.
-
-        Returns:
-            The batch, and how many of this rank's questions were thrown away.
+        Questions without gradient are replaced by ones with, while draws last. Every rank draws as often as the one
+        that lacks most, so that loaders and engines stay in step. `batch` and what `draw` returns, given the number of
+        the draw from 1, are rolled out.
         """
         wanted = len(batch.groups)
         batches, informative = [batch], [self.informative(_rollouts(batch))]
         for number in range(1, self.max_draws + 1):
-            if not max_over_ranks(wanted - sum(len(rows) for rows in informative)) > 0:
+            if max_over_ranks(wanted - sum(len(rows) for rows in informative)) <= 0:
                 break
             batches.append(draw(number))
             informative.append(self.informative(_rollouts(batches[-1])))

@@ -10,11 +10,11 @@ Plain Python and torch; `RolloutCallback` connects it with a Lightning trainer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..distributed import max_over_ranks, rank, sum_over_ranks
 from ..types import (
@@ -31,7 +31,7 @@ from ..types import (
 )
 from .cache import RolloutCache, cache_key
 from .dynamic_sampling import DynamicSampling, no_draw
-from .engines.synced import SyncedEngine, own_parameters
+from .engines.synced import NamedWeights, SyncedEngine, own_parameters
 from .overlap import Generation, if_of_request
 from .replay import MeanEntropy, SuccessReplay, no_entropy
 from .scoring import Decode, Scoring, assemble, with_replayed, with_terms
@@ -86,7 +86,7 @@ class RolloutPipeline:
         replay: SuccessReplay | None = None,
         seed: int = 0,
         asynchronous: bool = False,
-        weights: Callable[[nn.Module], Iterable[tuple[str, Tensor]]] = own_parameters,
+        weights: NamedWeights = own_parameters,
     ) -> None:
         require(verifier, Verifier, "rollout.verifier")
         for name, term in (reward_terms or {}).items():
@@ -112,8 +112,6 @@ class RolloutPipeline:
         self.failures: Counter[str] = Counter()
         self.scalars: dict[str, float] = {}
         self._next: Generation | None = None
-
-    # ------------------------------------------------------------------ batches
 
     def roll_out(
         self,
@@ -174,8 +172,8 @@ class RolloutPipeline:
     def sample_next(self, batch: QuestionBatch, policy: nn.Module, step: int, seconds: Seconds) -> None:
         """Let the engine sample the next batch while the policy learns from the present one.
 
-        The responses are off-policy by one update. They are part of `state_dict`, so that a resumed run learns from
-        them. What dynamic sampling draws is not known in advance: the weights that learn from it sample it.
+        The responses are part of `state_dict`, so that a resumed run learns from them. What dynamic sampling draws is
+        not known in advance: the weights that learn from it sample it.
 
         Args as for `roll_out`, which samples anew if it is called with another batch. Sending the weights counts among
         the `seconds` of the present iteration.
@@ -190,8 +188,6 @@ class RolloutPipeline:
         """
         if self._next is not None:
             self._next.join(seconds)
-
-    # ------------------------------------------------------------------ sync → generate → score
 
     def _roll_out(
         self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position, replayed: Mapping[int, Completion]
@@ -259,8 +255,6 @@ class RolloutPipeline:
     def _scoring(self, batch: QuestionBatch, position: Position) -> Scoring:
         cache = self.cache if position[0] == "fit" else None
         return Scoring(batch, self.verifier, self.decode, cache, position[1:])
-
-    # ------------------------------------------------------------------ over the life of a run
 
     def weights_replaced(self) -> None:
         """Weights have changed without an optimizer step, as when a checkpoint was loaded: nothing older is used."""

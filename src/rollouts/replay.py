@@ -112,12 +112,9 @@ class SuccessReplay:
         """Replace the last ⌊ratio · B⌋ questions of `batch` by recorded ones, as far as there are any. Collective.
 
         The prompt that the replayed success answers asks for one sample less. The loss weighs the success by its ratio
-        to the policy that sampled it, see `PolicyLoss.replay_shaping`.
-
-        Args:
-            batch: Its `groups` and `prompts` are changed in place.
-            iteration: Number of the batch, from which the draws follow.
-            entropy: Called on every rank, with as many prompts as this rank has candidates.
+        to the policy that sampled it, see `PolicyLoss.replay_shaping`. `groups` and `prompts` of `batch` are changed in
+        place. The draws follow from `iteration`, the number of the batch. `entropy` is called on every rank, with as
+        many prompts as this rank has candidates.
 
         Returns:
             Row in `batch.prompts` → the success that joins the samples of this prompt.
@@ -151,11 +148,7 @@ class SuccessReplay:
         return [record.successes[int(part.argmin())] for record, part in zip(records, parts, strict=True)]
 
     def observe(self, batch: QuestionBatch) -> dict[str, float]:
-        """Take in the new responses of all ranks to a training batch. Collective.
-
-        Returns:
-            `replay/questions`, `replay/successes`, `replay/retired`: sizes of the record, to be logged.
-        """
+        """Take in the new responses of all ranks to a training batch; return the sizes to be logged. Collective."""
         for id, record in (item for part in gather_objects(self._found(batch)) for item in part):
             if record.rate == 1.0:
                 self.retired.add(id)

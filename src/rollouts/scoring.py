@@ -19,12 +19,7 @@ Decode = Callable[[list[Tensor]], list[str]]
 class Scoring:
     """The scoring of one batch. Made before it is sampled, so that workers can score while the engine samples.
 
-    Args:
-        batch: Questions and prompts.
-        verifier: Scores responses.
-        decode: Makes texts of them.
-        cache: Keeps the scores on disk; None keeps none.
-        position: Iteration and draw, under which the cache keeps them.
+    `cache` keeps the scores on disk under `position`, the iteration and the draw; None keeps none.
     """
 
     def __init__(
@@ -69,12 +64,9 @@ class Scoring:
     def scores(
         self, texts: Sequence[str], references: Sequence[Sequence[str]], early: Mapping[int, Callable[[], list[Score]]]
     ) -> list[Score]:
-        """[R] scores: from the cache if it has them, else from workers and verifier, and kept.
+        """[R] scores of [R] `texts`: from the cache if it has them, else from workers and verifier, and kept.
 
-        Args:
-            texts: [R] responses.
-            references: [R] their reference answers.
-            early: Row → what waits for the scores of the responses from there on, which workers have been given.
+        `early` are those that workers have been given: row → what waits for the scores of the responses from there on.
         """
         key = cache_key(texts, references, self.verifier) if self.cache is not None else ""
         found = self.cache.scores(self.position, key) if self.cache is not None else None

@@ -1,4 +1,4 @@
-"""What engines share: their error, a thread for sampling beside an update, prompt lengths, stop tokens."""
+"""What engines share: their error, a thread for sampling beside an update, prompt lengths, settings, stop tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-from ...types import Request
+from ...types import Request, SamplingConfig
 
 T = TypeVar("T")
 
@@ -49,6 +49,20 @@ def check_context(request: Request, context: int) -> None:
             f"{longest} and rollout.sampling.max_new_tokens is {request.sampling.max_new_tokens}. Lower that or "
             "data.max_prompt_tokens (data.max_evaluation_prompt_tokens for tests)."
         )
+
+
+def vllm_sampling(sampling: SamplingConfig, num_samples: int, stop_ids: list[int]) -> dict[str, Any]:
+    """Arguments of vLLM's `SamplingParams`, for the samples of one prompt."""
+    return {
+        "n": num_samples if sampling.temperature else 1,  # vLLM refuses copies of the greedy response
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "max_tokens": sampling.max_new_tokens,
+        "stop_token_ids": stop_ids,
+        "logprobs": 0,
+        "detokenize": False,
+    }
 
 
 def stop_token_ids(model_path: str) -> list[int]:

@@ -25,14 +25,9 @@ class Drawer(LogitsProcessor):
 
 
 def draw(logits: Tensor, sampling: SamplingConfig, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """One token per row, and its log-prob at the temperature, before top-p and top-k, in float32.
+    """One token per row of `logits` [rows, V], and its float32 log-prob at the temperature, before top-p and top-k.
 
     Greedy decoding reports log-probs at temperature 1.
-
-    Args:
-        logits: [rows, V].
-        sampling: How to draw.
-        generator: Source of randomness.
     """
     logits = logits.float() / (sampling.temperature or 1.0)
     logprobs = torch.log_softmax(logits, -1)

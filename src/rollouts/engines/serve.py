@@ -49,14 +49,12 @@ def main() -> None:
     """Entry point: `python -m tagrpo.rollouts.engines.serve MODEL [--nccl] [options of vllm serve]`."""
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
-    model, options = sys.argv[1], sys.argv[2:]
-    nccl = "--nccl" in options
+    model, nccl = sys.argv[1], "--nccl" in sys.argv
+    options = [option for option in sys.argv[2:] if option != "--nccl"]
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # opens the routes that update weights
     from vllm.platforms import current_platform
 
-    sys.argv[1:] = server_arguments(
-        model, [option for option in options if option != "--nccl"], nccl, current_platform.is_cpu()
-    )
+    sys.argv[1:] = server_arguments(model, options, nccl, current_platform.is_cpu())
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 
     serve()

@@ -21,13 +21,8 @@ class ServerFleet:
 
     Rank 0 alone holds a copy of the weights, in host memory, and sends them; all ranks know which servers are ready.
 
-    Args:
-        urls: Addresses of the servers.
-        transfer: Sends weights to one server.
-        dtype: Type in which weights travel.
-        timeout: Seconds that one call to a server may take.
-        retries: How often a server that answers may refuse the weights.
-        patience: Seconds to wait while no server answers.
+    Args as for `VLLMServerEngine`. `transfer` sends weights to one server; `retries` is how often a server that answers
+    may refuse them.
     """
 
     def __init__(

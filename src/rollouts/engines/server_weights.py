@@ -26,7 +26,7 @@ Weights = Sequence[tuple[str, Tensor]]
 
 
 class Server:
-    """Calls to one server.
+    """Calls to one server; also a `VLLMWeightSyncClient` of vLLM.
 
     Raises (all methods):
         EngineError: it refuses the request, and would again.
@@ -74,8 +74,6 @@ class Server:
         response.raise_for_status()
         return response.json() if response.content else {}
 
-    # ------------------------------------------------------------------ weights
-
     @property
     def version(self) -> str:
         """What the server calls the weights that it holds."""
@@ -93,8 +91,6 @@ class Server:
         self.post("/reset_prefix_cache", timeout=limit)
         self.post("/update_weight_version", {"new_version": version}, limit)
         self.post("/resume", timeout=limit)
-
-    # vLLM's `VLLMWeightSyncClient`
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """Let the workers meet the sender."""

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from ...types import Engine, require
 from ..cache import weights_digest
 
+NamedWeights = Callable[[nn.Module], Iterable[tuple[str, Tensor]]]
+"""Policy → names and full tensors for an engine. Collective."""
+
 
 def own_parameters(policy: nn.Module) -> Iterable[tuple[str, Tensor]]:
     """The parameters of a policy that is neither sharded nor adapted, under their own names."""
@@ -22,7 +25,7 @@ class SyncedEngine:
 
     Args:
         make: Makes the engine, on every rank.
-        weights: Policy → names and full tensors. Collective.
+        weights: What to stream.
         asynchronous: Whether the engine will have to sample while the policy is updated.
 
     Raises:
@@ -30,12 +33,7 @@ class SyncedEngine:
         ValueError: it can't sample while the policy is updated, likewise.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], Engine],
-        weights: Callable[[nn.Module], Iterable[tuple[str, Tensor]]],
-        asynchronous: bool,
-    ) -> None:
+    def __init__(self, make: Callable[[], Engine], weights: NamedWeights, asynchronous: bool) -> None:
         self.make = make
         self.weights = weights
         self.asynchronous = asynchronous

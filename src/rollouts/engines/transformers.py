@@ -9,9 +9,12 @@ rows to choose from, are sampled by their own `generate`, one prompt at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import islice
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -82,11 +85,9 @@ class TransformersEngine(Engine):
         results: list[list[Completion]] = [[] for _ in prompts]
         for part in self._parts(prompts, num_samples):
             counts = [num_samples[p] for p in part]
-            rows = self._sample([prompts[p] for p in part], counts, sampling, generator)
-            start = 0
+            rows = iter(self._sample([prompts[p] for p in part], counts, sampling, generator))
             for p, count in zip(part, counts, strict=True):
-                results[p] = rows[start : start + count]
-                start += count
+                results[p] = list(islice(rows, count))
                 deliver(p, results[p])
         return results
 
@@ -169,13 +170,8 @@ class TransformersEngine(Engine):
 
     def _encode(self, prompts: list[Tensor], counts: list[int]) -> tuple[Tensor, _State]:
         """Run each prompt once, left-padded, and fan its cache and its logits out to its samples."""
-        width = max(len(prompt) for prompt in prompts)
-        ids = torch.zeros(len(prompts), width, dtype=torch.long)
-        mask = torch.zeros(len(prompts), width, dtype=torch.long)
-        for row, prompt in enumerate(prompts):
-            ids[row, width - len(prompt) :] = prompt
-            mask[row, width - len(prompt) :] = 1
-        ids, mask = ids.to(self.device), mask.to(self.device)
+        pad = partial(pad_sequence, batch_first=True, padding_side="left")
+        ids, mask = pad(prompts).to(self.device), pad([torch.ones_like(p) for p in prompts]).to(self.device)
         state = _State(DynamicCache(config=self.model.config), mask, mask.sum(1))
         outputs = self.model(
             input_ids=ids,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...distributed import rank, world_size
 from ...types import Completion, Deliver, Engine, Request, ignore
-from .base import EngineError, check_context, stop_token_ids
+from .base import EngineError, check_context, stop_token_ids, vllm_sampling
 
 T = TypeVar("T")
 
@@ -90,7 +90,11 @@ class VLLMEngine(Engine):
                 )
         self.stop_ids = stop_token_ids(model_path)
         self.context = int(self.llm.llm_engine.model_config.max_model_len)
-        self.team = _team() if tensor_parallel_size > 1 else None
+        self.team: Any = None
+        if tensor_parallel_size > 1:
+            from vllm.distributed import get_tp_group
+
+            self.team = get_tp_group().cpu_group
         self.can_sleep = sleep
         self.asleep = False
 
@@ -105,7 +109,8 @@ class VLLMEngine(Engine):
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
         """See `Engine.generate`. Log-probs are those of the truncated distribution under top-p or top-k."""
         parts = self._of_team(request)
-        first = sum(len(part.prompts) for part in parts[: self._place])
+        place = 0 if self.team is None else dist.get_rank(self.team)
+        first = sum(len(part.prompts) for part in parts[:place])
         # A team has the seed of its first rank, so that all of it draw the same tokens.
         everything = Request(
             prompts=[prompt for part in parts for prompt in part.prompts],
@@ -132,20 +137,8 @@ class VLLMEngine(Engine):
         from vllm import SamplingParams, TokensPrompt
 
         wanted = [row for row, count in enumerate(request.num_samples) if count]
-        sampling = request.sampling
-        params = [
-            SamplingParams(
-                n=request.num_samples[row] if sampling.temperature else 1,  # vLLM refuses copies of the greedy response
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                max_tokens=sampling.max_new_tokens,
-                stop_token_ids=self.stop_ids,
-                logprobs=0,
-                detokenize=False,
-            )
-            for row in wanted
-        ]
+        counts = [request.num_samples[row] for row in wanted]
+        params = [SamplingParams(**vllm_sampling(request.sampling, count, self.stop_ids)) for count in counts]
         inputs = [TokensPrompt(prompt_token_ids=request.prompts[row].tolist()) for row in wanted]
         with undisturbed_torch():
             # One seed for the call: seeds per request are slower, and fail on CPUs when a prefill is cut.
@@ -159,11 +152,6 @@ class VLLMEngine(Engine):
                         take(row_of.pop(output.request_id), list(output.outputs))  # type: ignore[arg-type]
         if row_of:
             raise EngineError(f"Expected responses to all prompts, but vLLM dropped those to {len(row_of)} of them.")
-
-    @property
-    def _place(self) -> int:
-        """Of this rank in its team."""
-        return 0 if self.team is None else dist.get_rank(self.team)
 
     def _of_team(self, value: T) -> list[T]:
         """`value` of every rank of the team, in the order of ranks."""
@@ -189,13 +177,6 @@ class VLLMEngine(Engine):
         """Shut the engine down."""
         self.llm.llm_engine.engine_core.shutdown()
         del self.llm
-
-
-def _team() -> Any:
-    """The process group that vLLM has made of the ranks that hold this engine."""
-    from vllm.distributed import get_tp_group
-
-    return get_tp_group().cpu_group
 
 
 def _completion(sample: Any) -> Completion:

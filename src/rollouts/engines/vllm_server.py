@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ...distributed import gather_objects
 from ...types import Completion, Deliver, Engine, Finish, Request, ignore
-from .base import EngineError, check_context, in_thread, stop_token_ids
+from .base import EngineError, check_context, in_thread, stop_token_ids, vllm_sampling
 from .server_fleet import ServerFleet
 from .server_weights import nccl_transfer, stream_transfer
 
@@ -142,24 +142,10 @@ class VLLMServerEngine(Engine):
         return failed, next((failure for failure in reversed(failures) if failure), "")
 
     def _body(self, request: Request, part: _Part) -> dict[str, Any]:
-        sampling = request.sampling
+        params = vllm_sampling(request.sampling, part.count, self.stop_ids)
         # vLLM adds the number of the sample within its HTTP request.
-        of_prompt = hash((request.seed, part.prompt)) % 2**62
-        return {
-            "token_ids": request.prompts[part.prompt].tolist(),
-            "sampling_params": {
-                # vLLM refuses more copies of the one greedy response.
-                "n": part.count if sampling.temperature else 1,
-                "seed": of_prompt + part.first,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "top_k": sampling.top_k,
-                "max_tokens": sampling.max_new_tokens,
-                "stop_token_ids": self.stop_ids,
-                "logprobs": 0,
-                "detokenize": False,
-            },
-        }
+        params["seed"] = hash((request.seed, part.prompt)) % 2**62 + part.first
+        return {"token_ids": request.prompts[part.prompt].tolist(), "sampling_params": params}
 
     def _completion(self, choice: dict[str, Any]) -> Completion:
         versions = {span["version"] for span in choice.get("weight_versions") or ()}

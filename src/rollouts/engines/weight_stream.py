@@ -71,9 +71,7 @@ class WeightSender:
             connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
-        described = [
-            (name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)) for name, tensor in self.weights
-        ]
+        described = [(name, str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in self.weights]
         with connection:
             text = json.dumps(described).encode()
             connection.sendall(len(text).to_bytes(LENGTH_BYTES) + text)

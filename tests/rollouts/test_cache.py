@@ -115,6 +115,14 @@ def test_cache_keys_tell_apart_what_matters():
     assert cache_key(len) != cache_key(sorted)
 
 
+def test_settings_count_where_a_representation_hides_them():
+    class Quiet(Verifier):
+        def __repr__(self) -> str:
+            return "Quiet()"
+
+    assert cache_key(Quiet(0.1)) != cache_key(Quiet(0.2))
+
+
 class Mode(Enum):
     STRICT = 1
     LOOSE = 2

@@ -39,9 +39,6 @@ class TornCheckpointError(ValueError):
     """A checkpoint that was not written to its end, or has been damaged since."""
 
 
-# ---------------------------------------------------------------------- writing
-
-
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint to a file beside its own, forces it to disk, and renames it.
 
@@ -77,9 +74,6 @@ def commit_folder(partial: Path, path: Path) -> None:
     remove(path)
     partial.replace(path)
     sync(path.parent)
-
-
-# ---------------------------------------------------------------------- finding
 
 
 def name_of(iteration: int) -> str:

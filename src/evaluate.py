@@ -37,11 +37,7 @@ def evaluate(
         Everything that was logged: `pass@k/<split>/<k>` and more.
     """
     trainer.test(
-        module,
-        datamodule=datamodule,
-        ckpt_path=checkpoint,
-        verbose=False,
-        weights_only=True if checkpoint else None,
+        module, datamodule=datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True if checkpoint else None
     )
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
 

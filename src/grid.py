@@ -57,8 +57,8 @@ class Training(Checkpointable):
         resume = ["resume=auto"] if int(os.environ.get("SLURM_RESTART_COUNT", "0")) else []
         # The signal that SLURM sends before the end is for submitit, but it reaches all processes of the job.
         command = ["sh", "-c", 'trap "" USR2; exec "$@"', "sh", *self.command, *resume]
-        # One thread: several processes with threads on all cores slow each other down. No SLURM_NTASKS: it makes Lightning
-        # wait for SLURM to start the ranks of the run.
+        # One thread: several processes with threads on all cores slow each other down. No SLURM_NTASKS: it makes
+        # Lightning wait for SLURM to start the ranks of the run.
         merged = {"OMP_NUM_THREADS": "1", **os.environ, "SLURM_NTASKS": None, **self.environment}
         environment = {name: value for name, value in merged.items() if value is not None}
         with (self.directory / "log.txt").open("ab") as log:

@@ -82,15 +82,11 @@ class MetricsCSV(ResumableLogger):
             writer.writeheader()
             writer.writerows([*kept, row])
 
-    def flush(self) -> int:
-        """Force the file to disk; returns its number of rows."""
-        if self._columns and self.path.exists():
-            sync(self.path)
-        return self._rows
-
     def state_dict(self) -> dict[str, Any]:
         """Rows so far; forces them to disk."""
-        return {"rows": self.flush()}
+        if self._columns and self.path.exists():
+            sync(self.path)
+        return {"rows": self._rows}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep as many rows."""

@@ -36,7 +36,7 @@ def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
     >>> list(literal_secrets({"overrides": ["seed=1", "+logger.api_key=abc"]}))
     ['overrides.logger.api_key']
     """
-    for key, value in _items(content):
+    for key, value in content.items() if isinstance(content, Mapping) else enumerate(content):
         name, text = str(key), value
         if isinstance(key, int) and isinstance(value, str) and "=" in value:
             name, _, text = value.lstrip("+~").partition("=")
@@ -69,10 +69,6 @@ def _redacted(content: Any, values: list[str], name: str = "") -> Any:
     for value in values:
         content = content.replace(value, REMOVED)
     return content
-
-
-def _items(content: Any) -> Iterator[tuple[Any, Any]]:
-    yield from content.items() if isinstance(content, Mapping) else enumerate(content)
 
 
 def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:

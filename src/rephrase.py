@@ -99,11 +99,8 @@ def with_commands(arguments: Sequence[str]) -> list[str]:
 
 def execute(cfg: DictConfig) -> bool:
     """Build what the configuration names and do what its command says; return whether every call got a reply."""
-    work, output, undecided = (
-        Path(cfg.work),
-        cfg.output and Path(cfg.output),
-        {"keep": True, "drop": False}[cfg.undecided],
-    )
+    work, output = Path(cfg.work), cfg.output and Path(cfg.output)
+    undecided = {"keep": True, "drop": False}[cfg.undecided]
     checks = {name: instantiate(check) for name, check in cfg.checks.items() if check}
     judge = built(cfg.judge) if cfg.judge.model else None
     prices = {part.model: Prices(**part.price) for part in (cfg.rephraser, cfg.judge) if part.get("price")}

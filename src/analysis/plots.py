@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,8 @@ styled = rc_context(STYLE)
 
 def looks(methods: Iterable[str]) -> dict[str, Look]:
     """Method → colour, line style and marker, the same in every figure of a report."""
-    return {
-        method: {
-            "color": COLOURS[index % len(COLOURS)],
-            "linestyle": LINES[index % len(LINES)],
-            "marker": MARKERS[index % len(MARKERS)],
-        }
-        for index, method in enumerate(methods)
-    }
+    found = zip(methods, cycle(COLOURS), cycle(LINES), cycle(MARKERS), strict=False)
+    return {method: {"color": colour, "linestyle": line, "marker": marker} for method, colour, line, marker in found}
 
 
 class Picture(Figure):

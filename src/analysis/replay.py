@@ -144,9 +144,6 @@ def _weights(advantages: torch.Tensor, groups: RewardGroups) -> dict[str, float]
     }
 
 
-# ---------------------------------------------------------------------- directions
-
-
 def bigram_scores(rows: pd.DataFrame) -> sparse.csr_matrix:
     """[R, D] gradients of log π(o) / |o| under the table of bigrams that fits the responses best, one row each.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from ..types import QuestionBatch, QuestionGroup
 
 
+@dataclass(eq=False, repr=False)
 class QuestionLoader:
     """Batches of question groups, sharded over ranks, shuffled by (seed, epoch).
 
@@ -32,39 +34,30 @@ class QuestionLoader:
             one.
     """
 
-    def __init__(
-        self,
-        groups: Sequence[QuestionGroup],
-        make_batch: Callable[[Sequence[QuestionGroup], int], QuestionBatch],
-        batch_size: int,
-        *,
-        shuffle: bool,
-        drop_last: bool,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        if drop_last and batch_size % world_size:
+    groups: Sequence[QuestionGroup]
+    make_batch: Callable[[Sequence[QuestionGroup], int], QuestionBatch]
+    batch_size: int
+    _: KW_ONLY
+    shuffle: bool
+    drop_last: bool
+    seed: int = 0
+    rank: int = 0
+    world_size: int = 1
+    epoch: int = field(default=0, init=False)
+    cursor: int = field(default=0, init=False)
+    served: int = field(default=0, init=False)
+    _resumed: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if self.drop_last and self.batch_size % self.world_size:
             raise ValueError(
-                f"Expected data.batch_size to be a multiple of the {world_size} ranks, but got {batch_size}."
+                f"Expected data.batch_size to be a multiple of the {self.world_size} ranks, but got {self.batch_size}."
             )
-        if drop_last and len(groups) < batch_size:
+        if self.drop_last and len(self.groups) < self.batch_size:
             raise ValueError(
-                f"Expected at least data.batch_size={batch_size} training questions, but the source has {len(groups)}. "
-                "Lower data.batch_size or use a larger source."
+                f"Expected at least data.batch_size={self.batch_size} training questions, but the source has "
+                f"{len(self.groups)}. Lower data.batch_size or use a larger source."
             )
-        self.groups = groups
-        self.make_batch = make_batch
-        self.batch_size = batch_size
-        self.shuffle = shuffle
-        self.drop_last = drop_last
-        self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
-        self.epoch = 0
-        self.cursor = 0
-        self.served = 0
-        self._resumed = False
 
     def __len__(self) -> int:
         """Batches of an epoch."""
@@ -120,13 +113,8 @@ class QuestionLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Epoch, position in it, batches served since `iter`, and the questions and seed that these refer to."""
-        return {
-            "epoch": self.epoch,
-            "cursor": self.cursor,
-            "served": self.served,
-            "questions": len(self.groups),
-            "seed": self.seed,
-        }
+        place = {"epoch": self.epoch, "cursor": self.cursor, "served": self.served}
+        return {**place, "questions": len(self.groups), "seed": self.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after the batch at which `state_dict` was called.

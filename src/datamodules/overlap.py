@@ -45,10 +45,7 @@ def words(question: str) -> tuple[str, ...]:
 
 
 def find_overlaps(
-    train: Sequence[QuestionGroup],
-    tests: Mapping[str, Sequence[QuestionGroup]],
-    n: int = 6,
-    threshold: float = 0.5,
+    train: Sequence[QuestionGroup], tests: Mapping[str, Sequence[QuestionGroup]], n: int = 6, threshold: float = 0.5
 ) -> dict[str, list[Overlap]]:
     """Test questions whose n-grams occur, to a share of at least `threshold`, in one training question or rephrasing.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ class Fitting(NamedTuple):
     """Tokens of every prompt that is kept."""
 
 
+@dataclass(frozen=True, eq=False)
 class PromptRenderer:
     """Renders questions as prompts and tokenises them.
 
@@ -38,9 +40,8 @@ class PromptRenderer:
         tokenizer: The policy's tokenizer.
     """
 
-    def __init__(self, templates: PromptAugmentation, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.templates = templates
-        self.tokenizer = tokenizer
+    templates: PromptAugmentation
+    tokenizer: PreTrainedTokenizerBase
 
     def prompts(self, groups: Sequence[QuestionGroup], epoch: int, num_samples: int) -> list[Prompt]:
         """The prompts of `groups` in their order: the original question first, then its rephrasings.

@@ -94,9 +94,8 @@ class QuestionDataModule(LightningDataModule):
         self.evaluation_sources = dict(evaluation)
         self.tokenizer_path = tokenizer
         self.templates = _as_augmentation(template)
-        self.evaluation_templates = _only_first(self.templates)
-        if evaluation_template is not None:
-            self.evaluation_templates = _as_augmentation(evaluation_template)
+        first = PromptAugmentation(dict([next(iter(self.templates.templates.items()))]))
+        self.evaluation_templates = _as_augmentation(evaluation_template or first)
         self.batch_size = batch_size
         self.samples_per_prompt = samples_per_prompt
         self.num_rephrasings = num_rephrasings
@@ -119,8 +118,6 @@ class QuestionDataModule(LightningDataModule):
 
     def _renderer(self, training: bool) -> PromptRenderer:
         return PromptRenderer(self.templates if training else self.evaluation_templates, self.tokenizer)
-
-    # ------------------------------------------------------------------ reading
 
     def setup(self, stage: str) -> None:
         """Load the splits that `stage` needs and leave out what does not fit.
@@ -179,8 +176,6 @@ class QuestionDataModule(LightningDataModule):
                 f"{'.' if none_at_all else ', or set data.on_fewer_rephrasings=use.'}"
             )
 
-    # ------------------------------------------------------------------ batches
-
     def _batch(self, groups: Sequence[QuestionGroup], epoch: int, *, split: str, training: bool) -> QuestionBatch:
         if training and self.adaptive_rephrasings is not None:
             groups = [self.adaptive_rephrasings.chosen(group) for group in groups]
@@ -217,8 +212,6 @@ class QuestionDataModule(LightningDataModule):
         """Take over the rates of a checkpoint; start with none where it has none."""
         if self.adaptive_rephrasings is not None and "adaptive_rephrasings" in state_dict:
             self.adaptive_rephrasings.load_state_dict(state_dict["adaptive_rephrasings"])
-
-    # ------------------------------------------------------------------ loaders
 
     @property
     def iterations_per_epoch(self) -> int:
@@ -263,8 +256,3 @@ class QuestionDataModule(LightningDataModule):
 
 def _as_augmentation(template: Template | PromptAugmentation) -> PromptAugmentation:
     return template if isinstance(template, PromptAugmentation) else PromptAugmentation({template.name: template})
-
-
-def _only_first(templates: PromptAugmentation) -> PromptAugmentation:
-    name = next(iter(templates.templates))
-    return PromptAugmentation({name: templates.templates[name]})

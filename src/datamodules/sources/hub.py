@@ -94,8 +94,6 @@ class HubSource(Source):
         )
         return groups
 
-    # ------------------------------------------------------------------ rows → questions
-
     def _groups(self, table: Any, origin: str | Path) -> list[QuestionGroup]:
         """One group per row; its question or its answer is empty where the row has none."""
         known = self.dataset
@@ -158,8 +156,6 @@ class HubSource(Source):
                 seen.add(text)
         return list(kept.values()), {reason: ids for reason, ids in excluded.items() if ids}
 
-    # ------------------------------------------------------------------ checks, chunks
-
     def _compared(self, rows: int, groups: Sequence[QuestionGroup]) -> tuple[list[str], list[str]]:
         """A note on what was compared with the catalogue, and warnings of what differs from it."""
         known, found = self.dataset, fingerprint(groups)
@@ -175,9 +171,8 @@ class HubSource(Source):
             )
             if count != expected
         ]
-        if not differences:
-            return [note], []
-        return [note], [f"another version of {self.name}, or not all of it: {', '.join(differences)}"]
+        warning = f"another version of {self.name}, or not all of it: {', '.join(differences)}"
+        return [note], [warning] if differences else []
 
     def _chunks(self, groups: Sequence[QuestionGroup], origin: str | Path) -> list[QuestionGroup]:
         assert self.chunks is not None

@@ -12,6 +12,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 from .word_problems import PEOPLE, THINGS, Operation, Problem
@@ -44,83 +45,54 @@ class Family:
 
 
 _BUYS, _SELLS = ("{he} buys {n}", "{he} finds {n}"), ("{he} sells {n}", "{he} loses {n}")
-# Clauses of several trained families, side by side.
-_MIXED_ADD = ("{he} buys {n}", "plus {n}", "{n} are given to {him}")
-_MIXED_SUBTRACT = ("{he} loses {n}", "minus {n}", "{n} are taken from {him}")
-_MIXED_DOUBLE = ("{he} doubles them", "twice")
+# A family that is never trained, but all its words are: clauses of several trained families, side by side.
+_mixed = partial(
+    Family,
+    add=("{he} buys {n}", "plus {n}", "{n} are given to {him}"),
+    subtract=("{he} loses {n}", "minus {n}", "{n} are taken from {him}"),
+    double=("{he} doubles them", "twice"),
+)
 
 FAMILIES: Mapping[str, Family] = {
     "narrative": Family(
         layout="{name} has {start} {things}. {events}. How many?",
         link=". ",
-        add=_BUYS,
-        subtract=_SELLS,
-        double=("{he} doubles them",),
-        share=0.44,
-        strategies=(0.75, 0.10, 0.15),
+        add=_BUYS, subtract=_SELLS, double=("{he} doubles them",),
+        share=0.44, strategies=(0.75, 0.10, 0.15),
     ),
     "question_first": Family(
         layout="How many {things} does {name} have if {he} starts with {start} then {events}?",
         link=" then ",
-        add=("buys {n}", "finds {n}"),
-        subtract=("sells {n}", "loses {n}"),
-        double=("doubles them",),
-        share=0.08,
-        strategies=(0.45, 0.15, 0.40),
+        add=("buys {n}", "finds {n}"), subtract=("sells {n}", "loses {n}"), double=("doubles them",),
+        share=0.08, strategies=(0.45, 0.15, 0.40),
     ),
     "list": Family(
         layout="{things}: start {start}; {events}; total?",
         link="; ",
-        add=("plus {n}",),
-        subtract=("minus {n}",),
-        double=("twice",),
-        share=0.20,
-        strategies=(0.30, 0.60, 0.10),
+        add=("plus {n}",), subtract=("minus {n}",), double=("twice",),
+        share=0.20, strategies=(0.30, 0.60, 0.10),
     ),
     "passive": Family(
         layout="{start} {things} are owned by {name}. {events}. Count?",
         link=". ",
-        add=("{n} are given to {him}",),
-        subtract=("{n} are taken from {him}",),
-        double=("they are doubled",),
-        share=0.04,
-        strategies=(0.45, 0.15, 0.40),
+        add=("{n} are given to {him}",), subtract=("{n} are taken from {him}",), double=("they are doubled",),
+        share=0.04, strategies=(0.45, 0.15, 0.40),
     ),
     "reversed": Family(
         layout="{events}. At first {name} has {start} {things}. How many?",
         link=". Before that ",
-        add=_BUYS,
-        subtract=_SELLS,
-        double=("{he} doubles them",),
-        backward=True,
-        share=0.04,
-        strategies=(0.35, 0.25, 0.40),
+        add=_BUYS, subtract=_SELLS, double=("{he} doubles them",), backward=True,
+        share=0.04, strategies=(0.35, 0.25, 0.40),
     ),
     "symbol": Family(
         layout="Compute {start} {events}.",
         link=", ",
-        add=("+ {n}",),
-        subtract=("- {n}",),
-        double=("* 2",),
-        share=0.20,
-        strategies=(0.60, 0.20, 0.20),
+        add=("+ {n}",), subtract=("- {n}",), double=("* 2",),
+        share=0.20, strategies=(0.60, 0.20, 0.20),
     ),
-    # These two are never trained, but all their words are.
-    "hybrid": Family(
-        layout="{name} starts with {start} {things}; {events}; total?",
-        link="; ",
-        add=_MIXED_ADD,
-        subtract=_MIXED_SUBTRACT,
-        double=_MIXED_DOUBLE,
-    ),
-    "start_last": Family(
-        layout="How many if {events}? At first {name} has {start} {things}.",
-        link=" then ",
-        add=_MIXED_ADD,
-        subtract=_MIXED_SUBTRACT,
-        double=_MIXED_DOUBLE,
-    ),
-}
+    "hybrid": _mixed(layout="{name} starts with {start} {things}; {events}; total?", link="; "),
+    "start_last": _mixed(layout="How many if {events}? At first {name} has {start} {things}.", link=" then "),
+}  # fmt: skip
 
 
 def words(text: str) -> list[str]:
@@ -166,7 +138,8 @@ def phrase(problem: Problem, family: Family, rng: random.Random) -> str:
         things=THINGS[problem.thing],
         events=family.link.join(reversed(events) if family.backward else events),
     )
-    return _sentence_case(text)
+    # Sentences follow a full stop or a question mark.
+    return re.sub(r"(?:^|[.?] )[a-z]", lambda match: match.group().upper(), text)
 
 
 def solution(problem: Problem, family: Family, rng: random.Random) -> str:
@@ -189,8 +162,3 @@ def solution(problem: Problem, family: Family, rng: random.Random) -> str:
     steps = zip(problem.operations, problem.values[1:], strict=True)
     chain = " ".join(f"{symbol} {operand} = {value}" for (symbol, operand), value in steps)
     return f"{problem.start} {chain} {ANSWER_MARKER} {problem.answer}"
-
-
-def _sentence_case(text: str) -> str:
-    """Capitalise the first letter of the text and of what follows a full stop or a question mark."""
-    return re.sub(r"(?:^|[.?] )[a-z]", lambda match: match.group().upper(), text)

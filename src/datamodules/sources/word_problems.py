@@ -6,6 +6,7 @@ lies in 0..99.
 
 from __future__ import annotations
 
+import operator
 import random
 import zlib
 from collections.abc import Sequence
@@ -19,15 +20,9 @@ DOUBLING_SHARE = 0.4
 """Share of drawn problems in which one operation is replaced by a doubling; fewer of these are valid."""
 
 PEOPLE = (
-    ("Tom", "he", "him"),
-    ("Ann", "she", "her"),
-    ("Ben", "he", "him"),
-    ("Mia", "she", "her"),
-    ("Sam", "he", "him"),
-    ("Eva", "she", "her"),
-    ("Leo", "he", "him"),
-    ("Zoe", "she", "her"),
-)
+    ("Tom", "he", "him"), ("Ann", "she", "her"), ("Ben", "he", "him"), ("Mia", "she", "her"),
+    ("Sam", "he", "him"), ("Eva", "she", "her"), ("Leo", "he", "him"), ("Zoe", "she", "her"),
+)  # fmt: skip
 THINGS = ("apples", "pens", "books", "coins", "cards", "eggs", "shells", "stamps")
 
 
@@ -41,13 +36,7 @@ class Operation(NamedTuple):
 
     def __call__(self, value: int) -> int:
         """Apply the operation."""
-        match self.symbol:
-            case "+":
-                return value + self.operand
-            case "-":
-                return value - self.operand
-            case _:
-                return value * self.operand
+        return {"+": operator.add, "-": operator.sub, "*": operator.mul}[self.symbol](value, self.operand)
 
     def valid_for(self, value: int) -> bool:
         """Whether the result lies in 0..99, and what is doubled is no more than 30."""

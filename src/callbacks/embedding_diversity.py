@@ -17,6 +17,7 @@ from ..files import written_whole
 from ..metrics import MeanByName
 from ..metrics.functional import mean_pairwise_distance
 from ..scalars import log_scalars
+from ..seeds import derive_seed
 from .shared import another_follows, current_iteration, of_this_batch
 
 Encoder = Callable[[list[str]], Tensor]
@@ -116,7 +117,7 @@ class EmbeddingDiversityMonitor(Callback):
     def _choose(self, num_questions: int, iteration: int) -> Tensor:
         """Rows of this rank's questions among those chosen from the questions of all ranks."""
         counts = gather_objects(num_questions)
-        generator = torch.Generator().manual_seed(hash((self.seed, iteration)) % 2**63)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "embedding_diversity", iteration))
         chosen = torch.randperm(sum(counts), generator=generator)[: self.max_questions]
         mine = chosen - sum(counts[: rank()])
         return mine[(mine >= 0) & (mine < num_questions)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..seeds import derive_seed
 from ..types import QuestionBatch, QuestionGroup
 
 
@@ -108,7 +109,7 @@ class QuestionLoader:
     def _order(self) -> list[int]:
         if not self.shuffle:
             return list(range(len(self.groups)))
-        generator = torch.Generator().manual_seed(hash((self.seed, self.epoch)) % 2**63)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", self.epoch))
         return torch.randperm(len(self.groups), generator=generator).tolist()
 
     def state_dict(self) -> dict[str, Any]:

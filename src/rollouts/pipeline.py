@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 
 from ..distributed import max_over_ranks, rank, sum_over_ranks
+from ..seeds import derive_seed
 from ..types import (
     Completion,
     Engine,
@@ -37,7 +38,6 @@ from .replay import MeanEntropy, SuccessReplay, no_entropy
 from .scoring import Decode, Scoring, assemble, with_replayed, with_terms
 from .summary import means_of, totals_of
 
-STAGES = ("fit", "validate", "test")
 Position = tuple[str, int, int]
 """Stage and two counters that no other batch of the run has; in training the iteration and the draw."""
 
@@ -249,7 +249,7 @@ class RolloutPipeline:
             prompts=[prompt.token_ids.cpu() for prompt in batch.prompts],
             num_samples=[prompt.num_samples for prompt in batch.prompts],
             sampling=self.sampling if stage == "fit" else self.evaluation_sampling,
-            seed=hash((self.seed, STAGES.index(stage), first, second, rank())) % 2**60,
+            seed=derive_seed(self.seed, stage, first, second, rank()),
         )
 
     def _scoring(self, batch: QuestionBatch, position: Position) -> Scoring:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ...distributed import gather_objects
+from ...seeds import derive_seed
 from ...types import Completion, Deliver, Engine, Finish, Request, ignore
 from .base import EngineError, check_context, in_thread, stop_token_ids, vllm_sampling
 from .server_fleet import ServerFleet
@@ -144,7 +145,7 @@ class VLLMServerEngine(Engine):
     def _body(self, request: Request, part: _Part) -> dict[str, Any]:
         params = vllm_sampling(request.sampling, part.count, self.stop_ids)
         # vLLM adds the number of the sample within its HTTP request.
-        params["seed"] = hash((request.seed, part.prompt)) % 2**62 + part.first
+        params["seed"] = derive_seed(request.seed, part.prompt) + part.first
         return {"token_ids": request.prompts[part.prompt].tolist(), "sampling_params": params}
 
     def _completion(self, choice: dict[str, Any]) -> Completion:

@@ -25,8 +25,8 @@ from .causal_policy import CausalPolicy
 from .lora import has_adapters
 from .model import resolve_model_path, save_model
 from .scorer import Scorer
-from .sharding import full_tensors, shard
-from .strategy import gradient_sync
+from .sharding import full_tensors, reshard, shard
+from .strategy import FullyShardedStrategy, gradient_sync
 from .update import PolicyUpdate, UpdateOptions
 
 
@@ -45,8 +45,8 @@ class PolicyModule(LightningModule):
         schedule: Learning-rate schedule by its name in transformers: `cosine`, `linear`, `constant_with_warmup`, …
         warmup: Fraction of all optimizer steps spent warming up, 0..1.
         temperature: Sampling temperature; log-probs are taken at it.
-        compute_dtype: `bfloat16` computes in it while master weights stay float32; None computes in theirs.
-        cpu_offload: Under FSDP2, keep shards and optimizer state in host memory.
+        compute_dtype: `bfloat16` computes in it while master weights stay float32; `float32`; `auto` takes bfloat16 on
+            GPUs and float32 elsewhere.
         options: Those of `UpdateOptions`: `anchor`, `mini_batches`, `max_grad_norm`, ….
 
     Raises:
@@ -67,8 +67,7 @@ class PolicyModule(LightningModule):
         schedule: str = "cosine",
         warmup: float = 0.1,
         temperature: float = 1.0,
-        compute_dtype: Literal["bfloat16"] | None = None,
-        cpu_offload: bool = False,
+        compute_dtype: Literal["auto", "bfloat16", "float32"] = "auto",
         **options: Any,
     ) -> None:
         super().__init__()
@@ -76,6 +75,8 @@ class PolicyModule(LightningModule):
         require(loss, Loss, "loss")
         if token_budget < 1:
             raise ValueError(f"Expected policy.token_budget to be at least 1, but got {token_budget}.")
+        if compute_dtype not in ("auto", "bfloat16", "float32"):
+            raise ValueError(f"Expected policy.compute_dtype to be auto, bfloat16 or float32, but got {compute_dtype}.")
         if not 0 <= warmup <= 1:
             raise ValueError(f"Expected policy.warmup to be a fraction between 0 and 1, but got {warmup}.")
         resolve_model_path(model_path)
@@ -88,8 +89,7 @@ class PolicyModule(LightningModule):
         self.schedule = schedule
         self.warmup = warmup
         self.temperature = temperature
-        self.compute_dtype = torch.bfloat16 if compute_dtype == "bfloat16" else None
-        self.cpu_offload = cpu_offload
+        self.compute_dtype = compute_dtype
         self.options = UpdateOptions(**options)
         self.policy: CausalPolicy
         self.reference: CausalPolicy | None
@@ -117,22 +117,24 @@ class PolicyModule(LightningModule):
         """Optimizer steps per batch of rollouts."""
         return self.options.mini_batches
 
-    @property
-    def _sharded(self) -> bool:
-        return isinstance(self.trainer.strategy, ModelParallelStrategy)
-
     def _build(self) -> CausalPolicy:
-        policy = CausalPolicy(self.load_model(), temperature=self.temperature)
-        if self._sharded:
+        policy, strategy = CausalPolicy(self.load_model(), temperature=self.temperature), self.trainer.strategy
+        if isinstance(strategy, FullyShardedStrategy):
             assert self.device_mesh is not None
-            mesh = self.device_mesh["data_parallel"]
-            if mesh.size() != self.trainer.world_size:
-                raise ValueError(
-                    f"Expected the data-parallel mesh to hold all {self.trainer.world_size} ranks, but it holds "
-                    f"{mesh.size()}. Use strategy=fsdp2, which sets data_parallel_size to the world size."
-                )
-            shard(policy, mesh, self.compute_dtype, self.cpu_offload)
+            shard(policy, self.device_mesh["data_parallel"], self._reduced_precision, strategy.cpu_offload)
+        elif isinstance(strategy, ModelParallelStrategy):
+            raise ValueError(
+                f"Expected strategy=fsdp2 for a sharded policy, but got {type(strategy).__name__}, whose "
+                'data_parallel_size="auto" is the number of nodes: ranks would silently train apart.'
+            )
         return policy
+
+    @property
+    def _reduced_precision(self) -> torch.dtype | None:
+        """The type to compute in where it is not that of the parameters."""
+        on_gpu = self.trainer.strategy.root_device.type == "cuda"
+        reduced = self.compute_dtype == "bfloat16" or (self.compute_dtype == "auto" and on_gpu)
+        return torch.bfloat16 if reduced else None
 
     def configure_optimizers(self) -> Any:
         """The optimizer, and a schedule over optimizer steps that the update advances itself."""
@@ -158,14 +160,15 @@ class PolicyModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Connect policy, optimizer and schedule, which are in their places by now, to the update."""
-        if self.reference is not None and not self._sharded:
+        sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
+        if self.reference is not None and not sharded:
             self.reference.to(self.device)  # shards are placed by FSDP2 itself
         scorer = Scorer(
             self.policy,
             self.reference,
             token_budget=self.token_budget,
             device=self.device,
-            autocast_dtype=None if self._sharded else self.compute_dtype,  # FSDP2 has its own mixed precision
+            autocast_dtype=None if sharded else self._reduced_precision,  # FSDP2 has its own mixed precision
         )
         self.update = PolicyUpdate(
             scorer,
@@ -175,7 +178,7 @@ class PolicyModule(LightningModule):
             self.options,
             scheduler=self.lr_schedulers(),
             backward=self.manual_backward,
-            gradient_sync=partial(gradient_sync, self.policy, self.trainer.strategy),
+            gradient_sync=partial(gradient_sync, self.trainer.strategy),
         )
         self.update.skipped_in_a_row = self._skipped_in_a_row
 
@@ -209,6 +212,7 @@ class PolicyModule(LightningModule):
 
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """`(Hugging Face name, full tensor)` of each parameter. Collective: every rank must exhaust it."""
+        reshard(self.policy)
         return full_tensors(self.policy.model)
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
@@ -222,6 +226,7 @@ class PolicyModule(LightningModule):
 
     def export(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
         """Write the policy as a Hugging Face folder (safetensors, full tensors). Collective."""
+        reshard(self.policy)
         save_model(self.policy.model, tokenizer, folder, write=self.global_rank == 0)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

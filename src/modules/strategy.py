@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
-from torch import nn
-from torch.distributed.fsdp import FSDPModule
 
 from ..checkpoints import begin_folder, check_metadata, commit_folder, explained, partial_path, removed_on_error
 
@@ -18,14 +18,41 @@ class FullyShardedStrategy(ModelParallelStrategy):
 
     `ModelParallelStrategy` turns `data_parallel_size="auto"` into the number of *nodes*, so that ranks silently
     train apart; here it is the world size. Use it as `trainer.strategy`.
+
+    Args:
+        cpu_offload: Keep shards, gradients and optimizer state in host memory.
+        save_distributed_checkpoint: Checkpoints are folders, in which each rank writes its shards; else single files.
+        process_group_backend: None chooses by device.
+        timeout_minutes: How long a rank waits for the others in a collective before the run ends. Above what rank 0
+            may wait for a vLLM server (`rollout.engine.timeout`), or the others give up before it does.
     """
 
-    def __init__(self, save_distributed_checkpoint: bool = True, process_group_backend: str | None = None) -> None:
+    def __init__(
+        self,
+        cpu_offload: bool = False,
+        save_distributed_checkpoint: bool = True,
+        process_group_backend: str | None = None,
+        timeout_minutes: float = 120.0,
+    ) -> None:
+        if cpu_offload and process_group_backend is None and torch.cuda.is_available():
+            process_group_backend = "cpu:gloo,cuda:nccl"  # norms of gradients in host memory are reduced there
         super().__init__(
             tensor_parallel_size=1,
             save_distributed_checkpoint=save_distributed_checkpoint,
             process_group_backend=process_group_backend,
+            timeout=timedelta(minutes=timeout_minutes),
         )
+        self.cpu_offload = cpu_offload
+
+    def model_to_device(self) -> None:
+        """Move the module to this rank's device; with `cpu_offload` its buffers alone, as FSDP2 demands."""
+        if not self.cpu_offload:
+            super().model_to_device()
+            return
+        assert self.model is not None
+        for module in self.model.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, buffer.to(self.root_device))
 
     def setup_environment(self) -> None:
         """Fix the mesh to (world size, 1) before Lightning builds it."""
@@ -59,13 +86,13 @@ class FullyShardedStrategy(ModelParallelStrategy):
         return super().load_checkpoint(checkpoint_path, weights_only=True if weights_only is None else weights_only)
 
 
-def gradient_sync(module: nn.Module, strategy: Strategy, enabled: bool) -> AbstractContextManager:
-    """Reduce gradients over ranks in the backwards inside this context, or keep them local.
+def gradient_sync(strategy: Strategy, last: bool) -> AbstractContextManager:
+    """Reduce gradients over ranks in the backward inside this context, or keep them local until the last one.
 
-    Lightning's `toggle_model(sync_grad=False)` does nothing outside DDP, hence this function.
+    DDP reduces whole gradients once, in the `last` backward of a step. FSDP2 reduces in each: keeping gradients local
+    would keep those of the whole model, 4 bytes per parameter, on every rank. Lightning's
+    `toggle_model(sync_grad=False)` does nothing outside DDP, hence this function.
     """
-    if isinstance(module, FSDPModule):
-        module.set_requires_gradient_sync(enabled)
-    elif isinstance(strategy, DDPStrategy) and not enabled:
+    if isinstance(strategy, DDPStrategy) and not last:
         return strategy.block_backward_sync()
     return nullcontext()

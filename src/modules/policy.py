@@ -47,6 +47,7 @@ class PolicyModule(LightningModule):
         temperature: Sampling temperature; log-probs are taken at it.
         compute_dtype: `bfloat16` computes in it while master weights stay float32; `float32`; `auto` takes bfloat16 on
             GPUs and float32 elsewhere.
+        compile: Whether decoder layers are compiled; None compiles them on GPUs in bfloat16.
         options: Those of `UpdateOptions`: `anchor`, `mini_batches`, `max_grad_norm`, ….
 
     Raises:
@@ -68,6 +69,7 @@ class PolicyModule(LightningModule):
         warmup: float = 0.1,
         temperature: float = 1.0,
         compute_dtype: Literal["auto", "bfloat16", "float32"] = "auto",
+        compile: bool | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -90,6 +92,7 @@ class PolicyModule(LightningModule):
         self.warmup = warmup
         self.temperature = temperature
         self.compute_dtype = compute_dtype
+        self.compile_layers = compile
         self.options = UpdateOptions(**options)
         self.policy: CausalPolicy
         self.reference: CausalPolicy | None
@@ -119,6 +122,8 @@ class PolicyModule(LightningModule):
 
     def _build(self) -> CausalPolicy:
         policy, strategy = CausalPolicy(self.load_model(), temperature=self.temperature), self.trainer.strategy
+        if self._compiles:
+            policy.compile_layers()
         if isinstance(strategy, FullyShardedStrategy):
             assert self.device_mesh is not None
             shard(policy, self.device_mesh["data_parallel"], self._reduced_precision, strategy.cpu_offload)
@@ -128,6 +133,17 @@ class PolicyModule(LightningModule):
                 'data_parallel_size="auto" is the number of nodes: ranks would silently train apart.'
             )
         return policy
+
+    @property
+    def _compiles(self) -> bool:
+        possible = self.trainer.strategy.root_device.type == "cuda" and self._reduced_precision is not None
+        if self.compile_layers and not possible:
+            raise ValueError(
+                "Expected a GPU and policy.compute_dtype=bfloat16 with policy.compile=true, but got "
+                f"{self.trainer.strategy.root_device} and {self.compute_dtype}: elsewhere attention has another graph "
+                "for every batch. Leave policy.compile at null."
+            )
+        return possible if self.compile_layers is None else self.compile_layers
 
     @property
     def _reduced_precision(self) -> torch.dtype | None:

@@ -10,11 +10,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
@@ -25,8 +24,8 @@ from .causal_policy import CausalPolicy
 from .lora import has_adapters
 from .model import resolve_model_path, save_model
 from .scorer import Scorer
-from .sharding import full_tensors, reshard, shard
-from .strategy import FullyShardedStrategy, gradient_sync
+from .sharding import full_tensors, reshard
+from .strategy import ComputeType, FullyShardedStrategy, gradient_sync, prepare, reduced_precision
 from .update import PolicyUpdate, UpdateOptions
 
 
@@ -68,7 +67,7 @@ class PolicyModule(LightningModule):
         schedule: str = "cosine",
         warmup: float = 0.1,
         temperature: float = 1.0,
-        compute_dtype: Literal["auto", "bfloat16", "float32"] = "auto",
+        compute_dtype: ComputeType = "auto",
         compile: bool | None = None,
         **options: Any,
     ) -> None:
@@ -121,36 +120,8 @@ class PolicyModule(LightningModule):
         return self.options.mini_batches
 
     def _build(self) -> CausalPolicy:
-        policy, strategy = CausalPolicy(self.load_model(), temperature=self.temperature), self.trainer.strategy
-        if self._compiles:
-            policy.compile_layers()
-        if isinstance(strategy, FullyShardedStrategy):
-            assert self.device_mesh is not None
-            shard(policy, self.device_mesh["data_parallel"], self._reduced_precision, strategy.cpu_offload)
-        elif isinstance(strategy, ModelParallelStrategy):
-            raise ValueError(
-                f"Expected strategy=fsdp2 for a sharded policy, but got {type(strategy).__name__}, whose "
-                'data_parallel_size="auto" is the number of nodes: ranks would silently train apart.'
-            )
-        return policy
-
-    @property
-    def _compiles(self) -> bool:
-        possible = self.trainer.strategy.root_device.type == "cuda" and self._reduced_precision is not None
-        if self.compile_layers and not possible:
-            raise ValueError(
-                "Expected a GPU and policy.compute_dtype=bfloat16 with policy.compile=true, but got "
-                f"{self.trainer.strategy.root_device} and {self.compute_dtype}: elsewhere attention has another graph "
-                "for every batch. Leave policy.compile at null."
-            )
-        return possible if self.compile_layers is None else self.compile_layers
-
-    @property
-    def _reduced_precision(self) -> torch.dtype | None:
-        """The type to compute in where it is not that of the parameters."""
-        on_gpu = self.trainer.strategy.root_device.type == "cuda"
-        reduced = self.compute_dtype == "bfloat16" or (self.compute_dtype == "auto" and on_gpu)
-        return torch.bfloat16 if reduced else None
+        policy = CausalPolicy(self.load_model(), temperature=self.temperature)
+        return prepare(policy, self.trainer.strategy, self.device_mesh, self.compute_dtype, self.compile_layers)
 
     def configure_optimizers(self) -> Any:
         """The optimizer, and a schedule over optimizer steps that the update advances itself."""
@@ -184,7 +155,8 @@ class PolicyModule(LightningModule):
             self.reference,
             token_budget=self.token_budget,
             device=self.device,
-            autocast_dtype=None if sharded else self._reduced_precision,  # FSDP2 has its own mixed precision
+            # FSDP2 has its own mixed precision.
+            autocast_dtype=None if sharded else reduced_precision(self.trainer.strategy, self.compute_dtype),
         )
         self.update = PolicyUpdate(
             scorer,

@@ -1,16 +1,21 @@
-"""FSDP2 under Lightning: the mesh, checkpoints as folders of shards, and when gradients are reduced."""
+"""The policy under a strategy of Lightning: precision, compilation, FSDP2, shards as checkpoints, gradient reduction."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from torch.distributed.device_mesh import DeviceMesh
 
 from ..checkpoints import begin_folder, check_metadata, commit_folder, explained, partial_path, removed_on_error
+from .causal_policy import CausalPolicy
+from .sharding import shard
+
+ComputeType = Literal["auto", "bfloat16", "float32"]
 
 
 class FullyShardedStrategy(ModelParallelStrategy):
@@ -84,6 +89,47 @@ class FullyShardedStrategy(ModelParallelStrategy):
         if Path(checkpoint_path).is_dir():
             check_metadata(Path(checkpoint_path))
         return super().load_checkpoint(checkpoint_path, weights_only=True if weights_only is None else weights_only)
+
+
+def reduced_precision(strategy: Strategy, compute_type: ComputeType) -> torch.dtype | None:
+    """The type to compute in where it is not that of the parameters; `auto` is bfloat16 on GPUs, float32 elsewhere."""
+    reduced = compute_type == "bfloat16" or (compute_type == "auto" and strategy.root_device.type == "cuda")
+    return torch.bfloat16 if reduced else None
+
+
+def prepare(
+    policy: CausalPolicy, strategy: Strategy, mesh: DeviceMesh | None, compute_type: ComputeType, compiled: bool | None
+) -> CausalPolicy:
+    """Compile the decoder layers of `policy`, then shard it, as far as the strategy and the device ask for it.
+
+    Args:
+        policy: On the CPU.
+        strategy: Lightning's.
+        mesh: Of devices, under `FullyShardedStrategy`.
+        compute_type: See `reduced_precision`.
+        compiled: Whether to compile; None compiles on GPUs in bfloat16.
+
+    Raises:
+        ValueError: `compiled` where attention can't be compiled, or a strategy that shards in another way.
+    """
+    dtype = reduced_precision(strategy, compute_type)
+    possible = strategy.root_device.type == "cuda" and dtype is not None
+    if compiled and not possible:
+        raise ValueError(
+            f"Expected a GPU and policy.compute_dtype=bfloat16 with policy.compile=true, but got {strategy.root_device} "
+            f"and {compute_type}: elsewhere attention has another graph for every batch. Leave policy.compile at null."
+        )
+    if possible and compiled is not False:
+        policy.compile_layers()
+    if isinstance(strategy, FullyShardedStrategy):
+        assert mesh is not None
+        shard(policy, mesh["data_parallel"], dtype, strategy.cpu_offload)
+    elif isinstance(strategy, ModelParallelStrategy):
+        raise ValueError(
+            f"Expected strategy=fsdp2 for a sharded policy, but got {type(strategy).__name__}, whose "
+            'data_parallel_size="auto" is the number of nodes: ranks would silently train apart.'
+        )
+    return policy
 
 
 def gradient_sync(strategy: Strategy, last: bool) -> AbstractContextManager:

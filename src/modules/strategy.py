@@ -1,4 +1,4 @@
-"""The policy under a strategy of Lightning: precision, compilation, FSDP2, shards as checkpoints, gradient reduction."""
+"""The policy under a strategy of Lightning: precision, compilation, FSDP2, checkpoints of shards, gradient sync."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def prepare(
     possible = strategy.root_device.type == "cuda" and dtype is not None
     if compiled and not possible:
         raise ValueError(
-            f"Expected a GPU and policy.compute_dtype=bfloat16 with policy.compile=true, but got {strategy.root_device} "
-            f"and {compute_type}: elsewhere attention has another graph for every batch. Leave policy.compile at null."
+            f"Expected a GPU and policy.compute_dtype=bfloat16 with policy.compile=true, but got "
+            f"{strategy.root_device} and {compute_type}: elsewhere attention has another graph for every batch. Leave policy.compile at null."
         )
     if possible and compiled is not False:
         policy.compile_layers()

@@ -19,7 +19,7 @@ from tagrpo.train import train
 BENCHMARKS = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond", "math500"]
 SHRUNK = [
     "model=pretrained", "model.load.gradient_checkpointing=false", "rollout=transformers", "trainer=cpu",
-    "strategy=auto", "threads=1", "policy.compute_dtype=null", "policy.mini_batches=1", "trainer.max_epochs=1",
+    "strategy=auto", "threads=1", "policy.compute_dtype=float32", "policy.mini_batches=1", "trainer.max_epochs=1",
     "callbacks.embedding_diversity=null", "callbacks.progress=null", "+trainer.enable_progress_bar=false",
     "data.batch_size=2", "data.evaluation_samples=32", "rollout.sampling.max_new_tokens=4",
     "data.max_prompt_tokens=2000",

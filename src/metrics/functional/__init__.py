@@ -13,6 +13,7 @@ from .groups import (
     uniform_groups,
     uniform_reward_percentage,
     zero_gradient_percentage,
+    zero_gradient_probability,
 )
 from .intervals import Interval, bootstrap_interval, bootstrap_intervals, paired_interval
 from .pass_at_k import pass_at_k, pass_at_k_curve
@@ -55,4 +56,5 @@ __all__ = [
     "uniform_reward_percentage",
     "zero_gradient_causes",
     "zero_gradient_percentage",
+    "zero_gradient_probability",
 ]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...types import AdvantageStrategy, RewardGroups
-from .pools import POOLS, Pool, check_choice, check_epsilon, pool_index, pool_size, pool_sum, uniform_pools
+from .pools import POOLS, Pool, as_rewards, check_choice, check_epsilon, pool_index, pool_size, pool_sum, uniform_pools
 
 
 class GroupAdvantage(AdvantageStrategy):
@@ -62,7 +62,7 @@ class GroupAdvantage(AdvantageStrategy):
         self.epsilon = epsilon
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] float32 advantages."""
+        """[R] advantages, in the precision of the rewards."""
         rewards = groups.rewards.double()
         index, num_pools = pool_index(groups, self.group_by)
         uniform = uniform_pools(rewards, index, num_pools)[index]
@@ -70,7 +70,7 @@ class GroupAdvantage(AdvantageStrategy):
         if self.baseline != "none":
             # Rounding must not leave 1e-17 where the pool has no signal: such responses are skipped as zeros.
             advantages = advantages.masked_fill(uniform, 0.0)
-        return self._scaled(advantages, rewards, index, num_pools).float()
+        return as_rewards(self._scaled(advantages, rewards, index, num_pools), groups)
 
     def _baseline(self, rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
         if self.baseline == "none":

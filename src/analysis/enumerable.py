@@ -162,8 +162,9 @@ def expected_update(
     >>> # ∇p = p (1 − p) = ¼, times 1 − 1/4
     """
     options = options or UpdateOptions()
-    policies = policies if isinstance(policies, Policies) else Policies(*[policies] * 4)
-    logits = policies.current.detach().requires_grad_()
+    ages = policies if isinstance(policies, Policies) else [policies] * 4
+    policies = Policies(*(table.detach() for table in ages))
+    logits = policies.current.requires_grad_()
     count = len(logits)
     score = torch.zeros(count, dtype=torch.long) if options.anchor == "original" else torch.arange(count)
     logprobs, entropies = token_logprobs(logits, responses)[score], token_entropies(logits, responses)[score]

@@ -179,7 +179,7 @@ def _configurations(kind: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
         # The r-th of equal counts divides by r: len! / Π (how often each count occurs)!.
         repeated = (table[:, :, None] == table[:, None, :]).tril().sum(2).prod(1)
         counts[:, places] = table[row % size]
-        orders *= (factorial(len(places)) / repeated)[row % size]
+        orders *= (factorial(len(places)) / repeated.double())[row % size]
         row = row // size
     return counts, orders
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,40 +13,20 @@ import torch
 from tagrpo.analysis.objective_plots import Setting, plot_pooling, plot_weights, pooling, weight_curve
 from tagrpo.analysis.objectives import count_utility, expected_advantages, expected_weights
 from tagrpo.modules.advantages import (
-    CombinationAdvantage,
     DifficultyWeightedAdvantage,
     EntropyAdaptiveAdvantage,
-    ExceedingPassAtKAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
-    ScheduledAdvantage,
     SemanticEntropyAdvantage,
 )
-from tagrpo.types import AdvantageStrategy, RewardGroups
+from tagrpo.types import AdvantageStrategy
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import simulate_objectives
 
 RATES = torch.tensor([0.02, 0.3, 0.55, 0.9], dtype=torch.float64)
-DETERMINISTIC = {
-    "GRPO": GroupAdvantage("prompt"),
-    "TA-GRPO": GroupAdvantage("question"),
-    "population std": GroupAdvantage("question", unbiased=False, epsilon=0.1),
-    "Dr. GRPO": GroupAdvantage("prompt", scale="none"),
-    "RLOO": GroupAdvantage("question", baseline="leave_one_out", scale="none"),
-    "REINFORCE": GroupAdvantage("batch", scale="none"),
-    "no baseline": GroupAdvantage("batch", baseline="none"),
-    "std of the batch": GroupAdvantage("prompt", scale="batch"),
-    "pass@3": PassAtKAdvantage(3),
-    "pass@2 per prompt": PassAtKAdvantage(2, group_by="prompt"),
-    "exceeding": ExceedingPassAtKAdvantage(2),
-    "combination": CombinationAdvantage(3),
-    "difficulty": DifficultyWeightedAdvantage(),
-    "two pools": DifficultyWeightedAdvantage(base=GroupAdvantage("prompt")),
-    "scheduled": ScheduledAdvantage(PassAtKAdvantage(4), GroupAdvantage()),
-}
-RANDOM = {
-    "bootstrap": PassAtKAdvantage(2, "bootstrap"),
-    "full": PassAtKAdvantage(3, "full"),
-    "scheduled bootstrap": ScheduledAdvantage(PassAtKAdvantage(3, "bootstrap", num_groups=5), GroupAdvantage()),
-}
+DETERMINISTIC = simulate_objectives.DETERMINISTIC | simulate_objectives.OVER_THE_BATCH
 
 
 class MaxRL(AdvantageStrategy):
@@ -185,66 +167,15 @@ def test_progress_selects_the_strategy_that_is_weighed():
 # ---------------------------------------------------------------------- simulation
 
 
-def simulated(advantages_of, rates, samples, groups, generator):
-    """[P] mean of the policy gradient's weight over `groups` pools, and its standard error.
-
-    A · score / (P · G) summed over the responses to a prompt has the mean w_n; score = ∂ log P(verdict) / ∂p.
-    """
-    prompt = torch.arange(len(rates)).repeat_interleave(samples)
-    p = rates[prompt]
-    correct = torch.rand(groups, len(prompt), generator=generator, dtype=torch.float64) < p
-    value = advantages_of(correct) * torch.where(correct, 1 / p, -1 / (1 - p)) / samples[prompt] / len(rates)
-    by_prompt = torch.zeros(groups, len(rates), dtype=torch.float64).index_add_(1, prompt, value)
-    return by_prompt.mean(0), by_prompt.std(0) / groups**0.5
-
-
-def groups_of(correct, samples, seed=0):
-    """Each row of `correct` [M, R] as a question of its own."""
-    rows, prompt = torch.arange(len(correct))[:, None], torch.arange(len(samples)).repeat_interleave(samples)
-    return RewardGroups(
-        rewards=correct.flatten().double(),
-        correct=correct.flatten(),
-        question=rows.expand_as(correct).flatten(),
-        prompt=(rows * len(samples) + prompt).flatten(),
-        progress=seed / 2**20,
-    )
-
-
-def pools():
-    """Ten pools of three prompts of unequal success rates and samples."""
-    generator = torch.Generator().manual_seed(0)
-    rates = torch.rand(10, 3, generator=generator, dtype=torch.float64) * 0.96 + 0.02
-    return rates, torch.tensor([4, 2, 5])
-
-
 @pytest.mark.parametrize("name", DETERMINISTIC)
 def test_a_hundred_thousand_simulated_groups_agree(name):
-    strategy, (rates, samples) = DETERMINISTIC[name], pools()
-    # All 2^11 verdicts, each a batch of its own where the strategy looks at the batch.
-    verdicts = torch.tensor(list(product((False, True), repeat=11)))
-    beyond = name in ("REINFORCE", "no baseline", "std of the batch")
-    parts = verdicts.split(1) if beyond else [verdicts]
-    table = torch.cat([strategy(groups_of(part, samples)).view_as(part) for part in parts])
-    place = 2 ** torch.arange(10, -1, -1)
-    generator = torch.Generator().manual_seed(1)
-    for pool in rates:
-        mean, error = simulated(lambda correct: table[(correct * place).sum(1)], pool, samples, 100_000, generator)
-        deviation = (mean - expected_weights(strategy, pool, samples)).abs()
-        assert (deviation <= 4 * error).all(), (pool, deviation / error)
+    assert simulate_objectives.deviations(name, 100_000).abs().max() < 4
 
 
-@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("name", simulate_objectives.RANDOM)
 def test_simulated_random_groups_agree_with_their_expectation(name):
-    strategy, (rates, samples) = RANDOM[name], pools()
-    generator = torch.Generator().manual_seed(2)
-    for seed, pool in enumerate(rates[:3]):
-
-        def drawn(correct, seed=seed):
-            return strategy(groups_of(correct, samples, seed)).view_as(correct)
-
-        mean, error = simulated(drawn, pool, samples, 5_000, generator)
-        deviation = (mean - expected_weights(strategy, pool, samples)).abs()
-        assert (deviation <= 4 * error).all(), (pool, deviation / error)
+    # The script takes 100,000 groups in ten pools, as above.
+    assert simulate_objectives.deviations(name, 5_000, count=3).abs().max() < 4
 
 
 # ---------------------------------------------------------------------- refusals

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ RATES = (0.01, 0.05, 0.2, 0.5, 0.8, 0.95)
 TOKENS, WORDS = all_responses(64), all_responses(4, 4)
 SHAPES = {"one token": TOKENS, "up to four tokens": WORDS}
 OWN = UpdateOptions(anchor="own")
+DIVISORS = {"sequence_mean": "own length", "token_mean": "all tokens", "constant": "a constant"}
 
 
 class Experiment(NamedTuple):
@@ -61,23 +63,16 @@ def experiments() -> dict[str, Experiment]:
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for path in sorted((ROOT / "configs/experiment").glob("*.yaml")):
             cfg = compose("train", [f"experiment={path.stem}"])
-            sampling = cfg.rollout.dynamic_sampling
-            found[path.stem] = Experiment(
-                Setting(instantiate(cfg.advantage), 1 + cfg.data.num_rephrasings, cfg.data.samples_per_prompt),
-                instantiate(cfg.loss),
-                UpdateOptions(anchor=cfg.policy.anchor, prompt_correction=cfg.policy.prompt_correction),
-                None if sampling is None else sampling.pool,
-            )
-    return {name: experiment for name, experiment in found.items() if readable(experiment.setting)}
-
-
-def readable(setting: Setting) -> bool:
-    """Whether the strategy reads rewards alone."""
-    try:
-        expected_weights(setting.strategy, torch.tensor([0.5]), 2)
-    except ValueError:
-        return False
-    return True
+            strategy, sampling = instantiate(cfg.advantage), cfg.rollout.dynamic_sampling
+            with suppress(ValueError):  # the strategy reads entropies or answers
+                expected_weights(strategy, torch.tensor([0.5]), 2)
+                found[path.stem] = Experiment(
+                    Setting(strategy, 1 + cfg.data.num_rephrasings, cfg.data.samples_per_prompt),
+                    instantiate(cfg.loss),
+                    UpdateOptions(anchor=cfg.policy.anchor, prompt_correction=cfg.policy.prompt_correction),
+                    None if sampling is None else sampling.pool,
+                )
+    return found
 
 
 # ---------------------------------------------------------------------- weights
@@ -163,17 +158,11 @@ def objective(
     weight = expected_weights(setting.strategy, sampled @ correct.double(), setting.samples)
     score = [0] * setting.prompts if options.anchor == "original" else list(range(setting.prompts))
     divergence = (reference[score] * (reference[score] / current[score]).log()).sum(1).mean()
-    entropy = sum_of_entropies(logits, responses)[score].mean()
+    entropy = (token_entropies(logits, responses) * current[:, responses.response]).sum(1)[score].mean()
     length = float((sampled * responses.lengths).sum(1).mean())
     scale = 1 / (loss.max_length if loss.aggregation == "constant" else length)
     value = (weight * success[score]).sum() - loss.kl_coef * divergence + loss.entropy_coef * entropy
     return torch.autograd.grad(scale * value, logits)[0]
-
-
-def sum_of_entropies(logits: Tensor, responses: Responses) -> Tensor:
-    """[P] entropy of the whole response: the mean over responses of the sum over their tokens."""
-    tokens = token_entropies(logits, responses) * probabilities(logits, responses)[:, responses.response]
-    return tokens.sum(1)
 
 
 def bias(update: Tensor, target: Tensor) -> float:
@@ -185,7 +174,7 @@ def estimators(methods: dict[str, Experiment]) -> str:
     """The bias of every experiment, with its own loss, anchor and correction; equal lines share a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for name, (setting, loss, options, _) in methods.items():
-        line = ["own prompt" if options.anchor == "own" else "original", aggregation(loss)]
+        line = ["own prompt" if options.anchor == "own" else "original", DIVISORS[loss.aggregation]]
         for responses in SHAPES.values():
             table, correct = drawn(0, setting.prompts, responses)
             ages = Policies(table, table, table, table + 0.3 * drawn(1, setting.prompts, responses)[0])
@@ -196,11 +185,6 @@ def estimators(methods: dict[str, Experiment]) -> str:
         rows.setdefault(tuple(line), []).append(f"`{name}`")
     head = ["experiment", "scored under", "divides by", *SHAPES]
     return markdown(head, ([", ".join(names), *line] for line, names in rows.items()))
-
-
-def aggregation(loss: PolicyLoss) -> str:
-    """In words."""
-    return {"sequence_mean": "own length", "token_mean": "all tokens", "constant": "a constant"}[loss.aggregation]
 
 
 def anchoring(seeds: int = 8) -> str:

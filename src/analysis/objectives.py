@@ -6,9 +6,8 @@ each response under its own prompt, the expected policy gradient is
     E[ 1/(P·G) Σ_n Σ_g A_{n,g} ∇ log π(o_{n,g}|q_n) ] = Σ_n w_n ∇p_n,
     w_n = (E[A | correct at n] − E[A | wrong at n]) / P,
 
-because the sum of π ∇ log π over the correct responses to a prompt is ∇p_n, and −∇p_n over the wrong ones. Advantages
-depend on how many responses to each prompt are correct, so that both expectations are sums over counts. That they are
-gradients of a surrogate reward is the theory of arXiv 2510.23049.
+because the sum of π ∇ log π over the correct responses to a prompt is ∇p_n, and −∇p_n over the wrong ones. Both
+expectations are sums over how many responses to each prompt are correct. The theory behind it: arXiv 2510.23049.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def prepare(
     possible = strategy.root_device.type == "cuda" and dtype is not None
     if compiled and not possible:
         raise ValueError(
-            f"Expected a GPU and policy.compute_dtype=bfloat16 with policy.compile=true, but got {strategy.root_device} "
+            f"Expected a GPU and policy.compute_dtype=bfloat16 with policy.compile=true, not {strategy.root_device} "
             f"and {compute_type}: elsewhere attention has another graph for every batch. Set policy.compile=null."
         )
     if possible and compiled is not False:

@@ -12,6 +12,7 @@ from .groups import (
     uniform_groups,
     uniform_reward_percentage,
     zero_gradient_percentage,
+    zero_gradient_probability,
 )
 from .intervals import Interval, bootstrap_interval, bootstrap_intervals
 from .pass_at_k import pass_at_k, pass_at_k_curve
@@ -25,5 +26,5 @@ __all__ = [
     "difficulty_variance", "distinct_n", "distinct_share", "exact_mean", "exact_parts",
     "group_effective_sample_share", "group_index", "homogeneity", "kernel_density", "maj_at_k",
     "mean_pairwise_distance", "pass_at_k", "pass_at_k_curve", "sum_absolute_advantage", "uniform_groups",
-    "uniform_reward_percentage", "zero_gradient_causes", "zero_gradient_percentage",
+    "uniform_reward_percentage", "zero_gradient_causes", "zero_gradient_percentage", "zero_gradient_probability",
 ]  # fmt: skip

@@ -57,7 +57,7 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
         self.pass_at_1 = GroupAdvantage(group_by, unbiased=unbiased, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] float32 advantages."""
+        """[R] advantages, in the precision of the rewards."""
         if groups.entropy is None or not torch.isfinite(groups.entropy).all():
             raise ValueError(
                 "Expected a finite policy entropy for every response in RewardGroups.entropy, but got "

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...types import AdvantageStrategy, RewardGroups
-from .pools import POOLS, Pool, check_choice, check_epsilon, pool_index, pool_size, pool_sum, uniform_pools
+from .pools import POOLS, Pool, as_rewards, check_choice, check_epsilon, pool_index, pool_size, pool_sum, uniform_pools
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class GroupAdvantage(AdvantageStrategy):
         check_epsilon(self.epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] float32 advantages."""
+        """[R] advantages, in the precision of the rewards."""
         rewards = groups.rewards.double()
         index, num_pools = pool_index(groups, self.group_by)
         advantages = rewards
@@ -66,7 +66,7 @@ class GroupAdvantage(AdvantageStrategy):
             # Rounding must not leave 1e-17 where the pool has no signal: such responses are skipped as zeros.
             uniform = uniform_pools(rewards, index, num_pools)[index]
             advantages = (rewards - self._baseline(rewards, index, num_pools)).masked_fill(uniform, 0.0)
-        return self._scaled(advantages, rewards, index, num_pools).float()
+        return as_rewards(self._scaled(advantages, rewards, index, num_pools), groups)
 
     def _baseline(self, rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
         count, total = pool_size(index, num_pools)[index], pool_sum(rewards, index, num_pools)[index]

@@ -49,6 +49,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
             timeout=timedelta(minutes=timeout_minutes),
         )
         self.cpu_offload = cpu_offload
+        self.writes_shards = save_distributed_checkpoint
 
     def model_to_device(self) -> None:
         """Move the module to this rank's device; with `cpu_offload` its buffers alone, as FSDP2 demands."""
@@ -61,7 +62,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
                 setattr(module, name, buffer.to(self.root_device))
 
     def setup_environment(self) -> None:
-        """Fix the mesh to (world size, 1) before Lightning builds it."""
+        """Fix the mesh to (world size, 1) before Lightning builds it, which has no public way."""
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
 
@@ -70,7 +71,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
 
         On several nodes the folder must be on a file system that they share.
         """
-        if not self._save_distributed_checkpoint:
+        if not self.writes_shards:
             super().save_checkpoint(checkpoint, filepath, storage_options)
             return
         path = Path(self.broadcast(filepath))

@@ -148,7 +148,9 @@ class Spy(Callback):
 
 
 def test_success_format_and_length_of_each_template_are_in_the_metrics(tmp_path):
-    run = run_of(tmp_path, "experiment=prompt_augmentation", "callbacks=[rephrasing_success]", "iterations=2")
+    run = run_of(
+        tmp_path, "experiment=prompt_augmentation", "callbacks=[rephrasing_success,checkpoint]", "iterations=2"
+    )
     run.trainer.callbacks.append(spy := Spy())
     train(run.module, run.datamodule, run.trainer, test=False)
     rows = metrics_of(tmp_path).dropna(subset=["rollout/reward"])

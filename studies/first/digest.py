@@ -38,7 +38,7 @@ def digest(root: Path, *, gradients: bool = True) -> dict[str, Any]:
 
     Args:
         root: Folder of the regimes.
-        gradients: Whether to compute gradients of the policies (`tagrpo.analysis.gradients`) for the runs whose
+        gradients: Whether to compute gradients of the policies (`gradients.py`) for the runs whose
             rollouts were recorded. That needs the policies that the runs started from; for tiny ones it takes seconds
             per run.
 

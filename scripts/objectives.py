@@ -190,7 +190,7 @@ def estimators(methods: dict[str, Experiment]) -> str:
 def anchoring(seeds: int = 8) -> str:
     """What anchoring adds in pools of 4 × 4, and what a correction leaves of it: means over random policies."""
     per_prompt = GroupAdvantage("prompt")
-    variants: dict[str, tuple[AdvantageStrategy, float | None]] = {
+    named: dict[str, tuple[AdvantageStrategy, float | None]] = {
         "TA-GRPO: pooled, uncorrected": (GroupAdvantage(), None),
         "pools of single prompts, uncorrected": (per_prompt, None),
         "`prompt_correction=2`": (GroupAdvantage(), 2.0),
@@ -206,7 +206,7 @@ def anchoring(seeds: int = 8) -> str:
         ])  # fmt: skip
         head.append(f"{name}, p {rates[:, 0].mean():.2f} and {rates[:, 1:].mean():.2f}")
     rows = []
-    for label, (strategy, cap) in variants.items():
+    for label, (strategy, cap) in named.items():
         options = UpdateOptions(anchor="original", prompt_correction=cap)
         cells = [anchored(strategy, options, responses, easier, seeds) for responses, easier in worlds]
         rows.append([label, *(f"{share(error)} (×{along:.2f})" for error, along in cells)])
@@ -232,7 +232,7 @@ def moved(step: float = 0.6, seeds: int = 8) -> str:
     """Bias where the policy has moved along its own update since the responses were sampled, or since the old one."""
     clip = {"kl_coef": 0.0, "aggregation": "constant", "max_length": 1}
     free = PolicyLoss(clip_low=1.0, clip_high=1e9, **clip)
-    variants: dict[str, tuple[PolicyLoss, float | None]] = {
+    named: dict[str, tuple[PolicyLoss, float | None]] = {
         "stale by one update, weights up to 1": (free, 1.0),
         "stale by one update, weights up to 2 (`staleness_cap=2`)": (free, 2.0),
         "stale by one update, weights not truncated": (free, 1e300),
@@ -243,21 +243,21 @@ def moved(step: float = 0.6, seeds: int = 8) -> str:
     }
     setting, head, columns = Setting(GroupAdvantage(), 1, 8), ["estimator"], []
     for name, responses in SHAPES.items():
-        found, divergences = torch.zeros(len(variants)), []
+        found, divergences = torch.zeros(len(named)), []
         for seed in range(seeds):
             table, correct = drawn(seed, 1, responses)
             update = expected_update(table, responses, correct, setting.strategy, free, 8, OWN)
             new = table + step * update / update.norm()
             before, after = (probabilities(policy, responses) for policy in (table, new))
             divergences.append(float((before * (before / after).log()).sum()))
-            for row, (loss, cap) in enumerate(variants.values()):
+            for row, (loss, cap) in enumerate(named.values()):
                 ages = Policies(new, table if cap is None else new, table, table)
                 options = UpdateOptions(anchor="own", staleness_cap=cap or 2.0)
                 update = expected_update(ages, responses, correct, setting.strategy, loss, 8, options)
                 found[row] += bias(update, objective(ages, responses, correct, setting, loss, OWN)) / seeds
         head.append(f"{name}, moved by {sum(divergences) / seeds:.3f} nats")
         columns.append([share(value) for value in found.tolist()])
-    return markdown(head, zip(variants, *columns, strict=True))
+    return markdown(head, zip(named, *columns, strict=True))
 
 
 # ---------------------------------------------------------------------- the page

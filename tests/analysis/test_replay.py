@@ -75,7 +75,8 @@ def test_saved_entropy_reaches_the_strategies_that_need_it(run):
 def test_what_cannot_be_replayed_is_refused(run, tmp_path):
     with pytest.raises(ValueError, match="entropy for adaptive, but it was not saved"):
         replay(read_rollouts(run), {"pooled": POOLED, "adaptive": EntropyAdaptiveAdvantage(k=2)})
-    with pytest.raises(TypeError, match=r"strategies\['mine'\] to be a AdvantageStrategy .*has no needs_entropy"):
+    missing = "has no expected, needs_entropy"
+    with pytest.raises(TypeError, match=rf"strategies\['mine'\] to be a AdvantageStrategy .*{missing}"):
         replay(read_rollouts(run), {"mine": lambda groups: groups.rewards})
     with pytest.raises(FileNotFoundError, match="recorder"):
         read_rollouts(tmp_path / "nowhere")

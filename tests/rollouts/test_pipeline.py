@@ -299,7 +299,7 @@ def test_what_lacks_something_is_refused_by_name_when_the_pipeline_is_built():
         TypeError, match=r"rollout\.engine to be a Engine .*no asynchronous, close, generate"
     ):
         RolloutPipeline(NoEngine, Verifier(), decode, SamplingConfig())
-    with pytest.raises(TypeError, match=r"rollout\.reward_terms\.bonus to be a tagrpo\.types\.RewardTerm"):
+    with pytest.raises(TypeError, match=r"rollout\.reward_terms\.bonus to be a RewardTerm"):
         make_pipeline(Engine(), reward_terms={"bonus": 0.5})
     late = make_pipeline(NoEngine())  # of a function nobody knows what it makes
     with pytest.raises(TypeError, match=r"rollout\.engine to be a Engine "):

@@ -295,9 +295,7 @@ def test_what_lacks_something_is_refused_by_name_when_the_pipeline_is_built():
         TypeError, match=r"rollout\.verifier to be a Verifier .*has no close, in_background, score_async"
     ):
         make_pipeline(Engine(), NoVerifier())
-    with pytest.raises(
-        TypeError, match=r"rollout\.engine to be a Engine .*no asynchronous, close, generate"
-    ):
+    with pytest.raises(TypeError, match=r"rollout\.engine to be a Engine .*no asynchronous, close, generate"):
         RolloutPipeline(NoEngine, Verifier(), decode, SamplingConfig())
     with pytest.raises(TypeError, match=r"rollout\.reward_terms\.bonus to be a RewardTerm"):
         make_pipeline(Engine(), reward_terms={"bonus": 0.5})

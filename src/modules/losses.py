@@ -92,8 +92,8 @@ class PolicyLoss(Loss):
     `old_logprob`; `kl` and `entropy` where the inputs have them.
 
     Args:
-        clip_low: ε_low; the range is (1 − ε_low, 1 + ε_high), for geometric ratios (e^−ε_low, e^ε_high). None: no bound.
-        clip_high: ε_high; larger than `clip_low` is DAPO's clip-higher. None: no bound.
+        clip_low: ε_low; the range is (1 − ε_low, 1 + ε_high), for geometric ratios (e^−ε_low, e^ε_high). None: none.
+        clip_high: ε_high; larger than `clip_low` is DAPO's clip-higher. None: no upper bound.
         ratio: `token` | `sequence` | `geometric`.
         aggregation: `sequence_mean` | `token_mean` | `constant`.
         kl_coef: β; 0 needs no reference.

@@ -55,8 +55,8 @@ class Record:
 class SuccessReplay:
     """ExGRPO's buffer of past successes.
 
-    Questions that were solved in full are `retired`: they leave the record for good, and `QuestionLoader.leave_out` keeps
-    them out of later batches (paper, Algorithm 1).
+    Questions that were solved in full are `retired`: they leave the record for good, and `QuestionLoader.leave_out`
+    keeps them out of later batches.
 
     Departures from the authors' code: successes before the start are recorded too; the success rate is that of new
     responses alone; a question keeps only its `per_question` newest successes.

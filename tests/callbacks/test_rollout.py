@@ -270,7 +270,9 @@ def test_replay_asks_the_module_for_entropies_and_refuses_one_that_has_none(tmp_
 def test_retired_questions_are_not_served_again_also_not_after_a_resume(tmp_path):
     class ThreeIsHard(types.Verifier):
         def score_batch(self, responses, references):
-            return [Score(reference != ("3",), response) for response, reference in zip(responses, references)]
+            return [
+                Score(reference != ("3",), response) for response, reference in zip(responses, references, strict=True)
+            ]
 
     def run(folder, epochs, resume=None):
         engine, data = Engine(), Data(7)

@@ -120,7 +120,7 @@ def test_every_epoch_has_its_own_order_and_every_question_once():
 def test_questions_that_are_left_out_give_way_to_the_next_ones(rank):
     gone = set()
     loader = loader_of(10, 4, rank=rank, world_size=2)
-    whole = [g for batch in zip(*(ids(loader_of(10, 2, rank=r, world_size=2)) for r in (0, 1))) for g in sum(batch, [])]
+    whole = sum(ids(loader_of(10, 1)), [])
     loader.leave_out(gone)
     batches = iter(loader)
     assert ids([next(batches)]) == [whole[:4][rank * 2 : rank * 2 + 2]]

@@ -1,7 +1,7 @@
 """`tagrpo-diff A B`: where the settings of two runs differ, once everything is composed and resolved.
 
-    tagrpo-diff "experiment=pass_at_k" "experiment=pass_at_k recipe=common"
-    tagrpo-diff "experiment=grpo recipe=common" "experiment=dapo recipe=common"
+tagrpo-diff "experiment=pass_at_k" "experiment=pass_at_k recipe=common"
+tagrpo-diff "experiment=grpo recipe=common" "experiment=dapo recipe=common"
 """
 
 from __future__ import annotations

@@ -72,7 +72,9 @@ def test_every_preset_composes_at_both_scales_and_names_experiments_that_exist()
             text = (CONFIGS / "compare" / f"{preset}.yaml").read_text()
             for scale in ("paper", "demo") if "base/" in text else (None,):
                 chosen = [f"scale={scale}"] if scale else []
-                cfg = compose("compare", [f"compare={preset}", "+rephrasings=r.jsonl", *chosen], return_hydra_config=True)
+                cfg = compose(
+                    "compare", [f"compare={preset}", "+rephrasings=r.jsonl", *chosen], return_hydra_config=True
+                )
                 HydraConfig.instance().set_config(cfg)
                 assert cfg.root.startswith(f"runs/{preset}")
                 for name, method in methods_of(cfg.methods, cfg.scale).items():

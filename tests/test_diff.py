@@ -11,7 +11,10 @@ def test_what_differs_has_both_values(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tagrpo-diff", "experiment=grpo", "experiment=grpo optimizer.lr=0.5 threads=3"])
     diff.main()
     shown = [line.split("│")[1:4] for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    assert [[cell.strip() for cell in row] for row in shown] == [["optimizer.lr", "0.0001", "0.5"], ["threads", "1", "3"]]
+    assert [[cell.strip() for cell in row] for row in shown] == [
+        ["optimizer.lr", "0.0001", "0.5"],
+        ["threads", "1", "3"],
+    ]
 
 
 def test_the_same_settings_are_said_to_be_the_same(capsys, monkeypatch):

@@ -43,7 +43,9 @@ METHODS = overrides_of()
 def test_its_methods_are_those_of_the_study_and_of_its_page():
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         methods = methods_of(compose("compare", [PRESETS, "compare=study"]).methods, None)
-        assert all(compose("train", [f"name={method}", *own.overrides]).name == method for method, own in methods.items())
+        assert all(
+            compose("train", [f"name={method}", *own.overrides]).name == method for method, own in methods.items()
+        )
     assert list(METHODS) == list(methods) == list(ORDER)
 
 

@@ -57,7 +57,8 @@ def evaluation_markdown(run: RunFiles, settings: Mapping[str, Any]) -> str:
         *table(header, rows),
         "",
         "In percent: means over questions with 95 % intervals by bootstrap over questions, unbiased for n responses "
-        "(arXiv 2107.03374). One average gives each split the same weight, the other each question. `tokens` is the mean length of a response, "
+        "(arXiv 2107.03374). One average gives each split the same weight, the other each question. "
+        "`tokens` is the mean length of a response, "
         "`truncated` the share of responses that the length limit ended.",
         "",
         *(f"- {name}: {value}" for name, value in settings.items()),

@@ -29,8 +29,8 @@ def test_levels_3_to_5_of_math_are_three_levels(tmp_path):
 
 
 def test_a_stage_of_a_curriculum_is_a_range_of_success_rates(tmp_path):
-    path = written(tmp_path / "a.jsonl", question=list("abcde"), answer=[1] * 5, success_rate=[0, 0.75, 0.751, 1, 1e-05],
-                   level=[3, 3, 3, 3, 1])  # fmt: skip
+    rates, levels = [0, 0.75, 0.751, 1, 1e-05], [3, 3, 3, 3, 1]
+    path = written(tmp_path / "a.jsonl", question=list("abcde"), answer=[1] * 5, success_rate=rates, level=levels)
     source = JsonLinesSource(path, within={"success_rate": [0, 0.75], "level": [2, 5]})
     assert [group.question for group in source.load()] == ["a", "b"]
     assert source.report.excluded == {"outside_success_rate": ["a-3", "a-4"], "outside_level": ["a-5"]}

@@ -66,7 +66,7 @@ class RolloutPipeline:
             `discarded_questions` of dynamic sampling.
         failures: Name (`timeout`, `memory`, …) → responses on this rank without a verdict, which count as wrong.
         scalars: Name → value, to be logged of the last training batch: `rollout/*` are means over the responses of all
-            ranks, `budget/*` totals of the run so far; `dynamic_sampling/draws` and `limit_reached` (0 or 1): see `Filled`.
+            ranks, `budget/*` totals of the run so far; for `dynamic_sampling/*` see `Filled`.
 
     Raises:
         TypeError: engine, verifier or a reward term lacks something that is needed.

@@ -74,6 +74,16 @@ def test_evaluation_asks_the_original_alone_and_covers_every_question():
     assert {(p.rephrasing, p.num_samples) for batch in batches for p in batch.prompts} == {(0, 7)}
 
 
+def test_validation_may_sample_less_than_the_test():
+    for given, expected in ((None, (7, 7)), (2, (2, 7))):
+        datamodule = make_datamodule(evaluation_samples=7, validation_samples=given)
+        datamodule.setup("test")
+        loaders = (*datamodule.val_dataloader(), *datamodule.test_dataloader())
+        assert tuple({p.num_samples for batch in loader for p in batch.prompts}.pop() for loader in loaders) == expected
+    with pytest.raises(ValueError, match=r"data\.validation_samples to be at least 1"):
+        make_datamodule(validation_samples=0)
+
+
 def test_prompts_over_the_limit_are_left_out_and_counted():
     short, long = "compute 1 + 2 = ?", "compute 1" + " , + 2" * 20 + " = ?"
     source = Fixed(

@@ -103,7 +103,7 @@ def test_a_batch_that_lacks_nothing_is_left_as_it_is(make_batch):
 
 def test_the_warning_comes_once_and_the_fact_every_time(make_batch):
     sampling = DynamicSampling(max_draws=1)
-    with pytest.warns(UserWarning) as warned:
+    with pytest.warns(UserWarning, match="max_draws") as warned:
         filled = [sampling.fill_up(make_batch([[[1.0, 1.0]]]), lambda _: make_batch([[[0.0, 0.0]]])) for _ in range(2)]
     assert (len(warned), [f.limit_reached for f in filled]) == (1, [True, True])
 

@@ -1,4 +1,4 @@
-"""docs/methods.md from docs/papers/*.yaml, which say what each paper ran, and from the configuration, which says what runs here.
+"""Makes docs/methods.md from docs/papers/*.yaml, what each paper ran, and from the configuration, what runs here.
 
     python scripts/methods_page.py            # writes the page
     python scripts/methods_page.py --check    # exit code 1 if the page is not what would be written
@@ -25,25 +25,31 @@ from tagrpo.diff import settings as resolved
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "methods.md"
-PAPERS = ("ta_grpo", "pass_at_k", "prompt_augmentation", "dapo", "dr_grpo", "gspo", "gmpo", "cispo", "rloo", "seed_grpo",
-          "exgrpo", "grpo_lead", "ours")  # fmt: skip
+PAPERS = ["ta_grpo", "pass_at_k", "prompt_augmentation", "dapo", "dr_grpo", "gspo", "gmpo", "cispo", "rloo"]
+PAPERS += ["seed_grpo", "exgrpo", "grpo_lead", "ours"]
 ELSEWHERE = ("data.evaluation_samples", "rollout.evaluation_sampling.", "data.train.")
 """Keys of the evaluation and the data, which are the same for all methods here."""
 INTRODUCTION = """\
 # Methods
 
 What each paper ran, what runs here, and every difference between the two. This page is made by
-`python scripts/methods_page.py` from [docs/papers](papers), which has the values of the papers with their places, and from the
-configuration; a test fails where they differ without a reason.
+`python scripts/methods_page.py` from [docs/papers](papers), which has the values of the papers with their places, and
+from the configuration; a test fails where they differ without a reason.
 
-`experiment=X` is the method with the settings of its paper: the paper's value, else that of its authors' code, else our own.
-`recipe=authors` is what the authors' code ran where it differs from their paper. `recipe=common` puts all methods on the
-settings of TA-GRPO, so that two methods differ in nothing but what defines them (second table).
+`experiment=X` is the method with the settings of its paper: the paper's value, else that of its authors' code, else our
+own. `recipe=authors` is what the authors' code ran where it differs from their paper. `recipe=common` puts all methods
+on the settings of TA-GRPO, so that two methods differ in nothing but what defines them (first table).
 `tagrpo-diff "experiment=X" "experiment=X recipe=common"` prints what a recipe changes.
 
-Common to all, whatever a paper did: the evaluation (that of TA-GRPO's authors: 128 samples at temperature 0.6 and top-p 0.95;
-`protocol=paper` or overrides change it), the data (`data=…`), and the verifier (`reward=…`). With `scale=demo`, what depends on
-the size of the model or the task (learning rate, batch, lengths, number of iterations) is the demo's.
+Common to all, whatever a paper did: the evaluation (that of TA-GRPO's authors: 128 samples at temperature 0.6 and top-p
+0.95; `protocol=paper` or overrides change it), the data (`data=…`), and the verifier (`reward=…`). With `scale=demo`,
+what depends on the size of the model or the task (learning rate, batch, lengths, number of iterations) is the demo's.
+
+## What defines each method
+
+Each question is asked in 1 + N prompts, each prompt gets G responses; rewards are normalised over a `pool` (a question with
+its rephrasings, a prompt, or the batch), and a response is scored under the prompt that `anchor` names: its own or the
+original. With `recipe=common` the last column's keys differ from `experiment=grpo`, and no other.
 """
 
 
@@ -108,7 +114,7 @@ def title_of(experiment: str) -> str:
     return re.split(r" {4,}", (ROOT / "configs" / "experiment" / f"{experiment}.yaml").read_text().splitlines()[1])[1]
 
 
-def rows(name: str, paper: dict[str, Any]) -> Iterator[str]:
+def rows(paper: dict[str, Any]) -> Iterator[str]:
     """A line per key and value of a paper: paper, source, authors' code, here."""
     experiments = list(paper["own"])
     here = {e: settings(e, "paper") for e in experiments}
@@ -138,7 +144,7 @@ def section(name: str, paper: dict[str, Any]) -> Iterator[str]:
     if link:
         yield f"{link}{version}{code}\n"
     yield "Experiments: " + ", ".join(f"`{experiment}`" for experiment in paper["own"]) + "\n"
-    if table := list(rows(name, paper)):
+    if table := list(rows(paper)):
         yield "| setting | paper | authors' code, where it was read | here, `scale=paper` |\n|---|---|---|---|"
         yield from table
     found: dict[tuple[str, str], tuple[str, list[str]]] = {}
@@ -162,18 +168,21 @@ def section(name: str, paper: dict[str, Any]) -> Iterator[str]:
         yield from (f"- {note}" for note in paper["notes"])
 
 
-def page() -> str:
-    """The whole page."""
-    lines = [
-        INTRODUCTION,
-        "## What defines each method\n",
-        "With `recipe=common` these keys differ from `experiment=grpo`, and no other.\n",
-    ]
-    lines += ["| experiment | method | keys |", "|---|---|---|"]
+def overview() -> Iterator[str]:
+    """The table of all experiments."""
+    yield "| experiment | method | N | G | pool | anchor | keys |\n|---|---|---|---|---|---|---|"
     for _, paper in papers():
         for experiment in paper["own"]:
-            keys = ", ".join(f"`{key}`" for key in paper["defines"][experiment])
-            lines.append(f"| `{experiment}` | {title_of(experiment)} | {keys or 'none'} |")
+            keys = ", ".join(f"`{key}`" for key in paper["defines"][experiment]) or "none"
+            here = settings(experiment, "common")
+            shape = [here["data.num_rephrasings"], here["data.samples_per_prompt"]]
+            shape += [here.get("advantage.group_by", "question"), here["policy.anchor"]]
+            yield f"| `{experiment}` | {title_of(experiment)} | {' | '.join(map(str, shape))} | {keys} |"
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [INTRODUCTION, *overview()]
     for name, paper in papers():
         lines += section(name, paper)
     return "\n".join(lines) + "\n"

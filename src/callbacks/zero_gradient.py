@@ -23,8 +23,8 @@ class ZeroGradientMonitor(Callback):
       `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`, which add up to it; see
       `zero_gradient_causes`. `masked` and `clipped` are zero where the training step does not return them.
     - `uniform_reward/original`: the rewards of the G responses to the original question are all equal.
-    - `uniform_reward/rephrasings`: those of the N·G responses to its rephrasings are all equal. Fig. 3 compares these two;
-      more responses are less often equal for their number alone.
+    - `uniform_reward/rephrasings`: those of the N·G responses to its rephrasings are all equal. Fig. 3 compares it with
+      the former, although more responses are less often equal for their number alone.
     - `uniform_reward/rephrasings_matched`: those of G of the N·G responses are, averaged over which G they are.
     - `uniform_reward/pool`: those of all responses are; of these, `pool_all_correct` and `pool_all_wrong` are the
       questions whose responses are all correct, or all wrong.

@@ -114,13 +114,6 @@ def test_a_benchmark_can_be_left_out():
     assert list(cfg.data.evaluation) == [name for name in BENCHMARKS if name != "minerva"]
 
 
-def test_comparisons_compose():
-    for name in options("compare"):
-        methods = composed(f"compare={name}", name="compare").methods
-        for overrides in methods.values():
-            composed(*overrides)
-
-
 @pytest.mark.parametrize(
     ("override", "error", "message"),
     [
@@ -134,11 +127,12 @@ def test_comparisons_compose():
         ("data.train.regime=easy", Exception, "mixed, hard"),
         ("loss.aggregation=constant", Exception, "loss.max_length"),
         ("template=raw_boxed", ValueError, "Use reward=mixed or reward=math"),
+        (["experiment=gspo", "recipe=authors"], ValueError, "no settings gspo/authors for gspo. Use recipe=paper"),
     ],
 )
 def test_what_cannot_work_fails_at_once_and_says_what_to_change(tmp_path, override, error, message):
     with pytest.raises(error) as raised:
-        build(tmp_path, override)
+        build(tmp_path, *([override] if isinstance(override, str) else override))
     assert message in str(raised.value) + str(raised.value.__cause__)
 
 

@@ -23,7 +23,7 @@ class GroupAdvantage(AdvantageStrategy):
     | GRPO, TA-GRPO* | prompt | mean | std | TA-GRPO, Eq. 1 |
     | TA-GRPO and its v1 | question | mean | std | TA-GRPO, Eq. 3: one pool of (N+1)·G |
     | Dr. GRPO | prompt | mean | none | arXiv 2503.20783, Eq. 3 |
-    | RLOO | prompt | leave_one_out | none | arXiv 2402.14740, Eq. 8 |
+    | RLOO | prompt | leave_one_out | none | arXiv 2402.14740, section 2.3 |
     | REINFORCE, batch baseline | batch | mean | none or std | |
 
     Degenerate pools: rewards that are all equal, or a single response, have advantages of exactly 0 (with

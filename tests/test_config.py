@@ -14,6 +14,7 @@ from hydra.errors import ConfigCompositionException, MissingConfigException
 from hydra.utils import instantiate
 
 from tagrpo import config
+from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.modules import model
 from tagrpo.modules.policy import PolicyModule
 
@@ -66,6 +67,16 @@ def test_the_papers_settings_are_those_of_table_2(llm):
     assert "/" in cfg.policy.model_path
 
 
+@pytest.mark.parametrize("experiment", options("experiment"))
+def test_validation_during_training_samples_less_than_a_tenth_of_what_training_does(experiment):
+    cfg = composed(f"experiment={experiment}", "scale=paper", "data=math")
+    sampled = cfg.data.batch_size * cfg.data.samples_per_prompt * (1 + cfg.data.num_rephrasings)
+    sets = [CATALOGUE[source.dataset] for source in cfg.data.evaluation.values()]
+    asked = sum(dataset.questions or dataset.rows for dataset in sets) * cfg.data.validation_samples
+    assert 0 < asked < sampled * cfg.trainer.val_check_interval / 10
+    assert cfg.data.evaluation_samples == 128
+
+
 def command_of(group):
     """The command whose configuration chooses from a group: train, unless another one lists it."""
     for path in CONFIGS.glob("*.yaml"):
@@ -75,7 +86,13 @@ def command_of(group):
     return "train"
 
 
-@pytest.mark.parametrize("group", sorted(p.name for p in CONFIGS.iterdir() if p.is_dir()))
+@pytest.mark.parametrize(
+    "group",
+    # comparisons is the configuration of another command, and settings are those of experiments, composed above
+    sorted(
+        p.name for p in CONFIGS.iterdir() if p.is_dir() and p.name not in ("comparisons", "settings", "__pycache__")
+    ),
+)
 def test_every_option_of_every_group_composes(group):
     names = [name for name in options(group) if name != "base"]
     assert names

@@ -47,9 +47,9 @@ what depends on the size of the model or the task (learning rate, batch, lengths
 
 ## What defines each method
 
-Each question is asked in 1 + N prompts, each prompt gets G responses; rewards are normalised over a `pool` (a question with
-its rephrasings, a prompt, or the batch), and a response is scored under the prompt that `anchor` names: its own or the
-original. With `recipe=common` the last column's keys differ from `experiment=grpo`, and no other.
+Each question is asked in 1 + N prompts, each prompt gets G responses; rewards are normalised over a `pool` (a question
+with its rephrasings, a prompt, or the batch), and a response is scored under the prompt that `anchor` names: its own or
+the original. With `recipe=common` the last column's keys differ from `experiment=grpo`, and no other.
 """
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import InterpolationToMissingValueError
 from rich.console import Console
 
 from .grid import Environment, GridRun, Launcher, run_grid
@@ -49,9 +50,9 @@ def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> di
     if isinstance(methods, ListConfig):
         return {str(name): Method([f"experiment={name}"]) for name in methods}
     found: dict[str, Method] = {}
-    for name, spec in (methods or {}).items():
+    for name, spec in ((str(key), spec) for key, spec in (methods or {}).items()):
         if isinstance(spec, ListConfig):
-            found[str(name)] = Method(list(spec))
+            found[name] = Method(list(spec))
             continue
         if unknown := {str(key) for key in spec} - {"overrides", "after", *SCALES}:
             keys = ", ".join(["overrides", "after", *SCALES])
@@ -59,30 +60,43 @@ def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> di
         after = spec.get("after")
         if after is not None and after not in found:
             raise ValueError(f"Expected methods.{name}.after to be a method listed above it, but got {after!r}.")
-        found[str(name)] = Method([*spec.get("overrides", []), *spec.get(scale or "demo", [])], after)
+        found[name] = Method([*spec.get("overrides", []), *spec.get(scale or "demo", [])], after)
     return found
 
 
 def shared_overrides(cfg: DictConfig) -> list[str]:
-    """What all runs get: the chosen groups, the preset's overrides for its scale, and those of the command line."""
+    """What all runs get: the chosen groups, the preset's overrides for its scale, and those of the command line.
+
+    Raises:
+        ValueError: one of them needs a setting that was not given.
+    """
     chosen = [f"{group}={cfg[group]}" for group in ("scale", "recipe", "model") if cfg[group] is not None]
-    return [*chosen, *cfg.overrides_at_scale.get(cfg.scale or "demo", []), *cfg.overrides]
+    try:
+        return [*chosen, *cfg.overrides_at_scale.get(cfg.scale or "demo", []), *cfg.overrides]
+    except InterpolationToMissingValueError as error:
+        missing = "".join(f" {key}=…" for key in map(str, cfg) if OmegaConf.is_missing(cfg, key) and key in str(error))
+        preset = HydraConfig.get().runtime.choices.get("compare")
+        raise ValueError(
+            f"Expected{missing}, which the preset {preset} needs at scale={cfg.scale}, but it was not given. The first "
+            f"lines of configs/comparisons/compare/{preset}.yaml show the command."
+        ) from error
 
 
 def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides: list[str]) -> list[GridRun]:
     """Every method with every seed, seed by seed, so that an interrupted comparison has whole seeds.
 
-    All get `overrides`; a method's own come after them and win.
+    All get `overrides`; a method's own come after them and win. One that another goes on from exports its policy.
     """
-    runs = []
+    runs: list[GridRun] = []
+    continued = {method.after for method in methods.values()}
     for seed in seeds:
         of_seed: dict[str, GridRun] = {}
         for name, method in methods.items():
             directory = root / name / f"seed{seed}"
             arguments = [f"name={name}", f"seed={seed}", f"hydra.run.dir={directory}", *overrides, *method.overrides]
             before = of_seed[method.after] if method.after else None
-            if before:
-                arguments.append(f"model.path={before.directory / 'model'}")
+            arguments += ["export=true"] if name in continued else []
+            arguments += [f"model.path={before.directory / 'model'}"] if before else []
             of_seed[name] = GridRun(name, seed, directory, [sys.executable, "-m", "tagrpo.train", *arguments], before)
         runs += of_seed.values()
     return runs
@@ -129,7 +143,7 @@ def compare(
     return failed
 
 
-@hydra.main(config_path="pkg://tagrpo.configs", config_name="compare", version_base="1.3")
+@hydra.main(config_path="pkg://tagrpo.configs.comparisons", config_name="compare", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)

@@ -35,15 +35,15 @@ def settings(overrides: Sequence[str]) -> dict[str, Any]:
 def flattened(node: DictConfig, prefix: str = "") -> dict[str, Any]:
     """Dotted key → resolved value, below `node`."""
     found: dict[str, Any] = {}
-    for key in node:
+    for key in map(str, node):
         name = f"{prefix}{key}"
         try:
             value = node[key]
         except MissingMandatoryValue:
             value = "???"
         except InterpolationResolutionError:
-            value = OmegaConf.to_container(node, resolve=False)[key]  # type: ignore[index, call-overload]
-        if isinstance(value, DictConfig) and OmegaConf.is_interpolation(node, str(key)):
+            value = dict(OmegaConf.to_container(node, resolve=False))[key]  # type: ignore[arg-type]
+        if isinstance(value, DictConfig) and OmegaConf.is_interpolation(node, key):
             continue  # a reference to a node that has keys of its own
         if isinstance(value, DictConfig) and value:
             found |= flattened(value, f"{name}.")

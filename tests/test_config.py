@@ -173,6 +173,18 @@ def test_wandb_is_offline_without_a_key(monkeypatch):
     assert "secret" not in str(cfg.logger)
 
 
+@pytest.mark.parametrize("experiment", ["ta_grpo", "grpo", "grpo_matched"])
+def test_validation_at_the_papers_scale_costs_less_than_a_tenth_of_what_training_samples(experiment):
+    cfg = composed(f"experiment={experiment}", "scale=paper", "data=math")
+    asked = sum(CATALOGUE[split.dataset].questions for split in cfg.data.evaluation.values())
+    assert asked == 1788
+    iterations = cfg.trainer.max_epochs * (CATALOGUE["math_train"].questions // cfg.data.batch_size)
+    responses = cfg.data.samples_per_prompt * (1 + cfg.data.num_rephrasings)
+    trained = iterations * cfg.data.batch_size * responses
+    validated = iterations // cfg.trainer.val_check_interval * asked * cfg.data.validation_samples
+    assert 0 < validated < trained / 10
+
+
 def test_help_lists_the_groups():
     command = [sys.executable, "-m", "tagrpo.train", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout

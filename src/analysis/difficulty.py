@@ -1,7 +1,7 @@
 """Whether the rephrasings of a run differ in difficulty, and how difficult its questions were.
 
 `python -m tagrpo.analysis.difficulty RUN QUESTIONS.jsonl RATED.jsonl` writes the questions that a run was trained on
-with their `success_rate`, by which the next stage of a curriculum chooses: `data.train.within={success_rate: [0, 0.75]}`.
+with their `success_rate`, by which the next stage of a curriculum takes some (`data.train.within.success_rate`).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def difficulty_of_run(rollouts: pd.DataFrame) -> tuple[DifficultyTest, float]:
 def rated_questions(rollouts: pd.DataFrame, questions: Path) -> list[dict[str, object]]:
     """The rows of a file of questions that were sampled, each with its `success_rate`.
 
-    It is the share of correct responses to the original question in the last iteration that sampled it, which is that of
-    the policy nearest to the end. Replayed successes count as responses.
+    It is the share of correct responses to the original question in the last iteration that sampled it: by the policy
+    nearest to the end. Replayed successes count as responses.
 
     Args:
         rollouts: From `replay.read_rollouts`.
@@ -79,7 +79,7 @@ def rated_questions(rollouts: pd.DataFrame, questions: Path) -> list[dict[str, o
             rated.append({**row, "id": name, "success_rate": float(rates[name])})
     if not rated:
         raise ValueError(
-            f"Expected ids of the run in {questions}, such as {', '.join(map(str, rates.index[:3]))}, but none is there. "
+            f"Expected ids of the run, such as {', '.join(map(str, rates.index[:3]))}, in {questions}, but found none. "
             "Give the file that the run was trained on."
         )
     return rated

@@ -72,5 +72,5 @@ def test_questions_are_rated_by_the_last_responses_to_their_originals_and_chosen
     chosen = JsonLinesSource(next_stage, within={"success_rate": [0, 0.75]}).load()
     assert [group.id for group in chosen] == ["mine-1"]
     path.write_text(json.dumps({"id": "another", "question": "a?", "answer": "1"}))
-    with pytest.raises(ValueError, match="such as b, mine-1, but none is there"):
+    with pytest.raises(ValueError, match=r"such as b, mine-1, in .*mine\.jsonl, but found none"):
         rated_questions(frame, path)

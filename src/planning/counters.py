@@ -31,7 +31,7 @@ class Costs(TorchDispatchMode):
         self.other_bytes = 0
         """Of everything else: norms, activations, softmaxes, sums, copies."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and count it."""
         out = func(*args, **(kwargs or {}))
         packet = IN_PLACE.get(func.overloadpacket, func.overloadpacket)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -57,6 +57,11 @@ class DryRun:
     root_parameters: int
     """Those outside of the decoder layers, which FSDP2 gathers together."""
 
+    def offloaded(self) -> DryRun:
+        """With weights, gradients and optimizer state in host memory."""
+        in_host = dict.fromkeys(("weights", "gradients", "optimizer"), 0)
+        return replace(self, peak=self.peak | in_host, resting=self.resting | in_host)
+
 
 def dry_run(
     load: Callable[[], PreTrainedModel],
@@ -69,8 +74,9 @@ def dry_run(
     on_gpu: bool = True,
     entropy: Any = "detached",
     by_token: bool = True,
+    accumulates: bool = True,
 ) -> DryRun:
-    """Pretend to train on `packed`: twice forward and backward, then a step, as in the second update of a run.
+    """Pretend to train on `packed`, as in the second update of a run, when the optimizer has a state.
 
     Args:
         load: Makes the model; called where tensors have no content.
@@ -82,11 +88,12 @@ def dry_run(
         on_gpu: Attention and head as there; False: as on a CPU.
         entropy: As of `CausalPolicy.forward`.
         by_token: Whether the loss is taken inside the head.
+        accumulates: Whether `packed` adds to the gradient of an earlier micro-batch.
     """
     if not on_gpu:
         _ = packed.blocks  # made while tensors have content
-    first = pack([torch.zeros(1, dtype=torch.long)], torch.zeros(1, dtype=torch.long), [torch.zeros(1, dtype=torch.long)],
-                 torch.zeros(1, dtype=torch.long))  # fmt: skip
+    zero = torch.zeros(1, dtype=torch.long)
+    first = pack([zero], zero, [zero], zero)
     _ = first.blocks
     with fake_ranks(ranks) if sharded else nullcontext() as mesh, FakeTensorMode(allow_non_fake_inputs=True):
         policy = CausalPolicy(load()).train()
@@ -106,6 +113,8 @@ def dry_run(
         with watched.tracker:
             watched.train(first, autocast, entropy, by_token)
             step.step()
+            if not accumulates:
+                step.zero_grad()
             costs = watched.train(packed, autocast, entropy, by_token)
             step.step()
             resting = watched.parts("current")
@@ -139,7 +148,8 @@ class _Watched:
 
     def train(self, packed: PackedBatch, autocast: AbstractContextManager[Any], entropy: Any, by_token: bool) -> Costs:
         """Forward, backward and step; gradients stay, so that the next call adds to them."""
-        def loss(part: slice, logprobs: Tensor, spread: Tensor | None) -> Tensor:
+
+        def loss(_: slice, logprobs: Tensor, spread: Tensor | None) -> Tensor:
             return logprobs.sum() if spread is None else logprobs.sum() + spread.sum()
 
         self.tracker.reset_mod_stats()  # it refuses a second forward otherwise
@@ -179,9 +189,7 @@ def fake_ranks(count: int) -> Iterator[DeviceMesh]:
         dist.destroy_process_group()
 
 
-def _fused_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **_: Any
-) -> tuple[Tensor, None]:
+def _fused_attention(_module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Any:
     """Attention of an unknown kernel that keeps its inputs, its output and one number per token and head."""
     shared = query.shape[1] != key.shape[1]
     query, key = query.to(value.dtype), key.to(value.dtype)

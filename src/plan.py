@@ -56,7 +56,7 @@ def workload_of(cfg: DictConfig, ranks: int) -> Workload:
         iterations=iterations,
         reference=bool(cfg.loss.kl_coef) and not cfg.get("lora"),
         reference_forward=bool(cfg.loss.kl_coef),
-        checkpointing=bool(cfg.model.load.get("gradient_checkpointing")),
+        checkpointing=float(cfg.model.load.get("gradient_checkpointing") or 0.0),
     )
 
 

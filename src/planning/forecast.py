@@ -79,7 +79,8 @@ class Workload:
     """A frozen second copy of the policy, for a KL term."""
     reference_forward: bool
     """A forward for the KL term, with the copy or with adapters off."""
-    checkpointing: bool
+    checkpointing: float
+    """Share of layers that are computed again in the backward."""
 
     def tokens(self, mean: float) -> float:
         """Distinct tokens of one iteration over all ranks, for responses of `mean` tokens."""
@@ -136,13 +137,13 @@ def forecast(dry: DryRun, packed: PackedBatch, work: Workload, gpu: Gpu, engine:
     tokens = [work.tokens(mean) for mean in means]
     # Forwards without gradient: the old log-probs of later mini-batches, and the reference.
     forwards = (work.mini_batches - 1) / work.mini_batches + work.reference_forward
-    passes = 1 + forwards / (4 if work.checkpointing else 3)
+    passes = 1 + forwards / (3 + work.checkpointing)
     flop = [dry.costs.product_flop * passes * count / size for count in tokens]
     traffic = [(dry.costs.product_bytes + dry.costs.other_bytes) * passes * count / size for count in tokens]
     steps = [work.mini_batches * work.micro_batches(mean) for mean in means]
     moved = (2 * 2 + 2 * forwards) * dry.parameters + 4 * dry.trained
     network = [count * moved * (work.ranks - 1) / work.ranks if sharded else 0.0 for count in steps]
-    useful = [f * (3 / 4 if work.checkpointing else 1.0) for f in flop]
+    useful = [f * 3 / (3 + work.checkpointing) for f in flop]
     sampled = [work.questions * work.responses * mean for mean in means]
     seconds = tuple(
         own / (work.ranks * gpu.rate * share)
@@ -176,7 +177,7 @@ def advice(found: Forecast, work: Workload, gpu: Gpu, *, sharded: bool, offloade
     states = sum(found.update[part] for part in ("weights", "gradients", "optimizer"))
     if excess > 0:
         smaller = int(work.token_budget * (1 - excess / grows) * 0.95) // 256 * 256 if grows > excess else 0
-        if not work.checkpointing:
+        if work.checkpointing < 1:
             lines.append(
                 "model.load.gradient_checkpointing=true: layers are computed again in the backward, a third more work"
             )

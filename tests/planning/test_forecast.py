@@ -12,7 +12,7 @@ from tagrpo.planning.forecast import CONTEXT, GIB, Engine, Gpu, Workload, advice
 
 WORK = Workload(
     ranks=4, questions=8, responses=16, score_prompts=1, prompt=100, longest=400, mini_batches=2, token_budget=1000,
-    iterations=10, reference=True, reference_forward=True, checkpointing=True,
+    iterations=10, reference=True, reference_forward=True, checkpointing=1.0,
 )  # fmt: skip
 GPU = Gpu(memory=40.0, rate=1e12)
 
@@ -64,8 +64,12 @@ def test_memory_is_that_of_training_reference_and_engine_in_both_phases():
 PLAIN = {"sharded": True, "offloaded": False, "adapted": False}
 
 
-def lines_of(dry_run, work=WORK, engine=Engine(), **options):
-    return advice(forecast(dry_run, WORK.fullest(), work, GPU, engine, sharded=True), work, GPU, **{**PLAIN, **options})
+NO_ENGINE = Engine()
+
+
+def lines_of(dry_run, work=WORK, engine=NO_ENGINE, **options):
+    found = forecast(dry_run, WORK.fullest(), work, GPU, engine, sharded=True)
+    return advice(found, work, GPU, **{**PLAIN, **options})
 
 
 def test_what_fits_needs_no_advice_and_what_does_not_is_told_the_cheapest_change_first():
@@ -73,9 +77,7 @@ def test_what_fits_needs_no_advice_and_what_does_not_is_told_the_cheapest_change
     # 47 GiB: 7 too many of 32 that grow with the budget.
     large = lines_of(dry(activations=30.0))
     assert large[0].startswith("policy.token_budget=512:"), "1000 · (1 − 7 / 32) · 0.95 in steps of 256"
-    assert lines_of(dry(activations=30.0), replace(WORK, checkpointing=False))[0].startswith(
-        "model.load.gradient_check"
-    )
+    assert lines_of(dry(activations=30.0), replace(WORK, checkpointing=0.5))[0].startswith("model.load.gradient_check")
     unsharded = lines_of(dry(optimizer=60.0), sharded=False)
     assert unsharded[0].startswith("strategy=fsdp2")
     heavy = lines_of(dry(optimizer=60.0))

@@ -24,7 +24,7 @@ class FakeLLM:
         self.disturb()
 
     def disturb(self):
-        np.random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
         random.seed(0)
         torch.manual_seed(0)
         torch.set_num_threads(1)
@@ -90,7 +90,8 @@ def test_the_engine_leaves_every_random_state_and_the_number_of_threads_as_they_
     torch.set_num_threads(2)
 
     def states():
-        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+        numpys = np.random.get_state()[1].tolist()  # noqa: NPY002
+        return random.getstate(), numpys, torch.get_rng_state().tolist()
 
     try:
         expected = states()

@@ -12,6 +12,7 @@ from torch._inductor.ir import gm_original_output_strides
 from torch._inductor.virtualized import V
 
 from tagrpo.modules import logit_chunks
+from tagrpo.modules.chunked_head import head_loss
 from tagrpo.planning.counters import Costs
 
 
@@ -51,3 +52,29 @@ def test_the_compiled_head_moves_at_most_half_of_the_bytes(entropy, monkeypatch)
     assert len(moved) == 2
     assert sum(moved) <= before / 2
     assert sum(moved) >= 10 * rows * vocabulary, "the logits are read twice, their gradient is written once"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("entropy", ["detached", "grad"])
+def test_the_compiled_head_on_a_gpu_equals_a_head_in_float64(entropy):
+    torch.manual_seed(0)
+    hidden = torch.randn(600, 128, device="cuda").bfloat16()
+    weight = (torch.randn(5000, 128, device="cuda") / 8).bfloat16()
+    targets = torch.randint(5000, (600,), device="cuda")
+
+    def loss(_, logprobs, spread):
+        return logprobs.sum() if entropy == "detached" else logprobs.sum() + spread.square().sum()
+
+    assert logit_chunks.fuses(weight)
+    ours = [x.clone().requires_grad_() for x in (hidden, weight)]
+    scores = head_loss(*ours, None, targets, loss, entropy=entropy, chunk_size=256)
+    scores.loss.backward()
+    exact = [x.double().requires_grad_() for x in (hidden, weight)]
+    logprobs = torch.log_softmax(exact[0] @ exact[1].T, -1)
+    expected = logprobs.gather(1, targets[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(1)
+    loss(None, *expected).backward()
+    for found, right in zip(scores[:2], expected, strict=True):
+        torch.testing.assert_close(found.double(), right, atol=1e-4, rtol=1e-4)
+    for found, right in zip(ours, exact, strict=True):
+        assert (found.grad.double() - right.grad).norm() < 1e-2 * right.grad.norm()

@@ -37,7 +37,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
     layers = decoder_layers(module)
     # Inputs are not cast: FSDP2 would copy the packed batch for every layer, and each build its attention layout anew.
     mixed = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    offload = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
+    offload = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy()
     for layer in layers:
         fully_shard(layer, mesh=mesh, mp_policy=mixed, offload_policy=offload)
     fully_shard(module, mesh=mesh, mp_policy=mixed, offload_policy=offload)

@@ -327,3 +327,17 @@ assert float(clip_gradients(policy.parameters(), 0.1).full_tensor()) == float(fo
 print("same")
 """
     assert in_process_group(tiny_policy, "gloo", program, tmp_path).strip() == "same"
+
+
+@pytest.mark.distributed
+def test_an_offloaded_policy_trains_also_where_there_is_no_gpu(tiny_policy, tmp_path):
+    program = """
+other = CausalPolicy(load_causal_lm(folder))
+shard(other, init_device_mesh("cpu", (ranks,)), torch.bfloat16, cpu_offload=True)
+losses = [p(packed).logprobs.sum() for p in (policy, other)]
+for loss in losses:
+    loss.backward()
+found = [[p.grad.full_tensor() for p in model.parameters()] for model in (policy, other)]
+print(losses[0].item() == losses[1].item(), all(torch.equal(a, b) for a, b in zip(*found)))
+"""
+    assert in_process_group(tiny_policy, "gloo", program, tmp_path).split() == ["True", "True"]

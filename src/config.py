@@ -24,6 +24,17 @@ from .scalars import ScalarLog
 from .stages import in_order
 from .starter import starter_path
 
+
+def fused_optimizer(accelerator: str) -> bool | None:
+    """Whether the optimizer takes all parameters in one kernel; None on CPUs, where torch's default is best.
+
+    >>> fused_optimizer("gpu"), fused_optimizer("cpu")
+    (True, None)
+    """
+    return True if accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available()) else None
+
+
+OmegaConf.register_new_resolver("fused", fused_optimizer)
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
 OmegaConf.register_new_resolver("updates", lambda iterations, mini_batches: int(iterations) * int(mini_batches))
 OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))

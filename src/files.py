@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -47,6 +48,17 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Write `content` to `path` as a whole, as indented JSON."""
     write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def create_private(path: Path, text: str) -> None:
+    """Write `text` to `path`, readable by this user alone, unless another process has written it before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".partial-{secrets.token_hex(8)}-{path.name}")
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    with suppress(FileExistsError):
+        os.link(partial, path)  # unlike a rename, it replaces nothing
+    partial.unlink()
 
 
 def sync(path: Path) -> None:

@@ -54,8 +54,13 @@ class Part:
 
 DOCTESTS = "tests/test_doctests.py"
 PARTS = {
-    "functional": Part(["src/metrics/functional/*.py"], ["tests/metrics", "tests/analysis/test_difficulty.py", DOCTESTS]),
-    "packing": Part(["src/modules/packing.py", "src/modules/layouts.py"], ["tests/modules/test_packing.py", DOCTESTS]),
+    "functional": Part(
+        ["src/metrics/functional/*.py"], ["tests/metrics", "tests/analysis/test_difficulty.py", DOCTESTS]
+    ),
+    "packing": Part(
+        ["src/modules/packing.py", "src/modules/layouts.py"],
+        ["tests/modules/test_packing.py", "tests/modules/test_attention.py", DOCTESTS],
+    ),
     "head": Part(["src/modules/chunked_head.py"], ["tests/modules/test_chunked_head.py", DOCTESTS]),
     "extraction": Part(["src/rewards/extraction.py"], ["tests/rewards", DOCTESTS]),
     "statistics": Part(["src/analysis/statistics.py"], ["tests/analysis/test_statistics.py", DOCTESTS]),
@@ -63,7 +68,12 @@ PARTS = {
     "losses": Part(["src/modules/losses.py", "src/modules/surrogates.py"], ["tests/modules/test_losses.py", DOCTESTS]),
     "update": Part(
         ["src/modules/experience.py", "src/modules/update.py"],
-        ["tests/modules/test_experience.py", "tests/modules/test_update.py", "tests/modules/test_update_staleness.py", DOCTESTS],
+        [
+            "tests/modules/test_experience.py",
+            "tests/modules/test_update.py",
+            "tests/modules/test_update_staleness.py",
+            DOCTESTS,
+        ],
     ),
     "replay": Part(["src/rollouts/replay.py"], ["tests/rollouts/test_replay.py", DOCTESTS]),
 }
@@ -114,7 +124,9 @@ def mutants(path: Path) -> Iterator[tuple[Mutant, int, str]]:
             before, after = source.splitlines(), changed.splitlines()
             line = next(i for i, (a, b) in enumerate(zip([*before, ""], [*after, "end"], strict=False), 1) if a != b)
             column = next(i for i, (a, b) in enumerate(zip(f"{before[line - 1]}\0", after[line - 1])) if a != b)
-            if not compiles(changed) or after[line - 1].strip() == "/,":  # the bare star of a signature multiplies nothing
+            if (
+                not compiles(changed) or after[line - 1].strip() == "/,"
+            ):  # the bare star of a signature multiplies nothing
                 continue
             if any((n.lineno, n.col_offset) <= (line, column) < (n.end_lineno, n.end_col_offset) for n in annotated):
                 continue
@@ -247,13 +259,21 @@ class Mutation:
                 tests = reaching(reached[str(path)], statement_lines(path.read_text(), line), seconds)
                 tests.sort(key=lambda name: (-kills[name], seconds[name]))
                 limit = 10 + 10 * sum(seconds[name] for name in tests)
-                by = "" if not tests else in_child(
-                    lambda c=changed, m=modules[path], t=tests: first_failure(m, c, [items[name] for name in t]), limit
+                by = (
+                    ""
+                    if not tests
+                    else in_child(
+                        lambda c=changed, m=modules[path], t=tests: first_failure(m, c, [items[name] for name in t]),
+                        limit,
+                    )
                 )
                 kills[by] += bool(by)
                 record(self.part, mutant, by, tests=len(tests))
                 if not by:
-                    print(f"survived ({len(tests)} tests)  {mutant.file}:{line}  {mutant.old}  ->  {mutant.new}", flush=True)
+                    print(
+                        f"survived ({len(tests)} tests)  {mutant.file}:{line}  {mutant.old}  ->  {mutant.new}",
+                        flush=True,
+                    )
         return True
 
 
@@ -289,7 +309,9 @@ def in_child(work: Any, limit: float) -> Any:
     return f"ended by {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else "ended at once"
 
 
-def measured(items: Mapping[str, Any], files: Sequence[Path]) -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
+def measured(
+    items: Mapping[str, Any], files: Sequence[Path]
+) -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
     """File → line → tests that pass and reach it; and the CPU seconds of each test."""
     import coverage
 
@@ -360,7 +382,10 @@ def explained() -> dict[tuple[Any, ...], str]:
 
 def table(parts: Sequence[str]) -> str:
     """Markdown: module, mutants, noticed, explained, command. Only mutants of the present source count."""
-    rows = ["| module | mutants | noticed | same program | unnoticed | score | command |", "|---|---|---|---|---|---|---|"]
+    rows = [
+        "| module | mutants | noticed | same program | unnoticed | score | command |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for part in parts:
         same, seen, counts = explained(), outcomes(part), defaultdict(int)
         for pattern in PARTS[part].files:
@@ -394,7 +419,9 @@ def main() -> None:
         return
     from hypothesis import Phase, settings
 
-    settings.register_profile("mutants", derandomize=True, database=None, deadline=None, phases=[Phase.explicit, Phase.generate])
+    settings.register_profile(
+        "mutants", derandomize=True, database=None, deadline=None, phases=[Phase.explicit, Phase.generate]
+    )
     settings.load_profile("mutants")
     os.chdir(ROOT)
     (part,) = options.only

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from rich.console import Console
 
 from .grid import Environment, GridRun, Launcher, run_grid
-from .redaction import refuse_secrets
+from .redaction import guarded, refuse_secrets
 
 
 def methods_of(methods: DictConfig | ListConfig | None) -> dict[str, list[str]]:
@@ -83,6 +83,7 @@ def compare(
     return failed
 
 
+@guarded
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="compare", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""

@@ -19,7 +19,7 @@ from .callbacks import PassAtKEvaluator
 from .config import build
 from .datamodules.questions import QuestionDataModule
 from .modules.policy import PolicyModule
-from .redaction import save_resolved
+from .redaction import guarded, save_resolved
 
 
 def evaluate(
@@ -70,6 +70,7 @@ def settings_of(cfg: DictConfig) -> dict[str, Any]:
     }
 
 
+@guarded
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="evaluate", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""

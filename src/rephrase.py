@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.progress import Progress
 
 from .files import write_text
-from .redaction import refuse_secrets, save_resolved
+from .redaction import guarded, refuse_secrets, save_resolved
 from .rephrasing.audit import audit_frame, by_check, by_instruction, coverage, read_reviewed, recheck, sample_groups
 from .rephrasing.batch import BatchClient
 from .rephrasing.cache import ReplyCache
@@ -130,6 +130,7 @@ def execute(cfg: DictConfig) -> bool:
     return not client.failures
 
 
+@guarded
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="rephrase", version_base="1.3")
 def run(cfg: DictConfig) -> None:
     """Run the command; exit with 1 where calls got no reply."""

@@ -14,7 +14,7 @@ from .checkpoints import resolve
 from .config import build
 from .datamodules.questions import QuestionDataModule
 from .modules.policy import PolicyModule
-from .redaction import save_resolved
+from .redaction import guarded, save_resolved
 
 
 def train(
@@ -67,6 +67,7 @@ def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None
     return None if name is None else metrics[name]
 
 
+@guarded
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="train", version_base="1.3")
 def main(cfg: DictConfig) -> float | None:
     """Console entry point; returns the objective to Hydra, for a sweeper that searches for its best value."""

@@ -79,7 +79,9 @@ def test_a_megabyte_of_near_misses_is_read_to_its_end():
     assert MultipleChoiceReward()(noise + "\nAnswer: C", "C") == Score(True, "C")
 
 
-@pytest.mark.parametrize("unit", ["*", " ", "\t", "* ", ".", "(", "(A", "A", "A*", "a\n", "\\boxed{A", "answer:", "option is ("])
+@pytest.mark.parametrize(
+    "unit", ["*", " ", "\t", "* ", ".", "(", "(A", "A", "A*", "a\n", "\\boxed{A", "answer:", "option is ("]
+)
 def test_half_a_megabyte_of_one_character_costs_no_more_than_its_length(unit):
     """Quadratic time would be hours. The last line decides, and it is no choice but where the noise is blank."""
     noise = unit * (500_000 // len(unit))

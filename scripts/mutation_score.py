@@ -5,13 +5,13 @@
     python scripts/mutation_score.py --table               the figures of what has been run
 
 cosmic-ray makes the changes, pytest runs in this process. The tests are collected once; for every mutant this process
-forks, the child puts the changed code into the modules that are already loaded and runs the tests that reach the changed
-statement, the fastest first, until one fails. No file of the package is touched. A mutant that needs ten times the CPU
-seconds of its tests counts as noticed.
+forks, the child puts the changed code into the modules that are already loaded and runs the tests that reach the
+changed statement until one fails. No file of the package is touched. A mutant that needs ten times the CPU seconds of
+its tests counts as noticed.
 
-Outcomes are appended to `runs/mutation/<module>.jsonl`, one line for each mutant, so that an interrupted run goes on where
-it stopped; survivors are tried again. Those that are the same program as the original stand in `mutation_survivors.yaml`
-with the reason.
+Outcomes are appended to `runs/mutation/<module>.jsonl`, one line for each mutant, so that an interrupted run goes on
+where it stopped; survivors are tried again. Those that are the same program as the original stand in
+`mutation_survivors.yaml` with the reason.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import time
 import types
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,9 @@ PARTS = {
 COMPARISONS = "Eq_NotEq NotEq_Eq Lt_LtE Lt_Gt LtE_Lt LtE_GtE Gt_GtE Gt_Lt GtE_Gt GtE_LtE Is_IsNot IsNot_Is"
 BINARY = "Add_Sub Sub_Add Mul_Div Div_Mul FloorDiv_Div Mod_Mul Pow_Mul BitOr_BitAnd BitAnd_BitOr"
 OPERATORS = [
-    *("NumberReplacer AddNot ZeroIterationForLoop ExceptionReplacer RemoveDecorator".split()),
-    *("ReplaceTrueWithFalse ReplaceFalseWithTrue ReplaceAndWithOr ReplaceOrWithAnd".split()),
-    *("ReplaceBreakWithContinue ReplaceContinueWithBreak".split()),
+    *("NumberReplacer", "AddNot", "ZeroIterationForLoop", "ExceptionReplacer", "RemoveDecorator"),
+    *("ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "ReplaceAndWithOr", "ReplaceOrWithAnd"),
+    *("ReplaceBreakWithContinue", "ReplaceContinueWithBreak"),
     *(f"ReplaceUnaryOperator_Delete_{name}" for name in ("USub", "Not", "Invert")),
     *(f"ReplaceComparisonOperator_{name}" for name in COMPARISONS.split()),
     *(f"ReplaceBinaryOperator_{name}" for name in BINARY.split()),
@@ -123,7 +124,8 @@ def mutants(path: Path) -> Iterator[tuple[Mutant, int, str]]:
                 break
             before, after = source.splitlines(), changed.splitlines()
             line = next(i for i, (a, b) in enumerate(zip([*before, ""], [*after, "end"], strict=False), 1) if a != b)
-            column = next(i for i, (a, b) in enumerate(zip(f"{before[line - 1]}\0", after[line - 1])) if a != b)
+            pair = f"{before[line - 1]}\0", after[line - 1]
+            column = next(i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b)
             if (
                 not compiles(changed) or after[line - 1].strip() == "/,"
             ):  # the bare star of a signature multiplies nothing
@@ -188,52 +190,54 @@ def put_into(module: types.ModuleType, source: str) -> None:
     sys.modules[module.__name__] = changed  # dataclasses look their module up
     try:
         exec(compile(source, str(module.__file__), "exec"), changed.__dict__)
+    except Exception as error:
+        raise ImportError(type(error).__name__) from error
     finally:
         sys.modules[module.__name__] = module
+    seen: set[int] = set()
     for name, new in list(vars(changed).items()):
         old = vars(module).get(name)
         if name.startswith("__") or getattr(new, "__module__", module.__name__) != module.__name__:
             continue
-        if not rewritten(old, new):
+        if not rewritten(old, new, seen):
             users = [m for n, m in list(sys.modules.items()) if n.startswith(("tagrpo", "test_", "tests"))]
             for user in [module, *users]:
                 if name in vars(user) and vars(user)[name] is old:
                     setattr(user, name, new)
 
 
-def rewritten(old: Any, new: Any) -> bool:
+def rewritten(old: Any, new: Any, seen: set[int]) -> bool:
     """Give the object `old` the code of `new`; False where it must be replaced instead."""
     if isinstance(old, types.FunctionType) and isinstance(new, types.FunctionType):
         inner_old, inner_new = getattr(old, "__wrapped__", None), getattr(new, "__wrapped__", None)
         if old.__code__.co_freevars != new.__code__.co_freevars or (inner_old is None) != (inner_new is None):
             return False
         old.__code__, old.__defaults__, old.__kwdefaults__ = new.__code__, new.__defaults__, new.__kwdefaults__
-        return inner_old is None or rewritten(inner_old, inner_new)
+        return inner_old is None or rewritten(inner_old, inner_new, seen)
     if isinstance(old, type) and isinstance(new, type):
-        for name in {*vars(old), *vars(new)} - {"__dict__", "__weakref__", "__doc__", "__module__"}:
-            rewrite_attribute(old, name, vars(old).get(name), vars(new).get(name))
+        if id(old) not in seen:  # classes may hold each other, as autograd's do
+            seen.add(id(old))
+            for name in {*vars(old), *vars(new)} - {"__dict__", "__weakref__", "__doc__", "__module__"}:
+                rewrite_attribute(old, name, vars(old).get(name), vars(new).get(name), seen)
         return True
     return False
 
 
-def rewrite_attribute(owner: type, name: str, old: Any, new: Any) -> None:
+def rewrite_attribute(owner: type, name: str, old: Any, new: Any, seen: set[int]) -> None:
     """Give a class the attribute of its changed double."""
     if type(old) is not type(new):
-        with_none_left = AttributeError, TypeError
-        try:
+        with suppress(AttributeError, TypeError):
             delattr(owner, name) if new is None else setattr(owner, name, new)
-        except with_none_left:
-            pass
     elif isinstance(old, property):
         for one, other in ((old.fget, new.fget), (old.fset, new.fset)):
-            rewritten(one, other)
+            rewritten(one, other, seen)
     elif isinstance(old, staticmethod | classmethod):
-        rewritten(old.__func__, new.__func__)
-    elif not rewritten(old, new) and not name.startswith("__") and not isinstance(old, types.MemberDescriptorType):
-        try:
+        rewritten(old.__func__, new.__func__, seen)
+    elif (
+        not rewritten(old, new, seen) and not name.startswith("__") and not isinstance(old, types.MemberDescriptorType)
+    ):
+        with suppress(AttributeError, TypeError):
             setattr(owner, name, new)
-        except (AttributeError, TypeError):
-            pass
 
 
 class Mutation:
@@ -306,7 +310,7 @@ def in_child(work: Any, limit: float) -> Any:
     _, status = os.waitpid(process, 0)
     if status == 0 and answer:
         return pickle.loads(answer)  # our own child's
-    return f"ended by {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else "ended at once"
+    return f"ended by {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else ""
 
 
 def measured(
@@ -348,8 +352,8 @@ def first_failure(module: types.ModuleType, source: str, items: Sequence[Any]) -
     """The name of the first test that fails with the changed source; empty if all pass."""
     try:
         put_into(module, source)
-    except Exception as error:
-        return f"import: {type(error).__name__}"
+    except ImportError as error:
+        return f"import: {error}"
     for item, following in zip(items, [*items[1:], None], strict=True):
         if not passes(item, following):
             return str(item.nodeid)

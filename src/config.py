@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from .starter import starter_path
 
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
 OmegaConf.register_new_resolver("updates", lambda iterations, mini_batches: int(iterations) * int(mini_batches))
+OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))
 OmegaConf.register_new_resolver("wandb_offline", lambda: "WANDB_API_KEY" not in os.environ)
 OmegaConf.register_new_resolver("wandb_run_id", wandb_run_id, use_cache=True)
 
@@ -82,6 +84,11 @@ def check(cfg: DictConfig) -> None:
     Raises:
         ValueError: naming the settings and what to change.
     """
+    if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):
+        raise ValueError(
+            f"Expected an experiment whose authors ran something else than their paper says, since recipe=authors, but "
+            f"there are no settings {settings} for {cfg.name}. Use recipe=paper."
+        )
     if cfg.data.batch_size < cfg.policy.mini_batches:
         raise ValueError(
             f"Expected data.batch_size ≥ policy.mini_batches, but got {cfg.data.batch_size} and "
@@ -112,7 +119,7 @@ def _check_finite(path: str, settings: object) -> None:
             settings.items() if isinstance(settings, Mapping) else enumerate(settings)
         )
         for name, value in items:
-            _check_finite(f"{path}.{name}", value)
+            _check_finite(f"{path}.{name!r}".replace("'", ""), value)
     elif isinstance(settings, float) and not abs(settings) <= torch.finfo(torch.float32).max:
         raise ValueError(
             f"Expected {path} to be a finite number, but got {settings}: nothing could be learned with it."
@@ -140,3 +147,12 @@ def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:
             f"{settings} = {size}: all advantages would be zero. Raise data.samples_per_prompt"
             + (f", or lower {path}.k." if k is not None else f", or set {path}.group_by=batch.")
         )
+
+
+def exists(settings: str | None) -> bool:
+    """Whether an option of the group `settings` is a file."""
+    if not settings:
+        return False
+    sources = [source.path for source in HydraConfig.get().runtime.config_sources if source.schema == "file"]
+    folders = [Path(str(files("tagrpo.configs"))), *map(Path, sources)]
+    return any((folder / "settings" / f"{settings}.yaml").is_file() for folder in folders)

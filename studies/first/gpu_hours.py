@@ -41,8 +41,8 @@ def configurations() -> tuple[dict[str, Any], int, int]:
     """Method → configuration of its runs; number of seeds; GPUs of a run."""
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         study = compose("compare", [PRESETS, "compare=study_gpu", "rephrasings=rephrased.jsonl"])
-        methods = methods_of(study.methods)
-        found = {method: compose("train", [*study.overrides, *own]) for method, own in methods.items()}
+        methods = methods_of(study.methods, "paper")
+        found = {method: compose("train", [*study.overrides, *own.overrides]) for method, own in methods.items()}
     return found, len(study.seeds), study.gpus_per_run
 
 

@@ -18,8 +18,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from rich.console import Console
 
+from .console import entry_point
 from .grid import Environment, GridRun, Launcher, run_grid
-from .redaction import guarded, refuse_secrets
+from .redaction import refuse_secrets
 
 SCALES = ("demo", "paper")
 
@@ -129,7 +130,7 @@ def compare(
     return failed
 
 
-@guarded
+@entry_point
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="compare", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""

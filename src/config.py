@@ -119,7 +119,7 @@ def _check_finite(path: str, settings: object) -> None:
             settings.items() if isinstance(settings, Mapping) else enumerate(settings)
         )
         for name, value in items:
-            _check_finite(f"{path}.{name!r}".replace("'", ""), value)
+            _check_finite(f"{path}.{name}", value)
     elif isinstance(settings, float) and not abs(settings) <= torch.finfo(torch.float32).max:
         raise ValueError(
             f"Expected {path} to be a finite number, but got {settings}: nothing could be learned with it."
@@ -130,7 +130,7 @@ def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:
     """Refuse pools so small that every advantage is zero. Strategies are told by their settings, nested ones too."""
     for name, part in advantage.items():
         if isinstance(part, DictConfig):
-            _check_pools(f"{path}.{name}", part, data)
+            _check_pools(f"{path}." + str(name), part, data)
     pool, k = advantage.get("group_by") or "question", advantage.get("k")
     if advantage.get("baseline") == "none" and advantage.get("scale") == "none":
         return

@@ -6,9 +6,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -100,24 +99,18 @@ def secret_pairs(text: str) -> list[str]:
     return [name for name, value in pairs if is_secret(name, value)]
 
 
-def guarded(main: Callable[[], Any]) -> Callable[[], Any]:
-    """A console entry point that looks at its arguments before Hydra does, which would write them to files.
+def refuse_secret_arguments(arguments: Sequence[str]) -> None:
+    """End the program when its arguments hold a secret, before Hydra sees them.
 
     Hydra prints the overrides of a sweep, names directories after them, and copies them into files.
 
     Raises:
-        SystemExit: an argument holds a secret.
+        SystemExit: naming the settings, not their values.
     """
-
-    @wraps(main)
-    def checked() -> Any:
-        found = [name for argument in sys.argv[1:] for name in secret_pairs(argument)]
-        found += ["an argument" for argument in sys.argv[1:] if not found and is_secret("", argument)]
-        if found:
-            sys.exit(_advice(found))
-        return main()
-
-    return checked
+    found = [name for argument in arguments for name in secret_pairs(argument)]
+    found += ["an argument" for argument in arguments if not found and is_secret("", argument)]
+    if found:
+        sys.exit(_advice(found))
 
 
 def _advice(found: list[str]) -> str:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from tagrpo.config import build
-from tagrpo.redaction import guarded, literal_secrets, redacted, refuse_secrets, save_resolved
+from tagrpo.console import entry_point
+from tagrpo.redaction import literal_secrets, redacted, refuse_secrets, save_resolved
 from tagrpo.train import train
 
 SECRET = "sk-4f9a0c7d21"
@@ -102,7 +103,7 @@ def test_an_argument_with_a_secret_is_refused_before_hydra_sees_it(argument, mon
     called = []
     monkeypatch.setattr(sys, "argv", ["tagrpo-train", "seed=1", argument.replace("KEY", SECRET)])
     with pytest.raises(SystemExit) as left:
-        guarded(lambda: called.append(1))()
+        entry_point(lambda: called.append(1))()
     assert "Expected no secrets among the settings" in str(left.value)
     assert not called
     for secret in (SECRET, "hunter2secret", "from-the-environment"):
@@ -120,7 +121,7 @@ def test_ordinary_arguments_pass_on(monkeypatch):
         "tokenizer.eos_token=<|end_of_text_12|>",
     ]  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["tagrpo-train", *arguments])
-    assert guarded(lambda: "ran")() == "ran"
+    assert entry_point(lambda: "ran")() == "ran"
 
 
 def test_a_directory_named_after_a_secret_variable_is_removed(tmp_path, monkeypatch):

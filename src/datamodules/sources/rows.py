@@ -85,7 +85,6 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 if not text.strip():
                     continue
                 row = json.loads(text)
-                json.dumps(row, ensure_ascii=False).encode()
             except (ValueError, RecursionError) as error:  # RecursionError: brackets by the thousand
                 raise ValueError(
                     f"{path}, row {number}: expected a JSON object in UTF-8, but {type(error).__name__}: {error}."

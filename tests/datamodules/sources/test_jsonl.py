@@ -47,7 +47,6 @@ def test_parquet_reads_like_json_lines(tmp_path):
     [
         ('{"question": ', r"row 2: expected a JSON object"),
         (b'{"question": "\xff", "answer": "1"}', r"row 2: expected a JSON object in UTF-8, but UnicodeDecodeError"),
-        ('{"question": "\\ud83d", "answer": "1"}', r"row 2: expected a JSON object in UTF-8, but UnicodeEncodeError"),
         ("[" * 100_000, r"row 2: expected a JSON object in UTF-8, but RecursionError"),
         ('{"question": "x", "answer": ' + "9" * 5000 + "}", r"row 2: expected a JSON object in UTF-8, but ValueError"),
         ('{"question": "x", "answer": NaN}', r"row 2: expected an answer"),

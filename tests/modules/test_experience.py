@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
+import pytest
 import torch
 
 from tagrpo.modules.experience import Experience, cat_rows, join_reward_groups, split_by_question
+from tagrpo.modules.packing import pack
 from tagrpo.types import RewardGroups
 
 REWARDS = [[[1.0, 0.0], [0.0]], [[1.0], [0.0, 0.0]]]
@@ -91,3 +93,14 @@ def test_answers_entropies_and_progress_of_all_ranks_are_joined():
     assert joined.prompt.tolist() == [0, 2, 3, 5]
     assert joined.entropy.tolist() == [0.5, 1.0, 1.5, 1.0]
     assert joined.progress == 0.25
+
+
+def test_fields_are_named_and_columns_cannot_be_changed(make_batch):
+    experience = Experience.from_rollouts(make_batch(REWARDS).rollouts, "own")
+    packed = pack(experience.prompts, experience.prompt, experience.responses, torch.tensor([0]))
+    columns = experience.columns(packed, torch.device("cpu"))
+    with pytest.raises(FrozenInstanceError):
+        columns.stale = None
+    for one in (experience, columns):
+        with pytest.raises(TypeError):
+            type(one)(*vars(one).values())

@@ -11,7 +11,7 @@ import torch
 
 from tagrpo.modules import losses
 from tagrpo.modules.losses import PolicyLoss, token_kl
-from tagrpo.modules.surrogates import MAX_LOG_RATIO
+from tagrpo.modules.surrogates import MAX_LOG_RATIO, bounded_exp
 from tagrpo.types import LossInputs
 
 
@@ -488,3 +488,9 @@ def test_defaults_and_the_ends_of_ranges():
     for refused in ({"clip_low": -0.01}, {"clip_high": -0.01}, {"clip_low": 1.01}):
         with pytest.raises(ValueError, match="loss.clip_low"):
             PolicyLoss(**refused)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_log_ratios_are_bounded_at_20(sign):
+    far = bounded_exp(torch.tensor([1000.0 * sign, 19.9 * sign], dtype=torch.float64))
+    assert far.tolist() == pytest.approx([math.exp(20 * sign), math.exp(19.9 * sign)])

@@ -32,6 +32,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def mutants(path: Path) -> Iterator[tuple[Mutant, int, str]]:
     from cosmic_ray.plugins import get_operator
 
     source = path.read_text()
-    annotated = [part for node in ast.walk(ast.parse(source)) for part in annotations(node)]
+    annotated = [part for node in ast.walk(tree_of(source)) for part in annotations(node)]
     seen: Counter[tuple[str, str, str]] = Counter()
     for name in OPERATORS:
         operator = get_operator(f"core/{name}")()
@@ -152,10 +153,16 @@ def annotations(node: ast.AST) -> list[Any]:
     return [part for name in ("annotation", "returns") if (part := getattr(node, name, None)) is not None]
 
 
+@lru_cache
+def tree_of(source: str) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(source)
+
+
 def where(source: str, line: int) -> str:
     """The dotted name of the function or class that a line stands in."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    holding = [n for n in ast.walk(ast.parse(source)) if isinstance(n, kinds) and first_line(n) <= line <= n.end_lineno]
+    holding = [n for n in ast.walk(tree_of(source)) if isinstance(n, kinds) and first_line(n) <= line <= n.end_lineno]
     return ".".join(node.name for node in sorted(holding, key=first_line))
 
 
@@ -166,7 +173,7 @@ def first_line(node: Any) -> int:
 
 def statement_lines(source: str, line: int) -> range | None:
     """The lines that are executed when the statement at `line` is; None for what runs when the module is loaded."""
-    tree = ast.parse(source)
+    tree = tree_of(source)
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and first_line(n) <= line <= n.end_lineno]
     if not functions:
         return None

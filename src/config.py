@@ -106,6 +106,8 @@ def check(cfg: DictConfig) -> None:
             f"Expected rollout.sampling.temperature > 0 in training, but got {temperature}: greedy responses to a "
             "prompt are all the same. Use rollout.evaluation_sampling.temperature=0 for greedy evaluation."
         )
+    if cfg.iterations != int(cfg.iterations):
+        raise ValueError(f"Expected iterations to be a whole number, but got {cfg.iterations}.")
     for path in ("advantage", "reward", "rollout.reward_terms", "optimizer"):
         _check_finite(path, OmegaConf.to_container(OmegaConf.select(cfg, path), resolve=True))
     if cfg.data.train is not None:

@@ -127,6 +127,7 @@ def test_a_benchmark_can_be_left_out():
         ("data.train.regime=easy", Exception, "mixed, hard"),
         ("loss.aggregation=constant", Exception, "loss.max_length"),
         ("template=raw_boxed", ValueError, "Use reward=mixed or reward=math"),
+        ("iterations=1.5", ValueError, "iterations to be a whole number, but got 1.5"),
         ("+advantage.epsilon=inf", ValueError, "advantage.epsilon to be a finite number"),
         ("optimizer.lr=nan", ValueError, "optimizer.lr to be a finite number"),
         (["reward_terms=length", "rollout.reward_terms.length.wrong=-inf"], ValueError, "length.wrong"),

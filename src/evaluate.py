@@ -17,6 +17,7 @@ from rich.table import Table
 from .analysis.evaluation import compare_evaluations, read_evaluation, statement, write_comparison, write_evaluation
 from .callbacks import PassAtKEvaluator
 from .config import build
+from .console import entry_point
 from .datamodules.questions import QuestionDataModule
 from .modules.policy import PolicyModule
 from .redaction import save_resolved
@@ -70,6 +71,7 @@ def settings_of(cfg: DictConfig) -> dict[str, Any]:
     }
 
 
+@entry_point
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="evaluate", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""

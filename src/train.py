@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from .checkpoints import resolve
 from .config import build
+from .console import entry_point
 from .datamodules.questions import QuestionDataModule
 from .modules.policy import PolicyModule
 from .redaction import save_resolved
@@ -67,6 +68,7 @@ def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None
     return None if name is None else metrics[name]
 
 
+@entry_point
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="train", version_base="1.3")
 def main(cfg: DictConfig) -> float | None:
     """Console entry point; returns the objective to Hydra, for a sweeper that searches for its best value."""

@@ -81,6 +81,8 @@ def check(cfg: DictConfig) -> None:
     Raises:
         ValueError: naming the settings and what to change.
     """
+    if not isinstance(cfg.iterations, int) or cfg.iterations < 0:
+        raise ValueError(f"Expected `iterations` to be a whole number, at least 0, but got {cfg.iterations}.")
     if cfg.data.batch_size < cfg.policy.mini_batches:
         raise ValueError(
             f"Expected data.batch_size ≥ policy.mini_batches, but got {cfg.data.batch_size} and "

@@ -104,12 +104,16 @@ def _read_rows(path: Path, count: int) -> tuple[Sequence[str], list[dict[str, An
 
 
 class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
-    """TensorBoard's files. When a run is resumed, TensorBoard no longer shows what was logged after the checkpoint."""
+    """TensorBoard's files. It does not show what an earlier attempt at the run has logged after its checkpoint."""
 
     _last_step = -1
+    _began = False
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        """Log, and note the step."""
+        """Log, and note the step; before the first time, tell TensorBoard to forget the steps that are logged anew."""
+        if not self._began:
+            self._began = True
+            self._forget_later_steps()
         super().log_metrics(metrics, step)
         self._last_step = max(self._last_step, -1 if step is None else step)
 
@@ -118,9 +122,8 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         return {"step": self._last_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Tell TensorBoard to forget later steps."""
+        """Go on after that step."""
         self._last_step = state_dict["step"]
-        self._forget_later_steps()
 
     @rank_zero_only
     def _forget_later_steps(self) -> None:

@@ -110,9 +110,8 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
     _began = False
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        """Log, and note the step; before the first time, tell TensorBoard to forget the steps that are logged anew."""
+        """Log, and note the step; of a new start, TensorBoard forgets all that came before."""
         if not self._began:
-            self._began = True
             self._forget_later_steps()
         super().log_metrics(metrics, step)
         self._last_step = max(self._last_step, -1 if step is None else step)
@@ -122,13 +121,15 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         return {"step": self._last_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on after that step."""
+        """Go on after that step, and have TensorBoard forget later ones."""
         self._last_step = state_dict["step"]
+        self._forget_later_steps()
 
     @rank_zero_only
     def _forget_later_steps(self) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
+        self._began = True
         start = Event(step=self._last_step + 1, session_log=SessionLog(status=SessionLog.START))
         self.experiment.file_writer.add_event(start)
 

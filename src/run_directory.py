@@ -70,12 +70,14 @@ def begin(cfg: DictConfig, directory: Path) -> None:
             f"Expected {directory} to be unused by a run that starts anew, but there is one in it. Continue that one "
             "with resume=auto, give this one another name=…, or delete the directory."
         )
-    if continued is not None and (continued / "config.yaml").exists():
+    resumes = continued is not None and checkpoints_in(continued / "checkpoints")
+    if continued is not None and resumes and (continued / "config.yaml").exists():
         then: Any = OmegaConf.to_container(OmegaConf.load(continued / "config.yaml"))
         changed = changes(then, redacted(OmegaConf.to_container(cfg, resolve=True)))
         refuse([name for name in changed if not may_change(name)], changed, continued)
-        with open_dict(cfg):
-            cfg.history = [*then.get("history", []), *entry(changed, cfg.resume, continued)]
+        if history := [*then.get("history", []), *entry(changed, cfg.resume, continued)]:
+            with open_dict(cfg):
+                cfg.history = history
     (directory / FINISHED).unlink(missing_ok=True)
 
 

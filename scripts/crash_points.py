@@ -191,7 +191,7 @@ def shown(directory: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def saved(path: Path) -> dict[str, Any]:
-    """What a checkpoint holds, without how many epochs and validation batches Lightning has begun: nothing reads that."""
+    """What a checkpoint holds, without how many epochs and validation batches Lightning has begun, which none reads."""
     import torch
 
     def kept(value: Any) -> Any:

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import pickle
 import shutil
 import warnings
 import zipfile
@@ -97,15 +98,22 @@ def checksum(path: Path) -> int:
     return value
 
 
-def check_torch_file(file: Path | IO[bytes]) -> None:
-    """Read a file of `torch.save` once, and compare every record with its CRC-32.
+def check_torch_file(path: Path) -> None:
+    """Read a file of `torch.save` once, compare every record with its CRC-32, and check that torch can load it.
 
     Raises:
         DamagedFileError: it is not what was written.
+        pickle.UnpicklingError: it is intact and could run code.
     """
+    import torch
+
     try:
-        with zipfile.ZipFile(file) as archive:
+        with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()
+        if broken is None:  # torch is stricter about the table of contents
+            torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError:
+        raise
     except Exception as error:  # there is hardly an exception that a damaged table of contents can't cause
         raise DamagedFileError(f"it can't be read ({type(error).__name__}: {error})") from error
     if broken is not None:

@@ -47,6 +47,7 @@ OVERRIDES = [
     "~data.evaluation.test_size", "trainer.val_check_interval=1", "+trainer.enable_progress_bar=false", "resume=auto",
 ]  # fmt: skip
 TWO_RANKS = ["strategy=fsdp2", "trainer.devices=2"]
+GRACE_SECONDS = 5.0
 TIMES = ("seconds/", "throughput/")
 OTHERWISE = ("log.txt", ".lock", "metrics.csv", "tensorboard")
 """Files that are compared by what they say, or not at all."""
@@ -57,6 +58,7 @@ class Trial:
 
     def __init__(self, directory: Path, overrides: Iterable[str], ranks: int) -> None:
         from hydra import compose, initialize_config_module
+        from hydra.core.hydra_config import HydraConfig
 
         self.directory = directory
         self.ranks = ranks
@@ -66,16 +68,14 @@ class Trial:
                 "train", [f"hydra.run.dir={directory}", *OVERRIDES, *overrides], return_hydra_config=True
             )
         self.cfg.hydra.runtime.output_dir = str(directory)
+        HydraConfig.instance().set_config(self.cfg)
         # With several ranks a run is built by each: it looks at the environment.
         self.run = self.built() if ranks == 1 else None
 
     def built(self) -> Any:
         """The run of the configuration."""
-        from hydra.core.hydra_config import HydraConfig
-
         from tagrpo.config import build
 
-        HydraConfig.instance().set_config(self.cfg)
         return build(self.cfg)
 
     def begin(self, point: int = 0, what: str = "kill", names: Path | None = None) -> list[int]:
@@ -99,8 +99,8 @@ class Trial:
         ]
 
     def attempt(self, *arguments: Any) -> list[int]:
-        """Start an attempt and wait for it; returns the exit codes, negative for signals."""
-        return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in self.begin(*arguments)]
+        """Start an attempt and wait for it; see `wait`."""
+        return wait(self.begin(*arguments))
 
     def _fork(self, point: int, what: str, names: Path | None, environment: Mapping[str, str]) -> int:
         child = os.fork()
@@ -165,6 +165,22 @@ class Trial:
         self.directory.with_suffix(".log").unlink(missing_ok=True)
 
 
+def wait(children: list[int]) -> list[int]:
+    """The exit codes of all ranks, negative for signals. Once one has failed the others are ended, as torchrun does."""
+    codes: dict[int, int] = {}
+    end = float("inf")
+    while len(codes) < len(children):
+        for child in [child for child in children if child not in codes]:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                codes[child] = os.waitstatus_to_exitcode(status)
+                end = min(end, time.monotonic() + (GRACE_SECONDS if codes[child] else float("inf")))
+            elif time.monotonic() > end:
+                os.kill(child, signal.SIGKILL)
+        time.sleep(0.005)
+    return [codes[child] for child in children]
+
+
 def files_of(directory: Path) -> dict[str, Path]:
     """Relative name → path of all files that are compared byte for byte."""
     files = {str(path.relative_to(directory)): path for path in directory.rglob("*") if path.is_file()}
@@ -209,7 +225,9 @@ def differences(whole: Path, other: Path) -> Iterator[str]:
     expected, found = files_of(whole), files_of(other)
     yield from (f"{name} is {'missing' if name in expected else 'too much'}" for name in expected.keys() ^ found.keys())
     for name in expected.keys() & found.keys():
-        if name.endswith(".ckpt"):
+        if name.endswith((".metadata", "complete.json")):
+            continue  # names that torch makes up, and sums of files that are compared themselves
+        if name.endswith((".ckpt", "meta.pt")):
             same = cache_key(saved(expected[name])) == cache_key(saved(found[name]))
         else:
             same = expected[name].read_bytes() == found[name].read_bytes()
@@ -257,7 +275,7 @@ def at_times(trial: Trial, whole: Path, kills: int, seconds: float, rng: random.
         children = trial.begin()
         time.sleep(rng.uniform(0.0, seconds))
         os.kill(children[number % len(children)], signal.SIGKILL)
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        codes = wait(children)
         outcome = judged(trial, whole, codes)
         outcomes[outcome] += 1
         if outcome != "same":

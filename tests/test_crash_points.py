@@ -1,4 +1,4 @@
-"""Runs that end at any of their writes go on as if nothing had been; all points take `scripts/crash_points.py` an hour."""
+"""Runs that end at any of their writes go on as if nothing had been; all points take an hour."""
 
 from __future__ import annotations
 

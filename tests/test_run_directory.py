@@ -47,13 +47,12 @@ def test_a_second_process_is_kept_out_until_the_first_has_died(tmp_path):
             os.write(write, b"x")
             signal.pause()
     os.read(read, 1)
-    with (
-        pytest.raises(RuntimeError, match=rf"another process is using it.*process {child} on .*`name`"),
-        held(tmp_path),
-    ):
-        pass
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    try:
+        with pytest.raises(RuntimeError, match=rf"another process .*process {child} on .*`name`"), held(tmp_path):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
     with held(tmp_path):
         assert str(os.getpid()) in (tmp_path / ".lock").read_text()
     with held(tmp_path):

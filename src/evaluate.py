@@ -5,9 +5,11 @@ Counts are kept as they come in: the same command continues an evaluation that w
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
@@ -21,6 +23,7 @@ from .console import entry_point
 from .datamodules.questions import QuestionDataModule
 from .modules.policy import PolicyModule
 from .redaction import save_resolved
+from .run_directory import held
 
 
 def evaluate(
@@ -75,24 +78,25 @@ def settings_of(cfg: DictConfig) -> dict[str, Any]:
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="evaluate", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
-    run = build(cfg)
-    settings = settings_of(cfg)
-    for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, PassAtKEvaluator) and callback.store is not None:
-            rank_zero_only(callback.store.check)(settings)
-    rank_zero_only(save_resolved)(cfg, run.directory)
-    try:
-        print_table(evaluate(run.module, run.datamodule, run.trainer, checkpoint=cfg.checkpoint))
-    finally:
-        run.close()
-    if not run.trainer.is_global_zero:
-        return
-    files = [run.directory / "test.json", write_evaluation(run.directory, settings)]
-    if cfg.against is not None:
-        ours, theirs = read_evaluation(run.directory, str(cfg.name)), read_evaluation(cfg.against)
-        files.append(write_comparison(ours, theirs, run.directory))
-        print(statement(ours.method, theirs.method, compare_evaluations(ours, theirs)).replace("**", ""))
-    print("Written: " + ", ".join(map(str, files)))
+    with held(Path(HydraConfig.get().runtime.output_dir)):
+        run = build(cfg)
+        settings = settings_of(cfg)
+        for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, PassAtKEvaluator) and callback.store is not None:
+                rank_zero_only(callback.store.check)(settings)
+        rank_zero_only(save_resolved)(cfg, run.directory)
+        try:
+            print_table(evaluate(run.module, run.datamodule, run.trainer, checkpoint=cfg.checkpoint))
+        finally:
+            run.close()
+        if not run.trainer.is_global_zero:
+            return
+        files = [run.directory / "test.json", write_evaluation(run.directory, settings)]
+        if cfg.against is not None:
+            ours, theirs = read_evaluation(run.directory, str(cfg.name)), read_evaluation(cfg.against)
+            files.append(write_comparison(ours, theirs, run.directory))
+            print(statement(ours.method, theirs.method, compare_evaluations(ours, theirs)).replace("**", ""))
+        print("Written: " + ", ".join(map(str, files)))
 
 
 if __name__ == "__main__":

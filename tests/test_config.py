@@ -12,6 +12,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException, MissingConfigException
 from hydra.utils import instantiate
+from omegaconf.errors import InterpolationResolutionError
 
 from tagrpo import config
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
@@ -35,6 +36,12 @@ def build(tmp_path, *overrides):
     cfg.hydra.runtime.output_dir = str(tmp_path)
     HydraConfig.instance().set_config(cfg)
     return config.build(cfg)
+
+
+def test_iterations_are_whole(tmp_path):
+    for iterations in ("1.5", "-1", "many"):
+        with pytest.raises((ValueError, InterpolationResolutionError), match="iterations"):
+            build(tmp_path, f"iterations={iterations}")
 
 
 @pytest.fixture(autouse=True)

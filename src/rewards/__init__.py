@@ -6,9 +6,19 @@ one's own needs nothing else: `reward: {_target_: my_package.my_verifier, _parti
 """
 
 from ..types import Score
+from .countdown import CountdownReward
 from .final_answer import FinalAnswerReward
 from .math import MathReward
 from .mixed import MixedReward
 from .multiple_choice import MultipleChoiceReward
+from .shortest_path import ShortestPathReward
 
-__all__ = ["FinalAnswerReward", "MathReward", "MixedReward", "MultipleChoiceReward", "Score"]
+__all__ = [
+    "CountdownReward",
+    "FinalAnswerReward",
+    "MathReward",
+    "MixedReward",
+    "MultipleChoiceReward",
+    "Score",
+    "ShortestPathReward",
+]

@@ -14,13 +14,25 @@ from .data import (
     Score,
     Seconds,
 )
-from .protocols import AdvantageStrategy, Deliver, Engine, Finish, Loss, RewardTerm, Verifier, ignore, require
+from .protocols import (
+    AdvantageStrategy,
+    Deliver,
+    Engine,
+    EnumeratingVerifier,
+    Finish,
+    Loss,
+    RewardTerm,
+    Verifier,
+    ignore,
+    require,
+)
 
 __all__ = [
     "AdvantageStrategy",
     "Completion",
     "Deliver",
     "Engine",
+    "EnumeratingVerifier",
     "Finish",
     "Loss",
     "LossInputs",

@@ -11,9 +11,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ...types import QuestionGroup
+from .generated import SupervisedExample
 from .phrasings import FAMILIES, phrase, solution
 from .word_problems import Problem, sample_problem
 
@@ -148,14 +148,6 @@ class ArithmeticSource:
 
     def _other_families(self, original: str) -> Sequence[str]:
         return [family for family in REPHRASINGS[self.regime] if family != original]
-
-
-class SupervisedExample(NamedTuple):
-    """A question with a written solution."""
-
-    question: str
-    response: str
-    family: str
 
 
 def supervised_example(rng: random.Random) -> SupervisedExample:

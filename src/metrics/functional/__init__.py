@@ -7,6 +7,7 @@ from .densities import kernel_density
 from .difficulty import DifficultyTest, difficulty_test, difficulty_variance, homogeneity
 from .embeddings import mean_pairwise_distance
 from .entropy import answer_entropy, sampled_entropy, token_entropy
+from .exact import exact_pass_at_k, support_change
 from .groups import (
     group_index,
     sum_absolute_advantage,
@@ -39,6 +40,7 @@ __all__ = [
     "effective_sample_size",
     "exact_mean",
     "exact_parts",
+    "exact_pass_at_k",
     "group_effective_sample_share",
     "group_index",
     "homogeneity",
@@ -50,6 +52,7 @@ __all__ = [
     "pass_at_k_curve",
     "sampled_entropy",
     "sum_absolute_advantage",
+    "support_change",
     "token_entropy",
     "uniform_groups",
     "uniform_reward_percentage",

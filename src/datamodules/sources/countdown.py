@@ -1,0 +1,142 @@
+"""An embedded task: make a target from all of the given numbers. Many expressions are correct.
+
+Modelled on `countdown` of reasoning-gym. Ours needs no dependency, asks in a few words instead of eighty, in several
+phrasings, and no two of its splits share a problem; reasoning-gym's own verdict evaluates what a model wrote.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...rewards.countdown import OPERATORS, operate
+from .generated import Family, GeneratedSource, SupervisedExample, bucket, splits_of, vocabulary_of
+
+LARGEST_TARGET = 99
+LARGEST = {"usual": 15, "test_size": 20}
+"""Numbers are 2..15; in the split `test_size` at least one is 16..20."""
+LARGE_SHARE = 0.05
+COUNTS = {"easy": 3, "medium": 4, "hard": 4}
+"""regime → numbers of a problem."""
+
+FAMILIES: Mapping[str, Family] = {
+    "make": Family(layout="Make {target} from {numbers}.", share=0.40),
+    "symbol": Family(layout="{numbers} = {target}", link=" and ", share=0.25),
+    "list": Family(layout="numbers: {numbers}; total: {target}", link="; ", share=0.205),
+    "question": Family(layout="How does one get {target} with the numbers {numbers}?", link=" and ", share=0.12),
+    "cards": Family(layout="Ann has the cards {numbers}. She needs {target}.", share=0.02),
+    "result": Family(layout="{target} is the result, {numbers} are the cards.", link=" then ", share=0.005),
+    "hybrid": Family(layout="{numbers}; Ann needs the result {target}.", link=" and "),
+}
+COMMON = ("make", "symbol", "list", "question")
+RARE = ("cards", "result")
+TRAINED = COMMON + RARE
+REPHRASINGS = {"easy": TRAINED, "medium": TRAINED, "hard": COMMON}
+"""regime → families that rephrasings are told in."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is asked, apart from how it is worded.
+
+    >>> problem = Problem((3, 4, 9), 24, "( 9 - 3 ) * 4")
+    >>> problem.key, problem.answers
+    ('3 4 9 = 24', ('( 9 - 3 ) * 4',))
+    """
+
+    numbers: tuple[int, ...]
+    """Ascending."""
+    target: int
+    expression: str
+    """One of the answers."""
+
+    @property
+    def key(self) -> str:
+        """The numbers and the target."""
+        return f"{' '.join(map(str, self.numbers))} = {self.target}"
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """One expression; `CountdownReward` reads the numbers and the target from it."""
+        return (self.expression,)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The numbers and the target."""
+        return {"numbers": self.numbers, "target": self.target}
+
+
+class CountdownSource(GeneratedSource[Problem]):
+    """Generated countdown problems: three or four numbers 2..15, all to be used, and a target of at most 99.
+
+    Regimes differ in how much the policy of `tagrpo.warmstart` can solve, see docs/tasks.md: `easy` has three numbers
+    and `medium` four, told in the trained families. `hard` has four, but tells originals in two families that were
+    rarely trained, and rephrasings in common ones. The tests are `test_id`, of the same kind as training;
+    `test_phrasing`, in a family never trained; and `test_size`, where at least one number is 16..20.
+
+    >>> group = CountdownSource("train", "easy", num_rephrasings=1).load()[0]
+    >>> group.question, group.rephrasings, group.answer
+    ('Make 54 from 14, 10, 4.', ('numbers: 4; 14; 10; total: 54',), ('14 + ( 10 * 4 )',))
+    """
+
+    splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, unseen=("hybrid",))
+    rephrasings = REPHRASINGS
+    largest_size = 600
+
+    def sample(self, rng: random.Random) -> Problem:
+        """Draw a problem with as many numbers as the regime has."""
+        return sample_problem(rng, COUNTS[self.regime], large=self.split == "test_size")
+
+    def phrase(self, problem: Problem, family: str, rng: random.Random) -> str:
+        """Tell a problem, its numbers in any order."""
+        return phrase(problem, family, rng)
+
+
+def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> Problem:
+    """Draw numbers, and combine them two at a time by random operations until one value is left: the target."""
+    while True:
+        numbers = [rng.randint(2, LARGEST["test_size" if large else "usual"]) for _ in range(count)]
+        if large and max(numbers) <= LARGEST["usual"]:
+            continue
+        made = [(number, str(number)) for number in numbers]
+        while len(made) > 1:
+            rng.shuffle(made)
+            (left, one), (right, other) = made.pop(), made.pop()
+            operator = rng.choice(OPERATORS)
+            value = operate(left, operator, right)
+            if value is None:
+                break
+            made.append((value, f"( {one} {operator} {other} )"))
+        if len(made) == 1 and made[0][0] <= LARGEST_TARGET:
+            target, expression = made[0]
+            return Problem(tuple(sorted(numbers)), target, expression[2:-2])
+
+
+def phrase(problem: Problem, family: str, rng: random.Random) -> str:
+    """Tell a problem, its numbers in any order.
+
+    >>> phrase(Problem((3, 4, 9), 24, "( 9 - 3 ) * 4"), "make", random.Random(0))
+    'Make 24 from 3, 9, 4.'
+    """
+    numbers = rng.sample(problem.numbers, len(problem.numbers))
+    return FAMILIES[family].tell(numbers=list(map(str, numbers)), target=str(problem.target))
+
+
+def supervised_example(rng: random.Random) -> SupervisedExample:
+    """Draw a question of three or four numbers and one of its answers, families by their `share`.
+
+    One in twenty has a number that is otherwise left to `test_size`, so that its token is known. All problems come from
+    the buckets of the training split.
+    """
+    family = rng.choices(list(FAMILIES), [family.share for family in FAMILIES.values()])[0]
+    count, large = rng.choice(sorted(set(COUNTS.values()))), rng.random() < LARGE_SHARE
+    while bucket(problem := sample_problem(rng, count, large=large)) not in CountdownSource.splits["train"].buckets:
+        pass
+    return SupervisedExample(phrase(problem, family, rng), problem.expression, family)
+
+
+def vocabulary() -> list[str]:
+    """Every word that a question or an answer can hold, sorted."""
+    return vocabulary_of(FAMILIES.values(), [*map(str, range(2, LARGEST_TARGET + 1)), *OPERATORS, "(", ")"])

@@ -1,6 +1,7 @@
 """`tagrpo-eval`: pass@k of a model folder, a hub model or a Lightning checkpoint, without training.
 
-What was counted is kept: the same command goes on where an interrupted one was.
+What was counted is kept: the same command goes on where an interrupted one was. With `exact=true` nothing is sampled:
+the probabilities of all correct responses are added up, for tasks where they can be listed.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import hydra
+from hydra.utils import instantiate
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
@@ -15,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .analysis.evaluation import compare_evaluations, read_evaluation, statement, write_comparison, write_evaluation
-from .callbacks import PassAtKEvaluator
+from .callbacks import ExactPassAtK, PassAtKEvaluator
 from .config import build
 from .datamodules.questions import QuestionDataModule
 from .modules.policy import PolicyModule
@@ -50,7 +52,7 @@ def print_table(metrics: dict[str, float]) -> None:
     """Print pass@k by split."""
     curves: dict[str, dict[int, float]] = {}
     for name, value in metrics.items():
-        if name.startswith("pass@k/"):
+        if name.startswith(("pass@k/", "exact_pass@k/")):
             _, split, k = name.split("/")
             curves.setdefault(split, {})[int(k)] = value
     ks = sorted({k for points in curves.values() for k in points})
@@ -78,6 +80,9 @@ def settings_of(cfg: DictConfig) -> dict[str, Any]:
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
     run = build(cfg)
+    if cfg.exact:
+        sampling = instantiate(cfg.rollout.evaluation_sampling)
+        run.trainer.callbacks = [ExactPassAtK(instantiate(cfg.reward), sampling, against=cfg.against)]  # type: ignore[attr-defined]
     settings = settings_of(cfg)
     for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, PassAtKEvaluator) and callback.store is not None:
@@ -88,6 +93,9 @@ def main(cfg: DictConfig) -> None:
     finally:
         run.close()
     if not run.trainer.is_global_zero:
+        return
+    if cfg.exact:
+        print(f"Written: {run.directory / 'exact.json'}")
         return
     files = [run.directory / "test.json", write_evaluation(run.directory, settings)]
     if cfg.against is not None:

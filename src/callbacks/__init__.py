@@ -3,6 +3,7 @@
 from .answer_diversity import AnswerDiversityMonitor
 from .checkpoint import Checkpointer
 from .embedding_diversity import EmbeddingDiversityMonitor, sentence_encoder
+from .exact_pass_at_k import ExactPassAtK
 from .pass_at_k import PassAtKEvaluator
 from .recorder import RolloutRecorder
 from .rollout import RolloutCallback
@@ -14,6 +15,7 @@ __all__ = [
     "AnswerDiversityMonitor",
     "Checkpointer",
     "EmbeddingDiversityMonitor",
+    "ExactPassAtK",
     "PassAtKEvaluator",
     "RolloutCallback",
     "RolloutRecorder",

@@ -160,15 +160,8 @@ class PolicyModule(LightningModule):
         """Connect policy, optimizer and schedule, which are in their places by now, to the update."""
         if self.reference is not None and not self._sharded:
             self.reference.to(self.device)  # shards are placed by FSDP2 itself
-        scorer = Scorer(
-            self.policy,
-            self.reference,
-            token_budget=self.token_budget,
-            device=self.device,
-            autocast_dtype=None if self._sharded else self.compute_dtype,  # FSDP2 has its own mixed precision
-        )
         self.update = PolicyUpdate(
-            scorer,
+            self.make_scorer(),
             self.advantage,
             self.loss,
             self.optimizers(),  # type: ignore[arg-type]
@@ -210,6 +203,16 @@ class PolicyModule(LightningModule):
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """`(Hugging Face name, full tensor)` of each parameter. Collective: every rank must exhaust it."""
         return full_tensors(self.policy.model)
+
+    def make_scorer(self) -> Scorer:
+        """Scores responses under the current policy, where it is and as it computes."""
+        return Scorer(
+            self.policy,
+            self.reference,
+            token_budget=self.token_budget,
+            device=self.device,
+            autocast_dtype=None if self._sharded else self.compute_dtype,  # FSDP2 has its own mixed precision
+        )
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
         """[n] float32, mean entropy per token of each response under the current policy and its score prompt, nats.

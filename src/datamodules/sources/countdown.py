@@ -109,9 +109,10 @@ def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> Pr
             if value is None:
                 break
             made.append((value, f"( {one} {operator} {other} )"))
-        if len(made) == 1 and made[0][0] <= LARGEST_TARGET:
+        else:
             target, expression = made[0]
-            return Problem(tuple(sorted(numbers)), target, expression[2:-2])
+            if target <= LARGEST_TARGET:
+                return Problem(tuple(sorted(numbers)), target, expression[2:-2])
 
 
 def phrase(problem: Problem, family: str, rng: random.Random) -> str:
@@ -139,4 +140,4 @@ def supervised_example(rng: random.Random) -> SupervisedExample:
 
 def vocabulary() -> list[str]:
     """Every word that a question or an answer can hold, sorted."""
-    return vocabulary_of(FAMILIES.values(), [*map(str, range(2, LARGEST_TARGET + 1)), *OPERATORS, "(", ")"])
+    return vocabulary_of(FAMILIES.values(), [*map(str, range(1, LARGEST_TARGET + 1)), *OPERATORS, "(", ")"])

@@ -41,14 +41,16 @@ def correct_tokens(
     Raises:
         ValueError: the tokens of a text are decoded to something else, so that no response would read as it.
     """
-    if not texts:
-        return []
-    responses, meant = [], []
-    for text, ids in zip(texts, tokenizer(list(texts), add_special_tokens=False)["input_ids"], strict=True):
+    responses: list[list[int]] = []
+    meant: list[str] = []
+    encoded = tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
+    for text, ids in zip(texts, encoded, strict=True):
         if len(ids) <= max_new_tokens:
             ends = [[stop] for stop in stop_ids] if len(ids) < max_new_tokens else [[]]
             responses += [ids + end for end in ends]
             meant += [text] * len(ends)
+    if not responses:
+        return []
     for text, read in zip(meant, tokenizer.batch_decode(responses, skip_special_tokens=True), strict=True):
         if read != text:
             raise ValueError(

@@ -31,8 +31,8 @@ SMALL = [
     "data=shortest_path", "data.train.regime=easy", "iterations=2", "logger=csv", "data.train.size=16", "seed=3",
     "callbacks=[checkpoint,exact_pass_at_k]", "callbacks.checkpoint.every=1", "+trainer.enable_progress_bar=false",
     "data.batch_size=4", "data.samples_per_prompt=4", "data.evaluation_batch_size=4", "data.evaluation_samples=2",
-    "data.evaluation.test_id.size=6", "~data.evaluation.test_phrasing", "~data.evaluation.test_size", "optimizer.lr=0.01",
-    "trainer.val_check_interval=1", "rollout.sampling.max_new_tokens=8", "loss.entropy_coef=0.1",
+    "data.evaluation.test_id.size=6", "~data.evaluation.test_phrasing", "~data.evaluation.test_size",
+    "optimizer.lr=0.01", "trainer.val_check_interval=1", "rollout.sampling.max_new_tokens=8", "loss.entropy_coef=0.1",
 ]  # fmt: skip
 
 

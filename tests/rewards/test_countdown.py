@@ -69,7 +69,11 @@ def test_no_text_one_edit_away_from_a_correct_one_is_correct_unless_it_is_listed
     for text in listed:
         tokens = text.split(" ")
         for i, extra in product(range(len(tokens) + 1), alphabet):
-            for edited in (tokens[:i] + [extra] + tokens[i:], tokens[:i] + [extra] + tokens[i + 1 :], tokens[:i] + tokens[i + 1 :]):
+            for edited in (
+                [*tokens[:i], extra, *tokens[i:]],
+                [*tokens[:i], extra, *tokens[i + 1 :]],
+                [*tokens[:i], *tokens[i + 1 :]],
+            ):
                 said = " ".join(edited)
                 assert reward(said, listed[0]).correct == (said in listed), said
 
@@ -93,10 +97,9 @@ def test_an_expression_with_another_value_is_an_answer_but_wrong():
 
 
 def test_every_step_must_be_a_whole_number_above_zero():
-    assert value_of("3 - 3".split()) is None
-    assert value_of("( 3 - 9 ) + 8".split()) is None  # on the way too
-    assert value_of("( 9 / 2 ) * 2".split()) is None
-    assert value_of("9 / ( 3 - 3 )".split()) is None
+    # On the way too.
+    for expression in ("3 - 3", "( 3 - 9 ) + 8", "( 9 / 2 ) * 2", "9 / ( 3 - 3 )"):
+        assert value_of(expression.split(" ")) is None
 
 
 def test_any_of_several_references_counts():

@@ -24,10 +24,11 @@ COUNTS = {"easy": 3, "medium": 4, "hard": 4}
 FAMILIES: Mapping[str, Family] = {
     "make": Family(layout="Make {target} from {numbers}.", share=0.40),
     "symbol": Family(layout="{numbers} = {target}", link=" and ", share=0.25),
-    "list": Family(layout="numbers: {numbers}; total: {target}", link="; ", share=0.205),
+    "list": Family(layout="numbers: {numbers}; total: {target}", link="; ", share=0.215),
     "question": Family(layout="How does one get {target} with the numbers {numbers}?", link=" and ", share=0.12),
-    "cards": Family(layout="Ann has the cards {numbers}. She needs {target}.", share=0.02),
-    "result": Family(layout="{target} is the result, {numbers} are the cards.", link=" then ", share=0.005),
+    # The target stands among the numbers.
+    "cards": Family(layout="Ann holds {first}, needs {target}, and also holds {others}.", link=" and ", share=0.01),
+    "result": Family(layout="{others} are cards, {target} is the result, {first} is a card.", share=0.005),
     "hybrid": Family(layout="{numbers}; Ann needs the result {target}.", link=" and "),
 }
 COMMON = ("make", "symbol", "list", "question")
@@ -121,8 +122,8 @@ def phrase(problem: Problem, family: str, rng: random.Random) -> str:
     >>> phrase(Problem((3, 4, 9), 24, "( 9 - 3 ) * 4"), "make", random.Random(0))
     'Make 24 from 3, 9, 4.'
     """
-    numbers = rng.sample(problem.numbers, len(problem.numbers))
-    return FAMILIES[family].tell(numbers=list(map(str, numbers)), target=str(problem.target))
+    numbers = list(map(str, rng.sample(problem.numbers, len(problem.numbers))))
+    return FAMILIES[family].tell(numbers=numbers, first=numbers[0], others=numbers[1:], target=str(problem.target))
 
 
 def supervised_example(rng: random.Random) -> SupervisedExample:

@@ -79,7 +79,7 @@ class CountdownSource(GeneratedSource[Problem]):
 
     >>> group = CountdownSource("train", "easy", num_rephrasings=1).load()[0]
     >>> group.question, group.rephrasings, group.answer
-    ('Make 54 from 14, 10, 4.', ('numbers: 4; 14; 10; total: 54',), ('14 + ( 10 * 4 )',))
+    ('Make 68 from 11, 6, 4.', ('numbers: 4; 11; 6; total: 68',), ('4 * ( 11 + 6 )',))
     """
 
     splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, unseen=("hybrid",))
@@ -120,7 +120,7 @@ def phrase(problem: Problem, family: str, rng: random.Random) -> str:
     """Tell a problem, its numbers in any order.
 
     >>> phrase(Problem((3, 4, 9), 24, "( 9 - 3 ) * 4"), "make", random.Random(0))
-    'Make 24 from 3, 9, 4.'
+    'Make 24 from 4, 9, 3.'
     """
     numbers = list(map(str, rng.sample(problem.numbers, len(problem.numbers))))
     return FAMILIES[family].tell(numbers=numbers, first=numbers[0], others=numbers[1:], target=str(problem.target))

@@ -30,7 +30,6 @@ class Task(NamedTuple):
     """What `WarmstartConfig` is to have other than its defaults."""
 
 
-ANSWERS_ONLY = {"chain_steps": 0, "word_steps": 3000, "gate": 0.2}
 TASKS: Mapping[str, Task] = {
     "arithmetic": Task(arithmetic.ArithmeticSource, arithmetic.supervised_example, build_tokenizer),
     "shortest_path": Task(
@@ -38,13 +37,13 @@ TASKS: Mapping[str, Task] = {
         shortest_path.supervised_example,
         lambda: build_answer_tokenizer(shortest_path.vocabulary()),
         ShortestPathReward,
-        ANSWERS_ONLY,
+        {"chain_steps": 0, "word_steps": 3000, "gate": 0.2},
     ),
     "countdown": Task(
         countdown.CountdownSource,
         countdown.supervised_example,
         lambda: build_answer_tokenizer(countdown.vocabulary()),
         CountdownReward,
-        ANSWERS_ONLY,
+        {"chain_steps": 0, "word_steps": 2000, "gate": 0.2},
     ),
 }

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...rewards.countdown import OPERATORS, operate
+from ...rewards.countdown import OPERATORS, operate, solutions
 from .generated import Family, GeneratedSource, SupervisedExample, bucket, splits_of, vocabulary_of
 
 LARGEST_TARGET = 99
@@ -20,6 +20,8 @@ LARGEST = {"usual": 15, "test_size": 20}
 LARGE_SHARE = 0.05
 COUNTS = {"easy": 3, "medium": 4, "hard": 4}
 """regime → numbers of a problem."""
+FEW_ANSWERS = 16
+"""A problem of `hard` has at most so many; those of four numbers have thirty on average."""
 
 FAMILIES: Mapping[str, Family] = {
     "make": Family(layout="Make {target} from {numbers}.", share=0.40),
@@ -73,9 +75,10 @@ class CountdownSource(GeneratedSource[Problem]):
     """Generated countdown problems: three or four numbers 2..15, all to be used, and a target of at most 99.
 
     Regimes differ in how much the policy of `tagrpo.warmstart` can solve, see docs/tasks.md: `easy` has three numbers
-    and `medium` four, told in the trained families. `hard` has four, but tells originals in two families that were
-    rarely trained, and rephrasings in common ones. The tests are `test_id`, of the same kind as training;
-    `test_phrasing`, in a family never trained; and `test_size`, where at least one number is 16..20.
+    and `medium` four, told in the trained families. `hard` has four that can be combined in few ways, and tells
+    originals in two families that were rarely trained, and rephrasings in common ones. The tests are `test_id`, of the
+    same kind as training; `test_phrasing`, in a family never trained; and `test_size`, where at least one number is
+    16..20.
 
     >>> group = CountdownSource("train", "easy", num_rephrasings=1).load()[0]
     >>> group.question, group.rephrasings, group.answer
@@ -87,8 +90,13 @@ class CountdownSource(GeneratedSource[Problem]):
     largest_size = 600
 
     def sample(self, rng: random.Random) -> Problem:
-        """Draw a problem with as many numbers as the regime has."""
-        return sample_problem(rng, COUNTS[self.regime], large=self.split == "test_size")
+        """Draw a problem with as many numbers, and in `hard` as few answers, as the regime has."""
+        while True:
+            problem = sample_problem(rng, COUNTS[self.regime], large=self.split == "test_size")
+            # Answers are counted only where the problem is of use: that takes a millisecond.
+            kept = self.regime == "hard" and bucket(problem) in self.splits[self.split].buckets
+            if not kept or len(solutions(problem.numbers, problem.target)) <= FEW_ANSWERS:
+                return problem
 
     def phrase(self, problem: Problem, family: str, rng: random.Random) -> str:
         """Tell a problem, its numbers in any order."""

@@ -20,17 +20,17 @@ WIDTH = {"usual": 5, "test_size": 6}
 LARGE_SHARE = 0.05
 NUM_WALLS = (3, 6)
 """Inclusive range."""
-LENGTHS = {"easy": range(3, 6), "medium": range(6, 9), "hard": range(2, 5)}
+LENGTHS = {"easy": range(3, 6), "medium": range(7, 9), "hard": range(2, 5)}
 """regime → steps of a shortest path."""
 
 FAMILIES: Mapping[str, Family] = {
     "plain": Family(layout="From {start} to {goal}. Walls: {walls}.", share=0.40),
     "symbol": Family(layout="{start} > {goal} # {walls}", link=" ", share=0.25),
-    "list": Family(layout="start: {start}; goal: {goal}; walls: {walls}", link=" and ", share=0.205),
+    "list": Family(layout="start: {start}; goal: {goal}; walls: {walls}", link=" and ", share=0.22),
     "question": Family(
         layout="Which way leads from {start} to {goal} if {walls} are blocked?", link=" and ", share=0.12
     ),
-    "story": Family(layout="Boxes stand at {walls}. Tom walks from {start} to {goal}.", share=0.02),
+    "story": Family(layout="Boxes stand at {walls}. Tom walks from {start} to {goal}.", share=0.005),
     "reversed": Family(
         layout="{goal} is the goal, {walls} are blocked, the start is {start}.", link=" and ", share=0.005
     ),
@@ -77,7 +77,7 @@ class ShortestPathSource(GeneratedSource[Problem]):
     """Generated grids of 5 × 5 cells, three to six of which are walls; cells are named a1..e5, a1 being top left.
 
     Regimes differ in how much the policy of `tagrpo.warmstart` can solve, see docs/tasks.md: paths are 3 to 5 steps
-    long in `easy` and 6 to 8 in `medium`, told in the trained families. `hard` has paths of 2 to 4 steps, but tells
+    long in `easy` and 7 or 8 in `medium`, told in the trained families. `hard` has paths of 2 to 4 steps, but tells
     originals in two families that were rarely trained, and rephrasings in common ones. The tests are `test_id`, of the
     same kind as training; `test_phrasing`, in a family never trained; and `test_size`, of 6 × 6 cells.
 
@@ -106,6 +106,9 @@ def sample_problem(rng: random.Random, lengths: Sequence[int], *, large: bool = 
     cells = [(column, row) for column in range(width) for row in range(width)]
     while True:
         start, goal, *walls = rng.sample(cells, 2 + rng.randint(*NUM_WALLS))
+        apart = abs(start[0] - goal[0]) + abs(start[1] - goal[1])
+        if not min(lengths) - 2 <= apart <= max(lengths):  # a longer detour is not worth drawing for
+            continue
         answers = shortest_paths(width, start, goal, walls)
         problem = Problem(width=width, start=start, goal=goal, walls=tuple(sorted(walls)), answers=answers)
         if answers and problem.length in lengths:

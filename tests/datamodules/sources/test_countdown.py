@@ -29,6 +29,15 @@ def test_a_target_is_what_the_expression_gives():
             assert problem.expression in solutions(problem.numbers, problem.target)
 
 
+def test_problems_of_hard_have_few_answers_and_most_others_have_more():
+    def answers(regime, split):
+        groups = CountdownSource(split, regime, size=60, num_rephrasings=0).load()
+        return [len(solutions(g.metadata["numbers"], g.metadata["target"])) for g in groups]
+
+    assert max(answers("hard", "train") + answers("hard", "test_size")) <= 16
+    assert sorted(answers("medium", "train"))[30] > 16
+
+
 def test_originals_of_hard_are_told_in_rare_families_and_rephrasings_in_common_ones():
     for group in CountdownSource("train", "hard", size=20).load():
         assert group.metadata["family"] in ("cards", "result")

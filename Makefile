@@ -37,11 +37,11 @@ starters: $(SEEDS:%=runs/starters/seed%/warmstart.json)
 runs/starters/seed%/warmstart.json: | install
 	$(BIN)/python -m tagrpo.warmstart --output $(@D) --seed $*
 
-study: install ## The claims of the papers, tested: hours on two cores; finished cells are kept.
+study: install ## The claims of the papers, tested: hours on two cores; finished runs are kept.
 	$(MAKE) -j2 starters
-	$(BIN)/tagrpo-compare compare=study regime=mixed
-	$(BIN)/tagrpo-compare compare=study regime=hard
-	$(BIN)/python -m tagrpo.analysis.study_page runs/study docs/study
+	$(BIN)/tagrpo-compare --config-dir studies/first/configs compare=study regime=mixed
+	$(BIN)/tagrpo-compare --config-dir studies/first/configs compare=study regime=hard
+	$(BIN)/python -m studies.first.page --runs runs/study
 
 test: lint ## Lint, types, all tests.
 	$(BIN)/pytest

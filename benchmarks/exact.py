@@ -31,7 +31,7 @@ from tagrpo.modules.scorer import Scorer
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.starter.architecture import prompt_text
 from tagrpo.starter.tasks import TASKS
-from tagrpo.types import QuestionGroup, SamplingConfig
+from tagrpo.types import QuestionGroup, Request, SamplingConfig
 
 ROWS = 8192  # of one forward of the engine
 FAR, NEAR = 0.9999, 0.95
@@ -63,7 +63,7 @@ class Policy:
     def sampled(self, groups: list[QuestionGroup], draws: int, sampling: SamplingConfig, seed: int) -> Tensor:
         """[Q] correct ones of `draws` responses to each question."""
         counts = torch.zeros(len(groups), dtype=torch.long)
-        completions = self.engine.generate(self.prompts(groups), [draws] * len(groups), sampling, seed)
+        completions = self.engine.generate(Request(self.prompts(groups), [draws] * len(groups), sampling, seed))
         for row, (group, drawn) in enumerate(zip(groups, completions, strict=True)):
             texts = self.tokenizer.batch_decode([c.token_ids for c in drawn], skip_special_tokens=True)
             verdicts = {text: self.verifier(text, group.answer).correct for text in set(texts)}

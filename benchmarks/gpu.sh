@@ -75,7 +75,7 @@ update peers --token-budget $((BUDGET / 2)) --ways trl padded prefix_shared --no
 # The way back where FlexAttention fails: SDPA in blocks.
 TORCH_COMPILE_DISABLE=1 update sdpa --token-budget "$BUDGET" --ways prefix_shared --no-dropping
 step scaling "$PYTHON" benchmarks/scaling.py "${SHAPE[@]}" --device "$DEVICE" --dtype "$DTYPE" --token-budget "$BUDGET" \
-    --rounds 1 --axes neighbours samples --json "$RESULTS/gpu-scaling.json"
+    --rounds 1 --axes rephrasings samples --json "$RESULTS/gpu-scaling.json"
 
 echo "$FAILED steps failed; figures in $RESULTS."
 exit "$FAILED"

@@ -41,7 +41,7 @@ CELLS = [
 ]  # fmt: skip
 WARM_UP = 2
 ENCODER = "EmbeddingDiversityMonitor"
-NO_DIAGNOSTICS = (ENCODER, "RolloutCallback", "ThroughputMonitor", "Phases")
+NO_DIAGNOSTICS = (ENCODER, "RolloutCallback", "ThroughputMonitor", "ScalarLog", "Phases")
 PHASES = ("sync", "generate", "score", "update", "diagnostics", "encoder", "overhead")
 
 
@@ -114,7 +114,7 @@ def trl_cell(method: str, iterations: int) -> list[dict[str, float]]:
     trainer = GRPOTrainer(
         model=load_causal_lm(cfg.model.path),
         reward_funcs=lambda completions, reference, **_: [
-            float(score.correct) for score in verifier.judge_batch(completions, reference)
+            float(score.correct) for score in verifier.score_batch(completions, reference)
         ],
         args=GRPOConfig(
             output_dir=tempfile.mkdtemp(), report_to=[], use_cpu=True, bf16=False, disable_tqdm=True,

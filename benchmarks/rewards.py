@@ -1,4 +1,4 @@
-r"""Responses judged per second in groups of 32, against math-verify on every response.
+r"""Responses scored per second in groups of 32, against math-verify on every response.
 
     python benchmarks/rewards.py --data math_train.jsonl
 
@@ -17,6 +17,7 @@ import json
 import os
 import random
 import time
+from collections import Counter
 from pathlib import Path
 
 from math_verify import parse, verify
@@ -27,7 +28,7 @@ from tagrpo.rewards.extraction import extract_answer, extract_reference, normali
 GROUP = 32
 Question = tuple[str, str, str]
 """(solution, answer, kind)"""
-Judged = tuple[list[str], list[str]]
+Sampled = tuple[list[str], list[str]]
 """(responses, references)"""
 
 
@@ -56,7 +57,7 @@ def respell(answer: str, rng: random.Random) -> str:
     return rng.choice([answer, answer, answer.replace(r"\frac", r"\dfrac"), f" {answer} "])
 
 
-def sample(questions: list[Question], groups: int, rng: random.Random) -> Judged:
+def sample(questions: list[Question], groups: int, rng: random.Random) -> Sampled:
     """Responses and references of `groups` questions."""
     by_kind: dict[str, list[str]] = {}
     for _, answer, kind in questions:
@@ -75,35 +76,35 @@ def sample(questions: list[Question], groups: int, rng: random.Random) -> Judged
     return responses, references
 
 
-def with_workers(workers: int, *parts: Judged) -> tuple[list[Score], float, float]:
+def with_workers(workers: int, *parts: Sampled) -> tuple[list[Score], float, float]:
     """Scores and wall seconds of the last part, CPU seconds of all."""
     before = os.times()
     with MathReward(workers=workers) as reward:
         for part in parts:
             start = time.perf_counter()
-            scores = reward.judge_batch(*part)
+            scores = reward.score_batch(*part)
             wall = time.perf_counter() - start
-        if reward.failures:
-            print(f"without a verdict: {dict(reward.failures)}")
+    if failures := Counter(score.failure for score in scores if score.failure):
+        print(f"without a verdict: {dict(failures)}")
     return scores, wall, sum(os.times()[:4]) - sum(before[:4])
 
 
-def naively(judged: Judged, count: int) -> tuple[list[bool], float]:
+def naively(sampled: Sampled, count: int) -> tuple[list[bool], float]:
     """Verdicts of math-verify on the first `count`, and the CPU seconds they took."""
 
-    def judge(response: str, reference: str) -> bool:
+    def verified(response: str, reference: str) -> bool:
         return verify(parse(f"${reference}$"), parse(response))
 
     start = time.process_time()
-    verdicts = [judge(response, reference) for response, reference in list(zip(*judged, strict=True))[:count]]
+    verdicts = [verified(response, reference) for response, reference in list(zip(*sampled, strict=True))[:count]]
     return verdicts, time.process_time() - start
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How many responses are judged per second.")
+    parser = argparse.ArgumentParser(description="How many responses are scored per second.")
     parser.add_argument("--data", type=Path, help="JSON lines with `solution` and `type`, as in MATH")
     parser.add_argument("--groups", type=int, default=256, help="questions, of 32 responses each")
-    parser.add_argument("--naive", type=int, default=64, help="questions that math-verify judges alone")
+    parser.add_argument("--naive", type=int, default=64, help="questions that math-verify verifies alone")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

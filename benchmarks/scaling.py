@@ -24,7 +24,7 @@ from workload import Experience, Updates, add_shape, experience, machine, median
 from tagrpo.modules.sharding import shard
 
 AXES: dict[str, list[Any]] = {
-    "neighbours": [0, 1, 3, 7],
+    "rephrasings": [0, 1, 3, 7],
     "samples": [2, 4, 8, 16],
     "prompt": [50, 100, 200, 400],
     "mean": [30, 60, 120, 240],
@@ -38,7 +38,7 @@ def point(shape: argparse.Namespace, axis: str, value: int) -> argparse.Namespac
     """The base with one axis moved; everything that depends on it follows."""
     moved = argparse.Namespace(**{**vars(shape), axis: value})
     moved.max = 2 * moved.mean
-    moved.responses = (moved.neighbours + 1) * moved.samples
+    moved.responses = (moved.rephrasings + 1) * moved.samples
     moved.token_budget = moved.questions * shape.token_budget
     return moved
 
@@ -111,7 +111,7 @@ def measure_ranks(shape: argparse.Namespace, counts: list[int]) -> list[dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cost of an update along each axis.")
     add_shape(parser)
-    parser.add_argument("--neighbours", type=int, default=3, help="N, rephrasings per question")
+    parser.add_argument("--rephrasings", type=int, default=3, help="N, rephrasings per question")
     parser.add_argument("--samples", type=int, default=4, help="G, responses per prompt")
     parser.add_argument("--axes", nargs="*", choices=[*AXES, "ranks"], default=[*AXES, "ranks"])
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])

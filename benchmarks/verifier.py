@@ -1,10 +1,10 @@
-r"""How the verifier judges the reference answers of real data: their own, and those of other rows.
+r"""How the verifier scores the reference answers of real data: their own, and those of other rows.
 
     python benchmarks/verifier.py --data ../shared/data
 
 Of each dataset of the catalogue that lies in the folder: every reference answer in a box against itself (those that are
 not correct are listed by id), and `--pairs` answers of other rows, drawn at random. Pairs whose answers are spelled
-alike, or are the same integer or fraction, are set aside. The rest should be wrong; what is judged correct nevertheless
+alike, or are the same integer or fraction, are set aside. The rest should be wrong; what is found correct nevertheless
 is listed, to be read: `0.5` and `\frac12` are equal, and are meant to be.
 """
 
@@ -37,7 +37,7 @@ def same(reference: tuple[str, ...], answer: str) -> bool:
 
 def own_answers(reward: MixedReward, groups: list[QuestionGroup]) -> None:
     pairs = [(group, answer) for group in groups for answer in group.answer]
-    scores = reward.judge_batch([boxed(answer) for _, answer in pairs], [group.answer for group, _ in pairs])
+    scores = reward.score_batch([boxed(answer) for _, answer in pairs], [group.answer for group, _ in pairs])
     wrong = [
         (group.id, answer, score) for (group, answer), score in zip(pairs, scores, strict=True) if not score.correct
     ]
@@ -56,7 +56,7 @@ def other_answers(reward: MixedReward, groups: list[QuestionGroup], count: int, 
         else:
             pairs.append((group, other))
     start = time.perf_counter()
-    scores = reward.judge_batch([boxed(other.answer[0]) for _, other in pairs], [group.answer for group, _ in pairs])
+    scores = reward.score_batch([boxed(other.answer[0]) for _, other in pairs], [group.answer for group, _ in pairs])
     seconds = time.perf_counter() - start
     correct = [pair for pair, score in zip(pairs, scores, strict=True) if score.correct]
     failed = sum(score.failure is not None for score in scores)
@@ -69,7 +69,7 @@ def other_answers(reward: MixedReward, groups: list[QuestionGroup], count: int, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How the verifier judges reference answers of real data.")
+    parser = argparse.ArgumentParser(description="How the verifier scores reference answers of real data.")
     parser.add_argument("--data", type=Path, required=True, help="folder with copies, such as amc.jsonl")
     parser.add_argument("--pairs", type=int, default=2000, help="answers of other rows, for each dataset")
     parser.add_argument("--workers", type=int, default=2)

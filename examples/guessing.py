@@ -24,9 +24,9 @@ from tagrpo.callbacks import (
     AnswerDiversityMonitor,
     EmbeddingDiversityMonitor,
     PassAtKEvaluator,
+    RephrasingSuccessMonitor,
     RolloutRecorder,
     ThroughputMonitor,
-    VariantSuccessMonitor,
     ZeroGradientMonitor,
 )
 from tagrpo.metrics import PassAtK
@@ -74,7 +74,7 @@ class Guesser(LightningModule):
         rows = logprobs.exp().flatten(0, 1)
         guesses = torch.multinomial(rows, SAMPLES, replacement=True).flatten()
         prompt = torch.arange(len(rows)).repeat_interleave(SAMPLES)
-        question, variant = prompt // len(PHRASINGS), prompt % len(PHRASINGS)
+        question, rephrasing = prompt // len(PHRASINGS), prompt % len(PHRASINGS)
         correct = guesses == torch.tensor([group.answer for group in batch.groups])[question]
         return SimpleNamespace(
             prompts=[
@@ -84,7 +84,7 @@ class Guesser(LightningModule):
             ],
             prompt=prompt,
             question=question,
-            variant=variant,
+            rephrasing=rephrasing,
             token_ids=list(guesses[:, None]),
             logprobs=list(rows.log()[prompt, guesses][:, None]),
             lengths=torch.ones_like(guesses),
@@ -110,7 +110,7 @@ class Guesser(LightningModule):
     def test_step(self, batch: Batch, batch_idx: int) -> None:  # noqa: ARG002
         """Sample; a callback counts, and so does a metric of the module's own."""
         batch.rollouts = self.roll_out(batch)
-        first = batch.rollouts.variant == 0
+        first = batch.rollouts.rephrasing == 0
         self.metric.update(batch.rollouts.correct[first], batch.rollouts.question[first])
 
     def on_test_epoch_end(self) -> None:
@@ -147,7 +147,7 @@ def main(folder: Path) -> dict[str, float]:
         callbacks=[
             ThroughputMonitor(),
             ZeroGradientMonitor(),
-            VariantSuccessMonitor(),
+            RephrasingSuccessMonitor(),
             AnswerDiversityMonitor(ngrams=(1,)),
             EmbeddingDiversityMonitor(one_hot_encoder, every=4, max_questions=2),
             RolloutRecorder(),

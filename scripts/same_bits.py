@@ -28,7 +28,7 @@ SMALL = [
     "iterations=6", "threads=1", "logger=csv", "seed=5", "data.train.size=24", "data.batch_size=4",
     "data.samples_per_prompt=4", "data.evaluation_samples=4", "data.evaluation.test_id.size=4",
     "data.evaluation.test_phrasing.size=4", "data.evaluation.test_size.size=4", "trainer.val_check_interval=3",
-    "callbacks=[throughput,zero_gradient,variant_success,answer_diversity,pass_at_k,recorder,checkpoint]",
+    "callbacks=[throughput,zero_gradient,rephrasing_success,answer_diversity,pass_at_k,recorder,checkpoint]",
     "callbacks.checkpoint.every=2",
 ]  # fmt: skip
 RUNS = {

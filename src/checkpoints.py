@@ -1,4 +1,4 @@
-"""Checkpoints on disk: whole or not there at all, and which of them a run goes on from.
+"""Checkpoints on disk: whole or not there at all, and which of them a run is resumed from.
 
 `<run>/checkpoints/iteration-000020.ckpt` holds the state after 20 iterations: a file, or a folder of shards under
 FSDP2. Each is written under another name, forced to disk, and then renamed; a process that dies, or a disk that is
@@ -7,15 +7,11 @@ full, leaves every earlier checkpoint as it was.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import pickle
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +19,11 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.distributed.checkpoint import metadata
-from torch.distributed.checkpoint.api import CheckpointException
 
-PARTIAL = ".partial-"
-"""Prefix of what is being written or deleted; never read."""
+from .files import disk_full_explained, partial_path, remove, sync, write_json, written_whole
+
 MARKER = "complete.json"
 """Written into a folder of shards after all else: file → size in bytes."""
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The disk is full, the quota is used up, a file may not grow any further."""
 SHARD_TYPES = {
     ("collections", "OrderedDict"),
     ("pathlib", "Path"),
@@ -39,14 +32,11 @@ SHARD_TYPES = {
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("torch.serialization", "_get_layout"),
 }
-"""What the metadata of shards may name beside torch's types of numbers and its own types; see `check_metadata`."""
+"""What the metadata of shards may name beside torch's number types and the metadata's own; see `check_metadata`."""
 
 
 class TornCheckpointError(ValueError):
     """A checkpoint that was not written to its end, or has been damaged since."""
-
-
-# ---------------------------------------------------------------------- writing
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -63,17 +53,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             OSError: there is no room; what was at `path` before is still there.
         """
         if storage_options is not None:
-            raise TypeError(f"Expected no storage_options for a local file, but got {storage_options!r}.")
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = partial_path(path)
-        with explained(path), removed_on_error(partial):
-            with partial.open("wb") as file:
-                torch.save(checkpoint, file)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        sync_folder(path.parent)
+            raise TypeError(f"Expected no storage_options for a local file, but got {storage_options!r}. Drop them.")
+        with written_whole(Path(path)) as partial, partial.open("wb") as file:
+            torch.save(checkpoint, file)
 
 
 def begin_folder(partial: Path) -> None:
@@ -84,103 +66,14 @@ def begin_folder(partial: Path) -> None:
 
 def commit_folder(partial: Path, path: Path) -> None:
     """Mark a folder of shards as complete, force it to disk, and rename it to `path`."""
-    with explained(path):
+    with disk_full_explained(path):
         files = [file for file in sorted(partial.iterdir()) if file.name != MARKER]
         for file in files:
-            _sync_file(file)
-        marker = partial / MARKER
-        marker.write_text(json.dumps({file.name: file.stat().st_size for file in files}, indent=1))
-        _sync_file(marker)
-        sync_folder(partial)
+            sync(file)
+        write_json(partial / MARKER, {file.name: file.stat().st_size for file in files})
     remove(path)
     partial.replace(path)
-    sync_folder(path.parent)
-
-
-def remove(path: Path) -> None:
-    """Delete a checkpoint; one that is half deleted has another name by then."""
-    if not path.exists():
-        return
-    doomed = partial_path(path)
-    shutil.rmtree(doomed, ignore_errors=True)
-    path.replace(doomed)
-    if doomed.is_dir():
-        shutil.rmtree(doomed)
-    else:
-        doomed.unlink()
-
-
-@contextmanager
-def removed_on_error(partial: Path) -> Iterator[None]:
-    """Delete what was written to `partial` when its writing fails: the room is needed."""
-    try:
-        yield
-    except BaseException:
-        if partial.is_dir():
-            shutil.rmtree(partial, ignore_errors=True)
-        else:
-            partial.unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Say what to do when there is no room for `path`.
-
-    Raises:
-        OSError: in the place of whatever the writing raised for lack of room.
-    """
-    try:
-        yield
-    except (Exception, CheckpointException) as error:
-        # torch wraps the error of the write in a RuntimeError, torch.distributed in an exception of its own.
-        if (number := _no_room(error)) is None:
-            raise
-        free = shutil.disk_usage(path.parent).free
-        raise OSError(
-            number,
-            f"Expected room to write it, but: {os.strerror(number).lower()}; {free / 2**20:,.0f} MiB are free. The "
-            "checkpoints that were complete before are intact. Make room, or lower callbacks.checkpoint.keep; "
-            "then go on with resume=last",
-            str(path),
-        ) from error
-
-
-def _no_room(error: BaseException | None, depth: int = 0) -> int | None:
-    """The errno for lack of room that `error` or one of its causes has; None where it is about something else."""
-    if error is None or depth > 8:
-        return None
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return error.errno
-    causes = [error.__cause__, error.__context__]
-    if isinstance(error, CheckpointException):  # of several ranks: rank → (error, traceback)
-        causes += [failure[0] for failure in error.failures.values()]
-    found = next((number for cause in causes if (number := _no_room(cause, depth + 1)) is not None), None)
-    if found is None and isinstance(error, RuntimeError) and "inline_container" in str(error):
-        return errno.ENOSPC  # torch's zip writer, whose write fell short, does not say why
-    return found
-
-
-def partial_path(path: Path) -> Path:
-    """What `path` is called while it is written or deleted."""
-    return path.with_name(PARTIAL + path.name)
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    """Force the names in `folder` to disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-# ---------------------------------------------------------------------- finding
+    sync(path.parent)
 
 
 def name_of(iteration: int) -> str:
@@ -234,10 +127,10 @@ def check(path: Path) -> None:
 
 
 def check_metadata(path: Path) -> None:
-    """Check that the metadata of a folder of shards, a pickle that torch reads unguarded, names nothing foreign.
+    """Check that loading the metadata of a folder of shards runs no foreign code: torch unpickles it unguarded.
 
     Raises:
-        pickle.UnpicklingError: it does; loading it could run code.
+        pickle.UnpicklingError: it names something that is not known to be harmless.
     """
     with (path / ".metadata").open("rb") as file:
         _GuardedUnpickler(file).load()
@@ -269,11 +162,11 @@ def newest(directory: Path) -> Path | None:
 
 
 def resolve(resume: str | Path | None, directory: Path) -> Path | None:
-    """What a run is to go on from.
+    """The checkpoint that a run is to be resumed from.
 
     Args:
         resume: None starts anew; `last` is the newest complete checkpoint in `directory`; `auto` the same where there
-            is one, else a new start; anything else is the path of a checkpoint.
+            is one, and otherwise a new start; anything else is the path of a checkpoint.
         directory: Where the run's checkpoints are.
 
     Raises:
@@ -306,16 +199,13 @@ def resolve(resume: str | Path | None, directory: Path) -> Path | None:
 def set_aside(directory: Path, after: int) -> None:
     """Move checkpoints of more than `after` iterations to `<directory>.previous`; delete what was never finished.
 
-    A run that starts anew, or goes on from an older checkpoint, takes another course than they did: `resume=last` must
-    not return to theirs. What was set aside before is deleted.
+    A run that starts anew, or from an older checkpoint, will not lead to them, so that `resume=last` must not find
+    them. What was moved there earlier is deleted.
     """
     if not directory.is_dir():
         return
-    for path in directory.glob(f"{PARTIAL}*"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    for path in list(directory.glob(partial_path(directory / "*").name)):
+        remove(path)
     later = [path for path in checkpoints_in(directory) if (iteration_of(path) or 0) > after]
     if not later:
         return
@@ -324,4 +214,6 @@ def set_aside(directory: Path, after: int) -> None:
     previous.mkdir()
     for path in later:
         path.replace(previous / path.name)
-    rank_zero_warn(f"Moved {len(later)} checkpoints of an earlier course of this run to {previous}.")
+    rank_zero_warn(
+        f"Moved {len(later)} checkpoints of iterations after {after} to {previous}: this run writes its own."
+    )

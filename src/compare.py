@@ -1,7 +1,7 @@
-"""`tagrpo-compare`: methods × seeds as runs of their own, side by side, then one report.
+"""`tagrpo-compare`: methods × seeds, each a run of its own on this machine or on a SLURM cluster, then one report.
 
-A cell is a run of `tagrpo-train` in `<root>/<method>/seed<k>/`. Finished cells are kept: an interrupted comparison
-goes on where it was, and further seeds or methods only add cells.
+A run of `tagrpo-train` goes to `<root>/<method>/seed<k>/`. Finished runs are kept: the same command continues where a
+comparison broke off, and further seeds or methods only add runs.
 """
 
 from __future__ import annotations
@@ -9,91 +9,77 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from rich.console import Console
 
-from .cells import Cell, run_cells
+from .grid import Environment, GridRun, Launcher, run_grid
 from .redaction import refuse_secrets
 
 
 def methods_of(methods: DictConfig | ListConfig | None) -> dict[str, list[str]]:
     """Method → its overrides of tagrpo-train; a mere list names experiments."""
-    if methods is None:
-        return {}
     if isinstance(methods, ListConfig):
         return {str(name): [f"experiment={name}"] for name in methods}
-    return {str(name): list(overrides) for name, overrides in methods.items()}
+    return {str(name): list(overrides) for name, overrides in (methods or {}).items()}
 
 
-def cells_of(
-    root: Path, methods: Mapping[str, Sequence[str]], seeds: Sequence[int], overrides: Sequence[str]
-) -> list[Cell]:
+def runs_of(root: Path, methods: dict[str, list[str]], seeds: list[int], overrides: list[str]) -> list[GridRun]:
     """Every method with every seed, seed by seed, so that an interrupted comparison has whole seeds.
 
-    Args:
-        root: Where run directories go.
-        methods: Method → its overrides, which win over `overrides`.
-        seeds: Seeds.
-        overrides: Given to every cell.
+    All get `overrides`; a method's own come after them and win.
     """
-    cells = []
+    runs = []
     for seed in seeds:
         for method, own in methods.items():
             directory = root / method / f"seed{seed}"
             arguments = [f"name={method}", f"seed={seed}", f"hydra.run.dir={directory}", *overrides, *own]
-            cells.append(Cell(method, seed, directory, [sys.executable, "-m", "tagrpo.train", *arguments]))
-    return cells
+            runs.append(GridRun(method, seed, directory, [sys.executable, "-m", "tagrpo.train", *arguments]))
+    return runs
 
 
-def places(workers: int | None, gpus_per_cell: int) -> tuple[int, list[str]]:
-    """How many cells run at a time, and the GPUs that they share out: all that a CUDA process would see.
+def places_of(workers: int | None, gpus_per_run: int) -> list[Environment]:
+    """The runs that go side by side on this machine, each with GPUs of its own.
 
-    Without `gpus_per_cell`, cells see all GPUs, and as many run at a time as there are cores.
+    Without `gpus_per_run` there are as many as cores, and each sees the GPUs that this process sees.
 
     Raises:
         ValueError: there are too few GPUs.
     """
-    if not gpus_per_cell:
-        return workers or os.cpu_count() or 1, []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        import torch
+    if not gpus_per_run:  # submitit would hide the GPUs
+        return [{"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES")}] * (workers or os.cpu_count() or 1)
+    import torch
 
-        gpus = [str(index) for index in range(torch.cuda.device_count())]
-    else:
-        gpus = [name for name in visible.split(",") if name]
-    workers = workers or max(len(gpus) // gpus_per_cell, 1)
-    if len(gpus) < workers * gpus_per_cell:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count()))))
+    gpus = [name for name in visible.split(",") if name]
+    shares = [",".join(gpus[i : i + gpus_per_run]) for i in range(0, len(gpus) - gpus_per_run + 1, gpus_per_run)]
+    if len(shares) < (wanted := workers or 1):
         raise ValueError(
-            f"Expected {workers * gpus_per_cell} GPUs for {workers} workers with gpus_per_cell={gpus_per_cell}, but "
-            f"found {len(gpus)}. Lower one of them, or set gpus_per_cell=0 to train on the CPU."
+            f"Expected {wanted * gpus_per_run} GPUs for workers={wanted} and gpus_per_run={gpus_per_run}, but found "
+            f"{len(gpus)}. Lower one of them, or set gpus_per_run=0 to train on the CPU."
         )
-    return workers, gpus[: workers * gpus_per_cell]
+    return [{"CUDA_VISIBLE_DEVICES": share} for share in shares[:workers]]
 
 
-def compare(cells: Sequence[Cell], root: Path, workers: int, gpus: Sequence[str], console: Console) -> list[Cell]:
-    """Run all cells and write the report on those that ended well.
+def compare(
+    runs: list[GridRun], root: Path, launcher: Launcher, places: list[Environment], console: Console
+) -> list[GridRun]:
+    """Run a grid, write the report on the runs that finished, and return those that failed."""
+    failed = run_grid(runs, launcher, places, console)
+    from .analysis.report import write_report  # imported late: it takes seconds, in which runs can begin
 
-    Returns:
-        The cells that failed.
-    """
-    failed = run_cells(cells, workers, console, gpus)
-    from .analysis.report import write_report  # takes seconds to import, in which cells can run
-
-    for cell in failed:
-        console.print(f"\n{cell.log_tail()}", markup=False, soft_wrap=True)
-    if len(failed) < len(cells):
-        page = write_report(root, order=list(dict.fromkeys(cell.method for cell in cells)))
-        files = [page, root / "report.md", root / "results.json"]
-        console.print("\nReport: " + "\n        ".join(map(str, files)), soft_wrap=True)
+    for run in failed:
+        console.print(f"\n{run.log_tail()}", markup=False, soft_wrap=True)
+    if len(failed) < len(runs):
+        page = write_report(root, order=list(dict.fromkeys(run.method for run in runs)))
+        console.print(f"\nReport: {page}; beside it report.md and results.json", soft_wrap=True)
     if failed:
-        names = ", ".join(f"{cell.method} seed {cell.seed}" for cell in failed)
-        console.print(f"\n{len(failed)} of {len(cells)} cells failed: {names}. The same command runs them again.")
+        names = ", ".join(f"{run.method} seed {run.seed}" for run in failed)
+        console.print(f"\n{len(failed)} of {len(runs)} runs failed: {names}. The same command runs them again.")
     return failed
 
 
@@ -109,13 +95,16 @@ def main(cfg: DictConfig) -> None:
         return
     if not methods:
         raise ValueError("Expected methods, but got none. Choose a preset (compare=demo) or name them (methods=[…]).")
-    # Being ended from outside is an interrupt too: no run may go on without us.
+    # Being ended from outside is an interrupt too: no local run may go on without us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    cells = cells_of(root, methods, list(cfg.seeds), list(cfg.overrides))
+    launcher: Any = OmegaConf.to_container(cfg.launcher, resolve=True)
+    runs = runs_of(root, methods, list(cfg.seeds), list(cfg.overrides))
+    local = launcher["cluster"] == "local"
+    places = places_of(cfg.workers, cfg.gpus_per_run) if local else [{}] * (cfg.workers or len(runs))
     try:
-        failed = compare(cells, root, *places(cfg.workers, cfg.gpus_per_cell), console)
+        failed = compare(runs, root, launcher, places, console)
     except KeyboardInterrupt:
-        console.print("\nInterrupted. Finished cells are kept: the same command goes on with the others.")
+        console.print("\nInterrupted. Finished runs are kept: the same command continues with the others.")
         sys.exit(128 + signal.SIGINT)
     sys.exit(1 if failed else 0)
 

@@ -1,4 +1,4 @@
-"""From a composed configuration to built objects. Nothing here loads a model: wrong settings fail at once."""
+"""From a composed configuration to built objects. No model is loaded yet, so that wrong settings fail at once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.callbacks import Checkpoint
 from omegaconf import DictConfig, OmegaConf
 
-from .callbacks import Checkpointer, RolloutCallback
+from .callbacks import RolloutCallback
 from .datamodules.questions import QuestionDataModule
 from .loggers import wandb_run_id
 from .modules.policy import PolicyModule
 from .redaction import refuse_secrets
+from .scalars import ScalarLog
+from .stages import in_order
 from .starter import starter_path
 
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
@@ -48,7 +50,7 @@ def build(cfg: DictConfig) -> Run:
 
     Raises:
         ValueError: settings contradict each other; the message says what to change.
-        SystemExit: a secret is among the settings.
+        SystemExit: there is a secret among the settings.
     """
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     check(cfg)
@@ -56,10 +58,8 @@ def build(cfg: DictConfig) -> Run:
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     seed_everything(cfg.seed, workers=True, verbose=False)
-    # The rollout callback comes last, so that what the others do before a batch counts as theirs; checkpoints come
-    # first, so that they hold the state before any of that.
-    callbacks = [*(instantiate(c) for c in (cfg.callbacks or {}).values() if c), instantiate(cfg.rollout)]
-    callbacks.sort(key=lambda callback: not isinstance(callback, Checkpointer))
+    configured = [instantiate(callback) for callback in (cfg.callbacks or {}).values() if callback]
+    callbacks = in_order([*configured, instantiate(cfg.rollout), ScalarLog()])
     loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]
     return Run(
         module=instantiate(cfg.policy),
@@ -68,7 +68,7 @@ def build(cfg: DictConfig) -> Run:
             cfg.trainer,
             callbacks=callbacks,
             logger=loggers,
-            # Else Lightning adds a ModelCheckpoint of its own where it finds none of its kind.
+            # Otherwise Lightning adds a ModelCheckpoint of its own where none is configured.
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         ),
         directory=Path(HydraConfig.get().runtime.output_dir),
@@ -76,7 +76,7 @@ def build(cfg: DictConfig) -> Run:
 
 
 def check(cfg: DictConfig) -> None:
-    """Refuse settings that could only fail later, or train something else than they say.
+    """Refuse settings that would fail only later, or would train something else than they say.
 
     Raises:
         ValueError: naming the settings and what to change.
@@ -84,7 +84,7 @@ def check(cfg: DictConfig) -> None:
     if cfg.data.batch_size < cfg.policy.mini_batches:
         raise ValueError(
             f"Expected data.batch_size ≥ policy.mini_batches, but got {cfg.data.batch_size} and "
-            f"{cfg.policy.mini_batches}: a question is never split over optimizer steps. Raise data.batch_size."
+            f"{cfg.policy.mini_batches}: each optimizer step learns from whole questions. Raise data.batch_size."
         )
     asked = f"{cfg.template.get('instruction', '')}{cfg.template.get('format', '')}"
     if "boxed" in asked and cfg.reward._target_.endswith("FinalAnswerReward"):
@@ -95,6 +95,6 @@ def check(cfg: DictConfig) -> None:
     temperature = cfg.rollout.sampling.temperature
     if temperature <= 0:
         raise ValueError(
-            f"Expected rollout.sampling.temperature > 0 in training, but got {temperature}: greedy responses of a "
+            f"Expected rollout.sampling.temperature > 0 in training, but got {temperature}: greedy responses to a "
             "prompt are all the same. Use rollout.evaluation_sampling.temperature=0 for greedy evaluation."
         )

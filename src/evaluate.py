@@ -1,7 +1,7 @@
 """`tagrpo-eval`: pass@k of a model folder, a hub model or a Lightning checkpoint, without training.
 
-What was counted is kept: the same command goes on where an interrupted one was. With `exact=true` nothing is sampled:
-the probabilities of all correct responses are added up, for tasks where they can be listed.
+Counts are kept as they come in: the same command continues an evaluation that was interrupted. With `exact=true`
+nothing is sampled: the probabilities of all correct responses are added up, for tasks where they can be listed.
 """
 
 from __future__ import annotations
@@ -33,17 +33,13 @@ def evaluate(
         module: The policy.
         datamodule: Its `evaluation` sources are used.
         trainer: With `RolloutCallback` and `PassAtKEvaluator`, which writes `test.json`.
-        checkpoint: Lightning checkpoint whose weights replace those that the module loads.
+        checkpoint: Lightning checkpoint whose weights replace those that the module loads; None keeps them.
 
     Returns:
         Everything that was logged: `pass@k/<split>/<k>` and more.
     """
     trainer.test(
-        module,
-        datamodule=datamodule,
-        ckpt_path=checkpoint,
-        verbose=False,
-        weights_only=True if checkpoint else None,
+        module, datamodule=datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True if checkpoint else None
     )
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
@@ -63,7 +59,7 @@ def print_table(metrics: dict[str, float]) -> None:
 
 
 def settings_of(cfg: DictConfig) -> dict[str, Any]:
-    """What the counts of an evaluation depend on; counts of others must not be added to them."""
+    """What the counts of an evaluation depend on: those made with other settings must not be added to them."""
     sampling = {name: value for name, value in cfg.rollout.evaluation_sampling.items() if name != "_target_"}
     return {
         "model": str(cfg.model.path),
@@ -87,7 +83,7 @@ def main(cfg: DictConfig) -> None:
     for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, PassAtKEvaluator) and callback.store is not None:
             rank_zero_only(callback.store.check)(settings)
-    save_resolved(cfg, run.directory)
+    rank_zero_only(save_resolved)(cfg, run.directory)
     try:
         print_table(evaluate(run.module, run.datamodule, run.trainer, checkpoint=cfg.checkpoint))
     finally:

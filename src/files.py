@@ -115,16 +115,11 @@ def _no_room(error: BaseException | None, depth: int = 0) -> int | None:
         return None
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         return error.errno
-    causes = [error.__cause__, error.__context__, *_failures_of_ranks(error)]
+    from torch.distributed.checkpoint import CheckpointException  # heavy; needed only after an error
+
+    ranks = [failure[0] for failure in error.failures.values()] if isinstance(error, CheckpointException) else []
+    causes = [error.__cause__, error.__context__, *ranks]
     found = next((number for cause in causes if (number := _no_room(cause, depth + 1)) is not None), None)
     if found is None and isinstance(error, RuntimeError) and "inline_container" in str(error):
         return errno.ENOSPC  # torch's zip writer, whose write fell short, does not say why
     return found
-
-
-def _failures_of_ranks(error: BaseException) -> list[BaseException]:
-    from torch.distributed.checkpoint import CheckpointException  # heavy; needed only after an error
-
-    if not isinstance(error, CheckpointException):
-        return []
-    return [failure[0] for failure in error.failures.values()]

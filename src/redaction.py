@@ -1,4 +1,4 @@
-"""Keys and passwords stay out of files: they belong into environment variables, which nothing here writes down."""
+"""Keeps keys and passwords out of files: they belong in environment variables, which are never written down."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from .files import write_text
+
 SECRET_NAME = re.compile(
     r"(^|.*_)(api_?key|access_key|secret_key|private_key|(access|auth|api|hf|bearer)_token|secret|password|passwd|"
     r"credentials?)|token|authorization",
@@ -21,20 +23,20 @@ SECRET_NAME = re.compile(
 SECRET_VARIABLE = re.compile(r".*(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)", re.IGNORECASE)
 REMOVED = "<removed>"
 SHORTEST = 8
-"""Shorter values of environment variables are not looked for: they would be found in words."""
+"""Shorter values of environment variables are not searched for: they would be found inside words."""
 
 
 def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
-    """Paths of settings that hold a secret in clear; an interpolation such as `${oc.env:OPENAI_API_KEY}` does not.
+    """Paths of settings that hold a secret in plain text, unlike an interpolation such as `${oc.env:OPENAI_API_KEY}`.
 
-    Items of lists may be overrides of other runs.
+    Items of lists are also read as overrides of other runs.
 
     >>> list(literal_secrets({"logger": {"api_key": "abc", "max_tokens": 5}, "server": {"api_key": "${oc.env:KEY}"}}))
     ['logger.api_key']
     >>> list(literal_secrets({"overrides": ["seed=1", "+logger.api_key=abc"]}))
     ['overrides.logger.api_key']
     """
-    for key, value in _items(content):
+    for key, value in content.items() if isinstance(content, Mapping) else enumerate(content):
         name, text = str(key), value
         if isinstance(key, int) and isinstance(value, str) and "=" in value:
             name, _, text = value.lstrip("+~").partition("=")
@@ -46,7 +48,7 @@ def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
 
 
 def redacted(content: Any) -> Any:
-    """A copy without secrets: neither under names of secrets, nor values of environment variables that hold one.
+    """A copy without secrets: without values of settings whose names say so, and those of such environment variables.
 
     >>> redacted({"api_key": "abc", "model": "qwen"})
     {'api_key': '<removed>', 'model': 'qwen'}
@@ -69,16 +71,11 @@ def _redacted(content: Any, values: list[str], name: str = "") -> Any:
     return content
 
 
-def _items(content: Any) -> Iterator[tuple[Any, Any]]:
-    yield from content.items() if isinstance(content, Mapping) else enumerate(content)
-
-
 def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
     """End the program when a secret was given as a setting, after deleting the copies that Hydra has made of it.
 
     Raises:
-        SystemExit: it names the settings, not their values. No other exception would do: Hydra prints the overrides
-            together with those.
+        SystemExit: naming the settings, not their values. Hydra would print the overrides with any other exception.
     """
     found = list(literal_secrets(OmegaConf.to_container(cfg, resolve=False)))
     if not found:
@@ -94,8 +91,4 @@ def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
 def save_resolved(cfg: DictConfig, directory: Path) -> None:
     """Write the configuration that runs, every interpolation resolved, to `config.yaml`. Secrets are left out."""
     resolved: Any = redacted(OmegaConf.to_container(cfg, resolve=True))
-    directory.mkdir(parents=True, exist_ok=True)
-    # At once, as every rank writes it.
-    partial = directory / f".config-{os.getpid()}.yaml"
-    OmegaConf.save(OmegaConf.create(resolved), partial)
-    partial.replace(directory / "config.yaml")
+    write_text(directory / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))

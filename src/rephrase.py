@@ -1,10 +1,10 @@
 """`tagrpo-rephrase`: questions in, rephrasings with their provenance and the checks' verdicts out; and their audit.
 
-    tagrpo-rephrase input=questions.jsonl output=rephrased.jsonl rephraser=rules
     tagrpo-rephrase input=questions.jsonl output=rephrased.jsonl rephraser.model=<model> --dry-run
+    tagrpo-rephrase input=questions.jsonl output=rephrased.jsonl rephraser.model=<model>
     tagrpo-rephrase audit input=rephrased.jsonl output=filtered.jsonl
 
-Paid answers lie in `<output>.work/answers.jsonl`: the same command, started again after whatever ended it, goes on.
+Paid replies are in `<output>.work/replies.jsonl`: the same command, started again after whatever ended it, goes on.
 """
 
 from __future__ import annotations
@@ -18,181 +18,73 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import pandas as pd
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
+from .files import write_text
 from .redaction import refuse_secrets, save_resolved
 from .rephrasing.audit import audit_frame, by_check, by_instruction, coverage, read_reviewed, recheck, sample_groups
 from .rephrasing.batch import BatchClient
-from .rephrasing.candidates import Reviewed, write_rows
-from .rephrasing.client import ChatClient, Server, ServerRefusedError
-from .rephrasing.costs import Line, Prices, total
-from .rephrasing.generate import Outcome, Recorder, consult, generate, plan
-from .rephrasing.opinions import Opinion
+from .rephrasing.cache import ReplyCache
+from .rephrasing.candidates import Reviewed, escaped, write_rows
+from .rephrasing.client import Client, Server, ServerRefusedError
+from .rephrasing.costs import Prices, account, estimate
 from .rephrasing.page import audit_page
-from .rephrasing.rephrasers import Rephraser
-from .rephrasing.requests import Completer
-from .rephrasing.store import Store
-from .rephrasing.verdicts import Check
-from .types import QuestionGroup
+from .rephrasing.rephraser import planned_calls, rephrase
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), "rephrase"))
 
-UNDECIDED = {"keep": True, "drop": False}
-
 
 @contextmanager
-def connected(work: Path, server: Server, batch: Mapping[str, Any] | None) -> Iterator[Completer]:
-    """Who answers requests: the store in `work`, else the server, one by one or in batches."""
-    with Store(work) as store, Progress(transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("answers", total=None)
+def connected(work: Path, server: Server, batch: Mapping[str, Any] | None) -> Iterator[Client]:
+    """What answers calls: the cache in `work`, else the server, one by one or in batches."""
+    hidden = not sys.stderr.isatty()
+    with ReplyCache(work / "replies.jsonl") as cache, Progress(transient=True, disable=hidden) as progress:
+        task = progress.add_task("replies", total=None)
 
         def show(answered: int, wanted: int) -> None:
             progress.update(task, completed=answered, total=wanted)
 
-        if batch is None:
-            yield ChatClient(server, store, show)
-        else:
-            yield BatchClient(server, store, on_progress=show, **batch)
+        yield Client(server, cache, show) if batch is None else BatchClient(server, cache, show, **batch)
 
 
-def rephrase(
-    groups: Sequence[QuestionGroup],
-    output: Path,
-    work: Path,
-    rephraser: Rephraser,
-    checks: Mapping[str, Check],
-    opinions: Sequence[Opinion],
-    server: Server,
-    prices: Mapping[str, Prices],
-    *,
-    batch: Mapping[str, Any] | None = None,
-    undecided: bool = True,
-) -> Outcome:
-    """Make rephrasings and write them.
-
-    Args:
-        groups: Questions.
-        output: File to write; it appears when everything is done.
-        work: Folder of the store.
-        rephraser: Who proposes.
-        checks: Name → check of the text.
-        opinions: Judge and solver.
-        server: Whom to ask.
-        prices: Model → prices.
-        batch: Settings of the batch interface; None asks one by one.
-        undecided: Whether to keep rephrasings that a check could not decide on.
-
-    Raises:
-        ServerRefusedError: the server will not answer; everything that it did answer is stored.
-    """
-    with connected(work, server, batch) as completer:
-        outcome = asyncio.run(generate(groups, rephraser, checks, opinions, completer, prices))
-    write_rows(output, outcome.reviewed, undecided)
-    return outcome
-
-
-def audit(
-    reviewed: list[Reviewed],
-    work: Path,
-    checks: Mapping[str, Check],
-    opinions: Sequence[Opinion],
-    server: Server,
-    prices: Mapping[str, Prices],
-    *,
-    batch: Mapping[str, Any] | None = None,
-    output: Path | None = None,
-    undecided: bool = True,
-    sample: int = 50,
-    seed: int = 0,
-) -> Outcome:
-    """Check rephrasings anew, write the table and the page for a human, and perhaps the filtered file.
-
-    Args:
-        reviewed: Questions with their candidates. Verdicts of checks that are not run now stay.
-        work: Folder for the store, `audit.csv` and `audit.html`.
-        checks: Name → check of the text.
-        opinions: Judge and solver.
-        server: Whom to ask.
-        prices: Model → prices.
-        batch: Settings of the batch interface; None asks one by one.
-        output: File for the questions with the rephrasings that pass; None writes none.
-        undecided: Whether rephrasings pass that a check could not decide on.
-        sample: Questions on the page.
-        seed: Of the sample.
-
-    Raises:
-        ServerRefusedError: the server will not answer; everything that it did answer is stored.
-    """
-    work.mkdir(parents=True, exist_ok=True)
-    recheck(reviewed, checks)
-    outcome = Outcome(reviewed=reviewed, account=[], failures={})
-    if opinions:
-        with connected(work, server, batch) as completer:
-            recorder = Recorder(completer)
-            asyncio.run(consult(reviewed, opinions, recorder))
-        outcome = recorder.outcome(reviewed, prices)
-    audit_frame(reviewed, undecided).to_csv(work / "audit.csv", index=False)
-    page = audit_page(sample_groups(reviewed, sample, seed), "Rephrasings to judge", undecided)
-    (work / "audit.html").write_text(page, encoding="utf-8")
-    if output is not None:
-        write_rows(output, reviewed, undecided)
-    return outcome
-
-
-def print_lines(lines: Sequence[Line], title: str, console: Console) -> None:
+def print_costs(title: str, costs: pd.DataFrame) -> None:
     """Print an estimate or an account."""
-    if not lines:
-        console.print(f"{title}: nothing is asked of a model.")
+    if costs.empty:
+        print(f"{title}: nothing is asked of a model.")
         return
-    table = Table("purpose", "model", "requests", "prompt tokens", "completion tokens", "cost", title=title)
-    for line in lines:
-        cost = "no price" if line.cost is None else f"{line.cost:.2f}"
-        most = "" if line.most is None else f" (at most {line.most:.2f})"
-        usage = (f"{line.usage.prompt_tokens:,}", f"{line.usage.completion_tokens:,}")
-        table.add_row(line.purpose, line.model, f"{line.requests:,}", *usage, cost + most)
-    console.print(table)
-    amount = total(lines)
-    console.print("Total cost: " + ("unknown, for lack of prices" if amount is None else f"{amount:.2f}"))
+    total = costs["cost"].sum(skipna=False)
+    print(f"{title}:\n{costs.to_string(index=False, float_format='{:,.2f}'.format, na_rep='no price')}")
+    print("Total cost: " + ("unknown, for lack of prices" if pd.isna(total) else f"{total:,.2f}"))
 
 
-def print_review(reviewed: Sequence[Reviewed], undecided: bool, console: Console) -> None:
-    """Print what passed, by instruction and by check, and how many questions have how many rephrasings."""
-    frames = (("instruction or rule", by_instruction(reviewed, undecided)), ("check", by_check(reviewed)))
-    for heading, frame in frames:
-        table = Table(heading, *frame.columns)
-        for name, row in zip(frame.index, frame.itertuples(index=False), strict=True):
-            table.add_row(str(name), *(f"{v:.1f}" if isinstance(v, float) else str(v) for v in row))
-        console.print(table)
+def print_outcome(reviewed: Sequence[Reviewed], undecided: bool, client: Client, prices: Mapping[str, Prices]) -> None:
+    """Print what was paid, what passed, how many questions have how many rephrasings, and what got no reply."""
+    answered = [(call, client.cache[key]) for key, call in client.calls.items() if key in client.cache]
+    print_costs("Account", account(answered, prices))
+    print(f"Rephrasings:\n{by_instruction(reviewed, undecided).to_string(float_format='{:.1f}'.format)}")
+    print(f"Verdicts:\n{by_check(reviewed).to_string()}")
     counts = ", ".join(f"{questions} with {kept}" for kept, questions in coverage(reviewed, undecided).items())
-    console.print(f"Questions by number of accepted rephrasings: {counts}.", soft_wrap=True)
+    print(f"Questions by number of accepted rephrasings: {counts}.")
+    if client.failures:
+        example = next(iter(client.failures.values()))
+        print(f"{len(client.failures)} calls got no reply, one because: {example}. The same command asks again.")
 
 
-def print_outcome(outcome: Outcome, undecided: bool, console: Console) -> None:
-    """Print the account, the review, and what got no answer."""
-    print_lines(outcome.account, "Account", console)
-    print_review(outcome.reviewed, undecided, console)
-    if outcome.failures:
-        example = next(iter(outcome.failures.values()))
-        message = (
-            f"{len(outcome.failures)} requests got no answer, one because: {example}. The same command asks again."
-        )
-        console.print(message, markup=False, soft_wrap=True)
-
-
-def prices_of(cfg: DictConfig) -> dict[str, Prices]:
-    """Model → prices, of the parts of the configuration that have a model and a price."""
-    parts = [part for part in (cfg.rephraser, cfg.judge, cfg.solver) if part.get("model") and part.get("price")]
-    return {part.model: Prices(**part.price) for part in parts}
+def write_audit(work: Path, reviewed: Sequence[Reviewed], undecided: bool, sample: int, seed: int) -> list[Path]:
+    """Write the table of all candidates, and the page for a human with a sample of the questions."""
+    table, page = work / "audit.csv", work / "audit.html"
+    write_text(table, escaped(audit_frame(reviewed, undecided).to_csv(index=False)))
+    write_text(page, escaped(audit_page(sample_groups(reviewed, sample, seed), "Rephrasings to judge", undecided)))
+    return [table, page]
 
 
 def built(part: DictConfig) -> Any:
-    """The object of a part, whose price is no argument of it."""
-    return instantiate({name: value for name, value in part.items() if name != "price"})
+    """The object of a part of the configuration; its price is no argument of it."""
+    return instantiate({name: value for name, value in part.items() if name != "price"}, _convert_="all")
 
 
 def with_commands(arguments: Sequence[str]) -> list[str]:
@@ -205,51 +97,56 @@ def with_commands(arguments: Sequence[str]) -> list[str]:
     return [words.get(argument, argument) for argument in arguments]
 
 
+def execute(cfg: DictConfig) -> bool:
+    """Build what the configuration names and do what its command says; return whether every call got a reply."""
+    work, output = Path(cfg.work), cfg.output and Path(cfg.output)
+    undecided = {"keep": True, "drop": False}[cfg.undecided]
+    checks = {name: instantiate(check) for name, check in cfg.checks.items() if check}
+    judge = built(cfg.judge) if cfg.judge.model else None
+    prices = {part.model: Prices(**part.price) for part in (cfg.rephraser, cfg.judge) if part.get("price")}
+    batch = {str(name): value for name, value in cfg.batch.items() if name != "enabled"} if cfg.batch.enabled else None
+    written = [output] if output else []
+    with connected(work, instantiate(cfg.server), batch) as client:
+        if cfg.command == "audit":
+            reviewed = read_reviewed(cfg.input)
+            recheck(reviewed, checks)
+            if judge is not None:
+                asyncio.run(judge.review(reviewed, client))
+            written += write_audit(work, reviewed, undecided, cfg.sample, cfg.seed)
+        elif not output:
+            raise ValueError("Expected `output`, the file to write, but got none. Set output=rephrased.jsonl.")
+        else:
+            groups, rephraser = instantiate(cfg.source).load()[: cfg.limit], built(cfg.rephraser)
+            if cfg.dry_run:
+                costs = estimate(planned_calls(groups, rephraser, judge), prices, client.cache, batch is not None)
+                print_costs(f"Estimate for {len(groups)} questions", costs)
+                return True
+            save_resolved(cfg, work)
+            reviewed = asyncio.run(rephrase(groups, rephraser, checks, judge, client))
+        if output:
+            write_rows(output, reviewed, undecided)
+        print_outcome(reviewed, undecided, client, prices)
+    print("Written: " + "\n         ".join(map(str, written)))
+    return not client.failures
+
+
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="rephrase", version_base="1.3")
 def run(cfg: DictConfig) -> None:
-    """Build what the configuration names and do what its command says."""
+    """Run the command; exit with 1 where calls got no reply."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     for library in ("httpx", "httpx2", "openai"):
         logging.getLogger(library).setLevel(logging.WARNING)  # they log every request
-    console, work, undecided = Console(), Path(cfg.work), UNDECIDED[cfg.undecided]
-    output = None if cfg.output is None else Path(cfg.output)
-    checks = {name: instantiate(check) for name, check in cfg.checks.items() if check}
-    opinions = [built(part) for part in (cfg.judge, cfg.solver) if part.model]
-    server, prices = instantiate(cfg.server), prices_of(cfg)
-    settings = {name: value for name, value in cfg.batch.items() if name != "enabled"}
-    batch = settings if cfg.batch.enabled else None
     try:
-        if cfg.command == "audit":
-            written = [path for path in (work / "audit.csv", work / "audit.html", output) if path]
-            outcome = audit(
-                read_reviewed(cfg.input), work, checks, opinions, server, prices,
-                batch=batch, output=output, undecided=undecided, sample=cfg.sample, seed=cfg.seed,
-            )  # fmt: skip
-        else:
-            if output is None:
-                raise ValueError("Expected `output`, the file to write, but got none. Set output=rephrased.jsonl.")
-            groups, rephraser = instantiate(cfg.source).load()[: cfg.limit], built(cfg.rephraser)
-            if cfg.dry_run:
-                with Store(work) as store:
-                    lines = plan(groups, rephraser, opinions, store.answers, prices, batch=cfg.batch.enabled)
-                print_lines(lines, f"Estimate for {len(groups)} questions", console)
-                return
-            written = [output]
-            save_resolved(cfg, work)
-            outcome = rephrase(
-                groups, output, work, rephraser, checks, opinions, server, prices, batch=batch, undecided=undecided
-            )
-    except (ServerRefusedError, KeyboardInterrupt) as reason:
-        console.print(f"Nothing written yet. {reason or 'Interrupted: the same command goes on.'}", soft_wrap=True)
-        sys.exit(1)
-    print_outcome(outcome, undecided, console)
-    console.print("Written: " + "\n         ".join(map(str, written)), soft_wrap=True)
-    if outcome.failures:
-        sys.exit(1)
+        sys.exit(0 if execute(cfg) else 1)
+    except ServerRefusedError as reason:
+        sys.exit(f"Nothing written yet. {reason}")
+    except KeyboardInterrupt:
+        sys.exit("Nothing written yet: interrupted. The same command goes on.")
 
 
 def main() -> None:
     """Console entry point."""
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # for terminals that know ASCII alone
     sys.argv[1:] = with_commands(sys.argv[1:])
     run()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import hydra
 from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
 from .checkpoints import resolve
@@ -29,10 +31,10 @@ def train(
     Args:
         module: The policy and its update.
         datamodule: Questions.
-        trainer: With the rollout callback and the diagnostics. `max_steps=0` only tests.
+        trainer: With the rollout callback and the diagnostics. With `max_steps=0` nothing is trained.
         test: Evaluate on the test splits afterwards.
-        resume: Checkpoint to go on from: a path, `last` for the newest complete one of the run, `auto` for the same
-            where there is one; None starts anew.
+        resume: Checkpoint to continue from: a path, `last` for the newest complete one of the run, or `auto`, which is
+            `last` if there is one; None starts anew.
         export: Folder to write the trained policy to in Hugging Face format; None writes none.
 
     Returns:
@@ -51,16 +53,31 @@ def train(
     return {name: float(value) for name, value in metrics.items()}
 
 
+def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None:
+    """The metric that a sweeper optimises; None where the setting `objective` names none.
+
+    Raises:
+        ValueError: nothing of that name was logged.
+    """
+    if name is not None and name not in metrics:
+        raise ValueError(
+            f"Expected `objective` to name a metric that the run logs, but it does not log {name!r}. It has logged: "
+            f"{', '.join(sorted(metrics))}."
+        )
+    return None if name is None else metrics[name]
+
+
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="train", version_base="1.3")
-def main(cfg: DictConfig) -> None:
-    """Console entry point."""
+def main(cfg: DictConfig) -> float | None:
+    """Console entry point; returns the objective to Hydra, for a sweeper that searches for its best value."""
     run = build(cfg)
-    save_resolved(cfg, run.directory)
+    rank_zero_only(save_resolved)(cfg, run.directory)
     export = run.directory / "model" if cfg.export else None
     try:
-        train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
+        metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
     finally:
         run.close()
+    return objective_of(metrics, cfg.objective)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Make a starter policy for an embedded task: `python -m tagrpo.warmstart --task countdown --output DIR --seed 0`.
 
-A Qwen3 of half a million parameters is trained from nothing on questions with written responses; that of `arithmetic`,
-the one that ships with the package, on chains of arithmetic facts before. It stops at a validation accuracy, not at a
-time: a policy that hardly solves anything gives reinforcement learning nothing to select from. About four minutes on
-one core. The same seed gives the same weights, bit for bit, on the same machine with the same libraries.
+A Qwen3 of half a million parameters is trained from random weights on questions with written responses; that of
+`arithmetic`, the one that ships with the package, on chains of arithmetic facts before. Training ends when a validation
+accuracy is reached, because a policy that hardly solves anything gives reinforcement learning nothing to select from.
+It takes two to five minutes on one core. The same seed gives the same weights, bit for bit, on the same machine with
+the same libraries.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from .datamodules.sources.arithmetic import supervised_example
 from .datamodules.sources.generated import SupervisedExample
 from .datamodules.sources.phrasings import ANSWER_MARKER
 from .datamodules.sources.word_problems import MAX_VALUE, Operation
+from .files import write_json
 from .modules.causal_policy import CausalPolicy
 from .modules.exact import correct_tokens, exact_success
 from .modules.scorer import Scorer
@@ -70,7 +72,7 @@ class WarmstartConfig:
 
 
 class TrainingSequence(NamedTuple):
-    """Tokens, and which of them are learned."""
+    """Tokens, and which of them the model learns to predict."""
 
     token_ids: Tensor
     """[L] long."""
@@ -89,11 +91,7 @@ class TrainingResult(NamedTuple):
 
 
 def warmstart(output: Path, config: WarmstartConfig) -> dict[str, Any]:
-    """Train a starter policy and write it to `output` as a Hugging Face folder.
-
-    Returns:
-        What `warmstart.json` holds: the configuration, the steps taken, the loss at the end, the validation
-        accuracy over all questions and by family, and the versions of the libraries.
+    """Train a starter policy, write it to `output` as a Hugging Face folder, and return what `warmstart.json` holds.
 
     Raises:
         RuntimeError: the gate was not met within all extensions; nothing is written.
@@ -119,7 +117,7 @@ def warmstart(output: Path, config: WarmstartConfig) -> dict[str, Any]:
     }
     model.save_pretrained(output)
     tokenizer.save_pretrained(output)
-    (output / "warmstart.json").write_text(json.dumps(report, indent=2) + "\n")
+    write_json(output / "warmstart.json", report)
     return report
 
 
@@ -137,7 +135,6 @@ def train_to_gate(
     task, rng = TASKS[config.task], random.Random(config.seed)
     chains = batches(lambda: chain_sequence(tokenizer, rng), config.batch_size, rng)
     problems = batches(lambda: problem_sequence(tokenizer, rng, task.example), config.batch_size, rng)
-    # Where each step takes its batch from.
     rounds = [config.chain_steps * [chains] + config.word_steps * [problems]]
     rounds += config.max_extensions * [config.extra_steps * [problems]]
     steps = 0
@@ -160,16 +157,9 @@ def train_to_gate(
 
 
 def fit(
-    model: Qwen3ForCausalLM,
-    schedule: Iterable[Sequence[TrainingSequence]],
-    num_steps: int,
-    learning_rate: float,
+    model: Qwen3ForCausalLM, schedule: Iterable[Sequence[TrainingSequence]], num_steps: int, learning_rate: float
 ) -> float:
-    """Take one AdamW step per batch, warming up over 50 steps and then following a cosine down to a tenth.
-
-    Returns:
-        The loss, averaged over the last 50 steps; nats per learned token.
-    """
+    """One AdamW step per batch, with 50 steps of warm-up and a cosine; returns `TrainingResult.loss`."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
@@ -177,7 +167,7 @@ def fit(
     )
     losses: deque[float] = deque(maxlen=50)
     for batch in schedule:
-        # Padding lies behind what is learned, where causal attention can't see it: no mask is needed.
+        # No mask is needed: padding follows what is learned, and causal attention does not look ahead.
         ids = pad_sequence([sequence.token_ids for sequence in batch], batch_first=True)
         labels = pad_sequence([sequence.labels for sequence in batch], batch_first=True, padding_value=IGNORED)
         loss = model(input_ids=ids, labels=labels, use_cache=False).loss
@@ -192,15 +182,11 @@ def fit(
 
 @torch.no_grad()
 def solve_rate(
-    model: Qwen3ForCausalLM,
-    tokenizer: PreTrainedTokenizerBase,
-    groups: Sequence[QuestionGroup],
-    num_samples: int,
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, groups: Sequence[QuestionGroup], num_samples: int
 ) -> Tensor:
-    """Sample answers to the original questions at temperature 1 from torch's global random state.
+    """[Q] float32: for each original question, the share of samples whose text after the last marker is correct.
 
-    Returns:
-        [Q] float32: the share of the samples whose text after the last marker is a reference answer.
+    Samples are drawn at temperature 1 from torch's global random state.
     """
     model.eval()
     inputs = tokenizer([prompt_text(group.question) for group in groups], padding=True, return_tensors="pt")
@@ -263,7 +249,7 @@ def chain_sequence(tokenizer: PreTrainedTokenizerBase, rng: random.Random) -> Tr
 def batches(
     draw: Callable[[], TrainingSequence], batch_size: int, rng: random.Random
 ) -> Iterator[list[TrainingSequence]]:
-    """Yield batches without end. Each holds sequences of like length, so that little is padded."""
+    """Yield batches without end. Each holds sequences of similar length, so that there is little padding."""
     while True:
         drawn = sorted((draw() for _ in range(8 * batch_size)), key=lambda sequence: len(sequence.token_ids))
         by_length = [drawn[i : i + batch_size] for i in range(0, len(drawn), batch_size)]
@@ -285,10 +271,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    torch.set_num_threads(1)  # as fast as two for so small a model, and sums keep their order
-    report = warmstart(
-        arguments.output, WarmstartConfig(task=arguments.task, seed=arguments.seed, **TASKS[arguments.task].settings)
-    )
+    torch.set_num_threads(1)  # as fast as two for so small a model, and sums are always in the same order
+    settings = {"task": arguments.task, "seed": arguments.seed, **TASKS[arguments.task].settings}
+    report = warmstart(arguments.output, WarmstartConfig(**settings))
     print(json.dumps(report, indent=2))
 
 

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from tagrpo.starter import starter_path
-from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Rollouts
+from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Rollouts, Seconds
 
 torch.set_num_threads(1)
 
@@ -85,7 +85,7 @@ def tiny_policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_hand_made_batch(
     rewards: Sequence[Sequence[Sequence[float]]], seed: int = 0, vocabulary: int = 60
 ) -> QuestionBatch:
-    """A batch with rollouts by hand: `rewards[question][variant]` is a list of rewards; tokens are random."""
+    """A batch with rollouts by hand: `rewards[question][rephrasing]` is a list of rewards; tokens are random."""
     generator = torch.Generator().manual_seed(seed)
 
     def ids(low: int, high: int) -> torch.Tensor:
@@ -93,22 +93,22 @@ def make_hand_made_batch(
         return torch.randint(3, vocabulary, (length,), generator=generator)
 
     groups, prompts, flat = [], [], []
-    for row, variants in enumerate(rewards):
+    for row, versions in enumerate(rewards):
         anchor = ids(4, 9)
-        rephrasings = tuple(f"q{row} rephrased {n}" for n in range(1, len(variants)))
+        rephrasings = tuple(f"q{row} rephrased {n}" for n in range(1, len(versions)))
         groups.append(QuestionGroup(f"q{row}", f"question {row}", rephrasings, ("1",)))
-        for variant, values in enumerate(variants):
-            own = anchor if variant == 0 else ids(4, 9)
-            prompts.append(Prompt(row, variant, "plain", "text", own, anchor, len(values)))
-            flat += [(len(prompts) - 1, row, variant, value) for value in values]
-    prompt, question, variant = (torch.tensor([item[i] for item in flat]) for i in range(3))
+        for rephrasing, values in enumerate(versions):
+            own = anchor if rephrasing == 0 else ids(4, 9)
+            prompts.append(Prompt(row, rephrasing, "plain", "text", own, anchor, len(values)))
+            flat += [(len(prompts) - 1, row, rephrasing, value) for value in values]
+    prompt, question, rephrasing = (torch.tensor([item[i] for item in flat]) for i in range(3))
     token_ids = [ids(1, 8) for _ in flat]
     values = torch.tensor([item[3] for item in flat])
     rollouts = Rollouts(
         prompts=prompts,
         prompt=prompt,
         question=question,
-        variant=variant,
+        rephrasing=rephrasing,
         token_ids=token_ids,
         logprobs=[torch.full((len(t),), -1.0) for t in token_ids],
         truncated=torch.zeros(len(flat), dtype=torch.bool),
@@ -116,7 +116,9 @@ def make_hand_made_batch(
         correct=values > 0.5,
         answers=[str(i % 3) for i in range(len(flat))],
         rewards=values,
-        seconds={"sync": 0.0, "generate": 0.1, "score": 0.01},
+        replayed=torch.zeros(len(flat), dtype=torch.bool),
+        staleness=torch.zeros(len(flat), dtype=torch.long),
+        seconds=Seconds(sync=0.0, generate=0.1, score=0.01),
     )
     return QuestionBatch(groups=groups, prompts=prompts, rollouts=rollouts)
 
@@ -152,7 +154,7 @@ def write_run() -> Callable[..., Path]:
         }  # fmt: skip
         pd.DataFrame(rows).to_csv(path / "metrics.csv", index=False)
         (path / "command.txt").write_text(f"python -m tagrpo.train experiment={method} seed={seed}\n")
-        diversity = [(i, f"q{i}", pool, 8, 0.1 * i + 0.1) for i in range(6) for pool in ("original", "neighbours")]
+        diversity = [(i, f"q{i}", pool, 8, 0.1 * i + 0.1) for i in range(6) for pool in ("original", "rephrasings")]
         frame = pd.DataFrame(diversity, columns=["iteration", "question", "pool", "responses", "distance"])
         frame.to_csv(path / "embedding_diversity.csv", index=False)
         return path
@@ -195,6 +197,7 @@ class VLLMServers:
                 url = f"http://127.0.0.1:{free.getsockname()[1]}"
         options = ["--port", url.rpartition(":")[2], "--dtype", "float32", "--max-model-len", "128", "--enforce-eager"]
         options += ["--kv-cache-memory-bytes", str(32 << 20)]
+        options += ["--worker-extension-cls", "vllm_digests.Digests"]
         options += ["--chat-template", "{% for message in messages %}{{ message.content }} {% endfor %}"]
         job = [str(self.folder / f"{url.rpartition(':')[2]}.log"), str(self.model), *options]
         self.launcher.stdin.write(json.dumps(job) + "\n")

@@ -20,13 +20,12 @@ from tagrpo.checkpoints import (
     check,
     checkpoints_in,
     commit_folder,
-    explained,
     name_of,
     newest,
-    remove,
     resolve,
     set_aside,
 )
+from tagrpo.files import disk_full_explained, remove
 
 CONTENT = {"state_dict": {"weight": torch.arange(50_000.0)}, "global_step": 4}
 
@@ -67,7 +66,7 @@ def full_disk():
 def test_a_disk_that_is_full_is_said_to_be_and_leaves_the_checkpoint_before_intact(write, tmp_path, request):
     before = write(tmp_path, 10)
     request.getfixturevalue("full_disk")
-    with pytest.raises(OSError, match="are intact.*resume=last") as raised, explained(tmp_path / name_of(20)):
+    with pytest.raises(OSError, match="is intact.*resume=last") as raised, disk_full_explained(tmp_path / name_of(20)):
         write(tmp_path, 20)
     assert raised.value.errno in (errno.EFBIG, errno.ENOSPC)
     check(before)

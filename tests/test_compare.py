@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,8 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from tagrpo.cells import Cell
-from tagrpo.compare import cells_of, compare, methods_of, places
+from tagrpo.compare import compare, methods_of, places_of, runs_of
+from tagrpo.grid import GridRun
 
 PRESETS = sorted(path.stem for path in (Path(__file__).parents[1] / "configs" / "compare").glob("*.yaml"))
 TEST = {
@@ -28,9 +29,9 @@ TEST = {
 
 
 def test_every_method_runs_with_every_seed(tmp_path):
-    cells = cells_of(tmp_path, {"grpo": ["experiment=grpo"], "ta": []}, [0, 3], ["iterations=2"])
-    assert [(c.method, c.seed) for c in cells] == [("grpo", 0), ("ta", 0), ("grpo", 3), ("ta", 3)]
-    assert cells[2].command[1:] == [
+    runs = runs_of(tmp_path, {"grpo": ["experiment=grpo"], "ta": []}, [0, 3], ["iterations=2"])
+    assert [(run.method, run.seed) for run in runs] == [("grpo", 0), ("ta", 0), ("grpo", 3), ("ta", 3)]
+    assert runs[2].command[1:] == [
         "-m", "tagrpo.train", "name=grpo", "seed=3", f"hydra.run.dir={tmp_path}/grpo/seed3",
         "iterations=2", "experiment=grpo",
     ]  # fmt: skip
@@ -57,27 +58,38 @@ def test_every_preset_composes_and_names_experiments_that_exist():
 
 
 def test_what_ended_well_is_reported_and_what_failed_is_said(tmp_path, capsys):
-    def cell(method, code):
-        return Cell(method, 0, tmp_path / method / "seed0", [sys.executable, "-c", code])
+    def run(method, code):
+        return GridRun(method, 0, tmp_path / method / "seed0", [sys.executable, "-c", code])
 
-    good = cell("good", f"open({str(tmp_path / 'good/seed0/test.json')!r}, 'w').write({json.dumps(TEST)!r})")
-    bad = cell("bad", "raise SystemExit('no such model')")
-    failed = compare([good, bad], tmp_path, 2, [], Console(width=200))
+    good = run("good", f"open({str(tmp_path / 'good/seed0/test.json')!r}, 'w').write({json.dumps(TEST)!r})")
+    bad = run("bad", "raise SystemExit('no such model')")
+    launcher = {"cluster": "local", "timeout_min": 60}
+    failed = compare([good, bad], tmp_path, launcher, places_of(2, 0), Console(width=200))
     output = capsys.readouterr().out
-    assert [c.method for c in failed] == ["bad"]
+    assert [run.method for run in failed] == ["bad"]
     assert "no such model" in output
-    assert "1 of 2 cells failed: bad seed 0" in output
+    assert "1 of 2 runs failed: bad seed 0" in output
     assert str(tmp_path / "report.html") in output
-    assert [c["method"] for c in json.loads((tmp_path / "results.json").read_text())["cells"]] == ["good"]
+    assert [c["method"] for c in json.loads((tmp_path / "results.json").read_text())["runs"]] == ["good"]
+
+
+def devices(workers, gpus_per_run):
+    return [place["CUDA_VISIBLE_DEVICES"] for place in places_of(workers, gpus_per_run)]
 
 
 def test_gpus_are_shared_out_whole(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3,5,7,9")
-    assert places(None, 2) == (2, ["1", "3", "5", "7"])
-    assert places(1, 2) == (1, ["1", "3"])
-    assert places(3, 0) == (3, [])
-    with pytest.raises(ValueError, match="Expected 6 GPUs for 3 workers with gpus_per_cell=2, but found 5"):
-        places(3, 2)
+    assert devices(None, 2) == ["1,3", "5,7"]
+    assert devices(1, 2) == ["1,3"]
+    assert devices(3, 0) == ["1,3,5,7,9"] * 3, "all see all"
+    with pytest.raises(ValueError, match="Expected 6 GPUs for workers=3 and gpus_per_run=2, but found 5"):
+        places_of(3, 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(ValueError, match="Expected 2 GPUs .* found 0. Lower one of them"):
+        places_of(None, 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert devices(2, 0) == [None, None]
+    assert len(devices(None, 0)) == os.cpu_count()
 
 
 def test_without_methods_it_says_how_to_name_some(tmp_path):

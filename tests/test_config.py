@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException, MissingConfigException
@@ -51,7 +52,7 @@ def test_every_experiment_composes_at_both_scales(experiment, scale):
     assert isinstance(instantiate(cfg.policy, model_path="owner/name"), PolicyModule)
 
 
-@pytest.mark.parametrize("llm", ["qwen3_1.7b", "qwen3_4b", "llama3.2_1b", "llama3.2_3b"])
+@pytest.mark.parametrize("llm", sorted({*options("model")} - {"starter", "pretrained"}))
 def test_the_papers_settings_are_those_of_table_2(llm):
     cfg = composed(
         "experiment=ta_grpo", "scale=paper", f"model={llm}", "data.train.path=x", "data.evaluation.test.path=y"
@@ -65,10 +66,13 @@ def test_the_papers_settings_are_those_of_table_2(llm):
     assert "/" in cfg.policy.model_path
 
 
-OF_OTHER_COMMANDS = {
-    "compare": "compare", "protocol": "evaluate",
-    "rephraser": "rephrase", "similarity": "rephrase", "source": "rephrase",
-}  # fmt: skip
+def command_of(group):
+    """The command whose configuration chooses from a group: train, unless another one lists it."""
+    for path in CONFIGS.glob("*.yaml"):
+        chosen = [entry for entry in yaml.safe_load(path.read_text())["defaults"] if isinstance(entry, dict)]
+        if path.stem != "train" and any(group in entry for entry in chosen):
+            return path.stem
+    return "train"
 
 
 @pytest.mark.parametrize("group", sorted(p.name for p in CONFIGS.iterdir() if p.is_dir()))
@@ -76,7 +80,7 @@ def test_every_option_of_every_group_composes(group):
     names = [name for name in options(group) if name != "base"]
     assert names
     for name in names:
-        composed(f"{group}={name}", name=OF_OTHER_COMMANDS.get(group, "train"))
+        composed(f"{group}={name}", name=command_of(group))
 
 
 BENCHMARKS = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond", "math500"]
@@ -88,7 +92,7 @@ BENCHMARKS = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamo
         ("math", BENCHMARKS),
         ("math_openr1", BENCHMARKS),
         ("dapo_17k", BENCHMARKS),
-        ("variants", BENCHMARKS),
+        ("rephrasing_rows", BENCHMARKS),
         ("gsm8k", ["gsm8k"]),
         ("benchmarks", BENCHMARKS),
     ],
@@ -136,6 +140,17 @@ def test_what_cannot_work_fails_at_once_and_says_what_to_change(tmp_path, overri
     with pytest.raises(error) as raised:
         build(tmp_path, override)
     assert message in str(raised.value) + str(raised.value.__cause__)
+
+
+def test_callbacks_are_built_in_the_order_of_their_stages(tmp_path):
+    kinds = [type(callback).__name__ for callback in build(tmp_path).trainer.callbacks]
+    ours = ["Checkpointer", "ThroughputMonitor", "ZeroGradientMonitor", "RolloutCallback", "ScalarLog"]
+    assert [kind for kind in kinds if kind in ours] == ours
+    assert kinds[0] == "Checkpointer"
+    with pytest.raises(
+        ValueError, match="at most one callback of stage CHECKPOINT, but got Checkpointer, Checkpointer"
+    ):
+        build(tmp_path, "+callbacks.another={_target_: tagrpo.callbacks.Checkpointer}")
 
 
 def test_wandb_is_offline_without_a_key(monkeypatch):

@@ -112,11 +112,11 @@ def mark(memories: list[mmap.mmap]) -> None:
         setattr(owner, method, run)
 
     marked(TransformersEngine, "generate", "sampling")
-    marked(Scoring, "judged", "verification")
+    marked(Scoring, "scores", "verification")
     marked(RolloutCallback, "on_validation_batch_start", "validation")
     marked(PolicyModule, "training_step", "update")
     marked(Checkpointer, "save", "checkpoint", lambda self, *_: self._progress and self._saved_at != self._done)
-    marked(MetricsCSV, "save", "log")
+    marked(MetricsCSV, "log_metrics", "log")
 
 
 def attempt(
@@ -295,7 +295,7 @@ def test_a_run_that_is_killed_twenty_times_ends_as_an_undisturbed_one_bit_for_bi
     assert expected["epoch"].nunique() > 1
     left = sorted(path.name for path in (killed / "checkpoints").iterdir())
     assert left == [f"iteration-{ITERATIONS - 2:06d}.ckpt", f"iteration-{ITERATIONS:06d}.ckpt"]
-    assert not list((killed / "rollout_store").iterdir()), "the last checkpoint covers all of them"
+    assert not list((killed / "rollout_cache").iterdir()), "the last checkpoint covers all of them"
 
 
 @pytest.mark.distributed

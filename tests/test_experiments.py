@@ -34,11 +34,11 @@ def settings(*overrides):
             "ta_grpo_adaptive",
             "ta_grpo",
             {
-                "data.neighbours._target_": "tagrpo.datamodules.neighbours.AdaptiveNeighbours",
-                "data.neighbours.low": 0,
-                "data.neighbours.high": "${data.num_rephrasings}",
-                "data.neighbours.samples": "${data.samples_per_prompt}",
-                "data.neighbours.decay": 0.5,
+                "data.adaptive_rephrasings._target_": "tagrpo.datamodules.adaptive_rephrasings.AdaptiveRephrasings",
+                "data.adaptive_rephrasings.low": 0,
+                "data.adaptive_rephrasings.high": "${data.num_rephrasings}",
+                "data.adaptive_rephrasings.samples": "${data.samples_per_prompt}",
+                "data.adaptive_rephrasings.decay": 0.5,
             },
         ),
         (

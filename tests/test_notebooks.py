@@ -17,9 +17,9 @@ from tagrpo.redaction import save_resolved
 from tagrpo.train import train
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
-PICTURES = {"comparison": 4, "diagnostics": 5, "estimators": 3, "rephrasings": 2}
+PICTURES = {"comparison": 4, "diagnostics": 5, "estimators": 3, "objectives": 3, "rephrasings": 2}
 SMALL = [
-    "logger=csv", "callbacks=[throughput,zero_gradient,variant_success,pass_at_k,recorder]", "data.train.size=16",
+    "logger=csv", "callbacks=[throughput,zero_gradient,rephrasing_success,pass_at_k,recorder]", "data.train.size=16",
     "data.batch_size=4", "data.samples_per_prompt=4", "data.evaluation_samples=4", "data.evaluation.test_id.size=6",
     "~data.evaluation.test_phrasing", "~data.evaluation.test_size", "+trainer.enable_progress_bar=false",
     "trainer.limit_val_batches=0", "rollout.sampling.max_new_tokens=20",
@@ -44,7 +44,7 @@ def runs(tmp_path_factory):
     run(root / "base" / "seed0", "experiment=grpo", "name=base", "iterations=0")
     for method in ("grpo", "ta_grpo"):
         run(root / method / "seed0", f"experiment={method}", "iterations=5")
-    rows = [(i, f"q{i % 4}", pool, 4, 0.05 * i) for i in range(5) for pool in ("original", "neighbours", "pool")]
+    rows = [(i, f"q{i % 4}", pool, 4, 0.05 * i) for i in range(5) for pool in ("original", "rephrasings", "pool")]
     frame = pd.DataFrame(rows, columns=["iteration", "question", "pool", "responses", "distance"])
     frame.to_csv(root / "ta_grpo" / "seed0" / "embedding_diversity.csv", index=False)
     return root

@@ -42,7 +42,7 @@ def test_every_strategy_term_and_sampler_belongs_to_an_experiment(composed):
     shaping = {
         name for name, item in vars(terms).items() if isinstance(item, type) and item.__module__ == terms.__name__
     }
-    samplers = {"DynamicSampling", "SuccessReplay", "PromptAugmentation", "AdaptiveNeighbours"}
+    samplers = {"DynamicSampling", "SuccessReplay", "PromptAugmentation", "AdaptiveRephrasings"}
     assert strategies | shaping | samplers <= used
     assert {(cfg.loss.objective, cfg.loss.ratio) for cfg in composed.values()} == set(losses.SURROGATES)
     assert {cfg.loss.aggregation for cfg in composed.values()} == set(losses.AGGREGATIONS)

@@ -67,7 +67,7 @@ def test_a_secret_given_as_a_setting_ends_the_program_and_its_copies_are_deleted
     "command",
     [
         ["tagrpo.compare", "overrides=['seed=1','+logger.wandb.api_key=SECRET']", "root=DIRECTORY"],
-        ["tagrpo.rephrase", "+server.api_key=SECRET", "rephraser=rules", "input=a.jsonl", "output=DIRECTORY/b.jsonl"],
+        ["tagrpo.rephrase", "+server.api_key=SECRET", "rephraser.model=m", "input=a.jsonl", "output=DIRECTORY/b.jsonl"],
     ],
 )
 def test_comparisons_and_rephrasing_refuse_secrets_too(tmp_path, command):

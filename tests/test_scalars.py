@@ -1,4 +1,4 @@
-"""Scalars by the cheap way and by Lightning's: nobody sees a difference."""
+"""Scalars as rows of an iteration, beside what Lightning's own log makes of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
 
-from tagrpo.scalars import forget_logged, log_scalars
+from tagrpo.scalars import ScalarLog, log_scalars
 
 
 class Plain(LightningModule):
-    """Logs by Lightning's own way, over steps and over epochs, as other projects do."""
+    """Logs from its training step and at the end of evaluations."""
 
     def __init__(self, log):
         super().__init__()
@@ -21,20 +21,20 @@ class Plain(LightningModule):
         self.put = log
 
     def training_step(self, batch, batch_idx):
-        self.put(self, {"step/third": batch / 3, "step/index": batch_idx})
-        self.log("plain/step", batch + 0.5)
-        self.log("plain/epoch", batch, on_step=True, on_epoch=True)
+        self.put(self, {"step/third": batch / 3, "step/index": float(batch_idx)})
         return self.weight.sum()
 
     def validation_step(self, batch, batch_idx):
-        self.log("plain/validation", batch)
+        pass
+
+    test_step = validation_step
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 class Talkative(Callback):
-    """Logs around batches; some names come only now and then, for the first time at the beginning of an epoch."""
+    """Logs around batches and at the end of evaluations, where the latter are done from callbacks too."""
 
     def __init__(self, log, name):
         self.put = log
@@ -45,62 +45,85 @@ class Talkative(Callback):
         self.put(pl_module, {f"{self.name}/start": float(batch) / 7})
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        always = {f"{self.name}/sum": float(batch) + batch_idx, f"{self.name}/square": float(batch) ** 2 / 3}
-        rare = {f"{self.name}/epoch{trainer.current_epoch}": 1.0} if batch_idx % 2 == 0 else {}
-        self.put(pl_module, {**always, **rare})
+        self.put(
+            pl_module, {f"{self.name}/sum": float(batch) + batch_idx, f"{self.name}/square": float(batch) ** 2 / 3}
+        )
         self.seen.append({name: float(value) for name, value in trainer.callback_metrics.items()})
 
+    def on_validation_epoch_end(self, trainer, pl_module):
+        if not trainer.sanity_checking:
+            self.put(pl_module, {f"{self.name}/validated": trainer.global_step / 3})
 
-def fitted(folder, log, log_every=1):
+    def on_test_epoch_end(self, trainer, pl_module):
+        self.put(pl_module, {f"{self.name}/tested": trainer.global_step / 3})
+
+
+def trainer_of(folder, *callbacks, **options):
+    return Trainer(
+        accelerator="cpu", default_root_dir=folder, callbacks=[*callbacks], enable_checkpointing=False,
+        logger=CSVLogger(folder, name="", version="", flush_logs_every_n_steps=1), enable_progress_bar=False,
+        enable_model_summary=False, **{"max_epochs": 3, "log_every_n_steps": 1, **options},
+    )  # fmt: skip
+
+
+def fitted(folder, log, *more, **options):
+    """What was logged, and what the callbacks saw and what was left in `callback_metrics` at the end of each stage."""
     callbacks = [Talkative(log, "a"), Talkative(log, "b")]
-    trainer = Trainer(
-        accelerator="cpu", max_epochs=3, default_root_dir=folder, callbacks=callbacks, log_every_n_steps=log_every,
-        logger=CSVLogger(folder, name="", version=""), enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, num_sanity_val_steps=0, val_check_interval=2,
-    )  # fmt: skip
-    numbers = DataLoader(torch.arange(5.0), batch_size=None)
-    trainer.fit(Plain(log), numbers, numbers)
-    return pd.read_csv(folder / "metrics.csv"), [callback.seen for callback in callbacks]
+    trainer = trainer_of(folder, *callbacks, *more, val_check_interval=2, num_sanity_val_steps=1, **options)
+    numbers, module = DataLoader(torch.arange(5.0), batch_size=None), Plain(log)
+    trainer.fit(module, numbers, numbers)
+    left = [dict(trainer.callback_metrics)]
+    for stage in (trainer.validate, trainer.test):
+        stage(module, numbers, verbose=False)
+        left.append(dict(trainer.callback_metrics))
+    return pd.read_csv(folder / "metrics.csv"), [callback.seen for callback in callbacks], left
 
 
-@pytest.mark.parametrize("log_every", [1, 2])
-def test_loggers_and_callbacks_see_what_lightnings_log_shows_them(log_every, tmp_path):
-    expected, seen = fitted(tmp_path / "lightning", lambda module, values: module.log_dict(values), log_every)
-    found, also_seen = fitted(tmp_path / "cheap", log_scalars, log_every)
-    pd.testing.assert_frame_equal(found, expected)
+@pytest.mark.parametrize("options", [{}, {"log_every_n_steps": 2}, {"log_every_n_steps": 0}, {"max_steps": 7}])
+def test_loggers_and_callbacks_see_what_lightnings_log_shows_them(options, tmp_path):
+    expected, seen, left = fitted(
+        tmp_path / "lightning", lambda module, values: module.log_dict(dict(values)), **options
+    )
+    found, also_seen, also_left = fitted(tmp_path / "rows", log_scalars, ScalarLog(), **options)
+    pd.testing.assert_frame_equal(found, expected, check_exact=True)
     assert also_seen == seen
-    assert found["a/sum"].notna().sum() == 15 // log_every
-    assert found["b/epoch1"].notna().any(), "new in an epoch's first batch, after others of the same hook"
+    assert also_left == left
+    logged = {2: 7, 0: 0}.get(options.get("log_every_n_steps"), options.get("max_steps", 15))
+    assert (found["a/sum"].notna().sum() if "a/sum" in found else 0) == logged
 
 
-def test_a_scalar_passes_through_lightnings_log_only_once_an_epoch(tmp_path, monkeypatch):
-    names = []
-
-    def log(self, name, *arguments, real=LightningModule.log, **options):
-        names.append(name)
-        real(self, name, *arguments, **options)
-
-    monkeypatch.setattr(LightningModule, "log", log)
-    fitted(tmp_path, log_scalars)
-    assert names.count("plain/step") == 15
-    assert names.count("a/sum") == names.count("a/start") == names.count("step/third") == 3
-    assert names.count("b/sum") == 1, "in later epochs another scalar of its hook has gone before"
+def test_without_a_scalar_log_scalars_take_lightnings_way(tmp_path):
+    expected, *_ = fitted(tmp_path / "lightning", lambda module, values: module.log_dict(dict(values)))
+    found, *_ = fitted(tmp_path / "foreign", log_scalars)
+    pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
 
-def test_what_was_forgotten_is_not_logged_again(tmp_path):
-    class Forgetful(Callback):
+def test_a_scalar_stands_only_in_the_row_of_its_iteration(tmp_path):
+    class Rare(Callback):
         def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-            forget_logged(trainer)
-            if batch_idx == 0:
-                log_scalars(pl_module, {"first": 1.0})
+            if batch_idx == 1:
+                log_scalars(pl_module, {"rare": 1.0})
 
-    trainer = Trainer(
-        accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, callbacks=[Forgetful()], log_every_n_steps=1,
-        logger=CSVLogger(tmp_path, name="", version=""), enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False,
-    )  # fmt: skip
+    trainer = trainer_of(tmp_path, Rare(), ScalarLog(), max_epochs=1)
     trainer.fit(Plain(log_scalars), DataLoader(torch.arange(3.0), batch_size=None))
-    frame = pd.read_csv(tmp_path / "metrics.csv").dropna(subset=["plain/step"])
-    assert frame["first"].notna().tolist() == [True, False, False]
+    frame = pd.read_csv(tmp_path / "metrics.csv")
+    assert frame["rare"].notna().tolist() == [False, True, False]
     assert frame["step/index"].tolist() == [0, 1, 2]
-    assert trainer.callback_metrics["plain/epoch"] == 1, "the mean over the epoch is not forgotten"
+    assert trainer.callback_metrics["rare"] == 1
+
+
+def test_nothing_of_an_iteration_that_is_not_logged_comes_into_the_next_row(tmp_path):
+    class Rare(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            log_scalars(pl_module, {f"batch{batch_idx}": 1.0})
+
+    trainer = trainer_of(tmp_path, Rare(), ScalarLog(), max_epochs=1, log_every_n_steps=2)
+    trainer.fit(Plain(log_scalars), DataLoader(torch.arange(4.0), batch_size=None))
+    assert {"batch1", "batch3"} == {name for name in pd.read_csv(tmp_path / "metrics.csv") if name.startswith("batch")}
+
+
+def test_scalars_do_not_pass_through_lightnings_log(tmp_path, monkeypatch):
+    names = []
+    monkeypatch.setattr(LightningModule, "log", lambda self, name, *arguments, **options: names.append(name))
+    fitted(tmp_path, log_scalars, ScalarLog())
+    assert names == [], "that costs a third of a millisecond each"

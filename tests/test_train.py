@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +20,7 @@ from transformers import AutoModelForCausalLM
 from tagrpo.config import build
 from tagrpo.evaluate import evaluate
 from tagrpo.redaction import save_resolved
-from tagrpo.train import train
+from tagrpo.train import objective_of, train
 
 EXPERIMENTS = sorted(path.stem for path in (Path(__file__).parents[1] / "configs" / "experiment").glob("*.yaml"))
 SMALL = [
@@ -145,7 +148,9 @@ class Spy(Callback):
 
 
 def test_success_format_and_length_of_each_template_are_in_the_metrics(tmp_path):
-    run = run_of(tmp_path, "experiment=prompt_augmentation", "callbacks=[variant_success,checkpoint]", "iterations=2")
+    run = run_of(
+        tmp_path, "experiment=prompt_augmentation", "callbacks=[rephrasing_success,checkpoint]", "iterations=2"
+    )
     run.trainer.callbacks.append(spy := Spy())
     train(run.module, run.datamodule, run.trainer, test=False)
     rows = metrics_of(tmp_path).dropna(subset=["rollout/reward"])
@@ -194,3 +199,45 @@ def test_every_experiment_takes_two_optimizer_steps(experiment, tmp_path):
     rows = metrics_of(tmp_path)
     assert rows["train/skipped_updates"].tolist() == [0]
     assert rows["train/grad_norm"].notna().all()
+
+
+SWEEPER = """
+import json
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+class Noting(BasicSweeper):
+    '''Notes what each run returns, as a sweeper with an objective gets it.'''
+
+    def sweep(self, arguments):
+        (returned,) = super().sweep(arguments)
+        with open(self.config.hydra.sweep.dir + "/returned.json", "w") as file:
+            json.dump([[job.overrides[0], job.return_value] for job in returned], file)
+"""
+
+
+def test_a_sweeper_gets_the_objective_of_every_run(tmp_path):
+    plugin = tmp_path / "hydra_plugins" / "noting.py"
+    plugin.parent.mkdir(parents=True)
+    plugin.write_text(SWEEPER)
+    small = [override for override in SMALL if not override.startswith("iterations")]
+    command = [
+        sys.executable, "-m", "tagrpo.train", "-m", f"hydra.sweep.dir={tmp_path}", "hydra.sweep.subdir=${optimizer.lr}",
+        "optimizer.lr=1e-3,1e-5", "hydra.sweeper._target_=hydra_plugins.noting.Noting", *small,
+        "iterations=2", "test=false", "export=false", "objective=rollout/reward",
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    returned = json.loads((tmp_path / "returned.json").read_text())
+    assert [override for override, _ in returned] == ["optimizer.lr=0.001", "optimizer.lr=1e-05"]
+    for override, value in returned:
+        folder = tmp_path / override.removeprefix("optimizer.lr=")
+        assert value == pytest.approx(metrics_of(folder)["rollout/reward"].dropna().iloc[-1])
+
+
+def test_an_objective_that_is_not_logged_is_an_error_that_names_what_is():
+    metrics = {"rollout/reward": 0.5, "pass@k/test_id/1": 0.25}
+    assert objective_of(metrics, "pass@k/test_id/1") == 0.25
+    assert objective_of(metrics, None) is None
+    with pytest.raises(ValueError, match="not log 'reward'. It has logged: pass@k/test_id/1, rollout/reward"):
+        objective_of(metrics, "reward")

@@ -25,7 +25,7 @@ for module in (
     "vllm.model_executor.models.qwen3",
     "vllm.v1.engine.core",
     "vllm.v1.worker.cpu_worker",
-    "tagrpo.rollouts.engines.vllm_worker",
+    "vllm_digests",
 ):
     importlib.import_module(module)
 

@@ -1,1 +1,1 @@
-"""From run directories to tables, statistics, plots and a report. Needs neither a GPU nor lightning."""
+"""From run directories to tables, statistics, plots and reports. Needs neither a GPU nor Lightning."""

@@ -1,15 +1,16 @@
-"""The numbers of a comparison: estimates, differences, budgets, and what else the methods differ in."""
+"""Methods with their runs, and the numbers of their comparison: estimates, differences, budgets, settings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
 from .runs import RunFiles, pass_at_k_table, scalar_table
-from .statistics import Comparison, Difference, Estimate, difference, estimate, holm
+from .statistics import Comparison, Difference, Estimate, corrected, difference, estimate
 
 Runs = Mapping[str, Sequence[RunFiles]]
 """Method → its runs, one per seed."""
@@ -20,118 +21,151 @@ SERIES_PREFIXES = ("zero_gradient/", "uniform_reward/")
 BUDGET_COLUMNS = ("budget/rollouts", "budget/tokens", "budget/updates")
 
 
-def trained_methods(runs: Runs) -> list[str]:
-    """Methods whose runs made optimizer steps; the others only evaluated."""
-    return [method for method, seeds in runs.items() if seeds[0].ledger["updates"]]
+class Methods:
+    """Methods with their runs, and everything that a report says of them, each number computed once.
+
+    Args:
+        runs: Method → its runs, one per seed, as `runs.by_method` orders them.
+
+    Raises:
+        ValueError: no test split is common to all runs.
+    """
+
+    def __init__(self, runs: Runs) -> None:
+        self.runs = runs
+        self.trained = {method: seeds for method, seeds in runs.items() if seeds[0].ledger["updates"]}
+        self.splits = shared_splits([run for seeds in runs.values() for run in seeds])
+
+    @property
+    def largest_k(self) -> int:
+        """The largest k that all splits have."""
+        return max(set.intersection(*map(set, self.splits.values())))
+
+    @cached_property
+    def _pass_at_k(self) -> dict[str, dict[str, dict[int, pd.DataFrame]]]:
+        """Split → method → k → [seeds, questions]."""
+        return {
+            split: {method: {k: pass_at_k_table(seeds, split, k) for k in ks} for method, seeds in self.runs.items()}
+            for split, ks in self.splits.items()
+        }
+
+    @cached_property
+    def curves(self) -> Curves:
+        """Mean pass@k by split, method and k, with its interval over questions and seeds."""
+        return {
+            split: {method: {k: estimate(table) for k, table in tables.items()} for method, tables in methods.items()}
+            for split, methods in self._pass_at_k.items()
+        }
+
+    def at(self, k: int) -> dict[str, dict[str, Estimate]]:
+        """Split → method → pass@k."""
+        return {split: {method: points[k] for method, points in ms.items()} for split, ms in self.curves.items()}
+
+    def table(self, k: int) -> pd.DataFrame:
+        """Pass@k by method and split (TA-GRPO, Table 1), as text in percent, and the mean over splits."""
+        frame = pd.DataFrame(self.at(k))
+        average = frame.map(lambda e: 100 * e.value).mean(axis=1).map("{:.1f}".format)
+        return frame.map(str).assign(average=average)
+
+    def gains(self, baseline: str) -> Curves:
+        """Paired differences from `baseline` by split, method and k, for the methods that share a seed with it."""
+        return {
+            split: {
+                method: {k: difference(table, methods[baseline][k]).estimate for k, table in tables.items()}
+                for method, tables in methods.items()
+                if method != baseline and self._share_a_seed(method, baseline)
+            }
+            for split, methods in self._pass_at_k.items()
+        }
+
+    @cached_property
+    def zero_gradient(self) -> dict[str, pd.DataFrame]:
+        """Method → [seeds, iterations] percentage of questions without gradient; empty where it was not logged."""
+        return {method: scalar_table(seeds, ZERO_GRADIENT) for method, seeds in self.runs.items()}
+
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        """Each method against each one before it.
+
+        Compared are pass@k at the smallest and the largest k of every split, and the share of questions without
+        gradient. The latter is paired over iterations, which have the same questions under the same seed. Methods
+        without a common seed are left out. The p-values are corrected over everything that is returned.
+        """
+        names = list(self.runs)
+        return corrected(
+            (method, baseline, quantity, found)
+            for later, method in enumerate(names)
+            for baseline in names[:later]
+            if self._share_a_seed(method, baseline)
+            for quantity, found in self._differences(method, baseline)
+        )
+
+    def _share_a_seed(self, *methods: str) -> bool:
+        return bool(set.intersection(*({run.seed for run in self.runs[method]} for method in methods)))
+
+    def _differences(self, method: str, baseline: str) -> Iterator[tuple[str, Difference]]:
+        for split, ks in self.splits.items():
+            ours, theirs = (self._pass_at_k[split][name] for name in (method, baseline))
+            for k in sorted({ks[0], ks[-1]}):
+                yield f"pass@k/{split}/{k}", difference(ours[k], theirs[k])
+        zero, other = (self.zero_gradient[name] / 100 for name in (method, baseline))
+        shared = zero.columns.intersection(other.columns)
+        if len(shared):
+            yield ZERO_GRADIENT, difference(zero[shared], other[shared])
+
+    def results(self) -> dict[str, Any]:
+        """Everything as plain data: each run, the means over seeds, the comparisons; None for what is not finite."""
+        pooled = {
+            split: {m: {str(k): e.as_dict() for k, e in points.items()} for m, points in methods.items()}
+            for split, methods in self.curves.items()
+        }
+        results = {
+            "runs": [run_results(run) for seeds in self.runs.values() for run in seeds],
+            "pass_at_k": pooled,
+            "comparisons": [comparison.as_dict() for comparison in self.comparisons],
+        }
+        return finite(results)
+
+    def differing_settings(self) -> dict[str, dict[str, Any]]:
+        """Setting → method → value, for the settings in which the first seeds of the trained methods differ.
+
+        Left out: the name, the seed, paths inside the run directory, and settings that repeat a shorter-named one.
+        """
+        flat = {method: _flatten(seeds[0].config) for method, seeds in self.trained.items()}
+        for settings in flat.values():
+            home = str(settings.get("trainer.default_root_dir", "\0"))
+            for name in [n for n, value in settings.items() if n in ("name", "seed") or str(value).startswith(home)]:
+                del settings[name]
+        differing: dict[str, dict[str, Any]] = {}
+        for name in sorted({name for settings in flat.values() for name in settings}, key=lambda n: (n.count("."), n)):
+            row = {method: settings.get(name) for method, settings in flat.items()}
+            last = name.rpartition(".")[2]
+            repeats = any(other.rpartition(".")[2] == last and row == values for other, values in differing.items())
+            if not repeats and any(value != next(iter(row.values())) for value in row.values()):
+                differing[name] = row
+        return differing
 
 
-def splits_and_ks(runs: Runs) -> dict[str, list[int]]:
+def shared_splits(runs: Sequence[RunFiles]) -> dict[str, list[int]]:
     """Split → the k that every run has an estimate for; splits that some run lacks are left out.
 
     Raises:
         ValueError: no split is common to all runs.
     """
-    tests = [run.test for seeds in runs.values() for run in seeds]
-    shared = [split for split in tests[0] if all(split in test for test in tests)]
+    shared = [split for split in runs[0].test if all(split in run.test for run in runs)]
     if not shared:
-        raise ValueError(f"Expected a test split that all runs share, but got {sorted({s for t in tests for s in t})}.")
+        found = "; ".join(f"{run.path} has {', '.join(run.test)}" for run in runs[:5])
+        raise ValueError(f"Expected a test split that all runs have, but {found}. Evaluate all of them on one set.")
     return {
-        split: sorted(set.intersection(*({int(k) for k in test[split]["pass_at_k"]} for test in tests)))
+        split: sorted(set.intersection(*({int(k) for k in run.test[split]["pass_at_k"]} for run in runs)))
         for split in shared
     }
 
 
-def pass_at_k_estimates(runs: Runs) -> dict[str, dict[str, dict[int, Estimate]]]:
-    """Split → method → k → mean with its interval over questions and seeds."""
-    return {
-        split: {method: {k: estimate(pass_at_k_table(seeds, split, k)) for k in ks} for method, seeds in runs.items()}
-        for split, ks in splits_and_ks(runs).items()
-    }
+def run_results(run: RunFiles) -> dict[str, Any]:
+    """One method and seed: every pass@k with its n and interval, the series without gradient, budgets, seconds.
 
-
-def pass_table(curves: Curves, k: int) -> pd.DataFrame:
-    """Pass@k with its interval by method and split (TA-GRPO, Table 1), in percent as text; and the mean over splits."""
-    frame = pd.DataFrame({split: {m: points[k] for m, points in methods.items()} for split, methods in curves.items()})
-    average = frame.map(lambda e: 100 * e.value).mean(axis=1).map("{:.1f}".format)
-    return frame.map(str).assign(average=average)
-
-
-def pass_at_k_gains(runs: Runs, baseline: str) -> dict[str, dict[str, dict[int, Estimate]]]:
-    """Split → method → k → paired difference from `baseline`, for methods that share a seed with it."""
-    gains: dict[str, dict[str, dict[int, Estimate]]] = {}
-    for split, ks in splits_and_ks(runs).items():
-        theirs = {k: pass_at_k_table(runs[baseline], split, k) for k in ks}
-        gains[split] = {
-            method: {k: difference(pass_at_k_table(seeds, split, k), theirs[k]).estimate for k in ks}
-            for method, seeds in runs.items()
-            if method != baseline and _share_a_seed(seeds, runs[baseline])
-        }
-    return gains
-
-
-def compare_methods(runs: Runs) -> list[Comparison]:
-    """Each method against each one before it.
-
-    In pass@k at the smallest and the largest k of every split, and in the share of questions without gradient, which
-    is paired over iterations: these have the same questions under the same seed. Methods without a common seed are
-    not compared. P-values are corrected over everything that is returned.
-    """
-    raw = [
-        (method, baseline, quantity, found)
-        for later, method in enumerate(runs)
-        for baseline in list(runs)[:later]
-        if _share_a_seed(runs[method], runs[baseline])
-        for quantity, found in _differences(runs, method, baseline)
-    ]
-    corrected = holm([found.p_value for *_, found in raw])
-    return [
-        Comparison(method, baseline, quantity, found.estimate, p_value, found.seeds)
-        for (method, baseline, quantity, found), p_value in zip(raw, corrected, strict=True)
-    ]
-
-
-def _share_a_seed(ours: Sequence[RunFiles], theirs: Sequence[RunFiles]) -> bool:
-    return bool({run.seed for run in ours} & {run.seed for run in theirs})
-
-
-def _differences(runs: Runs, method: str, baseline: str) -> Iterator[tuple[str, Difference]]:
-    for split, ks in splits_and_ks(runs).items():
-        for k in sorted({ks[0], ks[-1]}):
-            ours, theirs = (pass_at_k_table(runs[m], split, k) for m in (method, baseline))
-            yield f"pass@k/{split}/{k}", difference(ours, theirs)
-    ours, theirs = (scalar_table(runs[m], ZERO_GRADIENT) / 100 for m in (method, baseline))
-    shared = ours.columns.intersection(theirs.columns)
-    if len(shared):
-        yield ZERO_GRADIENT, difference(ours[shared], theirs[shared])
-
-
-def results_of(runs: Runs, curves: Curves, comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """Everything as plain data: per method and seed, over seeds, and the comparisons; null for what is not finite."""
-    pooled = {
-        split: {m: {str(k): e.as_dict() for k, e in points.items()} for m, points in methods.items()}
-        for split, methods in curves.items()
-    }
-    results = {
-        "cells": [cell_results(run) for seeds in runs.values() for run in seeds],
-        "pass_at_k": pooled,
-        "comparisons": [c.as_dict() for c in comparisons],
-    }
-    return finite(results)
-
-
-def finite(value: Any) -> Any:
-    """`value` with None for infinities and what is not a number: JSON has no words for them."""
-    if isinstance(value, dict):
-        return {key: finite(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def cell_results(run: RunFiles) -> dict[str, Any]:
-    """One method and seed: every pass@k with its n and interval, the zero-gradient series, budgets, seconds.
-
-    `series` holds one list per scalar, all as long as `iteration`; null where a scalar was not logged.
+    `series` holds one list per scalar, all as long as `iteration`, with NaN where a scalar was not logged.
     """
     metrics = run.metrics
     logged = metrics[[c for c in metrics if str(c).startswith(SERIES_PREFIXES) or c in BUDGET_COLUMNS]]
@@ -151,35 +185,18 @@ def cell_results(run: RunFiles) -> dict[str, Any]:
         "splits": splits,
         "series": {"iteration": [int(i) for i in metrics.index], **series} if len(metrics) else {},
         "budget": run.ledger,
-        "seconds": seconds_of(run),
+        "seconds": run.wall_seconds,
         "versions": run.versions,
     }
 
 
-def seconds_of(run: RunFiles) -> float:
-    """Wall seconds of all training iterations."""
-    seconds = run.scalar("seconds/iteration")
-    return 0.0 if seconds is None else float(seconds.sum())
-
-
-def differing_settings(runs: Runs) -> dict[str, dict[str, Any]]:
-    """Setting → method → value, for the settings in which the methods' first seeds differ.
-
-    Left out: the name, the seed, paths inside the run directory, and settings that repeat a shorter-named one.
-    """
-    flat = {method: _flatten(seeds[0].config) for method, seeds in runs.items()}
-    for settings in flat.values():
-        home = str(settings.get("trainer.default_root_dir", "\0"))
-        for name in [n for n, value in settings.items() if n in ("name", "seed") or str(value).startswith(home)]:
-            del settings[name]
-    differing: dict[str, dict[str, Any]] = {}
-    for name in sorted({name for settings in flat.values() for name in settings}, key=lambda n: (n.count("."), n)):
-        row = {method: settings.get(name) for method, settings in flat.items()}
-        last = name.rpartition(".")[2]
-        repeats = any(other.rpartition(".")[2] == last and row == values for other, values in differing.items())
-        if not repeats and any(value != next(iter(row.values())) for value in row.values()):
-            differing[name] = row
-    return differing
+def finite(value: Any) -> Any:
+    """`value` with None in the place of infinite numbers and NaN, which JSON can't express."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _flatten(settings: Any, prefix: str = "") -> dict[str, Any]:

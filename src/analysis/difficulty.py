@@ -1,4 +1,4 @@
-"""Whether the rephrasings of a run differ in difficulty: success per variant and template, and a test over the run."""
+"""Whether the rephrasings of a run differ in difficulty: success rates, and a test over the whole run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from ..metrics.functional import DifficultyTest, bootstrap_interval, difficulty_test, difficulty_variance
 
 
-def success_by(rollouts: pd.DataFrame, key: str = "variant") -> pd.DataFrame:
-    """Success rate of the responses by what they were sampled from.
+def success_by(rollouts: pd.DataFrame, key: str = "rephrasing") -> pd.DataFrame:
+    """Success rate of the responses by the prompt that they were sampled from.
 
     Args:
         rollouts: From `replay.read_rollouts`.
-        key: `variant` (0 is the original question) or `template`.
+        key: `rephrasing` (0 is the original question) or `template`.
 
     Returns:
         One row per value of the key: `responses`; `correct`, the mean over questions of their success rates; `low` and
@@ -29,16 +29,17 @@ def success_by(rollouts: pd.DataFrame, key: str = "variant") -> pd.DataFrame:
 
 
 def difficulty_of_run(rollouts: pd.DataFrame) -> tuple[DifficultyTest, float]:
-    """The test that prompts of a question do not differ (`difficulty_test`), over all questions of a run.
+    """Test of the hypothesis that the prompts of a question are equally difficult, over all questions of a run.
 
-    A question that comes again in a later iteration counts as another one, because the policy has changed in between.
+    A question that returns in a later iteration counts as another one, because the policy has changed in between.
 
     Returns:
-        The test; and the standard deviation of the true success rate over the prompts of a question, in 0..1: the root
-        of the mean of `difficulty_variance` where that is positive, else 0; NaN where no question allows it.
+        The result of `difficulty_test`; and the standard deviation of the true success rate over the prompts of a
+        question, in 0..1: the root of the mean of `difficulty_variance`, 0 where that is negative, NaN where no
+        question has enough responses.
     """
     question = rollouts.groupby(["iteration", "question"], sort=False).ngroup().to_numpy()
-    prompt = rollouts.groupby(["iteration", "question", "variant", "template"], sort=False).ngroup().to_numpy()
+    prompt = rollouts.groupby(["iteration", "question", "rephrasing", "template"], sort=False).ngroup().to_numpy()
     columns = (torch.tensor(rollouts["correct"].to_numpy(dtype=bool)), torch.tensor(prompt), torch.tensor(question))
     variance = float(difficulty_variance(*columns).nanmean())
     return difficulty_test(*columns), float(np.sqrt(max(variance, 0.0))) if np.isfinite(variance) else float("nan")

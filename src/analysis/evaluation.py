@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,18 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from .comparison import finite
+from ..files import write_json, write_text
+from .comparison import finite, shared_splits
 from .runs import RunFiles, pass_at_k_table
 from .sections import table
-from .statistics import LEVEL, Comparison, Estimate, difference, estimate, holm, resampled_means
+from .statistics import LEVEL, Comparison, Estimate, corrected, difference, estimate, resampled_means
 
 
 def read_evaluation(folder: str | Path, name: str | None = None) -> RunFiles:
     """The evaluation in a run directory.
 
     Args:
-        folder: Where `test.json` lies.
-        name: What to call it; None is the folder's name.
+        folder: The directory with `test.json`.
+        name: What to call the evaluation; None for the folder's name.
     """
     path = Path(folder)
     return RunFiles(name or path.resolve().name, 0, path)
@@ -33,15 +33,15 @@ def read_evaluation(folder: str | Path, name: str | None = None) -> RunFiles:
 def write_evaluation(folder: Path, settings: Mapping[str, Any]) -> Path:
     """Write `test.md` beside `test.json`; returns its path."""
     path = folder / "test.md"
-    path.write_text(evaluation_markdown(read_evaluation(folder), settings), encoding="utf-8")
+    write_text(path, evaluation_markdown(read_evaluation(folder), settings))
     return path
 
 
 def evaluation_markdown(run: RunFiles, settings: Mapping[str, Any]) -> str:
-    """Pass@k of every split with 95 % intervals, their average, and what was sampled how."""
-    ks = sorted(set.intersection(*({int(k) for k in split["pass_at_k"]} for split in run.test.values())))
+    """Pass@k of every split with 95 % intervals, the average over splits, and the settings of the sampling."""
+    ks = sorted(set.intersection(*map(set, shared_splits([run]).values())))
     rows = [
-        [name, *(_interval(split["pass_at_k"][str(k)]) for k in ks), *_rest(split, ks)]
+        [name, *(_interval(split["pass_at_k"][str(k)]) for k in ks), *_sampled(split, ks)]
         for name, split in run.test.items()
     ]
     if len(rows) > 1:
@@ -52,8 +52,8 @@ def evaluation_markdown(run: RunFiles, settings: Mapping[str, Any]) -> str:
         "",
         *table(header, rows),
         "",
-        "In percent, means over questions with 95 % intervals by bootstrap over questions; unbiased for n responses "
-        "(arXiv 2107.03374). An average gives each split the same weight. `tokens` is the mean length of a response, "
+        "In percent: means over questions with 95 % intervals by bootstrap over questions, unbiased for n responses "
+        "(arXiv 2107.03374). The average gives each split the same weight. `tokens` is the mean length of a response, "
         "`truncated` the share of responses that the length limit ended.",
         "",
         *(f"- {name}: {value}" for name, value in settings.items()),
@@ -65,7 +65,7 @@ def _interval(point: Mapping[str, float]) -> str:
     return str(Estimate(point["value"], point["low"], point["high"]))
 
 
-def _rest(split: Mapping[str, Any], ks: Sequence[int]) -> list[str]:
+def _sampled(split: Mapping[str, Any], ks: Sequence[int]) -> list[str]:
     samples = sorted({row["n"] for row in split["questions"]})
     n = str(samples[0]) if len(samples) == 1 else f"{samples[0]}–{samples[-1]}"
     majority = _interval(split["majority_at_k"][str(ks[-1])]) if "majority_at_k" in split else "–"
@@ -91,29 +91,22 @@ def compare_evaluations(ours: RunFiles, theirs: RunFiles) -> list[Comparison]:
     """Paired differences in pass@k at all k and splits that both have, with Holm's correction over all of them.
 
     Raises:
-        ValueError: they share no split, or a split has not the same questions.
+        ValueError: they share no split, or were evaluated on different questions of one.
     """
-    splits = [split for split in ours.test if split in theirs.test]
-    if not splits:
-        raise ValueError(
-            f"Expected splits in common, but {ours.path} has {', '.join(ours.test)} and {theirs.path} has "
-            f"{', '.join(theirs.test)}. Evaluate both on one set."
+    return corrected(
+        (
+            ours.method,
+            theirs.method,
+            f"pass@k/{split}/{k}",
+            difference(pass_at_k_table([ours], split, k), pass_at_k_table([theirs], split, k)),
         )
-    found = []
-    for split in splits:
-        shared = set.intersection(*({int(k) for k in run.test[split]["pass_at_k"]} for run in (ours, theirs)))
-        for k in sorted(shared):
-            pair = (pass_at_k_table([run], split, k) for run in (ours, theirs))
-            found.append((f"pass@k/{split}/{k}", difference(*pair)))
-    corrected = holm([d.p_value for _, d in found])
-    return [
-        Comparison(ours.method, theirs.method, quantity, d.estimate, p, d.seeds)
-        for (quantity, d), p in zip(found, corrected, strict=True)
-    ]
+        for split, ks in shared_splits([ours, theirs]).items()
+        for k in ks
+    )
 
 
 def comparison_markdown(ours: RunFiles, theirs: RunFiles, comparisons: Sequence[Comparison]) -> str:
-    """What may be said of two evaluations, and the numbers behind it."""
+    """The verdict on two evaluations, and the numbers behind it."""
     rows = []
     for c in comparisons:
         _, split, k = c.quantity.split("/")
@@ -127,10 +120,10 @@ def comparison_markdown(ours: RunFiles, theirs: RunFiles, comparisons: Sequence[
         "",
         *table(["%", ours.method, theirs.method, "difference, points", "p (Holm)", "verdict"], rows),
         "",
-        "Differences are paired: the same question under both models, with 95 % t-intervals over questions, not "
-        f"corrected. The p-values are two-sided and corrected by Holm's method for all {len(comparisons)} rows; a "
-        f"verdict needs one below {100 * LEVEL:.0f} %. It is about these two models: how much training would differ "
-        "under another seed is not in it.",
+        "Differences are paired: the same question under both models, with 95 % t-intervals over questions, which are "
+        f"not corrected. The p-values are two-sided and corrected by Holm's method for all {len(comparisons)} rows; a "
+        f"verdict needs one below {100 * LEVEL:.0f} %. It is about these two models and does not say how training "
+        "would have ended under another seed.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -150,10 +143,9 @@ def statement(ours: str, theirs: str, comparisons: Sequence[Comparison]) -> str:
 def write_comparison(ours: RunFiles, theirs: RunFiles, folder: Path) -> Path:
     """Write `comparison.json` and `comparison.md` into `folder`; returns the path of the latter."""
     comparisons = compare_evaluations(ours, theirs)
-    content = finite([comparison.as_dict() for comparison in comparisons])
-    (folder / "comparison.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write_json(folder / "comparison.json", finite([comparison.as_dict() for comparison in comparisons]))
     path = folder / "comparison.md"
-    path.write_text(comparison_markdown(ours, theirs, comparisons), encoding="utf-8")
+    write_text(path, comparison_markdown(ours, theirs, comparisons))
     return path
 
 

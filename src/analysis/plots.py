@@ -1,33 +1,31 @@
-"""The figures of runs and comparisons. Okabe–Ito colours, and a line style, marker or hatch per method for print."""
+"""The figures of comparisons, and the style of all figures: Okabe–Ito colours; lines, markers and hatches for print."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
-from ..metrics.functional import kernel_density
 from ..modules.advantages.eta import sum_of_absolute_advantage
 from ..types import AdvantageStrategy
 from .comparison import Curves, Runs
-from .runs import RunFiles
 from .statistics import Estimate
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 HATCHES = ("", "///", "...", "xx", "\\\\\\", "++", "oo", "**")
-POOLS = {"original": "original (G)", "neighbours": "rephrasings (N·G)"}
-Styles = Mapping[str, dict[str, Any]]
+Look = dict[str, Any]
+Styles = Mapping[str, Look]
 STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -41,19 +39,13 @@ STYLE: Any = {
 WINDOWS = 8
 """A curve over training is averaged over a window of one eighth of it."""
 styled = rc_context(STYLE)
-"""Decorator: what is drawn inside has this module's style, what is drawn elsewhere does not."""
+"""Decorator: figures that are drawn inside have this module's style, others keep theirs."""
 
 
-def looks(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
+def looks(methods: Iterable[str]) -> dict[str, Look]:
     """Method → colour, line style and marker, the same in every figure of a report."""
-    return {
-        method: {
-            "color": COLOURS[index % len(COLOURS)],
-            "linestyle": LINES[index % len(LINES)],
-            "marker": MARKERS[index % len(MARKERS)],
-        }
-        for index, method in enumerate(methods)
-    }
+    found = zip(methods, cycle(COLOURS), cycle(LINES), cycle(MARKERS), strict=False)
+    return {method: {"color": colour, "linestyle": line, "marker": marker} for method, colour, line, marker in found}
 
 
 class Picture(Figure):
@@ -73,33 +65,40 @@ def panels(
     return figure, list(figure.subplots(1, count, squeeze=False, sharex=sharex, sharey=sharey)[0])
 
 
-def legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all panels, below them."""
+def error_bars(e: Estimate) -> list[list[float]]:
+    """[2, 1] how far the interval of `e` reaches below and above it, in points."""
+    return [[100 * (e.value - e.low)], [100 * (e.high - e.value)]]
+
+
+def finished(figure: Figure, axes: Sequence[Axes], label: str, *, from_zero: bool = False) -> Figure:
+    """`figure` with the label of its vertical axis, and below all panels one legend."""
+    axes[0].set_ylabel(label)
+    if from_zero:
+        axes[0].set_ylim(bottom=0)
     handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    # Of legible letters at this font size about twelve fit into an inch; the line of a key takes half an inch.
+    # About twelve letters of this font size fit into an inch; the line of a key takes half an inch.
     wide = 0.6 + max(map(len, handles), default=0) / 12
     columns = max(1, min(len(handles), int(figure.get_figwidth() / wide)))
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, handlelength=3.2)
+    return figure
 
 
 @styled
 def over_k(curves: Curves, styles: Styles, label: str, width: float = 3.4, height: float = 2.9) -> Figure:
-    """Estimates over k, one panel per split, with bars of 95 % intervals, shifted sideways to stay apart."""
+    """Estimates over k, one panel per split. Bars are 95 % intervals; methods are shifted sideways to stay apart."""
     figure, axes = panels(len(curves), width, height)
     for ax, (split, methods) in zip(axes, curves.items(), strict=True):
         for index, (method, points) in enumerate(methods.items()):
             ks = np.array(sorted(points))
             shifted = ks * 2.0 ** (0.09 * (index - (len(methods) - 1) / 2))
-            value, low, high = (100 * np.array([getattr(points[k], f) for k in ks]) for f in ("value", "low", "high"))
-            bars = [value - low, high - value]
-            ax.errorbar(shifted, value, bars, label=method, linewidth=1.4, elinewidth=0.9, **styles[method])
+            value = np.array([100 * points[k].value for k in ks])
+            reach = np.hstack([error_bars(points[k]) for k in ks])
+            ax.errorbar(shifted, value, reach, label=method, linewidth=1.4, elinewidth=0.9, **styles[method])
         ax.set_xscale("log", base=2)
         ax.set_xticks(ks, [str(k) for k in ks])
         ax.set(title=split, xlabel="k")
         ax.minorticks_off()
-    axes[0].set_ylabel(label)
-    legend(figure, axes)
-    return figure
+    return finished(figure, axes, label)
 
 
 def pass_at_k_curves(curves: Curves, styles: Styles) -> Figure:
@@ -108,9 +107,9 @@ def pass_at_k_curves(curves: Curves, styles: Styles) -> Figure:
 
 
 @styled
-def pass_at_k_gains(gains: Curves, baseline: str, styles: Styles) -> Figure:
-    """Paired differences of pass@k from `baseline` over k, with bars of 95 % intervals that are not corrected."""
-    figure = over_k(gains, styles, f"pass@k minus {baseline} (points)")
+def pass_at_k_gains(gains: Curves, baseline: str, styles: Styles, width: float = 3.4, height: float = 2.9) -> Figure:
+    """Paired differences of pass@k from `baseline` over k. Bars are 95 % intervals, which are not corrected."""
+    figure = over_k(gains, styles, f"pass@k minus {baseline} (points)", width, height)
     for ax in figure.axes:
         ax.axhline(0, color="0.3", linewidth=0.8, zorder=0)
     return figure
@@ -120,14 +119,14 @@ def pass_at_k_gains(gains: Curves, baseline: str, styles: Styles) -> Figure:
 def series_over_training(
     runs: Runs, columns: Mapping[str, str], label: str, styles: Styles, *, together: bool = False
 ) -> Figure:
-    """Logged scalars over iterations, running means; one panel per column, the seeds thin and their mean thick.
+    """Running means of logged scalars over iterations; one panel per scalar, seeds thin and their mean thick.
 
     Args:
         runs: Method → its runs.
         columns: Scalar → title of its panel.
-        label: Of the vertical axis.
+        label: Label of the vertical axis.
         styles: Method → look.
-        together: One vertical axis from zero for all panels.
+        together: Whether all panels share one vertical axis that starts at zero.
     """
     figure, axes = panels(len(columns), sharey=together)
     for ax, (column, title) in zip(axes, columns.items(), strict=True):
@@ -140,47 +139,12 @@ def series_over_training(
                 mean = pd.concat(series, axis=1).mean(axis=1)
                 ax.plot(mean.index, mean, label=method, linewidth=1.8, clip_on=False, **look)
         ax.set(title=title, xlabel="iteration")
-    if together:
-        axes[0].set_ylim(bottom=0)
-    axes[0].set_ylabel(label)
-    legend(figure, axes)
-    return figure
+    return finished(figure, axes, label, from_zero=together)
 
 
 def smoothed(series: pd.Series) -> pd.Series:
     """Trailing mean over one eighth of the series."""
     return series.rolling(max(len(series) // WINDOWS, 1), min_periods=1).mean()
-
-
-@styled
-def diversity_densities(runs: Mapping[str, Sequence[RunFiles]]) -> Figure:
-    """Density over questions of the mean pairwise embedding distance, first and second half of training (Fig. 4).
-
-    One panel per method that measured it. A ridge stands for a pool whose distances are all equal.
-    """
-    frames = {method: pd.concat([run.diversity for run in seeds]) for method, seeds in runs.items()}
-    frames = {method: frame for method, frame in frames.items() if len(frame)}
-    figure, axes = panels(max(len(frames), 1), sharex=True, sharey=True)
-    top = 1.1 * max((float(frame["distance"].max()) for frame in frames.values()), default=1.0)
-    grid = np.linspace(0, max(top, 1e-3), 256)
-    for ax, (method, rows) in zip(axes, frames.items(), strict=False):
-        second = rows["iteration"] > rows["iteration"].max() / 2
-        for (pool, name), colour in zip(POOLS.items(), COLOURS, strict=False):
-            for half, chosen, line in (("first half", ~second, ":"), ("second half", second, "-")):
-                distances = rows.loc[chosen & (rows["pool"] == pool), "distance"].to_numpy()
-                if len(distances):
-                    label = f"{name}, {half} of training"
-                    ax.plot(grid, density(distances, grid), color=colour, linestyle=line, linewidth=1.8, label=label)
-        ax.set(title=method, xlabel="mean pairwise distance (1 − cosine)")
-    axes[0].set_ylabel("density over questions")
-    axes[0].set_ylim(bottom=0)
-    legend(figure, axes)
-    return figure
-
-
-def density(values: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """`kernel_density` of non-negative `values` [n] on `grid` [m]."""
-    return kernel_density(torch.tensor(values), torch.tensor(grid)).numpy()
 
 
 @styled
@@ -196,20 +160,18 @@ def plot_eta(strategies: Mapping[str, AdvantageStrategy], num_samples: int = 32)
     for name, look in looks(strategies).items():
         eta = sum_of_absolute_advantage(strategies[name], num_samples).numpy()
         ax.plot(accuracy, eta, label=name, markevery=4, linewidth=1.5, **look)
-    ax.set(xlabel=f"accuracy c/n (n = {num_samples})", ylabel="η = Σ |A|")
-    legend(figure, [ax])
-    return figure
+    ax.set(xlabel=f"accuracy c/n (n = {num_samples})")
+    return finished(figure, [ax], "η = Σ |A|")
 
 
 @styled
 def bars(estimates: Mapping[str, Estimate], label: str) -> Figure:
-    """One bar per method with its 95 % interval (the form of TA-GRPO, Fig. 6 to 8)."""
+    """One bar per method with its 95 % interval (as in TA-GRPO, Fig. 6 to 8)."""
     figure, (ax,) = panels(1, width=max(3.4, 1.0 * len(estimates)))
     for index, e in enumerate(estimates.values()):
-        reach = [[100 * (e.value - e.low)], [100 * (e.high - e.value)]]
-        look: Any = {"color": COLOURS[index % len(COLOURS)], "hatch": HATCHES[index % len(HATCHES)]}
-        error: Any = {"elinewidth": 0.9, "capsize": 3}
-        ax.bar([index], [100 * e.value], 0.7, yerr=reach, error_kw=error, edgecolor="white", **look)
+        look: Look = {"color": COLOURS[index % len(COLOURS)], "hatch": HATCHES[index % len(HATCHES)]}
+        error: Look = {"elinewidth": 0.9, "capsize": 3}
+        ax.bar([index], [100 * e.value], 0.7, yerr=error_bars(e), error_kw=error, edgecolor="white", **look)
         ax.text(index - 0.04, 100 * e.value, f"{100 * e.value:.1f}", ha="right", va="bottom", fontsize=8)
     ax.set_xticks(range(len(estimates)), list(estimates), rotation=20, ha="right")
     ax.set_ylabel(label)
@@ -218,36 +180,33 @@ def bars(estimates: Mapping[str, Estimate], label: str) -> Figure:
 
 @styled
 def lines(series: Mapping[str, pd.Series], label: str) -> Figure:
-    """Named series over iterations, running means."""
+    """Running means of named series over iterations."""
     figure, (ax,) = panels(1, width=5.2)
     for name, look in looks(series).items():
         values = smoothed(series[name])
         ax.plot(values.index, values, label=name, linewidth=1.4, color=look["color"], linestyle=look["linestyle"])
-    ax.set(xlabel="iteration", ylabel=label)
-    ax.set_ylim(bottom=0)
-    legend(figure, [ax])
-    return figure
+    ax.set(xlabel="iteration")
+    return finished(figure, [ax], label, from_zero=True)
 
 
 @styled
 def stacked(table: pd.DataFrame, label: str) -> Figure:
-    """One bar per row of counts, its columns stacked."""
+    """One horizontal bar per row of `table`, its columns stacked."""
     figure, (ax,) = panels(1, width=5.2, height=1.4 + 0.3 * len(table))
     start = np.zeros(len(table))
     for index, (name, counts) in enumerate(table.items()):
-        look: Any = {"color": COLOURS[index], "hatch": HATCHES[index], "edgecolor": "white"}
+        look: Look = {"color": COLOURS[index], "hatch": HATCHES[index], "edgecolor": "white"}
         ax.barh(range(len(table)), counts, left=start, label=str(name), **look)
         start += counts.to_numpy(dtype=float)
     ax.set_yticks(range(len(table)), list(map(str, table.index)))
     ax.invert_yaxis()
     ax.set_xlabel(label)
-    legend(figure, [ax])
-    return figure
+    return finished(figure, [ax], "")
 
 
 @styled
 def heat(table: pd.DataFrame, label: str) -> Figure:
-    """A square table of cosines with its numbers."""
+    """A square table of cosines as colours and numbers."""
     figure, (ax,) = panels(1, width=1.6 + 0.75 * len(table), height=1.2 + 0.6 * len(table))
     image = ax.imshow(table.to_numpy(dtype=float), cmap="cividis", vmin=-1, vmax=1)
     ax.set_xticks(range(len(table)), list(map(str, table)), rotation=30, ha="right")
@@ -263,7 +222,7 @@ def heat(table: pd.DataFrame, label: str) -> Figure:
 
 @styled
 def against_budget(estimates: Mapping[str, Mapping[str, Estimate]], runs: Runs, k: int, styles: Styles) -> Figure:
-    """Pass@k of the trained policy against the response tokens that were sampled for it; one panel per split.
+    """Pass@k of the trained policy against the response tokens that were sampled in training; one panel per split.
 
     A policy that was not trained is a horizontal line. `estimates`: split → method → estimate.
     """
@@ -273,10 +232,10 @@ def against_budget(estimates: Mapping[str, Mapping[str, Estimate]], runs: Runs, 
         for index, (method, e) in enumerate(methods.items()):
             look = {name: styles[method][name] for name in ("color", "marker")}
             if tokens[method]:
-                reach = [[100 * (e.value - e.low)], [100 * (e.high - e.value)]]
-                # Equal budgets would lie on top of each other.
-                shifted = tokens[method] * 1.03 ** (index - (len(methods) - 1) / 2)
-                ax.errorbar([shifted], [100 * e.value], reach, linestyle="", label=method, elinewidth=0.9, **look)
+                # Methods with equal budgets would lie on top of each other.
+                place = [tokens[method] * 1.03 ** (index - (len(methods) - 1) / 2)]
+                options: Look = {"linestyle": "", "label": method, "elinewidth": 0.9, **look}
+                ax.errorbar(place, [100 * e.value], error_bars(e), **options)
             else:
                 style = {**styles[method], "marker": ""}
                 ax.axhline(100 * e.value, label=f"{method} (not trained)", linewidth=1.4, **style)
@@ -285,12 +244,9 @@ def against_budget(estimates: Mapping[str, Mapping[str, Estimate]], runs: Runs, 
         ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
         ax.set(title=split, xlabel="response tokens sampled in training")
-    axes[0].set_ylabel(f"pass@{k} (%)")
-    legend(figure, axes)
-    return figure
+    return finished(figure, axes, f"pass@{k} (%)")
 
 
-def save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path) -> None:
     """Write `figure` as PNG."""
     figure.savefig(path, dpi=150, bbox_inches="tight")
-    return path

@@ -17,12 +17,12 @@ def groups_of(rollouts: pd.DataFrame) -> list[QuestionGroup]:
         rollouts: From `replay.read_rollouts`, with the column `prompt`.
 
     Returns:
-        In order of their first appearance; rephrasings in order of their variants.
+        In order of their first appearance; rephrasings in order of their numbers.
 
     Raises:
         ValueError: prompts were not recorded.
 
-    >>> columns = ["question", "variant", "prompt", "correct", "answer"]
+    >>> columns = ["question", "rephrasing", "prompt", "correct", "answer"]
     >>> rows = [("a", 0, "1+1?", False, "3"), ("a", 1, "one and one?", True, "2")]
     >>> groups_of(pd.DataFrame(rows, columns=columns))[0][1:4]
     ('1+1?', ('one and one?',), ('2',))
@@ -31,11 +31,11 @@ def groups_of(rollouts: pd.DataFrame) -> list[QuestionGroup]:
         raise ValueError("Expected the column `prompt` of the recorded rollouts, but there is none. Record them anew.")
     groups = []
     for id, rows in rollouts.groupby("question", sort=False):
-        prompts = rows.drop_duplicates("variant").sort_values("variant")
+        prompts = rows.drop_duplicates("rephrasing").sort_values("rephrasing")
         solved = rows.loc[rows["correct"], "answer"].dropna()
         answer = (str(solved.iloc[0]) if len(solved) else "",)
-        original = prompts.loc[prompts["variant"] == 0, "prompt"]
+        original = prompts.loc[prompts["rephrasing"] == 0, "prompt"]
         if len(original):
-            others = tuple(prompts.loc[prompts["variant"] > 0, "prompt"])
+            others = tuple(prompts.loc[prompts["rephrasing"] > 0, "prompt"])
             groups.append(QuestionGroup(str(id), original.iloc[0], others, answer))
     return groups

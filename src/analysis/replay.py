@@ -1,13 +1,14 @@
-"""Advantage strategies on rollouts that were saved: what another estimator would have learnt from the same responses.
+"""Advantage strategies on recorded rollouts: what another strategy would have learned from the same responses.
 
-A replay answers how many questions would have given a gradient, how strong a one, in which direction and how noisy. It
-says nothing of where training would have gone: the responses are those of the policy that was trained. Nothing here
-needs the network or a GPU.
+A replay tells how many questions would have given a gradient, how large these would have been, in which direction they
+point and how noisy they are. It does not tell where training would have led: the responses are those of the policy that
+was trained. Nothing here needs the network or a GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +24,18 @@ from ..metrics.functional import (
     sum_absolute_advantage,
     zero_gradient_percentage,
 )
-from ..types import AdvantageStrategy, RewardGroups
+from ..types import AdvantageStrategy, RewardGroups, require
 
-COLUMNS = ("iteration", "question", "variant", "template", "answer", "correct", "reward")
+COLUMNS = ("iteration", "question", "rephrasing", "template", "answer", "correct", "reward")
 OPTIONAL = ("step", "prompt", "response", "advantage", "length", "entropy", "logprob", "score_logprob", "token_ids")
 Scores = Callable[[pd.DataFrame], sparse.csr_matrix]
 """Responses of one iteration → [R, D], the gradient of each response's mean token log-prob."""
 
 
 def read_rollouts(run: Path) -> pd.DataFrame:
-    """The rollouts that `RolloutRecorder` wrote for a run, all ranks, one row per response, in order of iterations.
+    """The rollouts that `RolloutRecorder` wrote for a run, of all ranks: one row per response, in order of iterations.
 
-    Columns: `COLUMNS`, and of `OPTIONAL` those that all files have.
+    Columns: `COLUMNS`, and those of `OPTIONAL` that all files have.
 
     Raises:
         FileNotFoundError: there are none.
@@ -61,7 +62,7 @@ def read_rollouts(run: Path) -> pd.DataFrame:
 
 def reward_groups(rows: pd.DataFrame, progress: float = 0.0) -> RewardGroups:
     """The responses of one iteration as a strategy sees them."""
-    prompts = rows.groupby(["question", "variant", "template"], sort=False).ngroup()
+    prompts = rows.groupby(["question", "rephrasing", "template"], sort=False).ngroup()
     return RewardGroups(
         rewards=torch.tensor(rows["reward"].to_numpy(), dtype=torch.float32),
         correct=torch.tensor(rows["correct"].to_numpy(), dtype=torch.bool),
@@ -74,7 +75,10 @@ def reward_groups(rows: pd.DataFrame, progress: float = 0.0) -> RewardGroups:
 
 
 def iterations_of(rollouts: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame, RewardGroups]]:
-    """Each iteration: its number, its responses, and them as a strategy sees them; the last one ends training."""
+    """The number of each iteration, its responses, and the same as a strategy sees them.
+
+    Training progress is measured by the last recorded iteration.
+    """
     numbers = rollouts["iteration"].unique().tolist()
     for number in numbers:
         rows = rollouts[rollouts["iteration"] == number]
@@ -93,15 +97,16 @@ def replay(rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy]) 
         `zero_gradient`: percentage of questions whose advantages are all zero;
         `eta`: mean over questions of Σ |A| / responses (arXiv 2508.10751, Eq. 16, per response, so that pools of
         different sizes can be compared);
-        `effective_responses`: effective sample size of the weights |A| over responses, 0..1: 1 where all responses
-        count alike, little where a few of them outweigh the rest; zero where nothing has a weight;
-        `positive`: share of Σ |A| that raises responses, rather than lowering them; NaN where there is no weight;
-        `hard`: share of Σ |A| on questions with an accuracy below one half; likewise.
+        `effective_responses`: effective sample size of the weights |A| as a share of the responses: 1 where all
+        responses count equally, small where a few outweigh the rest, 0 where all advantages are zero;
+        `positive`: share of Σ |A| on responses with a positive advantage; NaN where all advantages are zero;
+        `hard`: share of Σ |A| on questions with an accuracy below one half; NaN likewise.
 
     Raises:
+        TypeError: one of them is no `AdvantageStrategy`.
         ValueError: a strategy needs the policy's entropy, which was not saved.
     """
-    check_entropy(rollouts, strategies)
+    check_strategies(rollouts, strategies)
     found = [
         {"strategy": name, "iteration": iteration, **_weights(strategy(groups), groups)}
         for iteration, _, groups in iterations_of(rollouts)
@@ -110,8 +115,10 @@ def replay(rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy]) 
     return pd.DataFrame(found)
 
 
-def check_entropy(rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy]) -> None:
-    """Refuse strategies that need an entropy which was not saved."""
+def check_strategies(rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy]) -> None:
+    """Refuse what is no strategy, and strategies that need an entropy which was not saved."""
+    for name, strategy in strategies.items():
+        require(strategy, AdvantageStrategy, f"strategies[{name!r}]")
     needy = [name for name, strategy in strategies.items() if strategy.needs_entropy]
     if needy and ("entropy" not in rollouts or rollouts["entropy"].isna().any()):
         raise ValueError(
@@ -137,16 +144,14 @@ def _weights(advantages: torch.Tensor, groups: RewardGroups) -> dict[str, float]
     }
 
 
-# ---------------------------------------------------------------------- directions
-
-
 def bigram_scores(rows: pd.DataFrame) -> sparse.csr_matrix:
     """[R, D] gradients of log π(o) / |o| under the table of bigrams that fits the responses best, one row each.
 
     The policy is π(v | u) = softmax(θ_u)_v with the observed frequencies of each token v after each token u; the
-    gradient of a response is Σ_t e_{u_t v_t} − π(· | u_t), over the D bigrams that occur. It is the exact policy
-    gradient of that table: two responses that make the same choices push the same way. How a network would generalise
-    from one context to another is not in it. The first token follows a token of its own for each prompt.
+    gradient of a response is Σ_t e_{u_t v_t} − π(· | u_t), over the D bigrams that occur. This is the exact policy
+    gradient of that table: two responses that make the same choices push in the same direction. It does not cover how a
+    network generalises from one context to another. The first token follows a start token that each prompt has of its
+    own.
 
     Args:
         rows: Responses of one iteration, with `token_ids`.
@@ -159,7 +164,7 @@ def bigram_scores(rows: pd.DataFrame) -> sparse.csr_matrix:
     ids = [np.asarray(tokens, dtype=np.int64) for tokens in rows["token_ids"]]
     owner = np.repeat(np.arange(len(ids)), [len(tokens) for tokens in ids])
     after = np.concatenate(ids)
-    prompts = rows.groupby(["question", "variant", "template"], sort=False).ngroup().to_numpy()
+    prompts = rows.groupby(["question", "rephrasing", "template"], sort=False).ngroup().to_numpy()
     before = np.concatenate([np.concatenate([[-1 - p], t[:-1]]) for p, t in zip(prompts, ids, strict=True)])
     contexts, context = np.unique(before, return_inverse=True)
     bigrams, column = np.unique(np.stack([context, after]), axis=1, return_inverse=True)
@@ -174,11 +179,6 @@ def bigram_scores(rows: pd.DataFrame) -> sparse.csr_matrix:
     return sparse.csr_matrix(taken - visits @ policy)
 
 
-def response_scores(rows: pd.DataFrame) -> sparse.csr_matrix:
-    """[R, R] the unit matrix: every response has a direction of its own, so that a gradient is its advantages."""
-    return sparse.identity(len(rows), format="csr")
-
-
 def cosines(
     rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy], scores: Scores = bigram_scores
 ) -> pd.DataFrame:
@@ -190,12 +190,12 @@ def cosines(
     Args:
         rollouts: From `read_rollouts`.
         strategies: Name → strategy.
-        scores: Gradients of the responses: `bigram_scores`, or `response_scores`.
+        scores: Gives the gradients of the responses.
 
     Returns:
         Square table by name.
     """
-    check_entropy(rollouts, strategies)
+    check_strategies(rollouts, strategies)
     names = list(strategies)
     found = []
     for _, rows, groups in iterations_of(rollouts):
@@ -218,27 +218,27 @@ def gradient_noise(
 ) -> pd.DataFrame:
     """How much each strategy's gradient depends on which responses happened to be sampled.
 
-    The responses to each prompt are drawn anew with replacement from those that were sampled, and advantages and
-    gradient are computed from them: `resamples` gradients g_b per iteration, with mean ḡ.
+    The responses to each prompt are resampled with replacement, and advantages and gradient are computed from the
+    resample. This gives `resamples` gradients g_b per iteration, with mean ḡ.
 
     Args:
         rollouts: From `read_rollouts`.
         strategies: Name → strategy.
-        scores: Gradients of the responses: `bigram_scores`, or `response_scores`.
-        resamples: Draws per iteration, at least 2.
-        seed: Of the draws; all strategies see the same ones.
+        scores: Gives the gradients of the responses.
+        resamples: Resamples per iteration, at least 2.
+        seed: Seed of the resampling; all strategies see the same resamples.
 
     Returns:
-        One row per strategy and iteration: `strategy, iteration`; `norm`, |ḡ|; `variance`, the trace of the covariance
-        of g_b, without bias; `noise`, variance / |ḡ|² after the variance's share of |ḡ|² is taken off it: infinite
-        where nothing but noise is left. Bootstrap variances of G responses are about (G − 1) / G of the true ones.
+        One row per strategy and iteration: `strategy, iteration`; `norm`: |ḡ|; `variance`: the unbiased trace of the
+        covariance of g_b; `noise`: variance / (|ḡ|² − variance / resamples), infinite where that denominator is not
+        positive. Bootstrap variances of G responses are about (G − 1) / G of the true ones.
 
     Raises:
         ValueError: fewer than two resamples.
     """
     if resamples < 2:
         raise ValueError(f"Expected at least 2 resamples, but got {resamples}.")
-    check_entropy(rollouts, strategies)
+    check_strategies(rollouts, strategies)
     rng = np.random.default_rng(seed)
     found = []
     for iteration, rows, groups in iterations_of(rollouts):
@@ -256,7 +256,7 @@ def gradient_noise(
 
 
 def _redraw(prompt: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """[R] rows: as many of each prompt's as there were, with replacement."""
+    """[R] rows, drawn with replacement among those of the same prompt."""
     rows = np.empty(len(prompt), dtype=np.int64)
     for p in np.unique(prompt):
         members = np.flatnonzero(prompt == p)
@@ -267,12 +267,12 @@ def _redraw(prompt: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def take(groups: RewardGroups, rows: np.ndarray) -> RewardGroups:
     """The responses `rows` of `groups`."""
     index = torch.from_numpy(rows)
-    return RewardGroups(
+    return replace(
+        groups,
         rewards=groups.rewards[index],
         correct=groups.correct[index],
         question=groups.question[index],
         prompt=groups.prompt[index],
         entropy=None if groups.entropy is None else groups.entropy[index],
         answers=None if groups.answers is None else [groups.answers[row] for row in rows],
-        progress=groups.progress,
     )

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import base64
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from markdown import markdown as render_markdown
 
+from ..files import write_json, write_text
 from ..metrics.functional import CAUSES
 from . import plots
-from .comparison import (
-    ZERO_GRADIENT,
-    Curves,
-    Runs,
-    compare_methods,
-    pass_at_k_estimates,
-    pass_at_k_gains,
-    results_of,
-    trained_methods,
-)
-from .run_plots import why_no_gradient
+from .comparison import ZERO_GRADIENT, Methods
+from .run_plots import diversity_densities, why_no_gradient
 from .runs import by_method, find_runs
 from .sections import markdown
 
 SERIES = {
     ZERO_GRADIENT: "no gradient (all advantages zero)",
     "uniform_reward/original": "equal rewards: original (G)",
-    "uniform_reward/neighbours": "equal rewards: rephrasings (N·G)",
+    "uniform_reward/rephrasings": "equal rewards: rephrasings (N·G)",
 }
 LEARNING = {
     "rollout/correct_original": "correct responses to originals",
@@ -42,64 +33,59 @@ def write_report(*roots: Path, order: Sequence[str] = ()) -> Path:
     """Analyse the runs below `roots` and write the report into the first of them.
 
     Args:
-        roots: Folders with run directories below them, whoever started the runs.
+        roots: Folders with run directories anywhere below them, whoever started the runs.
         order: Methods in the order of tables and legends; each is compared with those before it.
 
     Returns:
         Path of report.html.
     """
-    runs = by_method(find_runs(*roots), order)
-    curves, comparisons = pass_at_k_estimates(runs), compare_methods(runs)
-    results = json.dumps(results_of(runs, curves, comparisons), indent=1, allow_nan=False)
-    (roots[0] / "results.json").write_text(results + "\n", encoding="utf-8")
-    figures = draw(runs, curves, roots[0])
-    body = markdown(runs, curves, comparisons, figures)
-    (roots[0] / "report.md").write_text(body, encoding="utf-8")
+    methods = Methods(by_method(find_runs(*roots), order))
+    write_json(roots[0] / "results.json", methods.results())
+    figures = draw(methods, roots[0])
+    body = markdown(methods, figures)
+    write_text(roots[0] / "report.md", body)
     page = roots[0] / "report.html"
-    page.write_text(as_html(body, roots[0], figures), encoding="utf-8")
+    write_text(page, as_html(body, roots[0], figures))
     return page
 
 
-def draw(runs: Runs, curves: Curves, folder: Path) -> dict[str, str]:
-    """Write the plots; file name → caption."""
-    trained = trained_methods(runs)
-    learning = {method: runs[method] for method in trained}
-    styles = plots.looks(runs)
+def draw(methods: Methods, folder: Path) -> dict[str, str]:
+    """Write the plots; returns file name → caption."""
+    styles, trained, k = plots.looks(methods.runs), methods.trained, methods.largest_k
     made = {
         "pass_at_k.png": (
-            plots.pass_at_k_curves(curves, styles),
+            plots.pass_at_k_curves(methods.curves, styles),
             "Pass@k over k. Bars: 95 % intervals over questions and seeds.",
         )
     }
-    if len(runs) > 1 and trained:
+    if len(methods.runs) > 1 and trained:
+        first = next(iter(trained))
         made["gains.png"] = (
-            plots.pass_at_k_gains(pass_at_k_gains(runs, trained[0]), trained[0], styles),
-            f"Pass@k minus that of {trained[0]} on the same questions, with 95 % intervals for each k on its own.",
+            plots.pass_at_k_gains(methods.gains(first), first, styles),
+            f"Pass@k minus that of {first} on the same questions, with 95 % intervals for each k on its own.",
         )
     if trained:
         means = "Running means over an eighth of training; thick: mean over seeds"
-        largest = max(next(iter(next(iter(curves.values())).values())))
-        final = {split: {m: points[largest] for m, points in ms.items()} for split, ms in curves.items()}
         made |= {
             "zero_gradient.png": (
-                plots.series_over_training(learning, SERIES, "% of questions", styles, together=True),
+                plots.series_over_training(trained, SERIES, "% of questions", styles, together=True),
                 f"Questions without gradient. {means}.",
             ),
-            "learning.png": (plots.series_over_training(learning, LEARNING, "", styles), f"Training. {means}."),
+            "learning.png": (plots.series_over_training(trained, LEARNING, "", styles), f"Training. {means}."),
             "budget.png": (
-                plots.against_budget(final, runs, largest, styles),
-                f"Pass@{largest} against what was sampled for it.",
+                plots.against_budget(methods.at(k), methods.runs, k, styles),
+                f"Pass@{k} against the response tokens that were sampled in training.",
             ),
         }
-    first = {method: seeds[0] for method, seeds in learning.items()}
-    if any(f"zero_gradient/{CAUSES[0]}" in run.metrics for run in first.values()):
+    first_seeds = {method: seeds[0] for method, seeds in trained.items()}
+    if any(f"zero_gradient/{CAUSES[0]}" in run.metrics for run in first_seeds.values()):
         made["causes.png"] = (
-            why_no_gradient(first),
+            why_no_gradient(first_seeds),
             "Why questions gave no gradient: the first seed of each method, running means over an eighth of training.",
         )
-    if any(len(run.diversity) for seeds in runs.values() for run in seeds):
+    if any(len(run.diversity) for seeds in methods.runs.values() for run in seeds):
         made["diversity.png"] = (
-            plots.diversity_densities(learning),
+            diversity_densities(trained),
             "Mean pairwise embedding distance of the responses to a question: density over questions.",
         )
     for name, (figure, _) in made.items():

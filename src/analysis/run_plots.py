@@ -1,23 +1,26 @@
-"""The figures of one run: Fig. 3 and 4 of TA-GRPO, and why questions give no gradient."""
+"""The figures of what the diagnostics of runs logged: TA-GRPO's Fig. 3 and 4, and why questions give no gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 
-from ..metrics.functional import CAUSES
-from .plots import COLOURS, HATCHES, LINES, POOLS, density, legend, panels, smoothed, styled
+from ..metrics.functional import CAUSES, kernel_density
+from .comparison import Runs
+from .plots import COLOURS, HATCHES, LINES, Look, finished, panels, smoothed, styled
 from .runs import RunFiles
 
+POOLS = {"original": "original (G)", "rephrasings": "rephrasings (N·G)"}
 STAGES = ("start", "25 %", "50 %", "75 %", "100 %")
 
 
 def stage_of(iteration: np.ndarray | pd.Series, last: int) -> np.ndarray:
-    """Index in `STAGES` of each iteration: the eighth of training that begins it, or that lies around its quarter.
+    """[n] index in `STAGES` of the stage that each iteration is nearest to.
 
     >>> stage_of(np.array([0, 7, 12, 23, 47]), 47).tolist()
     [0, 1, 1, 2, 4]
@@ -27,13 +30,13 @@ def stage_of(iteration: np.ndarray | pd.Series, last: int) -> np.ndarray:
 
 @styled
 def equal_rewards_by_stage(run: RunFiles) -> Figure:
-    """Questions whose responses have equal rewards, at the start and the quarters of training (TA-GRPO, Fig. 3).
+    """Questions whose responses all have the same reward, by stage of training (TA-GRPO, Fig. 3).
 
-    The paper measures the whole training set at checkpoints; here each bar is the mean over the batches nearest to it.
+    The paper measures the whole training set at checkpoints; here each bar is the mean over the nearest batches.
     """
     columns = {
         "uniform_reward/original": "original (G)",
-        "uniform_reward/neighbours": "rephrasings (N·G)",
+        "uniform_reward/rephrasings": "rephrasings (N·G)",
         "uniform_reward/pool": "all ((N+1)·G)",
     }
     found = {label: values for name, label in columns.items() if (values := run.scalar(name)) is not None}
@@ -44,14 +47,13 @@ def equal_rewards_by_stage(run: RunFiles) -> Figure:
         bars = ax.bar(place, means, 0.25, label=label, color=COLOURS[index], hatch=HATCHES[index], edgecolor="white")
         ax.bar_label(bars, fmt="%.0f", padding=1, fontsize=7)
     ax.set_xticks(range(len(STAGES)), STAGES)
-    ax.set(title=run.method, ylabel="% of questions, equal rewards", xlabel="training", ylim=(0, 105))
-    legend(figure, [ax])
-    return figure
+    ax.set(title=run.method, xlabel="training", ylim=(0, 105))
+    return finished(figure, [ax], "% of questions, equal rewards")
 
 
 @styled
 def why_no_gradient(runs: Mapping[str, RunFiles]) -> Figure:
-    """Questions without gradient over training, by cause; running means, stacked; one panel per run."""
+    """Questions without gradient over training by cause: stacked running means, one panel per run."""
     figure, axes = panels(len(runs), sharey=True)
     for ax, (name, run) in zip(axes, runs.items(), strict=True):
         found = {cause: values for cause in CAUSES if (values := run.scalar(f"zero_gradient/{cause}")) is not None}
@@ -62,29 +64,62 @@ def why_no_gradient(runs: Mapping[str, RunFiles]) -> Figure:
                 label = list(found)[index].replace("_", " ")
                 ax.fill_between(values.index, below, below + values, label=label, **look)
         ax.set(title=name, xlabel="iteration")
-    axes[0].set_ylabel("% of questions, no gradient")
-    axes[0].set_ylim(bottom=0)
-    legend(figure, axes)
-    return figure
+    return finished(figure, axes, "% of questions, no gradient", from_zero=True)
+
+
+def distances_by_stage(run: RunFiles) -> Figure:
+    """Mean pairwise embedding distances by stage of training (TA-GRPO, Fig. 4); one panel per pool."""
+    rows = run.diversity
+    stages = stage_of(rows["iteration"], int(rows["iteration"].max()) if len(rows) else 1)
+    looks = [{"color": colour, "linestyle": line} for colour, line in zip(COLOURS, LINES * 2, strict=True)]
+    return densities(
+        {
+            name: [
+                (label, rows.loc[(stages == stage) & (rows["pool"] == pool), "distance"].to_numpy(dtype=float), look)
+                for stage, (label, look) in enumerate(zip(STAGES, looks, strict=False))
+            ]
+            for pool, name in POOLS.items()
+        }
+    )
+
+
+def diversity_densities(runs: Runs) -> Figure:
+    """Mean pairwise embedding distances in the first and the second half of training (TA-GRPO, Fig. 4).
+
+    One panel per method that measured them.
+    """
+    frames = {method: pd.concat([run.diversity for run in seeds]) for method, seeds in runs.items()}
+    found: dict[str, list[tuple[str, np.ndarray, Look]]] = {}
+    for method, rows in frames.items():
+        second = rows["iteration"] > rows["iteration"].max() / 2
+        if len(rows):
+            found[method] = [
+                (
+                    f"{name}, {half} half of training",
+                    rows.loc[chosen & (rows["pool"] == pool), "distance"].to_numpy(),
+                    {"color": colour, "linestyle": line},
+                )
+                for (pool, name), colour in zip(POOLS.items(), COLOURS, strict=False)
+                for half, chosen, line in (("first", ~second, ":"), ("second", second, "-"))
+            ]
+    return densities(found)
 
 
 @styled
-def distances_by_stage(run: RunFiles) -> Figure:
-    """Density over questions of the mean pairwise embedding distance, by stage of training (TA-GRPO, Fig. 4)."""
-    rows = run.diversity
-    figure, axes = panels(len(POOLS), sharex=True, sharey=True)
-    grid = np.linspace(0, max(1.1 * float(rows["distance"].max()) if len(rows) else 1.0, 1e-3), 256)
-    stages = stage_of(rows["iteration"], int(rows["iteration"].max()) if len(rows) else 1)
-    for ax, (pool, name) in zip(axes, POOLS.items(), strict=True):
-        for stage, label in enumerate(STAGES):
-            distances = rows.loc[(stages == stage) & (rows["pool"] == pool), "distance"].to_numpy(dtype=float)
-            if len(distances):
-                line = (LINES * 2)[stage]
-                ax.plot(
-                    grid, density(distances, grid), color=COLOURS[stage], linestyle=line, linewidth=1.6, label=label
-                )
-        ax.set(title=name, xlabel="mean pairwise distance (1 − cosine)")
-    axes[0].set_ylabel("density over questions")
-    axes[0].set_ylim(bottom=0)
-    legend(figure, axes)
-    return figure
+def densities(distances: Mapping[str, Sequence[tuple[str, np.ndarray, Look]]]) -> Figure:
+    """Densities over questions of their mean pairwise embedding distance; a spike means that all are equal.
+
+    Args:
+        distances: Title of a panel → its curves: label, [questions] distances, and look. A curve without any distance
+            is left out.
+    """
+    figure, axes = panels(max(len(distances), 1), sharex=True, sharey=True)
+    largest = max((float(x.max()) for curves in distances.values() for _, x, _ in curves if len(x)), default=1.0)
+    grid = torch.linspace(0, max(1.1 * largest, 1e-3), 256, dtype=torch.float64)
+    for ax, (title, curves) in zip(axes, distances.items(), strict=False):
+        for label, values, look in curves:
+            if len(values):
+                height = kernel_density(torch.tensor(values, dtype=torch.float64), grid)
+                ax.plot(grid.numpy(), height.numpy(), label=label, linewidth=1.7, **look)
+        ax.set(title=title, xlabel="mean pairwise distance (1 − cosine)")
+    return finished(figure, axes, "density over questions", from_zero=True)

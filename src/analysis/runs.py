@@ -1,4 +1,4 @@
-"""Reading run directories into tables."""
+"""Run directories read into tables."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import torch
 import yaml
 
-from ..metrics.functional import Budget, pass_at_k
+from ..metrics.functional import pass_at_k
 
 BUDGETS = ("prompts", "rollouts", "tokens", "updates", "iterations")
 DIVERSITY = ("iteration", "question", "pool", "responses", "distance")
+Unit = Literal["rollouts", "tokens", "seconds"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class RunFiles:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """One row per training iteration, indexed by it, one column per logged scalar; empty for a mere evaluation."""
+        """One row per training iteration, one column per logged scalar; empty for a run that only evaluated."""
         path = self.path / "metrics.csv"
         if not path.exists():
             return pd.DataFrame()
@@ -58,7 +59,7 @@ class RunFiles:
         path = self.path / "embedding_diversity.csv"
         if not path.exists():
             return pd.DataFrame(columns=DIVERSITY)
-        # A resumed run measures again what lies between its checkpoint and its end.
+        # A resumed run measures the iterations after its checkpoint again.
         frame = read_table(path, DIVERSITY, text=("question", "pool"))
         return frame.drop_duplicates(["iteration", "question", "pool"], keep="last")
 
@@ -70,24 +71,25 @@ class RunFiles:
 
     @property
     def command(self) -> str | None:
-        """The command that repeats this run, from what Hydra noted; None where it did not."""
+        """The command that repeats this run, from what Hydra recorded; None where it recorded nothing."""
         path = self.path / ".hydra" / "hydra.yaml"
         if not path.exists():
             return None
-        noted = yaml.safe_load(path.read_text())["hydra"]
-        directory = [o for o in noted["overrides"]["hydra"] if o.startswith("hydra.run.dir=")]
-        return shlex.join(["python", "-m", f"tagrpo.{noted['job']['name']}", *noted["overrides"]["task"], *directory])
+        recorded = yaml.safe_load(path.read_text())["hydra"]
+        task, hydra = recorded["overrides"]["task"], recorded["overrides"]["hydra"]
+        directory = [override for override in hydra if override.startswith("hydra.run.dir=")]
+        return shlex.join(["python", "-m", f"tagrpo.{recorded['job']['name']}", *task, *directory])
 
     @property
     def last_checkpoint(self) -> Path | None:
-        """The checkpoint of the trained policy, where it is one file; None where there is none."""
+        """The checkpoint of the last iteration, where it is one file; None where there is none."""
         path = self.path / "checkpoints" / f"iteration-{self.ledger['iterations']:06d}.ckpt"
         return path if path.is_file() else None
 
     @property
     def versions(self) -> dict[str, str]:
-        """Package → version it ran with, for cells of tagrpo-compare."""
-        return self._json("cell.json")["versions"] if (self.path / "cell.json").exists() else {}
+        """Package → version that it ran with; empty for runs that `tagrpo-compare` did not start."""
+        return self._json("run.json")["versions"] if (self.path / "run.json").exists() else {}
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -96,18 +98,25 @@ class RunFiles:
         return {name.removeprefix("seconds/"): float(self.metrics[name].sum()) for name in columns}
 
     @property
-    def budget(self) -> Budget:
-        """What the training used; questions are iterations × `data.batch_size` (1 without a configuration)."""
-        per_iteration = int((self.config.get("data") or {}).get("batch_size", 1))
-        counts = {name: float(self.ledger[name]) for name in ("rollouts", "tokens", "updates")}
-        return Budget(**counts, questions=float(self.ledger["iterations"] * per_iteration), seconds=self.seconds)
+    def wall_seconds(self) -> float:
+        """Wall seconds of all training iterations."""
+        seconds = self.scalar("seconds/iteration")
+        return 0.0 if seconds is None else float(seconds.sum())
+
+    def per_question(self, unit: Unit) -> float:
+        """What training used for each question: rollouts, response tokens, or wall seconds of all phases.
+
+        Questions are iterations × `data.batch_size` (1 without a configuration).
+        """
+        questions = self.ledger["iterations"] * int((self.config.get("data") or {}).get("batch_size", 1))
+        return (sum(self.seconds.values()) if unit == "seconds" else self.ledger[unit]) / max(questions, 1)
 
     def scalar(self, column: str) -> pd.Series | None:
         """A logged scalar by iteration; None where it was not logged."""
         return self.metrics[column].dropna() if column in self.metrics else None
 
     def counts(self, split: str) -> pd.DataFrame:
-        """`n` and `correct` of each question of a test split, indexed by question id.
+        """`n` (responses) and `correct` of each question of a test split, indexed by question id.
 
         Raises:
             ValueError: a question lacks them, or has more correct responses than responses.
@@ -132,30 +141,32 @@ class RunFiles:
             content = json.loads(path.read_text())
         except FileNotFoundError as error:
             raise FileNotFoundError(
-                f"Expected {name} in {self.path}, but there is none: the run has not finished. Run it again."
+                f"Expected {name} in {self.path}, but there is none: the run has not finished. Start it again."
             ) from error
         except json.JSONDecodeError as error:
-            raise ValueError(f"Expected JSON in {path}, but line {error.lineno} is not. Run it again.") from error
+            raise ValueError(
+                f"Expected JSON in {path}, but line {error.lineno} is broken. Start the run again."
+            ) from error
         if missing := [key for key in keys if key not in content]:
             raise ValueError(f"Expected {', '.join(missing)} in {path}, but found only {', '.join(content)}.")
         return content
 
 
 def read_table(path: Path, required: Sequence[str], text: Sequence[str] = ()) -> pd.DataFrame:
-    """A CSV file of numbers.
+    """Read a CSV file of numbers.
 
     Args:
-        path: Of the file.
+        path: The file.
         required: Columns that it must have.
-        text: Columns that are no numbers.
+        text: Columns that are not numbers.
 
     Raises:
-        ValueError: it can't be read; names the file, and the line and column where there is one.
+        ValueError: it can't be read; the message names the file and, where possible, line and column.
     """
     try:
         frame = pd.read_csv(path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise ValueError(f"Expected a table in {path}, but it can't be read: {error}. Run it again.") from error
+        raise ValueError(f"Expected a table in {path}, but it can't be read: {error}. Start the run again.") from error
     if missing := [name for name in required if name not in frame]:
         raise ValueError(
             f"Expected columns {', '.join(missing)} in {path}, but found {', '.join(map(str, frame))[:200]}."
@@ -171,9 +182,9 @@ def read_table(path: Path, required: Sequence[str], text: Sequence[str] = ()) ->
 
 
 def find_runs(*roots: Path) -> list[RunFiles]:
-    """All finished runs below `roots`, ordered by method and seed: folders with a `test.json`.
+    """All finished runs below `roots`, that is all folders with a `test.json`, ordered by method and seed.
 
-    Method and seed are `name` and `seed` of the run's `config.yaml`; without one, `<method>/seed<k>` of its path.
+    Method and seed are `name` and `seed` of the run's `config.yaml`; without that file, `<method>/seed<k>` of its path.
 
     Raises:
         FileNotFoundError: there is none.
@@ -185,7 +196,7 @@ def find_runs(*roots: Path) -> list[RunFiles]:
         if (other := runs.get((run.method, run.seed))) is not None:
             raise ValueError(
                 f"Expected one run of {run.method} with seed {run.seed}, but found {other.path} and {path}. "
-                "Give them names of their own (name=…), or analyse a folder with one of them."
+                "Give them different names (name=…), or analyse a folder that holds only one of them."
             )
         runs[run.method, run.seed] = run
     if not runs:
@@ -200,12 +211,12 @@ def _identify(path: Path) -> RunFiles:
     config = RunFiles("", 0, path).config
     seed = config.get("seed", path.name.removeprefix("seed"))
     if not str(seed).isdecimal():
-        raise ValueError(f"Expected the seed of {path} in its config.yaml or its name (seed<k>), but found none.")
+        raise ValueError(f"Expected the seed of {path} in its config.yaml or its name (seed<k>), but found none there.")
     return RunFiles(str(config.get("name", path.parent.name)), int(seed), path)
 
 
 def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, list[RunFiles]]:
-    """Method → its runs; methods in the given order, those not named after them."""
+    """Method → its runs. Methods come in the given order; those that it does not name follow."""
     groups: dict[str, list[RunFiles]] = {}
     for run in runs:
         groups.setdefault(run.method, []).append(run)
@@ -224,7 +235,7 @@ def pass_at_k_table(runs: Sequence[RunFiles], split: str, k: int) -> pd.DataFram
         odd = ", ".join(map(str, table.columns[table.isna().any()][:5]))
         raise ValueError(
             f"Expected all seeds of {runs[0].method} to be evaluated on the same questions of {split}, but only some "
-            f"have {odd}. Evaluate them on one split."
+            f"have {odd}. Evaluate them with the same data settings."
         )
     return table
 

@@ -1,12 +1,12 @@
-"""Intervals over questions and seeds, paired differences, and what may be said of them.
+"""Intervals over questions and seeds, paired differences, and the verdicts on them.
 
-Values come as tables [seeds, questions]: all seeds on the same questions. Both are samples of what one would like
-to speak about, so both carry noise; with one seed only the noise of questions is measured.
+Values come as tables [seeds, questions]: all seeds on the same questions. Seeds and questions are both samples of a
+larger population, so both carry noise; with one seed only the noise of questions is measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ class Estimate:
 
     @property
     def signed(self) -> str:
-        """As a difference in percentage points.
+        """The estimate as a difference in percentage points.
 
         >>> Estimate(0.021, -0.004, 0.046).signed
         '+2.1 [−0.4, +4.6]'
@@ -50,7 +50,7 @@ class Difference:
 
     estimate: Estimate
     p_value: float
-    """Two-sided."""
+    """Two-sided, not corrected."""
     seeds: tuple[int, ...]
     """Seeds that both methods have."""
 
@@ -62,10 +62,10 @@ class Comparison:
     method: str
     baseline: str
     quantity: str
-    """Name of the scalar: `pass@k/<split>/<k>` or `zero_gradient/percentage`; all as fractions."""
+    """What is compared: `pass@k/<split>/<k>` or `zero_gradient/percentage`, both as fractions."""
     difference: Estimate
     p_value: float
-    """Two-sided, after Holm's correction over all comparisons of the report."""
+    """Two-sided, after Holm's correction over all comparisons that were made together."""
     seeds: tuple[int, ...]
     """Seeds that both methods have."""
 
@@ -105,8 +105,8 @@ def resampled_means(table: np.ndarray, seed: int = 0) -> np.ndarray:
 def estimate(table: np.ndarray | pd.DataFrame) -> Estimate:
     """Mean of `table` [seeds, questions] with a 95 % percentile interval over questions and seeds.
 
-    A mean of values in [0, 1] keeps its interval in [0, 1]. With two or three seeds that differ much more than the
-    questions make them, the interval covers less than it says (about 0.9).
+    The interval of values in [0, 1] stays in [0, 1]. With two or three seeds that differ by much more than the noise of
+    questions explains, it covers the truth less often than 95 % (about 90 %).
     """
     values = np.asarray(table, dtype=float)
     low, high = np.quantile(resampled_means(values), [LEVEL / 2, 1 - LEVEL / 2])
@@ -117,14 +117,15 @@ def standard_error(table: np.ndarray) -> tuple[float, float]:
     """Standard error of the mean of `table` [seeds, questions], and its degrees of freedom.
 
     The variance is that of a mean over independent seeds plus that of a mean over independent questions:
-    var(seed means) / S + var(question means) / Q. What seeds and questions make together is counted in both, which
-    errs on the safe side. Degrees of freedom after Welch and Satterthwaite. With one seed this is the error of the
-    t-test over questions; with one question, that over seeds; with one value, infinite.
+    var(seed means) / S + var(question means) / Q. The interaction of seeds and questions is counted in both terms,
+    which errs on the safe side. Degrees of freedom follow Welch and Satterthwaite. With one seed this is the error of
+    the t-test over questions; with one question, of that over seeds; with a single value it is infinite.
 
     >>> standard_error(np.array([[1.0, 2.0, 3.0]]))  # 1 / √3 with 2 degrees of freedom
     (0.577..., 2.0)
     """
-    variances = [(means.var(ddof=1) / len(means), len(means) - 1) for means in _margins(table) if len(means) > 1]
+    margins = (table.mean(1), table.mean(0))
+    variances = [(means.var(ddof=1) / len(means), len(means) - 1) for means in margins if len(means) > 1]
     total = sum(variance for variance, _ in variances)
     if not variances:
         return float("inf"), 1.0
@@ -133,20 +134,16 @@ def standard_error(table: np.ndarray) -> tuple[float, float]:
     return float(np.sqrt(total)), float(total**2 / sum(variance**2 / freedom for variance, freedom in variances))
 
 
-def _margins(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return table.mean(1), table.mean(0)
-
-
 def difference(ours: pd.DataFrame, theirs: pd.DataFrame) -> Difference:
     """Paired difference of two [seeds, questions] tables: mean, 95 % t-interval and two-sided p-value.
 
-    Pairs are the same question under the same seed; seeds that only one of them has are left out. A t-interval,
-    because a bootstrap of two or three seeds can't reach far enough: where seeds differ much, its nominal 95 % are
-    80 to 90 %; these are 88 to 99 % with two seeds and 92 to 99 % with more.
+    A pair is the same question under the same seed; seeds that only one of them has are left out. It is a t-interval,
+    because a bootstrap of two or three seeds is too narrow: where seeds differ much, a nominal 95 % covers the truth in
+    80 to 90 % of cases; this interval does in 88 to 99 % with two seeds and 92 to 99 % with more.
 
     Args:
         ours: Indexed by seed, one column per question.
-        theirs: Likewise.
+        theirs: The same for the other method.
 
     Raises:
         ValueError: they have no seed in common, or not the same questions.
@@ -158,7 +155,7 @@ def difference(ours: pd.DataFrame, theirs: pd.DataFrame) -> Difference:
         odd = sorted(map(str, set(ours.columns) ^ set(theirs.columns)))
         raise ValueError(
             f"Expected both methods on the same questions, but only one has {', '.join(odd[:5])} ({len(odd)} in all). "
-            "Evaluate both on one set."
+            "Evaluate both on the same set."
         )
     table = (ours.loc[seeds] - theirs.loc[seeds, ours.columns]).to_numpy()
     mean, (error, freedom) = float(table.mean()), standard_error(table)
@@ -180,3 +177,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         corrected[index] = largest
     return corrected
+
+
+def corrected(differences: Iterable[tuple[str, str, str, Difference]]) -> list[Comparison]:
+    """Comparisons of (method, baseline, quantity, difference), with p-values corrected over all of them."""
+    raw = list(differences)
+    p_values = holm([found.p_value for *_, found in raw])
+    return [
+        Comparison(method, baseline, quantity, found.estimate, p_value, found.seeds)
+        for (method, baseline, quantity, found), p_value in zip(raw, p_values, strict=True)
+    ]

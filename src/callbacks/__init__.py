@@ -1,14 +1,16 @@
 """Callbacks: rollouts, and one file per diagnostic. Each can be used in another Lightning project."""
 
+from ..scalars import ScalarLog
+from ..stages import Stage, in_order
 from .answer_diversity import AnswerDiversityMonitor
 from .checkpoint import Checkpointer
 from .embedding_diversity import EmbeddingDiversityMonitor, sentence_encoder
 from .exact_pass_at_k import ExactPassAtK
 from .pass_at_k import PassAtKEvaluator
 from .recorder import RolloutRecorder
+from .rephrasing_success import RephrasingSuccessMonitor
 from .rollout import RolloutCallback
 from .throughput import ThroughputMonitor
-from .variant_success import VariantSuccessMonitor
 from .zero_gradient import ZeroGradientMonitor
 
 __all__ = [
@@ -17,10 +19,13 @@ __all__ = [
     "EmbeddingDiversityMonitor",
     "ExactPassAtK",
     "PassAtKEvaluator",
+    "RephrasingSuccessMonitor",
     "RolloutCallback",
     "RolloutRecorder",
+    "ScalarLog",
+    "Stage",
     "ThroughputMonitor",
-    "VariantSuccessMonitor",
     "ZeroGradientMonitor",
+    "in_order",
     "sentence_encoder",
 ]

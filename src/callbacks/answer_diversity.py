@@ -1,4 +1,4 @@
-"""How varied the responses to one question are: their answers and their words (Pass@k training, Fig. 7a)."""
+"""How varied the responses to one question are, in their answers and their words (Pass@k training, Fig. 7a)."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from ..metrics import MeanByName
 from ..metrics.functional import answer_diversity, answer_entropy, distinct_n, distinct_share, group_index
 from ..scalars import log_scalars
-from .shared import mean_over_ranks
+from .shared import of_this_batch
 
 
 class AnswerDiversityMonitor(Callback):
-    """Logs means over the questions of each training batch, over all ranks; each takes all responses to a question.
+    """Logs means over the questions of each training batch, over all ranks and all responses to a question.
 
-    - `answer_diversity/distinct_wrong`: distinct wrong answers. Falls as accuracy rises, with fewer wrong responses.
-    - `answer_diversity/distinct_wrong_share`: the same over the wrong responses that have an answer, of the questions
-      with any: 1 where every mistake is a new one.
+    - `answer_diversity/distinct_wrong`: number of distinct wrong answers. It falls as accuracy rises, because there are
+      fewer wrong responses.
+    - `answer_diversity/distinct_wrong_share`: the same divided by the number of wrong responses that have an answer,
+      over the questions that have any: 1 where no mistake is made twice.
     - `answer_diversity/entropy`: entropy of the distribution of final answers, nats (`answer_entropy`).
-    - `answer_diversity/unique_responses`: distinct responses over responses.
-    - `answer_diversity/distinct_<n>`: distinct n-grams of tokens over all n-grams.
+    - `answer_diversity/unique_responses`: distinct responses divided by all responses.
+    - `answer_diversity/distinct_<n>`, for each n of `ngrams`: distinct n-grams of tokens divided by all n-grams.
 
-    Apart from the first, they change as a question gets more responses: compare only runs with as many.
+    All but the first change with the number of responses per question: compare only runs that have the same.
 
     Reads `batch.rollouts.{question, correct, answers, text, token_ids}`.
-
-    Args:
-        ngrams: Lengths n for `distinct_<n>`.
     """
 
     def __init__(self, ngrams: Sequence[int] = (2,)) -> None:
         self.ngrams = tuple(ngrams)
+        self.means = MeanByName()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Measure and log."""
-        log_scalars(pl_module, mean_over_ranks(question_diversity(batch.rollouts, self.ngrams)))
+        log_scalars(pl_module, of_this_batch(self.means, question_diversity(batch.rollouts, self.ngrams)))
 
 
 def question_diversity(rollouts: Any, ngrams: Sequence[int]) -> dict[str, Tensor]:

@@ -13,36 +13,38 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from ..checkpoints import AtomicCheckpointIO, checkpoints_in, name_of, remove, set_aside
+from ..checkpoints import AtomicCheckpointIO, checkpoints_in, name_of, set_aside
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
+from ..files import remove
+from ..loggers import ResumableLogger
 from ..preemption import StopRequest
-from ..rollouts.store import RolloutStore
-from ..scalars import forget_logged
+from ..rollouts.cache import RolloutCache
+from ..stages import Stage
 from .rollout import RolloutCallback
 
 
 class Checkpointer(Callback):
     """Writes a checkpoint every few iterations, and keeps the newest ones.
 
-    It writes when an iteration is over: after its update, its log and the validation that follows it, before the next
-    batch changes anything. What goes on from there repeats nothing and leaves nothing out; Lightning's own
-    `ModelCheckpoint` writes before the log and the validation, which a resumed run then never makes up for. Put it
-    first among the callbacks.
+    A checkpoint is written between two iterations: after the update, the log and the validation of the one, before any
+    other callback sees the batch of the next (`Stage.CHECKPOINT`). A run that is resumed from it repeats nothing and
+    leaves nothing out. Lightning's `ModelCheckpoint` writes before the log and the validation, so that a resumed run
+    lacks them.
 
     Beside what Lightning saves (weights, optimizer, schedule, loops, loader, states of callbacks) a checkpoint holds
-    the random states of torch, numpy and Python on every rank, and the `state_dict` of each logger that has one.
+    the random states of torch, numpy and Python on every rank, and the state of each `ResumableLogger`.
 
-    SIGTERM or SIGUSR1 to any rank: all ranks finish the iteration that they are at, write a checkpoint, and leave by
-    `SystemExit`, with exit code 0. During a test there is nothing to write. An error while a batch is being sampled
-    also leaves a checkpoint of the state before that batch, where there is a single process.
+    When any rank receives SIGTERM or SIGUSR1, all ranks finish their iteration, write a checkpoint, and leave with exit
+    code 0. During a test there is nothing to write. In a single process, an error while a batch is being sampled also
+    leaves a checkpoint: of the state before that batch.
 
-    Rollouts of the iterations since the last checkpoint lie in `rollout_store`, and are taken from there when a run
-    goes on with the same weights. An update that is not reproducible to the bit, as on GPUs, leaves only those of the
-    first iteration after the checkpoint to be used; where rollouts are dear, write one after each (`every=1`).
+    Rollouts since the last checkpoint are kept in `rollout_cache` and used again when a run is resumed with the same
+    weights. Where an update is not reproducible to the bit, as on GPUs, this holds only for the first iteration after
+    the checkpoint: write one after each iteration (`every=1`) where rollouts are expensive.
 
     Args:
         every: Iterations between checkpoints; there is also one at the end of training.
-        keep: Newest checkpoints that are kept; two, so that one is left should the disk damage the other. None: all.
+        keep: Number of newest checkpoints to keep; two, in case the disk damages one of them. None keeps all.
         directory: Where to write; None is `checkpoints` in the trainer's `default_root_dir`.
         keep_rollouts: Whether rollouts are kept on disk until a checkpoint covers them.
 
@@ -50,16 +52,14 @@ class Checkpointer(Callback):
         ValueError: `every` or `keep` is less than 1.
     """
 
+    stage = Stage.CHECKPOINT
+
     def __init__(
-        self,
-        every: int = 10,
-        keep: int | None = 2,
-        directory: str | Path | None = None,
-        keep_rollouts: bool = True,
+        self, every: int = 10, keep: int | None = 2, directory: str | Path | None = None, keep_rollouts: bool = True
     ) -> None:
         for name, value in (("every", every), ("keep", keep)):
             if value is not None and value < 1:
-                raise ValueError(f"Expected callbacks.checkpoint.{name} to be at least 1, but got {value}.")
+                raise ValueError(f"Expected callbacks.checkpoint.{name} to be at least 1, but got {value}. Correct it.")
         self.every = every
         self.keep = keep
         self.directory = Path(directory) if directory is not None else None
@@ -72,7 +72,7 @@ class Checkpointer(Callback):
         self._saving = False
         self._states_to_save: dict[str, Any] = {}
         self._before: dict[str, Any] | None = None
-        self._loggers: list[Any] = []
+        self._loggers: list[ResumableLogger] = []
         self._rng_to_restore: dict[str, Any] | None = None
 
     def directory_of(self, trainer: Trainer) -> Path:
@@ -83,20 +83,18 @@ class Checkpointer(Callback):
         callbacks = trainer.callbacks if self.keep_rollouts else []  # type: ignore[attr-defined]
         return [callback for callback in callbacks if isinstance(callback, RolloutCallback)]
 
-    # ------------------------------------------------------------------ beginning
-
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """See to it that a checkpoint is written at once, and rollouts are kept."""
-        self._loggers = list(trainer.loggers)
+        """Have checkpoints written whole, and rollouts kept."""
+        self._loggers = [logger for logger in trainer.loggers if isinstance(logger, ResumableLogger)]
         if stage == "fit":
             self._done, self._saved_at, self._progress, self._rng_to_restore = 0, 0, None, None
             if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
                 trainer.strategy.checkpoint_io = AtomicCheckpointIO()
             for callback in self._rollout_callbacks(trainer):
-                callback.store = RolloutStore(self.directory_of(trainer).with_name("rollout_store"))
+                callback.pipeline.cache = RolloutCache(self.directory_of(trainer).with_name("rollout_cache"))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen to signals; set checkpoints of another course aside."""
+        """Listen to signals; move away checkpoints that this run will not lead to."""
         self.stop.listen()
         if trainer.is_global_zero:
             set_aside(self.directory_of(trainer), self._done)
@@ -106,15 +104,12 @@ class Checkpointer(Callback):
         """Listen to signals."""
         self.stop.listen()
 
-    # ------------------------------------------------------------------ safe points
-
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Between two iterations: save when it is time, leave when asked to.
 
         Raises:
-            SIGTERMException: a rank was asked to stop; a `SystemExit` with code 0.
+            SIGTERMException: a rank was asked to stop; it is a `SystemExit` with code 0.
         """
-        forget_logged(trainer)
         if self._rng_to_restore is not None:
             set_rng_state(self._rng_to_restore)
             self._rng_to_restore = None
@@ -122,9 +117,9 @@ class Checkpointer(Callback):
         if stopping or self._done % self.every == 0:
             self.save(trainer)
         if stopping:
-            rank_zero_info(f"Asked to stop: left after {self._done} iterations. Go on with resume=last.")
+            rank_zero_info(f"Asked to stop: the run ends after {self._done} iterations. Continue it with resume=last.")
             raise SIGTERMException
-        if world_size() == 1:
+        if world_size() == 1:  # of several ranks, the others would wait in collectives that the failed one has left
             self._before = self._states(trainer)
 
     def _states(self, trainer: Trainer) -> dict[str, Any]:
@@ -139,18 +134,14 @@ class Checkpointer(Callback):
     def on_test_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Leave when asked to: all that was trained is saved.
-
-        Raises:
-            SIGTERMException: as in training.
-        """
+        """Leave when asked to, with a SIGTERMException as in training; what was trained has been saved."""
         if max_over_ranks(self.stop.received) > 0:
             raise SIGTERMException
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Note how far loops and loader are: Lightning resumes from the end of a batch, and from nowhere else."""
+        """Note how far loops and loader are: from this hook, and from no later one, Lightning can resume mid-epoch."""
         self._done = trainer.fit_loop.total_batch_idx + 1
         self._progress = trainer.fit_loop.state_dict()
 
@@ -160,27 +151,21 @@ class Checkpointer(Callback):
         self.save(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count the last epoch and iteration where there was nothing left to train, as the run that trained did."""
+        """Count the last epoch where there was nothing left to train, as the run that trained it did."""
         if self._progress is None and self._done:
             trainer.fit_loop.epoch_progress.current.completed = self._epoch
-            trainer.fit_loop.epoch_loop._batches_that_stepped = self._done
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Save when the policy is still what it was when the last iteration ended."""
+        """Save where the policy is still that of the end of the last iteration."""
         batches: Any = trainer.fit_loop.epoch_loop.batch_progress.total
         sampling = trainer.training and batches.ready == self._done + 1 and batches.started == self._done
-        # Several ranks: the others wait in collectives that this one has left. Nothing can be saved with them.
         if sampling and self._before is not None and not self._saving:
             self.save(trainer, self._before)
 
-    # ------------------------------------------------------------------ saving and loading
-
     def save(self, trainer: Trainer, states: dict[str, Any] | None = None) -> None:
-        """Write a checkpoint of the iterations done, unless there is one, then delete the oldest. Collective.
+        """Write a checkpoint of the iterations done, unless there is one, and delete the oldest. Collective.
 
-        Args:
-            trainer: Its state is written.
-            states: States of callbacks and data module to write in the place of their present ones.
+        `states` of callbacks and data module are written instead of their present ones.
         """
         if self._progress is None or self._saved_at == self._done:
             return
@@ -192,13 +177,13 @@ class Checkpointer(Callback):
             self._saving = False
         self._saved_at = self._done
         for callback in self._rollout_callbacks(trainer):
-            callback.checkpointed()
+            callback.pipeline.checkpointed()
         if trainer.is_global_zero and self.keep is not None:
             for path in checkpoints_in(directory)[: -self.keep]:
                 remove(path)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Put the loops back to where the last batch ended; the next batch may have been fetched since."""
+        """Save the loops as they were at the end of the last batch; the next batch may have been fetched since."""
         if self._saving:
             checkpoint["loops"]["fit_loop"] = self._progress
             checkpoint.update(self._states_to_save)
@@ -209,13 +194,11 @@ class Checkpointer(Callback):
             "iterations": self._done,
             "epoch": self._epoch,
             "rng": gather_objects(rng_state()),
-            "loggers": {
-                type(logger).__name__: logger.state_dict() for logger in self._loggers if hasattr(logger, "state_dict")
-            },
+            "loggers": {type(logger).__name__: logger.state_dict() for logger in self._loggers},
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting and logging; random states are restored right before the next batch."""
+        """Continue counting and logging; random states are restored right before the next batch."""
         self._done = self._saved_at = state_dict["iterations"]
         self._epoch = state_dict["epoch"]
         states = state_dict["rng"]
@@ -223,12 +206,12 @@ class Checkpointer(Callback):
             self._rng_to_restore = states[rank()]
         else:
             rank_zero_warn(
-                f"The checkpoint has random states of {len(states)} ranks, but there are {world_size()} now: they "
-                "begin anew."
+                f"The checkpoint holds the random states of {len(states)} ranks, but there are {world_size()} now: "
+                "they start from the seed."
             )
         for logger in self._loggers:
-            if type(logger).__name__ in state_dict["loggers"] and hasattr(logger, "load_state_dict"):
-                logger.load_state_dict(state_dict["loggers"][type(logger).__name__])
+            if (state := state_dict["loggers"].get(type(logger).__name__)) is not None:
+                logger.load_state_dict(state)
 
 
 def rng_state() -> dict[str, Any]:

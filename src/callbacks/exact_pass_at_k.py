@@ -12,12 +12,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import gather_objects
+from ..files import write_json
 from ..metrics.functional import bootstrap_intervals, exact_pass_at_k, support_change
 from ..modules.exact import check_sampling, correct_tokens, exact_success
 from ..modules.policy import PolicyModule
 from ..rollouts.engines.transformers import stop_token_ids
 from ..types import EnumeratingVerifier, QuestionBatch, SamplingConfig, require
-from .shared import current_iteration, write_json
+from .shared import current_iteration
 
 Success = dict[str, dict[str, float]]
 """split → question id → probability that a response is correct."""

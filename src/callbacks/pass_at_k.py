@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..distributed import gather_objects, rank
-from .shared import current_iteration, write_json
-from .tallies import QuestionTally, Tallies, TallyStore, merge_tallies, summarise
+from ..files import write_json
+from ..metrics import EvaluationCounts
+from ..metrics.evaluation import QuestionCounts, Splits, count_batch, merge_counts, summarise
+from ..scalars import log_scalars
+from .counts import CountStore
+from .shared import current_iteration
 
 SCALARS = ("majority", "wrong_answers", "length", "truncated")
 
@@ -28,15 +32,15 @@ class PassAtKEvaluator(Callback):
     `evaluations/<stage>-<iterations trained>.json`, which the next evaluation does not replace: the counts of every
     question, and pass@k and majority@k with 95 % intervals by bootstrap over questions.
 
-    Counts are added exactly over batches and ranks; a question id that comes again adds its samples, and
-    questions without any response are left out.
+    Batches and ranks are added up exactly; when a question id comes again its responses are added, and questions
+    without any response are left out.
+
+    With a `store`, a test that was interrupted can be continued: the counts of every batch are appended to a folder,
+    and questions that have all their responses there are taken out of their batch before it is sampled. Batches are
+    stored whole, so that the others are sampled with the same seeds as without the interruption.
 
     Reads `batch.split`, `batch.groups[…].{id, metadata}` and `batch.rollouts.{question, correct, answers, token_ids,
-    truncated}`.
-
-    With a `store`, the test can break off and go on: every batch's counts are appended to a folder, and questions that
-    have all their responses there are taken out of their batch before it is sampled (the callback must come before the
-    one that samples). Batches are stored whole, so that the others are sampled with the seeds that they would have had.
+    truncated}`; with a `store` also `batch.prompts[…].{question, num_samples}`.
 
     Args:
         ks: The k of interest; those above the smallest number of samples are left out.
@@ -48,17 +52,19 @@ class PassAtKEvaluator(Callback):
 
     def __init__(self, ks: Sequence[int] = (1, 2, 4, 8, 16, 32), store: str | Path | None = None) -> None:
         if not ks or min(ks) < 1:
-            raise ValueError(f"Expected ks to hold integers of at least 1, but got {list(ks)}.")
+            raise ValueError(
+                f"Expected callbacks.pass_at_k.ks to hold integers of at least 1, but got {list(ks)}. Correct it."
+            )
         self.ks = tuple(ks)
-        self.store = None if store is None else TallyStore(store)
-        self._tallies: Tallies = {}
-        self._known: Tallies = {}
+        self.store = None if store is None else CountStore(store)
+        self.counts = EvaluationCounts()
+        self._known: Splits = {}
         # All ranks' counts are in what is logged; Lightning would advise to reduce it, once for each scalar.
         warnings.filterwarnings("ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@k)/")
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting."""
-        self._tallies = {}
+        self.counts.reset()
 
     def on_validation_batch_end(
         self,
@@ -70,7 +76,7 @@ class PassAtKEvaluator(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Count a batch."""
-        merge_tallies([tallies_of(batch)], self._tallies)
+        self.counts.update(count_batch(batch))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report."""
@@ -81,20 +87,16 @@ class PassAtKEvaluator(Callback):
         """Start counting, from what the store holds."""
         # One rank reads, and no rank appends before all know what was read.
         first = self.store is not None and rank() == 0
-        self._known = gather_objects(self.store.read() if first and self.store else {})[0]
-        self._tallies = merge_tallies([self._known]) if rank() == 0 else {}
+        records = gather_objects(self.store.read() if first and self.store else [])[0]
+        self._known = merge_counts(records)
+        self.counts.reset()
+        self.counts.update(records if rank() == 0 else [])
 
     def on_test_batch_start(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Take out what the store has counted before."""
-        known = self._known.get(batch.split, {})
-        if known:
+        if known := self._known.get(batch.split):
             keep_questions(batch, [not _is_complete(batch, i, known) for i in range(len(batch.groups))])
 
     def on_test_batch_end(
@@ -107,23 +109,21 @@ class PassAtKEvaluator(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Count a batch, and store it."""
-        found = tallies_of(batch)
-        if self.store is not None and found[batch.split]:
-            self.store.append(rank(), batch.split, found[batch.split])
-        merge_tallies([found], self._tallies)
+        records = count_batch(batch)
+        if self.store is not None and records:
+            self.store.append(rank(), records)
+        self.counts.update(records)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report."""
         self._report(trainer, pl_module, "test")
 
     def _report(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        splits = merge_tallies(gather_objects(self._tallies))
-        report = {name: summarise(questions, self.ks) for name, questions in splits.items() if questions}
+        report = {name: summarise(questions, self.ks) for name, questions in self.counts.compute().items()}
         for name, summary in report.items():
             metrics = {f"pass@k/{name}/{k}": x["value"] for k, x in summary["pass_at_k"].items()}
             metrics |= {f"majority@k/{name}/{k}": x["value"] for k, x in summary["majority_at_k"].items()}
-            metrics |= {f"{scalar}/{name}": summary[scalar] for scalar in SCALARS}
-            pl_module.log_dict(metrics, rank_zero_only=True)
+            log_scalars(pl_module, {**metrics, **{f"{scalar}/{name}": summary[scalar] for scalar in SCALARS}})
         if trainer.is_global_zero:
             iteration = current_iteration(trainer) + 1
             content = {"stage": stage, "iteration": iteration, "global_step": trainer.global_step, "splits": report}
@@ -132,22 +132,10 @@ class PassAtKEvaluator(Callback):
             write_json(folder / f"{stage}.json", content)
 
 
-def tallies_of(batch: Any) -> Tallies:
-    """Counts of the questions of one batch that have any response."""
-    questions: dict[str, QuestionTally] = {}
-    rows = batch.rollouts.question.tolist()
-    for i, group in enumerate(batch.groups):
-        mine = [row for row, question in enumerate(rows) if question == i]
-        if mine:
-            tally = questions.setdefault(group.id, QuestionTally(dict(getattr(group, "metadata", {}))))
-            tally.add(batch.rollouts, mine)
-    return {batch.split: questions}
-
-
-def _is_complete(batch: Any, row: int, known: dict[str, QuestionTally]) -> bool:
+def _is_complete(batch: Any, row: int, known: Mapping[str, QuestionCounts]) -> bool:
     wanted = sum(prompt.num_samples for prompt in batch.prompts if prompt.question == row)
-    tally = known.get(batch.groups[row].id)
-    return tally is not None and tally.n >= wanted
+    counts = known.get(batch.groups[row].id)
+    return counts is not None and counts.n >= wanted
 
 
 def keep_questions(batch: Any, keep: Sequence[bool]) -> None:

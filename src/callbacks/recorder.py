@@ -13,27 +13,29 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import rank
+from ..files import written_whole
+from ..loggers import TableLogger
 from .shared import advantages_of, current_iteration
 
 RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")
-SHOWN = ("question", "variant", "template", "prompt", "response", "answer", "correct", "reward", "advantage")
+SHOWN = ("question", "rephrasing", "template", "prompt", "response", "answer", "correct", "reward", "advantage")
 
 
 class RolloutRecorder(Callback):
     """Writes the rollouts of each training iteration to `rollouts/<iteration>-<rank>.parquet` in the run directory.
 
-    One row per response, in their order: `iteration`, `step` (optimizer steps before it), `question` (id), `variant,
+    One row per response, in their order: `iteration`, `step` (optimizer steps before it), `question` (id), `rephrasing,
     template, prompt, response, answer, correct, reward`, `reward_term/<name>` of each shaped term, `advantage, length,
     truncated, logprob` (engine log-prob of the whole response under its sample prompt, nats; its mean per token is
-    `logprob / length`), with `tokens` as lists `token_ids` and `token_logprobs`. Where the training step returns them:
-    `score_logprob` (the same under the score prompt, by the trainer), `entropy`, `ratio`, `kl`, `clipped` (means per
-    token) and `masked`. What an advantage strategy needs to be replayed is all there.
+    `logprob / length`), and with `tokens` the lists `token_ids` and `token_logprobs`. Where the training step returns
+    them: `score_logprob` (the same under the score prompt, by the trainer), `entropy`, `ratio`, `kl`, `clipped` (means
+    per token) and `masked`. That is all that is needed to replay an advantage strategy (`tagrpo.analysis.replay`).
 
-    Every `tables_every` iterations, loggers that know tables (`log_table`, as W&B) get `samples`: one response to each
-    of the first prompts, so that a question stands beside its rephrasings.
+    Every `tables_every` iterations, each `TableLogger` (that of W&B is one) gets the table `samples`: one response to
+    each of the first prompts, so that a question stands beside its rephrasings.
 
-    Reads `batch.groups[…].id`, `batch.rollouts` (all fields but `seconds`), and `outputs["advantages"]`. With tokens
-    about 8 bytes per token, else about a byte; a resumed run writes the files of its iterations again.
+    Reads `batch.groups[…].id`, `batch.rollouts` (all fields but `seconds`), and `outputs["advantages"]`. Files have
+    about 8 bytes per token with `tokens`, else about one. A resumed run writes those of its iterations again.
 
     Args:
         tokens: Whether to write the tokens and their log-probs.
@@ -47,28 +49,26 @@ class RolloutRecorder(Callback):
     def __init__(self, tokens: bool = True, tables_every: int | None = None, table_rows: int = 16) -> None:
         for name, value in (("tables_every", tables_every), ("table_rows", table_rows)):
             if value is not None and value < 1:
-                raise ValueError(f"Expected recorder.{name} to be at least 1, but got {value}.")
+                raise ValueError(f"Expected callbacks.recorder.{name} to be at least 1, but got {value}. Correct it.")
         self.tokens = tokens
         self.tables_every = tables_every
         self.table_rows = table_rows
         self._step = 0
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Note the policy's optimizer steps before it learns from the batch."""
+        """Note the optimizer steps before those on this batch."""
         self._step = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Write one file, at once."""
+        """Write one file."""
         advantages_of(outputs)  # says what is missing
         iteration = current_iteration(trainer)
         table = rollout_table(batch, outputs, iteration, self._step, tokens=self.tokens)
-        folder = Path(trainer.default_root_dir) / "rollouts"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{iteration:06d}-{rank()}.parquet"
-        pq.write_table(table, path.with_suffix(".tmp"), compression="zstd")
-        path.with_suffix(".tmp").replace(path)
+        path = Path(trainer.default_root_dir) / "rollouts" / f"{iteration:06d}-{rank()}.parquet"
+        with written_whole(path) as partial:
+            pq.write_table(table, partial, compression="zstd")
         if self.tables_every is not None and iteration % self.tables_every == 0 and trainer.is_global_zero:
             self._show(trainer, batch.rollouts, table, iteration)
 
@@ -76,7 +76,7 @@ class RolloutRecorder(Callback):
         first = {prompt: row for row, prompt in reversed(list(enumerate(rollouts.prompt.tolist())))}
         shown = table.select(SHOWN).take([first[prompt] for prompt in sorted(first)][: self.table_rows])
         for logger in trainer.loggers:
-            if hasattr(logger, "log_table"):
+            if isinstance(logger, TableLogger):
                 rows = [list(row.values()) for row in shown.to_pylist()]
                 logger.log_table("samples", columns=list(SHOWN), data=rows, step=iteration)
 
@@ -86,12 +86,8 @@ def rollout_table(
 ) -> pa.Table:
     """The rollouts of a batch as a table with the columns that `RolloutRecorder` names.
 
-    Args:
-        batch: With `groups` and `rollouts`.
-        outputs: What the training step returned: `advantages`, and of `RETURNED` what there is.
-        iteration: Of the batch.
-        step: Optimizer steps before it.
-        tokens: Whether to add the tokens and their log-probs.
+    `outputs` is what the training step returned: `advantages`, and of `RETURNED` what there is. `step` counts the
+    optimizer steps before the batch.
     """
     rollouts = batch.rollouts
     prompts = [rollouts.prompts[row] for row in rollouts.prompt.tolist()]
@@ -99,7 +95,7 @@ def rollout_table(
         "iteration": pa.array([iteration] * len(prompts), pa.int64()),
         "step": pa.array([step] * len(prompts), pa.int64()),
         "question": [batch.groups[row].id for row in rollouts.question.tolist()],
-        "variant": rollouts.variant.numpy(),
+        "rephrasing": rollouts.rephrasing.numpy(),
         "template": [prompt.template for prompt in prompts],
         "prompt": [prompt.text for prompt in prompts],
         "response": list(rollouts.text),

@@ -1,30 +1,41 @@
-"""What several diagnostics need: the number of the iteration, means over ranks, files that are never half written."""
+"""What several diagnostics need."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from math import fsum, isnan
-from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Trainer
 from torch import Tensor
-
-from ..distributed import gather_objects
-from ..metrics.functional import exact_parts
+from torchmetrics import Metric
 
 
 def current_iteration(trainer: Trainer) -> int:
-    """Number of the training batch at hand, from 0 over all epochs and resumes; −1 before the first."""
+    """Number of the current training batch, from 0 over all epochs and resumes; −1 before the first."""
     return trainer.fit_loop.total_batch_idx
+
+
+def another_follows(trainer: Trainer, updates: int = 0) -> bool:
+    """Whether another batch follows this one, on which `updates` more optimizer steps are made if none is skipped."""
+    if 0 <= trainer.max_steps <= trainer.global_step + updates:
+        return False
+    epochs = trainer.max_epochs
+    return not (trainer.is_last_batch and epochs is not None and 0 <= epochs <= trainer.current_epoch + 1)
+
+
+def of_this_batch(metric: Metric, *arguments: Any) -> Any:
+    """The value of `metric` over one batch of all ranks. Collective."""
+    metric.update(*arguments)
+    value = metric.compute()
+    metric.reset()
+    return value
 
 
 def advantages_of(outputs: Any) -> Tensor:
     """[R] advantages that the training step returned, on the CPU.
 
     Raises:
-        TypeError: `outputs` carries none.
+        TypeError: there are none in `outputs`.
     """
     if not isinstance(outputs, Mapping) or "advantages" not in outputs:
         found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
@@ -33,25 +44,3 @@ def advantages_of(outputs: Any) -> Tensor:
             "Return them, or leave this callback out."
         )
     return outputs["advantages"].detach().cpu()
-
-
-def mean_over_ranks(values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Mean of each name's values over all ranks, NaN left out; names without any value are left out too.
-
-    Rounded once: any number of ranks gives the same float as one, whoever has which values.
-    """
-    known = {name: [x for x in v.tolist() if not isnan(x)] for name, v in values.items()}
-    gathered = gather_objects({name: (exact_parts(v), len(v)) for name, v in known.items() if v})
-    means = {}
-    for name in dict.fromkeys(name for part in gathered for name in part):
-        found = [part[name] for part in gathered if name in part]
-        means[name] = fsum(x for parts, _ in found for x in parts) / sum(count for _, count in found)
-    return means
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write `content` to `path` at once: a reader sees the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    temporary.replace(path)

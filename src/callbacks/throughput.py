@@ -10,23 +10,27 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..distributed import sum_over_ranks
 from ..scalars import log_scalars
+from ..stages import Stage
 from .shared import current_iteration
 
 
 class ThroughputMonitor(Callback):
     """Logs `seconds/{sync,generate,score,update,validate,other,iteration}` of rank 0, and response tokens per second.
 
-    Batches sampled ahead have no `generate`; `wait` is what is left of sampling the next one after the update.
+    Batches that were sampled ahead have no `generate`; their `wait` is the time that the engine needed for the next
+    batch beyond the update.
 
-    An iteration lasts from the start of a batch's hooks to the start of the next one's, or to the end of training;
-    only then is it logged, so that its figures stand one step after its own. `other` is what the named phases leave of
-    it: diagnostics, logging, loading. Put it first among the callbacks.
+    An iteration lasts from the hooks at the start of its batch to those of the next one, or to the end of training.
+    Only then can it be logged, so that its figures are one step late. `other` is what the named phases leave of it:
+    diagnostics, logging, loading. A trainer must call this callback before those that it measures (`Stage.CLOCK`).
 
     `throughput/tokens_per_second` and `throughput/generated_per_second` divide the tokens of all ranks by the seconds
     of the iteration and of `generate`.
 
     Reads `batch.rollouts.{seconds, lengths}`, and `outputs["seconds_update"]` where there is one.
     """
+
+    stage = Stage.CLOCK
 
     def __init__(self) -> None:
         self._start: float | None = None
@@ -50,7 +54,7 @@ class ThroughputMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Keep the phases of this iteration."""
-        self._rollouts = batch.rollouts.seconds  # no copy: the rollout callback, which comes last, adds its wait
+        self._rollouts = batch.rollouts.seconds  # not a copy: waiting for the next batch is measured after this hook
         self._phases = {}
         if isinstance(outputs, dict) and "seconds_update" in outputs:
             self._phases["update"] = outputs["seconds_update"]

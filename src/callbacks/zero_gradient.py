@@ -1,4 +1,4 @@
-"""How many questions give no gradient, why, and how many of them the rephrasings rescue (TA-GRPO, Fig. 3)."""
+"""How many questions give no gradient, why, and how many of them their rephrasings rescue (TA-GRPO, Fig. 3)."""
 
 from __future__ import annotations
 
@@ -9,45 +9,49 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from ..metrics import MeanByName
 from ..metrics.functional import group_index, uniform_groups, zero_gradient_causes
 from ..scalars import log_scalars
-from .shared import advantages_of, mean_over_ranks
+from .shared import advantages_of, of_this_batch
 
 
 class ZeroGradientMonitor(Callback):
     """Logs percentages of the questions of each training batch, over all ranks.
 
     - `zero_gradient/percentage`: all advantages of the question are zero.
-    - `zero_gradient/without_gradient`: it contributes nothing to the policy term, for whatever reason; and the reasons,
-      which add up to it: `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`, see
+    - `zero_gradient/without_gradient`: the question contributes nothing to the policy term, for one of the reasons
+      `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`, which add up to it; see
       `zero_gradient_causes`. `masked` and `clipped` are zero where the training step does not return them.
     - `uniform_reward/original`: the rewards of the G responses to the original question are all equal.
-    - `uniform_reward/neighbours`: those of the N·G responses to its rephrasings are.
-    - `uniform_reward/pool`: those of all its responses are; `pool_all_correct` and `pool_all_wrong`: and the verdicts
-      are all right, or all wrong.
-    - `uniform_reward/rescued`: the original's are uniform, the pool's are not.
+    - `uniform_reward/rephrasings`: those of the N·G responses to its rephrasings are all equal.
+    - `uniform_reward/pool`: those of all responses are; of these, `pool_all_correct` and `pool_all_wrong` are the
+      questions whose responses are all correct, or all wrong.
+    - `uniform_reward/rescued`: the rewards of the original are all equal, those of the pool are not.
 
-    Each is a share of the questions that have such responses; `neighbours` is missing where no question was rephrased.
-    Uniformity is that of the rewards, shaped terms included, because the gradient vanishes by them: under shaped
-    rewards a question may be all correct and still not uniform.
+    Each is a percentage of the questions that have such responses; `rephrasings` is missing where no question has
+    rephrasings. The rewards include shaped terms, because these decide whether the gradient vanishes: under shaped
+    rewards the responses to a question may all be correct and yet differ in reward.
 
-    Reads `batch.rollouts.{question, variant, prompt, rewards, correct, truncated}` ([R] each), `outputs["advantages"]`
-    ([R]) and, where they are, `outputs["masked"]` ([R] bool) and `outputs["clipped"]` ([R] share of tokens).
+    Reads `batch.rollouts.{question, rephrasing, prompt, rewards, correct, truncated}` ([R] each),
+    `outputs["advantages"]` ([R]) and, where they are, `outputs["masked"]` ([R] bool) and
+    `outputs["clipped"]` ([R] share of tokens).
     """
+
+    def __init__(self) -> None:
+        self.means = MeanByName()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count and log."""
-        percentages = question_percentages(batch.rollouts, outputs)
-        log_scalars(pl_module, mean_over_ranks(percentages))
+        log_scalars(pl_module, of_this_batch(self.means, question_percentages(batch.rollouts, outputs)))
 
 
 def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
     """Name of `ZeroGradientMonitor` → [Q] float64: 100 where it holds, 0 where not, NaN without such responses."""
     advantages = advantages_of(outputs)
     index, questions = group_index(rollouts.question)
-    original = rollouts.variant == 0
+    original = rollouts.rephrasing == 0
 
     def every(flags: Tensor) -> Tensor:
         return (torch.bincount(index[~flags], minlength=questions) == 0).double()
@@ -74,7 +78,7 @@ def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str,
         "zero_gradient/without_gradient": 100 * torch.stack(list(causes.values())).any(0).double(),
         **{f"zero_gradient/{cause}": 100 * flags.double() for cause, flags in causes.items()},
         "uniform_reward/original": first,
-        "uniform_reward/neighbours": uniform(~original),
+        "uniform_reward/rephrasings": uniform(~original),
         "uniform_reward/pool": pool,
         "uniform_reward/pool_all_correct": pool * every(rollouts.correct),
         "uniform_reward/pool_all_wrong": pool * every(~rollouts.correct),

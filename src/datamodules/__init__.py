@@ -1,1 +1,1 @@
-"""From questions to batches: sources, templates, neighbours, and the data module that serves them."""
+"""From questions to batches of prompts: sources, templates, and the data module that serves them."""

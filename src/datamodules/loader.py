@@ -1,70 +1,64 @@
-"""A loader over question groups that resumes at the next group, in the middle of an epoch too."""
+"""A loader over question groups that resumes with the next batch, also in the middle of an epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
 
+from ..seeds import derive_seed
 from ..types import QuestionBatch, QuestionGroup
 
 
+@dataclass(eq=False, repr=False)
 class QuestionLoader:
     """Batches of question groups, sharded over ranks, shuffled by (seed, epoch).
 
-    Every rank walks the same order and takes its slice of each global batch; a question and its rephrasings stay
-    in one slice. The cursor is the state: `state_dict` right after a batch resumes with the next one, and each
-    call of `iter` without a loaded state starts where the last epoch ended. What is left of an epoch below a whole
-    batch is dropped when `drop_last`, so that every update sees a batch of full size.
+    Every rank goes through the same order and takes its slice of each global batch; a question and its rephrasings stay
+    in one slice. A loader with the `state_dict` that was taken right after a batch resumes with the next batch. Without
+    a loaded state, each call of `iter` starts where the last epoch ended.
 
     Args:
         groups: Questions.
         make_batch: Turns groups and the number of the epoch into a batch.
         batch_size: Questions per batch over all ranks.
         shuffle: Whether each epoch has an order of its own.
-        drop_last: Leave the incomplete batch at the end of an epoch out.
-        seed: Of the order.
+        drop_last: Whether to leave out the incomplete batch at the end of an epoch, so that all batches have full size.
+        seed: Seed of the order.
         rank: This process.
         world_size: Number of processes.
 
     Raises:
-        ValueError: batches can't be shared out evenly in training, or there are too few questions for one.
+        ValueError: with `drop_last`, a batch can't be divided evenly among ranks, or there are too few questions for
+            one.
     """
 
-    def __init__(
-        self,
-        groups: Sequence[QuestionGroup],
-        make_batch: Callable[[Sequence[QuestionGroup], int], QuestionBatch],
-        batch_size: int,
-        *,
-        shuffle: bool,
-        drop_last: bool,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        if drop_last and batch_size % world_size:
+    groups: Sequence[QuestionGroup]
+    make_batch: Callable[[Sequence[QuestionGroup], int], QuestionBatch]
+    batch_size: int
+    _: KW_ONLY
+    shuffle: bool
+    drop_last: bool
+    seed: int = 0
+    rank: int = 0
+    world_size: int = 1
+    epoch: int = field(default=0, init=False)
+    cursor: int = field(default=0, init=False)
+    served: int = field(default=0, init=False)
+    _resumed: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if self.drop_last and self.batch_size % self.world_size:
             raise ValueError(
-                f"Expected data.batch_size to be a multiple of the {world_size} ranks, but got {batch_size}."
+                f"Expected data.batch_size to be a multiple of the {self.world_size} ranks, but got {self.batch_size}."
             )
-        if drop_last and len(groups) < batch_size:
+        if self.drop_last and len(self.groups) < self.batch_size:
             raise ValueError(
-                f"Expected at least data.batch_size={batch_size} training questions, but the source has {len(groups)}. "
-                "Lower data.batch_size or use a larger source."
+                f"Expected at least data.batch_size={self.batch_size} training questions, but the source has "
+                f"{len(self.groups)}. Lower data.batch_size or use a larger source."
             )
-        self.groups = groups
-        self.make_batch = make_batch
-        self.batch_size = batch_size
-        self.shuffle = shuffle
-        self.drop_last = drop_last
-        self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
-        self.epoch = 0
-        self.cursor = 0
-        self.served = 0
-        self._resumed = False
 
     def __len__(self) -> int:
         """Batches of an epoch."""
@@ -74,8 +68,8 @@ class QuestionLoader:
     def __iter__(self) -> Iterator[QuestionBatch]:
         """The rest of the current epoch, or a new epoch when it is used up.
 
-        Draws may use an epoch up before the trainer has counted its batches. Right after a resume at that point there
-        is nothing, so that the trainer ends its epoch, as it would have.
+        Calls of `draw` may use an epoch up before the trainer has counted all its batches. Right after a resume at that
+        point nothing is served, so that the trainer ends its epoch as the uninterrupted run does.
         """
         resumed, self._resumed = self._resumed and self.served < len(self), False
         if not resumed:
@@ -86,12 +80,12 @@ class QuestionLoader:
             yield self._next()
 
     def draw(self) -> QuestionBatch:
-        """One more batch, out of turn, from the next epoch when this one is used up (dynamic sampling)."""
+        """Take one more batch beside those of `iter`; of the next epoch when this one is used up (dynamic sampling)."""
         self._begin_epoch_if_used_up()
         return self._next()
 
     def peek(self) -> QuestionBatch:
-        """The batch that comes next, of the next epoch when this one is used up; it is not taken by that."""
+        """The next batch, without taking it; of the next epoch when this one is used up."""
         place = self.epoch, self.cursor
         try:
             return self.draw()
@@ -115,24 +109,19 @@ class QuestionLoader:
     def _order(self) -> list[int]:
         if not self.shuffle:
             return list(range(len(self.groups)))
-        generator = torch.Generator().manual_seed(hash((self.seed, self.epoch)) % 2**63)
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", self.epoch))
         return torch.randperm(len(self.groups), generator=generator).tolist()
 
     def state_dict(self) -> dict[str, Any]:
-        """Epoch, cursor, batches served since `iter`, and what they refer to."""
-        return {
-            "epoch": self.epoch,
-            "cursor": self.cursor,
-            "served": self.served,
-            "questions": len(self.groups),
-            "seed": self.seed,
-        }
+        """Epoch, position in it, batches served since `iter`, and the questions and seed that these refer to."""
+        place = {"epoch": self.epoch, "cursor": self.cursor, "served": self.served}
+        return {**place, "questions": len(self.groups), "seed": self.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on after the batch at which `state_dict` was called.
+        """Continue after the batch at which `state_dict` was called.
 
         Raises:
-            ValueError: the state belongs to other questions or another order.
+            ValueError: the state belongs to other questions or another seed.
         """
         if (state["questions"], state["seed"]) != (len(self.groups), self.seed):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Test questions that the training questions hold already, in the same words or nearly so."""
+"""Test questions that also occur among the training questions, in the same or nearly the same words."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _TOKEN = re.compile(r"[^\W\d_]+|\d+|[-+*/^=<>!]")
 
 
 class Overlap(NamedTuple):
-    """A test question, and the training question that is most like it."""
+    """A test question and the training question that is most similar to it."""
 
     test: str
     """Id of the test question."""
     train: str
     """Id of the training question."""
     similarity: float
-    """1 when the words are the same in the same order, else the share of the test question's n-grams found."""
+    """1 when the words are the same in the same order, else the share of the test question's n-grams found in it."""
     same_numbers: bool
-    """Whether both hold the same numbers, as often: the mark that tells a copy from a question of the same mould."""
+    """Whether both contain the same numbers equally often: copies do, other questions of the same pattern do not."""
 
 
 def words(question: str) -> tuple[str, ...]:
-    r"""Words, numbers and operators of a question, without case, punctuation and what LaTeX only formats with.
+    r"""Words, numbers and operators of a question, without case, punctuation and formatting commands of LaTeX.
 
     >>> words(r"Compute $\dfrac{1,000}{2} \, + x$.")
     ('compute', 'frac', '1000', '2', '+', 'x')
@@ -45,24 +45,22 @@ def words(question: str) -> tuple[str, ...]:
 
 
 def find_overlaps(
-    train: Sequence[QuestionGroup],
-    tests: Mapping[str, Sequence[QuestionGroup]],
-    n: int = 6,
-    threshold: float = 0.5,
+    train: Sequence[QuestionGroup], tests: Mapping[str, Sequence[QuestionGroup]], n: int = 6, threshold: float = 0.5
 ) -> dict[str, list[Overlap]]:
-    """Test questions of which one training question, or a rephrasing of it, holds `threshold` of the n-grams.
+    """Test questions whose n-grams occur, to a share of at least `threshold`, in one training question or rephrasing.
 
-    A question of fewer than n words overlaps with the same words alone. What is told in other words is not found: it
-    has other n-grams. Cost: proportional to the words of both sides, a few seconds for 17,000 against 5,000 questions.
+    A question of fewer than n words overlaps only with exactly the same words. A question in other words is not found,
+    since its n-grams differ. The cost is proportional to the words of both sides: a few seconds for 17,000 against
+    5,000 questions.
 
     Args:
         train: Training questions.
         tests: Split → its questions.
         n: Words of an n-gram.
-        threshold: Share of a test question's distinct n-grams, above 0 … 1.
+        threshold: Share of a test question's distinct n-grams, above 0 and at most 1.
 
     Returns:
-        Split → at most one overlap for each of its questions, in their order: the most similar one.
+        Split → the most similar overlap of each of its questions that has one, in their order.
 
     Raises:
         ValueError: `n` or `threshold` is out of its range.
@@ -104,7 +102,7 @@ def find_overlaps(
 
 
 def _ngrams(text: tuple[str, ...], n: int) -> set[tuple[str, ...]]:
-    """Distinct runs of n words; the whole text where it is shorter, nothing of nothing."""
+    """Distinct runs of n words; the whole text where it is shorter, none where it is empty."""
     return {text[start : start + n] for start in range(max(1, len(text) - n + 1))} if text else set()
 
 

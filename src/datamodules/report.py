@@ -6,12 +6,12 @@ The data module keeps one report, split → facts, and writes it to `data.json`:
 |---|---|
 | `origin` | file, name on the hub, or generator |
 | `read`, `kept` | rows read, questions kept |
-| `fingerprint` | of the questions, rephrasings and answers kept, in any order (`sources.base.fingerprint`) |
+| `fingerprint` | of the questions, rephrasings and answers kept, whatever their order (`sources.base.fingerprint`) |
 | `excluded` | reason → ids of questions left out |
-| `notes`, `warnings` | what the source did, and what is not as it expected |
+| `notes`, `warnings` | what the source did, and what differs from what it expected |
 | `rephrasings` | number of rephrasings → questions that have as many |
 | `rephrasings_too_long` | rephrasings left out for their length |
-| `prompt_tokens` | shortest, mean and longest prompt |
+| `prompt_tokens` | tokens of the shortest and the longest prompt, and their mean |
 | `train_overlap` | of a test split: `overlap.Overlap`s with the training questions; missing where none were loaded |
 """
 
@@ -23,37 +23,28 @@ from typing import Any
 
 from ..types import QuestionGroup
 from .overlap import find_overlaps
+from .prompts import Fitting
 from .sources.base import Source, SourceReport, fingerprint
 
 NUM_NAMED = 5
 """Questions that a message names; the report has all of them."""
 
 
-def split_report(
-    source: Source,
-    loaded: Sequence[QuestionGroup],
-    kept: Sequence[QuestionGroup],
-    too_long: Sequence[str],
-    rephrasings_too_long: int,
-    prompt_tokens: Sequence[int],
-) -> dict[str, Any]:
-    """The facts of one split, whose `loaded` questions come from `source` and have these ids or lengths."""
-    told = getattr(source, "report", None) or SourceReport(origin=type(source).__name__, read=len(loaded))
+def split_report(source: Source, loaded: int, fitting: Fitting) -> dict[str, Any]:
+    """The facts of one split: `source` gave `loaded` questions, of which `fitting` tells the rest."""
+    told = source.report or SourceReport(origin=type(source).__name__, read=loaded)
+    lengths = fitting.prompt_tokens
     return {
         "origin": told.origin,
         "read": told.read,
-        "kept": len(kept),
-        "fingerprint": fingerprint(kept),
-        "excluded": {**{reason: list(ids) for reason, ids in told.excluded.items()}, "too_long": list(too_long)},
+        "kept": len(fitting.kept),
+        "fingerprint": fingerprint(fitting.kept),
+        "excluded": {**{reason: list(ids) for reason, ids in told.excluded.items()}, "too_long": fitting.too_long},
         "notes": list(told.notes),
         "warnings": list(told.warnings),
-        "rephrasings": dict(sorted(Counter(len(group.rephrasings) for group in kept).items())),
-        "rephrasings_too_long": rephrasings_too_long,
-        "prompt_tokens": {
-            "min": min(prompt_tokens),
-            "mean": sum(prompt_tokens) / len(prompt_tokens),
-            "max": max(prompt_tokens),
-        },
+        "rephrasings": dict(sorted(Counter(len(group.rephrasings) for group in fitting.kept).items())),
+        "rephrasings_too_long": fitting.rephrasings_too_long,
+        "prompt_tokens": {"min": min(lengths), "mean": sum(lengths) / len(lengths), "max": max(lengths)},
     }
 
 
@@ -67,7 +58,7 @@ def summary(split: str, report: Mapping[str, Any]) -> str:
 
 
 def cautions(split: str, report: Mapping[str, Any], max_prompt_tokens: int) -> Iterator[str]:
-    """What somebody who trusts the split should know, a sentence each."""
+    """Sentences on everything that was left out of a split or is not as expected."""
     for reason, ids in report["excluded"].items():
         if ids and reason != "too_long":
             yield f"{split}: left out {len(ids)} questions ({reason}): {_named(ids)}."
@@ -83,10 +74,10 @@ def cautions(split: str, report: Mapping[str, Any], max_prompt_tokens: int) -> I
 def add_overlaps(
     reports: Mapping[str, dict[str, Any]], splits: Mapping[str, Sequence[QuestionGroup]], train: str = "train"
 ) -> Iterator[str]:
-    """Enter into the reports what the test splits share with the training questions.
+    """Add to the reports what the test splits share with the training questions; each split is compared once.
 
-    Yields a sentence on each split that has copies: overlaps in which all numbers are the same too. Others are of
-    one mould, of which generated tasks are full. Splits that have been compared already are not compared again.
+    Yields a sentence on each split with copies, that is overlaps in which all numbers are the same too. Overlaps with
+    other numbers, of which generated tasks are full, are only counted.
     """
     tests = {name: g for name, g in splits.items() if name != train and "train_overlap" not in reports[name]}
     if train not in splits or not tests:
@@ -96,9 +87,9 @@ def add_overlaps(
         copies = [f"{overlap.test} ({overlap.train})" for overlap in overlaps if overlap.same_numbers]
         if copies:
             yield (
-                f"{split}: {len(copies)} of {len(splits[split])} questions share half of their words or more, and all "
-                f"numbers, with a training question: {_named(copies)}. {len(overlaps) - len(copies)} more share words "
-                "and not all numbers."
+                f"{split}: {len(copies)} of {len(splits[split])} questions share at least half of their words, and all "
+                f"numbers, with a training question: {_named(copies)}. {len(overlaps) - len(copies)} more share the "
+                "words but not all numbers."
             )
 
 

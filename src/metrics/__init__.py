@@ -1,37 +1,8 @@
-"""Metrics: pure functions in `functional`, torchmetrics classes that accumulate them here."""
+"""Metrics: pure functions in `functional`; here torchmetrics classes that accumulate them over batches and ranks."""
 
-from .budget import BudgetLedger
-from .groups import (
-    AnswerDiversity,
-    AnswerEntropy,
-    DistinctN,
-    EffectiveSampleShare,
-    MeanPairwiseDistance,
-    PairwiseDistanceDensity,
-    SampledEntropy,
-    SumAbsoluteAdvantage,
-    UniformRewardPercentage,
-    ZeroGradientCauses,
-    ZeroGradientPercentage,
-)
+from .difficulty import DifficultyHomogeneity
+from .evaluation import EvaluationCounts
+from .means import GroupMean, MeanByName
 from .pass_at_k import MajAtK, PassAtK
-from .variants import DifficultyHomogeneity, MeanByKey
 
-__all__ = [
-    "AnswerDiversity",
-    "AnswerEntropy",
-    "BudgetLedger",
-    "DifficultyHomogeneity",
-    "DistinctN",
-    "EffectiveSampleShare",
-    "MajAtK",
-    "MeanByKey",
-    "MeanPairwiseDistance",
-    "PairwiseDistanceDensity",
-    "PassAtK",
-    "SampledEntropy",
-    "SumAbsoluteAdvantage",
-    "UniformRewardPercentage",
-    "ZeroGradientCauses",
-    "ZeroGradientPercentage",
-]
+__all__ = ["DifficultyHomogeneity", "EvaluationCounts", "GroupMean", "MajAtK", "MeanByName", "PassAtK"]

@@ -93,7 +93,8 @@ def compiles_attention(value: Tensor) -> bool:
 
 @cache
 def _compiled_flex_attention() -> Callable[..., Any]:
-    return torch.compile(flex_attention)
+    # Where it can't be compiled it must raise: run eagerly it would store all scores.
+    return torch.compile(flex_attention, dynamic=True, fullgraph=True)
 
 
 def sparse_attention(

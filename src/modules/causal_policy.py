@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from transformers import PreTrainedModel
 from .attention import PREFIX_ATTENTION, supports_prefix_sharing
 from .chunked_head import EntropyMode, TokenLoss, TokenScores, head_loss, head_scores, token_scores
 from .packing import PackedBatch
+from .sharding import decoder_layers
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +39,24 @@ class CausalPolicy(nn.Module):
         self.model = model
         self.temperature = temperature
         self.chunk_size = chunk_size
+        self.compiled = False
         self.shares_prefix, reason = supports_prefix_sharing(model)
         if self.shares_prefix:
             model.set_attn_implementation(PREFIX_ATTENTION)
         else:
             logger.info("%s is scored in padded batches: %s.", type(model).__name__, reason)
+
+    def compile_layers(self, backend: str | Callable[..., Any] = "inductor") -> None:
+        """Compile each decoder layer as a whole, in place; call it before the policy is sharded.
+
+        All layers share their graphs, which hold for any lengths. Attention must be `sparse_attention`: that of a CPU
+        has another graph for every batch. What would break a graph raises.
+        """
+        if not self.shares_prefix:
+            return
+        for layer in decoder_layers(self):
+            layer.forward = torch.compile(layer.forward, fullgraph=True, dynamic=True, backend=backend)
+        self.compiled = True
 
     def forward(
         self, batch: PackedBatch, entropy: EntropyMode = "detached", loss: TokenLoss | None = None
@@ -61,6 +76,8 @@ class CausalPolicy(nn.Module):
             total = loss(slice(0, len(batch.targets)), scores.logprobs, scores.entropy)
             spread = scores.entropy if scores.entropy is None else scores.entropy.detach()
             return TokenScores(scores.logprobs.detach(), spread, total)
+        if self.compiled:
+            _ = batch.block_mask  # made here, outside of the graphs that read it
         # Adapters of peft live inside the wrapped model's layers.
         unwrap: Any = getattr(self.model, "get_base_model", None)
         model = unwrap() if unwrap else self.model

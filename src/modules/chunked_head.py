@@ -76,7 +76,8 @@ def head_scores(
     [0.6667, 0.6365]
     """
     hidden, weight, bias = _as_autocast(hidden, weight, bias)
-    logprobs, entropies = _HeadScores.apply(hidden, weight, bias, targets, temperature, entropy, chunk_size)
+    config = _Config(temperature, entropy, chunk_size)
+    logprobs, entropies = _HeadScores.apply(hidden, weight, bias, targets, config)
     return TokenScores(logprobs, None if entropy == "none" else entropies)
 
 
@@ -95,15 +96,7 @@ def head_loss(
     A chunk's gradient is taken while its logits exist: 6 FLOP per token and element of the head. As many numbers as
     `hidden`, `weight` and `bias` have are kept for the backward, which runs once.
 
-    Args:
-        hidden: [T, d].
-        weight: [V, d], of the same type as `hidden` outside autocast.
-        bias: [V] or None.
-        targets: [T] long.
-        loss: Called with one chunk after the other.
-        temperature: Divides the logits.
-        entropy: `none`; `detached` (without gradient); `grad`.
-        chunk_size: Rows of logits at one time.
+    The arguments are those of `head_scores`; `loss` is called with one chunk after the other.
 
     >>> weight = torch.tensor([[0.0], [1.0]]).log1p().requires_grad_()  # probabilities 1/3 and 2/3
     >>> scores = head_loss(torch.ones(1, 1), weight, None, torch.tensor([1]), lambda rows, logprobs, _: -logprobs.sum())
@@ -113,8 +106,8 @@ def head_loss(
     """
     hidden, weight, bias = _as_autocast(hidden, weight, bias)
     with torch.autocast(hidden.device.type, enabled=False):
-        arguments = hidden, weight, bias, targets, loss, temperature, entropy, chunk_size
-        total, logprobs, entropies = _HeadLoss.apply(*arguments)
+        config = _Config(temperature, entropy, chunk_size)
+        total, logprobs, entropies = _HeadLoss.apply(hidden, weight, bias, targets, config, loss)
     return TokenScores(logprobs, None if entropy == "none" else entropies, total)
 
 
@@ -125,25 +118,24 @@ def _as_autocast(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[T
     return hidden.to(dtype), weight.to(dtype), bias if bias is None else bias.to(dtype)
 
 
+class _Config(NamedTuple):
+    temperature: float
+    entropy: EntropyMode
+    chunk_size: int
+
+
 class _HeadScores(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        temperature: float,
-        entropy: EntropyMode,
-        chunk_size: int,
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, config: _Config
     ) -> tuple[Tensor, Tensor]:
-        head = _Head(hidden, weight, bias, temperature, entropy, chunk_size)
+        head = _Head(hidden, weight, bias, config)
         logprobs, normalisers, entropies = hidden.new_zeros(3, len(targets), dtype=torch.float32)
         for rows in head.chunks:
             logprobs[rows], normalisers[rows], entropies[rows] = head.score(rows, targets[rows])
         ctx.save_for_backward(hidden, weight, bias, targets, normalisers, entropies)
-        ctx.temperature, ctx.entropy, ctx.chunk_size = temperature, entropy, chunk_size
-        if entropy != "grad":
+        ctx.config = config
+        if config.entropy != "grad":
             ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
@@ -151,28 +143,21 @@ class _HeadScores(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_logprobs: Tensor, grad_entropies: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, normalisers, entropies = ctx.saved_tensors
-        kind: EntropyMode = "grad" if ctx.entropy == "grad" else "none"
-        head = _Head(hidden, weight, bias, ctx.temperature, kind, ctx.chunk_size, ctx.needs_input_grad)
+        config = ctx.config._replace(entropy="grad" if ctx.config.entropy == "grad" else "none")
+        head = _Head(hidden, weight, bias, config, ctx.needs_input_grad)
         for rows in head.chunks:
             head.score_again(rows, normalisers[rows])
             head.backward(rows, targets[rows], grad_logprobs[rows], entropies[rows], grad_entropies[rows])
-        return *head.gradients(), None, None, None, None
+        return *head.gradients(), None, None
 
 
 class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        loss: TokenLoss,
-        temperature: float,
-        entropy: EntropyMode,
-        chunk_size: int,
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, config: _Config, loss: TokenLoss
     ) -> tuple[Tensor, Tensor, Tensor]:
-        head = _Head(hidden, weight, bias, temperature, entropy, chunk_size, ctx.needs_input_grad)
+        head = _Head(hidden, weight, bias, config, ctx.needs_input_grad)
+        entropy = config.entropy
         total = hidden.new_zeros((), dtype=torch.float32)
         logprobs, entropies = hidden.new_zeros(2, len(targets), dtype=torch.float32)
         for rows in head.chunks:
@@ -193,7 +178,7 @@ class _HeadLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, None  # scaled in place, hence only once
-        return *(g if g is None else g.mul_(upstream) for g in gradients), None, None, None, None, None
+        return *(g if g is None else g.mul_(upstream) for g in gradients), None, None, None
 
 
 class _Head:
@@ -208,17 +193,15 @@ class _Head:
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        temperature: float,
-        entropy: EntropyMode,
-        chunk_size: int,
+        config: _Config,
         needs_gradient: Sequence[bool] = (False, False, False),
     ) -> None:
         self.hidden, self.weight, self.bias = hidden, weight, bias
-        self.temperature, self.entropy = temperature, entropy
+        self.temperature, self.entropy, chunk_size = config
         self.chunks = [slice(start, start + chunk_size) for start in range(0, len(hidden), chunk_size)]
         self.x = weight.new_empty(min(chunk_size, len(hidden)), len(weight), dtype=torch.float32)
         self.product = self.x if weight.dtype == torch.float32 else torch.empty_like(self.x, dtype=weight.dtype)
-        self.p = self.x if entropy == "none" else torch.empty_like(self.x)
+        self.p = self.x if self.entropy == "none" else torch.empty_like(self.x)
         self.total = self.x[:0, 0]
         self.grad_hidden = torch.empty_like(hidden) if needs_gradient[0] else None
         # Sums over chunks are taken in float32, whatever the type of the products.

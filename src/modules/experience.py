@@ -126,13 +126,7 @@ class TokenColumns:
 
 
 def truncated_weights(target: Mapping[int, Tensor], sampled: Mapping[int, Tensor], cap: float) -> dict[int, Tensor]:
-    """Response → [T_r] importance weights per token, truncated at `cap`: min(π_target / π_sampled, cap).
-
-    Args:
-        target: Response → [T_r] log-probs under the distribution that is wanted, nats.
-        sampled: The same under the distribution that was sampled.
-        cap: Largest weight.
-    """
+    """Response → [T_r] importance weights per token, min(π_target / π_sampled, cap), from log-probs in nats."""
     return {row: (target[row] - sampled[row]).clamp(max=math.log(cap)).exp() for row in target}
 
 
@@ -143,15 +137,9 @@ def cat_rows(values: Mapping[int, Tensor], rows: Tensor, default: Tensor, length
 
 
 def split_by_question(question: Tensor, num_questions: int, num_mini_batches: int) -> list[Tensor]:
-    """Cut responses into mini-batches that never split a question.
+    """Ascending rows of responses for each of `num_mini_batches` mini-batches, which never split a question.
 
-    Args:
-        question: [R] long, row of each response's question, in 0..num_questions-1.
-        num_questions: Questions of this rank's batch.
-        num_mini_batches: How many parts; their sizes in questions differ by one at most, larger ones first.
-
-    Returns:
-        `num_mini_batches` tensors of response rows, each ascending.
+    `question` is [R] long, in 0..num_questions-1. Sizes in questions differ by one at most, larger ones first.
 
     >>> [rows.tolist() for rows in split_by_question(torch.tensor([0, 0, 1, 2, 2]), 3, 2)]
     [[0, 1, 2], [3, 4]]

@@ -45,14 +45,9 @@ class AttentionBlock(NamedTuple):
 
 
 def padded_blocks(spans: Sequence[Span], share_prefix: bool) -> tuple[list[AttentionBlock], Tensor]:
-    """Blocks in which every packed token is the query of exactly one slot.
+    """Blocks in which every packed token is the query of exactly one slot; see `PackedBatch` for the arguments.
 
-    Args:
-        spans: One per response, as packed.
-        share_prefix: Whether the responses of a prompt stand behind one copy of it.
-
-    Returns:
-        The blocks, and [L] long: where each token's output stands in their outputs, flattened and concatenated.
+    Also [L] long: where each token's output stands in the blocks' outputs, flattened and concatenated.
     """
     blocks = _shared_blocks(spans) if share_prefix else _repeated_blocks(spans)
     slots = torch.empty(spans[-1].start + spans[-1].length, dtype=torch.long)
@@ -111,13 +106,8 @@ def _with_prefix(spans: Sequence[Span]) -> tuple[AttentionBlock, Tensor]:
 def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMask:
     """FlexAttention's mask of a packed batch, made from one number per token and block, never [L, L].
 
-    A token sees those before it that have its prompt and either no owner or its own. A block of keys is left out
-    where no query of a block can see it, and spared the mask where every query sees all of it.
-
-    Args:
-        prompt: [L] long, non-decreasing: the prompt that each token belongs to or answers.
-        owner: [L] long: the response that each token belongs to, increasing through the batch; −1 in prompts.
-        block_size: Tokens per side of a block.
+    `prompt` and `owner`, [L] long, are those of `PackedBatch`. A block of keys (`block_size` tokens) is left out where
+    no query of a block can see it, and spared the mask where every query sees all of it.
     """
 
     def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:

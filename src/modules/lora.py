@@ -78,11 +78,9 @@ def adapters_off(model: nn.Module) -> AbstractContextManager[Any]:
 
 
 def merged_weight(layer: Any, full: Callable[[Tensor], Tensor]) -> Tensor:
-    """W + (α / r) · B A of one adapted layer, summed in float32 or wider, in the type of W.
+    """W + (α / r) · B A of one of `adapted_layers`, summed in float32 or wider, in the type of W.
 
-    Args:
-        layer: One of `adapted_layers`.
-        full: Makes a full tensor of a parameter that may be sharded.
+    `full` makes a full tensor of a parameter that may be sharded.
     """
     weight, a, b = (full(x.weight) for x in (layer.base_layer, layer.lora_A[ADAPTER], layer.lora_B[ADAPTER]))
     wide = torch.promote_types(weight.dtype, torch.float32)

@@ -8,6 +8,7 @@ tokens; for the others a response is never split.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -15,8 +16,6 @@ from torch import Tensor
 
 from ..types import Loss, LossInputs, LossOutputs
 from .surrogates import MAX_LOG_RATIO, SURROGATES, replace_replayed, response_sum
-
-# ---------------------------------------------------------------------- divergence from the reference
 
 KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "k1": lambda d: -d,
@@ -64,9 +63,7 @@ AGGREGATIONS: dict[str, Callable[[LossInputs, int | None], Tensor]] = {
 """
 
 
-# ---------------------------------------------------------------------- the loss
-
-
+@dataclass(eq=False)
 class PolicyLoss(Loss):
     """Policy term, divergence from the reference and entropy, aggregated; minimised.
 
@@ -118,32 +115,20 @@ class PolicyLoss(Loss):
     -2.1909
     """
 
-    def __init__(
-        self,
-        clip_low: float = 0.2,
-        clip_high: float = 0.2,
-        ratio: Literal["token", "sequence", "geometric"] = "token",
-        aggregation: Literal["sequence_mean", "token_mean", "constant"] = "sequence_mean",
-        kl_coef: float = 0.001,
-        kl_estimator: Literal["k1", "k2", "k3"] = "k3",
-        entropy_coef: float = 0.0,
-        dual_clip: float | None = None,
-        objective: Literal["clip", "cispo"] = "clip",
-        max_length: int | None = None,
-        replay_shaping: float = 0.1,
-    ) -> None:
-        self.clip_low = clip_low
-        self.clip_high = clip_high
-        self.ratio = ratio
-        self.aggregation = aggregation
-        self.kl_coef = kl_coef
-        self.kl_estimator = kl_estimator
-        self.entropy_coef = entropy_coef
-        self.dual_clip = dual_clip
-        self.objective = objective
-        self.max_length = max_length
-        self.replay_shaping = replay_shaping
-        self.by_token = ratio == "token"
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    ratio: Literal["token", "sequence", "geometric"] = "token"
+    aggregation: Literal["sequence_mean", "token_mean", "constant"] = "sequence_mean"
+    kl_coef: float = 0.001
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    entropy_coef: float = 0.0
+    dual_clip: float | None = None
+    objective: Literal["clip", "cispo"] = "clip"
+    max_length: int | None = None
+    replay_shaping: float = 0.1
+
+    def __post_init__(self) -> None:
+        self.by_token = self.ratio == "token"
         self._check_ranges()
         self._check_combinations()
 

@@ -13,13 +13,10 @@ from .sharding import full_tensors
 
 
 def resolve_model_path(path: str | Path) -> str:
-    """Check that `path` can be a model before anything expensive starts.
-
-    Returns:
-        The path as a string: a folder with a `config.json`, or a hub name (`owner/name`), unchanged.
+    """`path` as a string, checked before anything expensive starts.
 
     Raises:
-        FileNotFoundError: the path is neither a folder with a `config.json` nor of the form of a hub name.
+        FileNotFoundError: it is neither a folder with a `config.json` nor of the form of a hub name (`owner/name`).
     """
     folder = Path(path).expanduser()
     if (folder / "config.json").is_file():
@@ -69,10 +66,9 @@ def load_causal_lm(
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.config.use_cache = False
-    # Dropout would make the ratio of the first mini-batch differ from one.
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
+            module.p = 0.0  # dropout would make the ratio of the first mini-batch differ from one
     if lora is not None:
         add_adapters(model, lora)
     return model

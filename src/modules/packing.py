@@ -42,7 +42,6 @@ class PackedBatch:
     """[r] long: tokens per response."""
     rows: Tensor
     """[r] long, on the CPU: which of the caller's responses these are."""
-
     spans: Sequence[Span]
     """[r] where each response and its prompt stand, in the order of `rows`."""
     share_prefix: bool
@@ -68,11 +67,7 @@ class PackedBatch:
 
 
 def plan_micro_batches(
-    prompt_lengths: Tensor,
-    prompt: Tensor,
-    response_lengths: Tensor,
-    token_budget: int,
-    share_prefix: bool = True,
+    prompt_lengths: Tensor, prompt: Tensor, response_lengths: Tensor, token_budget: int, share_prefix: bool = True
 ) -> list[Tensor]:
     """Cut responses into micro-batches of at most `token_budget` tokens (first-fit decreasing).
 
@@ -148,11 +143,7 @@ def _rectangles(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def pack(
-    prompts: Sequence[Tensor],
-    prompt: Tensor,
-    responses: Sequence[Tensor],
-    rows: Tensor,
-    share_prefix: bool = True,
+    prompts: Sequence[Tensor], prompt: Tensor, responses: Sequence[Tensor], rows: Tensor, share_prefix: bool = True
 ) -> PackedBatch:
     """Pack the responses `rows` with their prompts.
 
@@ -169,69 +160,37 @@ def pack(
     if not len(rows):
         raise ValueError("Expected at least one response to pack, but got none.")
     order = sorted(rows.tolist(), key=lambda row: (int(prompt[row]), row))
-    for row in order:
-        if not len(responses[row]) or not len(prompts[int(prompt[row])]):
+    pieces: list[tuple[Tensor, int, int, int]] = []  # tokens, position of the first, prompt, owner
+    spans: list[Span] = []
+    previous, start, size, count = None, 0, 0, -1
+    for owner, row in enumerate(order):
+        head, body = prompts[int(prompt[row])], responses[row]
+        if not len(head) or not len(body):
             raise ValueError(
                 f"Expected prompts and responses of at least one token, but response {row} or its prompt has none."
             )
-    return _Packer(prompts, prompt, responses, order, share_prefix).packed()
-
-
-class _Packer:
-    """Lays tokens out, remembering where each prompt and each response starts."""
-
-    def __init__(
-        self,
-        prompts: Sequence[Tensor],
-        prompt: Tensor,
-        responses: Sequence[Tensor],
-        order: list[int],
-        share_prefix: bool,
-    ) -> None:
-        self.order = order
-        self.share_prefix = share_prefix
-        self.ids: list[Tensor] = []
-        self.positions: list[Tensor] = []
-        self.prompt: list[Tensor] = []
-        self.owner: list[Tensor] = []
-        self.size = 0
-        self.spans: list[Span] = []
-        previous, start, count = None, 0, -1
-        for response, row in enumerate(order):
-            head, body = prompts[int(prompt[row])], responses[row]
-            if not share_prefix or int(prompt[row]) != previous:
-                previous, count = int(prompt[row]), count + 1
-                start = self._append(head, 0, count, -1)
-            self.spans.append(Span(start, len(head), self._append(body, len(head), count, response), len(body)))
-
-    def _append(self, ids: Tensor, position: int, prompt: int, owner: int) -> int:
-        start = self.size
-        self.ids.append(ids)
-        self.positions.append(torch.arange(position, position + len(ids)))
-        self.prompt.append(torch.full((len(ids),), prompt))
-        self.owner.append(torch.full((len(ids),), owner))
-        self.size += len(ids)
-        return start
-
-    def packed(self) -> PackedBatch:
-        predictors = []
-        for prompt, prompt_length, start, length in self.spans:
-            rows = torch.arange(start - 1, start + length - 1)
-            rows[0] = prompt + prompt_length - 1
-            predictors.append(rows)
-        targets = [torch.arange(span.start, span.start + span.length) for span in self.spans]
-        ids = torch.cat(self.ids)
-        lengths = torch.tensor([span.length for span in self.spans])
-        return PackedBatch(
-            input_ids=ids[None],
-            position_ids=torch.cat(self.positions)[None],
-            prompt=torch.cat(self.prompt),
-            owner=torch.cat(self.owner),
-            targets=ids[torch.cat(targets)],
-            predictors=torch.cat(predictors),
-            response=torch.repeat_interleave(lengths),
-            lengths=lengths,
-            rows=torch.tensor(self.order),
-            spans=self.spans,
-            share_prefix=self.share_prefix,
-        )
+        if not share_prefix or int(prompt[row]) != previous:
+            previous, start, count = int(prompt[row]), size, count + 1
+            pieces.append((head, 0, count, -1))
+            size += len(head)
+        pieces.append((body, len(head), count, owner))
+        spans.append(Span(start, len(head), size, len(body)))
+        size += len(body)
+    tokens, _, prompts_of, owners = zip(*pieces, strict=True)
+    sizes = torch.tensor([len(ids) for ids in tokens])
+    lengths = torch.tensor([span.length for span in spans])
+    predictors = torch.cat([torch.arange(span.start - 1, span.start + span.length - 1) for span in spans])
+    predictors[lengths.cumsum(0) - lengths] = torch.tensor([span.prompt + span.prompt_length - 1 for span in spans])
+    return PackedBatch(
+        input_ids=torch.cat(tokens)[None],
+        position_ids=torch.cat([torch.arange(len(ids)) + first for ids, first, _, _ in pieces])[None],
+        prompt=torch.tensor(prompts_of).repeat_interleave(sizes),
+        owner=torch.tensor(owners).repeat_interleave(sizes),
+        targets=torch.cat([responses[row] for row in order]),
+        predictors=predictors,
+        response=torch.repeat_interleave(lengths),
+        lengths=lengths,
+        rows=torch.tensor(order),
+        spans=spans,
+        share_prefix=share_prefix,
+    )

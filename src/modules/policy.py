@@ -10,11 +10,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 from torch.optim import Optimizer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
@@ -25,8 +24,8 @@ from .causal_policy import CausalPolicy
 from .lora import has_adapters
 from .model import resolve_model_path, save_model
 from .scorer import Scorer
-from .sharding import full_tensors, shard
-from .strategy import gradient_sync
+from .sharding import full_tensors, reshard
+from .strategy import ComputeType, FullyShardedStrategy, gradient_sync, prepare, reduced_precision
 from .update import PolicyUpdate, UpdateOptions
 
 
@@ -45,8 +44,9 @@ class PolicyModule(LightningModule):
         schedule: Learning-rate schedule by its name in transformers: `cosine`, `linear`, `constant_with_warmup`, …
         warmup: Fraction of all optimizer steps spent warming up, 0..1.
         temperature: Sampling temperature; log-probs are taken at it.
-        compute_dtype: `bfloat16` computes in it while master weights stay float32; None computes in theirs.
-        cpu_offload: Under FSDP2, keep shards and optimizer state in host memory.
+        compute_dtype: `bfloat16` computes in it while master weights stay float32; `float32`; `auto` takes bfloat16 on
+            GPUs and float32 elsewhere.
+        compile: Whether decoder layers are compiled; None compiles them on GPUs in bfloat16.
         options: Those of `UpdateOptions`: `anchor`, `mini_batches`, `max_grad_norm`, ….
 
     Raises:
@@ -67,8 +67,8 @@ class PolicyModule(LightningModule):
         schedule: str = "cosine",
         warmup: float = 0.1,
         temperature: float = 1.0,
-        compute_dtype: Literal["bfloat16"] | None = None,
-        cpu_offload: bool = False,
+        compute_dtype: ComputeType = "auto",
+        compile: bool | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -88,15 +88,13 @@ class PolicyModule(LightningModule):
         self.schedule = schedule
         self.warmup = warmup
         self.temperature = temperature
-        self.compute_dtype = torch.bfloat16 if compute_dtype == "bfloat16" else None
-        self.cpu_offload = cpu_offload
+        self.compute_dtype = compute_dtype
+        self.compile_layers = compile
         self.options = UpdateOptions(**options)
         self.policy: CausalPolicy
         self.reference: CausalPolicy | None
         self.update: PolicyUpdate | None = None
         self._skipped_in_a_row = 0
-
-    # ------------------------------------------------------------------ set-up
 
     def configure_model(self) -> None:
         """Load the policy, and a frozen reference when the loss has a KL term; shard both under FSDP2.
@@ -117,22 +115,9 @@ class PolicyModule(LightningModule):
         """Optimizer steps per batch of rollouts."""
         return self.options.mini_batches
 
-    @property
-    def _sharded(self) -> bool:
-        return isinstance(self.trainer.strategy, ModelParallelStrategy)
-
     def _build(self) -> CausalPolicy:
         policy = CausalPolicy(self.load_model(), temperature=self.temperature)
-        if self._sharded:
-            assert self.device_mesh is not None
-            mesh = self.device_mesh["data_parallel"]
-            if mesh.size() != self.trainer.world_size:
-                raise ValueError(
-                    f"Expected the data-parallel mesh to hold all {self.trainer.world_size} ranks, but it holds "
-                    f"{mesh.size()}. Use strategy=fsdp2, which sets data_parallel_size to the world size."
-                )
-            shard(policy, mesh, self.compute_dtype, self.cpu_offload)
-        return policy
+        return prepare(policy, self.trainer.strategy, self.device_mesh, self.compute_dtype, self.compile_layers)
 
     def configure_optimizers(self) -> Any:
         """The optimizer, and a schedule over optimizer steps that the update advances itself."""
@@ -158,7 +143,8 @@ class PolicyModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Connect policy, optimizer and schedule, which are in their places by now, to the update."""
-        if self.reference is not None and not self._sharded:
+        sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
+        if self.reference is not None and not sharded:
             self.reference.to(self.device)  # shards are placed by FSDP2 itself
         self.update = PolicyUpdate(
             self.make_scorer(),
@@ -168,11 +154,9 @@ class PolicyModule(LightningModule):
             self.options,
             scheduler=self.lr_schedulers(),
             backward=self.manual_backward,
-            gradient_sync=partial(gradient_sync, self.policy, self.trainer.strategy),
+            gradient_sync=partial(gradient_sync, self.trainer.strategy),
         )
         self.update.skipped_in_a_row = self._skipped_in_a_row
-
-    # ------------------------------------------------------------------ the step
 
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> dict[str, Any]:  # noqa: ARG002
         """Learn from the rollouts of one batch, and log how it went.
@@ -198,20 +182,21 @@ class PolicyModule(LightningModule):
     def test_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Nothing, as in `validation_step`."""
 
-    # ------------------------------------------------------------------ what others ask for
-
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """`(Hugging Face name, full tensor)` of each parameter. Collective: every rank must exhaust it."""
+        reshard(self.policy)
         return full_tensors(self.policy.model)
 
     def make_scorer(self) -> Scorer:
         """Scores responses under the current policy, where it is and as it computes."""
+        sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
         return Scorer(
             self.policy,
             self.reference,
             token_budget=self.token_budget,
             device=self.device,
-            autocast_dtype=None if self._sharded else self.compute_dtype,  # FSDP2 has its own mixed precision
+            # FSDP2 has its own mixed precision.
+            autocast_dtype=None if sharded else reduced_precision(self.trainer.strategy, self.compute_dtype),
         )
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
@@ -225,6 +210,7 @@ class PolicyModule(LightningModule):
 
     def export(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
         """Write the policy as a Hugging Face folder (safetensors, full tensors). Collective."""
+        reshard(self.policy)
         save_model(self.policy.model, tokenizer, folder, write=self.global_rank == 0)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

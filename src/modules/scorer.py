@@ -73,8 +73,7 @@ class Scorer:
     def plan(self, responses: PromptedResponses, rows: Tensor) -> list[Tensor]:
         """Cut `rows` into micro-batches within the token budget. Collective.
 
-        Returns:
-            As many parts as the rank with most of them needs, at least one; the last ones may be empty.
+        Every rank gets as many as the rank that needs most, at least one; the last ones may be empty.
         """
         local = plan_micro_batches(
             torch.tensor([len(ids) for ids in responses.prompts], dtype=torch.long),
@@ -130,10 +129,7 @@ class Scorer:
             yield dict(zip(packed.rows.tolist(), pairs, strict=True)) if len(part) else {}
 
     def mean_entropy(self, prompts: Sequence[Tensor], responses: Sequence[Tensor]) -> Tensor:
-        """[n] float32, mean entropy per token of each response after its prompt, nats.
-
-        Collective: every rank calls it, with as many responses as it has, also with none.
-        """
+        """[n] float32, mean entropy per token of each response, nats. Collective, also for ranks with no responses."""
         nothing = torch.zeros(1, dtype=torch.long)
         count = len(responses)
         pairs = PromptedResponses(

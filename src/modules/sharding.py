@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from .lora import adapted_layers, is_adapter, merged_weight
@@ -31,7 +31,8 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
         ValueError: no repeated decoder layers are found.
     """
     layers = decoder_layers(module)
-    mixed = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    # Inputs are not cast: FSDP2 would copy the packed batch for every layer, and each build its attention layout anew.
+    mixed = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     offload = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
     for layer in layers:
         fully_shard(layer, mesh=mesh, mp_policy=mixed, offload_policy=offload)
@@ -53,11 +54,19 @@ def decoder_layers(module: nn.Module) -> list[nn.Module]:
     return max((list(modules) for modules in lists), key=len)
 
 
+def reshard(root: nn.Module) -> None:
+    """Have the parameters of every FSDP2 module inside `root` be shards of the master weights; else do nothing."""
+    for module in root.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 def full_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield `(name, full tensor)` of every parameter, one at a time, detached; tied parameters once.
 
     Adapters are merged into the weights that they belong to, and names are those of the model without adapters.
-    Collective under FSDP2: every rank must exhaust it.
+    Collective under FSDP2: every rank must exhaust it. There, `reshard` the root first: after a forward without
+    gradient it holds its parameters in the type that it computes in.
     """
     adapted = {f"{name}.base_layer.weight": layer for name, layer in adapted_layers(model)}
     for name, parameter in model.named_parameters():

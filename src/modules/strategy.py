@@ -1,16 +1,22 @@
-"""FSDP2 under Lightning: the mesh, checkpoints as folders of shards, and when gradients are reduced."""
+"""The policy under a strategy of Lightning: precision, compilation, FSDP2, checkpoints of shards, gradient sync."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
-from torch import nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.device_mesh import DeviceMesh
 
-from ..checkpoints import begin_folder, check_metadata, commit_folder, explained, partial_path, removed_on_error
+from ..checkpoints import begin_folder, check_metadata, commit_folder
+from ..files import disk_full_explained, partial_path, removed_on_error
+from .causal_policy import CausalPolicy
+from .sharding import shard
+
+ComputeType = Literal["auto", "bfloat16", "float32"]
 
 
 class FullyShardedStrategy(ModelParallelStrategy):
@@ -18,17 +24,45 @@ class FullyShardedStrategy(ModelParallelStrategy):
 
     `ModelParallelStrategy` turns `data_parallel_size="auto"` into the number of *nodes*, so that ranks silently
     train apart; here it is the world size. Use it as `trainer.strategy`.
+
+    Args:
+        cpu_offload: Keep shards, gradients and optimizer state in host memory.
+        save_distributed_checkpoint: Checkpoints are folders, in which each rank writes its shards; else single files.
+        process_group_backend: None chooses by device.
+        timeout_minutes: How long a rank waits for the others in a collective before the run ends. Above what rank 0
+            may wait for a vLLM server (`rollout.engine.timeout`), or the others give up before it does.
     """
 
-    def __init__(self, save_distributed_checkpoint: bool = True, process_group_backend: str | None = None) -> None:
+    def __init__(
+        self,
+        cpu_offload: bool = False,
+        save_distributed_checkpoint: bool = True,
+        process_group_backend: str | None = None,
+        timeout_minutes: float = 120.0,
+    ) -> None:
+        if cpu_offload and process_group_backend is None and torch.cuda.is_available():
+            process_group_backend = "cpu:gloo,cuda:nccl"  # norms of gradients in host memory are reduced there
         super().__init__(
             tensor_parallel_size=1,
             save_distributed_checkpoint=save_distributed_checkpoint,
             process_group_backend=process_group_backend,
+            timeout=timedelta(minutes=timeout_minutes),
         )
+        self.cpu_offload = cpu_offload
+        self.writes_shards = save_distributed_checkpoint
+
+    def model_to_device(self) -> None:
+        """Move the module to this rank's device; with `cpu_offload` its buffers alone, as FSDP2 demands."""
+        if not self.cpu_offload:
+            super().model_to_device()
+            return
+        assert self.model is not None
+        for module in self.model.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, buffer.to(self.root_device))
 
     def setup_environment(self) -> None:
-        """Fix the mesh to (world size, 1) before Lightning builds it."""
+        """Fix the mesh to (world size, 1) before Lightning builds it, which has no public way."""
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
 
@@ -37,7 +71,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
 
         On several nodes the folder must be on a file system that they share.
         """
-        if not self._save_distributed_checkpoint:
+        if not self.writes_shards:
             super().save_checkpoint(checkpoint, filepath, storage_options)
             return
         path = Path(self.broadcast(filepath))
@@ -45,7 +79,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
         if self.is_global_zero:
             begin_folder(partial)
         self.barrier()
-        with removed_on_error(partial), explained(path):
+        with removed_on_error(partial), disk_full_explained(path):
             super().save_checkpoint(checkpoint, partial, storage_options)
             self.barrier()
             if self.is_global_zero:
@@ -59,13 +93,56 @@ class FullyShardedStrategy(ModelParallelStrategy):
         return super().load_checkpoint(checkpoint_path, weights_only=True if weights_only is None else weights_only)
 
 
-def gradient_sync(module: nn.Module, strategy: Strategy, enabled: bool) -> AbstractContextManager:
-    """Reduce gradients over ranks in the backwards inside this context, or keep them local.
+def reduced_precision(strategy: Strategy, compute_type: ComputeType) -> torch.dtype | None:
+    """The type to compute in where it is not that of the parameters; `auto` is bfloat16 on GPUs, float32 elsewhere."""
+    if compute_type not in ("auto", "bfloat16", "float32"):
+        raise ValueError(f"Expected policy.compute_dtype to be auto, bfloat16 or float32, but got {compute_type}.")
+    reduced = compute_type == "bfloat16" or (compute_type == "auto" and strategy.root_device.type == "cuda")
+    return torch.bfloat16 if reduced else None
 
-    Lightning's `toggle_model(sync_grad=False)` does nothing outside DDP, hence this function.
+
+def prepare(
+    policy: CausalPolicy, strategy: Strategy, mesh: DeviceMesh | None, compute_type: ComputeType, compiled: bool | None
+) -> CausalPolicy:
+    """Compile the decoder layers of `policy`, then shard it, as far as the strategy and the device ask for it.
+
+    Args:
+        policy: On the CPU.
+        strategy: Lightning's.
+        mesh: Of devices, under `FullyShardedStrategy`.
+        compute_type: See `reduced_precision`.
+        compiled: Whether to compile; None compiles on GPUs in bfloat16.
+
+    Raises:
+        ValueError: `compiled` where attention can't be compiled, or a strategy that shards in another way.
     """
-    if isinstance(module, FSDPModule):
-        module.set_requires_gradient_sync(enabled)
-    elif isinstance(strategy, DDPStrategy) and not enabled:
+    dtype = reduced_precision(strategy, compute_type)
+    possible = strategy.root_device.type == "cuda" and dtype is not None
+    if compiled and not possible:
+        raise ValueError(
+            f"Expected a GPU and policy.compute_dtype=bfloat16 with policy.compile=true, not {strategy.root_device} "
+            f"and {compute_type}: elsewhere attention has another graph for every batch. Set policy.compile=null."
+        )
+    if possible and compiled is not False:
+        policy.compile_layers()
+    if isinstance(strategy, FullyShardedStrategy):
+        assert mesh is not None
+        shard(policy, mesh["data_parallel"], dtype, strategy.cpu_offload)
+    elif isinstance(strategy, ModelParallelStrategy):
+        raise ValueError(
+            f"Expected strategy=fsdp2 for a sharded policy, but got {type(strategy).__name__}, whose "
+            'data_parallel_size="auto" is the number of nodes: ranks would silently train apart.'
+        )
+    return policy
+
+
+def gradient_sync(strategy: Strategy, last: bool) -> AbstractContextManager:
+    """Reduce gradients over ranks in the backward inside this context, or keep them local until the last one.
+
+    DDP reduces whole gradients once, in the `last` backward of a step. FSDP2 reduces in each: keeping gradients local
+    would keep those of the whole model, 4 bytes per parameter, on every rank. Lightning's
+    `toggle_model(sync_grad=False)` does nothing outside DDP, hence this function.
+    """
+    if isinstance(strategy, DDPStrategy) and not last:
         return strategy.block_backward_sync()
     return nullcontext()

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -68,6 +68,7 @@ class UpdateOptions:
             raise ValueError(f"Expected policy.staleness_cap to be at least 1, but got {self.staleness_cap}.")
 
 
+@dataclass(eq=False)
 class PolicyUpdate:
     """Makes `mini_batches` optimizer steps on one batch of rollouts.
 
@@ -91,29 +92,20 @@ class PolicyUpdate:
         TypeError: `advantage` or `loss` lacks something that the update needs.
     """
 
-    def __init__(
-        self,
-        scorer: Scorer,
-        advantage: AdvantageStrategy,
-        loss: Loss,
-        optimizer: Optimizer,
-        options: UpdateOptions,
-        *,
-        scheduler: Any = None,
-        backward: Callable[[Tensor], None] = Tensor.backward,
-        gradient_sync: Callable[[bool], AbstractContextManager[Any]] = nullcontext,
-    ) -> None:
-        require(advantage, AdvantageStrategy, "advantage")
-        require(loss, Loss, "loss")
-        self.scorer = scorer
-        self.advantage = advantage
-        self.loss = loss
-        self.optimizer = optimizer
-        self.options = options
-        self.scheduler = scheduler
-        self.backward = backward
-        self.gradient_sync = gradient_sync
-        self.staleness_log_cap = math.log(options.staleness_cap)
+    scorer: Scorer
+    advantage: AdvantageStrategy
+    loss: Loss
+    optimizer: Optimizer
+    options: UpdateOptions
+    _: KW_ONLY
+    scheduler: Any = None
+    backward: Callable[[Tensor], None] = Tensor.backward
+    gradient_sync: Callable[[bool], AbstractContextManager[Any]] = nullcontext
+
+    def __post_init__(self) -> None:
+        require(self.advantage, AdvantageStrategy, "advantage")
+        require(self.loss, Loss, "loss")
+        self.staleness_log_cap = math.log(self.options.staleness_cap)
         self.skipped_in_a_row = 0
 
     def __call__(self, rollouts: Rollouts, num_questions: int, progress: float = 0.0) -> UpdateResult:
@@ -141,8 +133,6 @@ class PolicyUpdate:
             lengths=experience.lengths,
             seconds=time.perf_counter() - start,
         )
-
-    # ------------------------------------------------------------------ before the first step
 
     def _experience(self, rollouts: Rollouts, progress: float) -> Experience:
         """Rollouts under their score prompts, with advantages, importance weights and the choice of what to learn."""
@@ -207,8 +197,6 @@ class PolicyUpdate:
             experience.old_logprobs.pop(row, None)
         for row in experience.replayed.nonzero()[:, 0].tolist():
             experience.old_logprobs[row] = experience.engine_logprobs[row].to(self.scorer.device)
-
-    # ------------------------------------------------------------------ one step
 
     def _optimizer_step(self, experience: Experience, rows: Tensor, stats: UpdateStats) -> None:
         """One optimizer step on the responses `rows`, normalised over all ranks' shares of the mini-batch."""

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from ..datamodules.sources.jsonl import JsonLinesSource
-from .candidates import Reviewed
-from .verdicts import Check, Verdict, accepted, names, review
+from .candidates import Check, Reviewed, accepted, review
 
 
 def read_reviewed(path: str | Path) -> list[Reviewed]:
-    """The questions of a file that `tagrpo-rephrase` wrote, or of any that `JsonLinesSource` reads.
-
-    Raises:
-        ValueError: a row is broken; file and row are named.
-    """
+    """The questions of a file that `tagrpo-rephrase` wrote, or of any that `JsonLinesSource` reads."""
     return [Reviewed.from_group(group) for group in JsonLinesSource(path).load()]
 
 
 def recheck(reviewed: Iterable[Reviewed], checks: Mapping[str, Check]) -> None:
-    """Replace the verdicts of the checks given; verdicts under other names (`judge`, `solver`) stay."""
+    """Replace the verdicts of the checks given; verdicts under other names (`judge`) stay."""
     for item in reviewed:
         before: list[str] = []
         for candidate in item.candidates:
             verdicts = review(item.pair(candidate, before), checks)
-            candidate.verdicts = verdicts + [v for v in candidate.verdicts if v.check not in checks]
+            others = [verdict for verdict in candidate.verdicts if verdict.check not in {"readable", *checks}]
+            candidate.verdicts = verdicts + others
             if accepted(verdicts):
                 before.append(candidate.text)
 
@@ -38,69 +35,45 @@ def audit_frame(reviewed: Sequence[Reviewed], undecided: bool = True) -> pd.Data
 
     Columns: `question` (id), `text`, `model`, `instruction` (both empty where unknown), `accepted`, `failed` (names of
     the checks that refused it), `reason` (of the first of them), and for each check two columns: `<check>` with True,
-    False or None, and `<check>/value` with what it measured.
-
-    Args:
-        reviewed: Questions with candidates.
-        undecided: What a check counts as that could not decide.
+    False or None, and `<check>/value` with what it measured. `undecided` says what a check counts as that could not
+    decide.
     """
-    rows = []
-    for item in reviewed:
-        for candidate in item.candidates:
-            failed = [v for v in candidate.verdicts if v.passed is False or (v.passed is None and not undecided)]
-            provenance = candidate.provenance
-            row: dict[str, object] = {
-                "question": item.group.id,
-                "text": candidate.text,
-                "model": provenance.model if provenance else "",
-                "instruction": provenance.instruction if provenance else "",
-                "accepted": accepted(candidate.verdicts, undecided),
-                "failed": ", ".join(verdict.check for verdict in failed),
-                "reason": failed[0].reason if failed else "",
-            }
-            for verdict in candidate.verdicts:
-                row[verdict.check], row[f"{verdict.check}/value"] = verdict.passed, verdict.value
-            rows.append(row)
     columns = ["question", "text", "model", "instruction", "accepted", "failed", "reason"]
+    rows = []
+    for item, candidate in [(one, c) for one in reviewed for c in one.candidates]:
+        failed = [verdict for verdict in candidate.verdicts if not accepted([verdict], undecided)]
+        origin = [candidate.provenance.get(name, "") for name in ("model", "instruction")]
+        names, reason = ", ".join(verdict.check for verdict in failed), failed[0].reason if failed else ""
+        row = dict(zip(columns, (item.group.id, candidate.text, *origin, not failed, names, reason), strict=True))
+        for verdict in candidate.verdicts:
+            row |= {verdict.check: verdict.passed, f"{verdict.check}/value": verdict.value}
+        rows.append(row)
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
 
 
 def by_check(reviewed: Iterable[Reviewed]) -> pd.DataFrame:
     """Verdicts per check: columns `passed`, `failed`, `undecided`, `alone` (refused by this check and no other)."""
-    counts: dict[str, dict[str, int]] = {}
-    for item in reviewed:
-        for candidate in item.candidates:
-            for verdict in candidate.verdicts:
-                row = counts.setdefault(verdict.check, dict.fromkeys(("passed", "failed", "undecided", "alone"), 0))
-                row[_OUTCOME[verdict.passed]] += 1
-                row["alone"] += names(candidate.verdicts) == [verdict.check]
-    return pd.DataFrame.from_dict(counts, orient="index", columns=["passed", "failed", "undecided", "alone"])
-
-
-_OUTCOME = {True: "passed", False: "failed", None: "undecided"}
+    rows = []
+    for verdicts in (candidate.verdicts for item in reviewed for candidate in item.candidates):
+        alone = sum(verdict.passed is False for verdict in verdicts) == 1
+        rows += [
+            (v.check, v.passed is True, v.passed is False, v.passed is None, v.passed is False and alone)
+            for v in verdicts
+        ]
+    frame = pd.DataFrame(rows, columns=["check", "passed", "failed", "undecided", "alone"])
+    return frame.groupby("check", sort=False).sum().rename_axis(None)
 
 
 def by_instruction(reviewed: Sequence[Reviewed], undecided: bool = True) -> pd.DataFrame:
     """Candidates per instruction or rule: columns `proposed`, `accepted`, `percent`."""
-    frame = audit_frame(reviewed, undecided)
-    grouped = frame.groupby("instruction", sort=True)["accepted"]
+    grouped = audit_frame(reviewed, undecided).groupby("instruction", sort=True)["accepted"]
     table = pd.DataFrame({"proposed": grouped.size(), "accepted": grouped.sum().astype(int)})
-    table["percent"] = 100 * table["accepted"] / table["proposed"]
-    return table
+    return table.assign(percent=100 * table["accepted"] / table["proposed"])
 
 
 def coverage(reviewed: Iterable[Reviewed], undecided: bool = True) -> dict[int, int]:
-    """Number of accepted rephrasings → questions that have so many.
-
-    >>> from tagrpo.types import QuestionGroup
-    >>> coverage([Reviewed(QuestionGroup("a", "?", (), ("1",)))])
-    {0: 1}
-    """
-    counts: dict[int, int] = {}
-    for item in reviewed:
-        kept = len(item.kept(undecided))
-        counts[kept] = counts.get(kept, 0) + 1
-    return dict(sorted(counts.items()))
+    """Number of accepted rephrasings → questions that have so many."""
+    return dict(sorted(Counter(len(item.kept(undecided)) for item in reviewed).items()))
 
 
 def sample_groups(reviewed: Sequence[Reviewed], size: int, seed: int) -> list[Reviewed]:
@@ -111,8 +84,3 @@ def sample_groups(reviewed: Sequence[Reviewed], size: int, seed: int) -> list[Re
     eligible = [index for index, item in enumerate(reviewed) if item.candidates]
     chosen = random.Random(seed).sample(eligible, min(size, len(eligible)))
     return [reviewed[index] for index in sorted(chosen)]
-
-
-def failures(verdicts: Sequence[Verdict]) -> str:
-    """The reasons of a refusal, for a reader."""
-    return "; ".join(f"{verdict.check}: {verdict.reason}" for verdict in verdicts if verdict.passed is False)

@@ -3,37 +3,44 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..files import write_text
 from ..types import QuestionGroup
-from .verdicts import Pair, Verdict, accepted
 
 
-@dataclass(frozen=True, kw_only=True)
-class Provenance:
-    """Where a rephrasing comes from."""
+class Pair(NamedTuple):
+    """A question and one rephrasing of it: what the checks look at."""
 
-    model: str
-    """The model as its server names it; `rules` for the rule-based rephraser."""
-    instruction: str
-    """Name of the instruction, or of the rule."""
-    time: str
-    """UTC, ISO 8601, of the answer; empty for rules."""
-    request_id: str = ""
-    """The server's name of the answer."""
-    request: str = ""
-    """Key of the request in the store."""
-    seed: int | None = None
-    usage: Mapping[str, int] = field(default_factory=dict)
-    """Tokens of the answer, which other rephrasings may have come with."""
-    shared_by: int = 1
-    """Rephrasings in that answer."""
-    renames: bool = False
-    """Whether it was asked to rename variables or people."""
+    question: str
+    rephrasing: str
+    answer: tuple[str, ...] = ()
+    """Reference answers, any of which is correct."""
+    others: tuple[str, ...] = ()
+    """Rephrasings of the same question that were accepted before."""
+
+
+class Verdict(NamedTuple):
+    """What one check says about a pair."""
+
+    check: str
+    passed: bool | None
+    """None where the check could not decide."""
+    reason: str
+    """For a reader: what was found."""
+    value: float | None = None
+    """What was measured, where something was."""
+
+
+Check = Callable[[Pair], Verdict]
+
+
+def accepted(verdicts: Iterable[Verdict], undecided: bool = True) -> bool:
+    """Whether no check failed; `undecided` says what a check counts as that could not decide."""
+    return all(undecided if verdict.passed is None else verdict.passed for verdict in verdicts)
 
 
 @dataclass
@@ -41,8 +48,8 @@ class Candidate:
     """One rephrasing."""
 
     text: str
-    provenance: Provenance | None = None
-    """None for one that this package did not make."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Where it comes from: `model`, `instruction` and more; empty for one that this package did not make."""
     verdicts: list[Verdict] = field(default_factory=list)
 
 
@@ -51,25 +58,27 @@ class Reviewed:
     """A question and all that was proposed for it."""
 
     group: QuestionGroup
-    """Its `rephrasings` are not looked at."""
     candidates: list[Candidate] = field(default_factory=list)
     shortfall: str = ""
     """Why there are fewer rephrasings than asked for; empty where there are enough."""
 
+    def add(self, candidate: Candidate, checks: Mapping[str, Check]) -> bool:
+        """Check a candidate against the question and those accepted before, and add it; return whether it passed."""
+        others = [other.text for other in self.kept()]
+        candidate.verdicts = review(self.pair(candidate, others), checks)
+        self.candidates.append(candidate)
+        return accepted(candidate.verdicts)
+
     def pair(self, candidate: Candidate, others: Iterable[str] = ()) -> Pair:
-        """What the checks judge."""
-        renames = candidate.provenance is not None and candidate.provenance.renames
-        return Pair(self.group.question, candidate.text, self.group.answer, renames, tuple(others))
+        """The question and one of its candidates."""
+        return Pair(self.group.question, candidate.text, self.group.answer, tuple(others))
 
     def kept(self, undecided: bool = True) -> list[Candidate]:
         """The candidates that no check refused."""
-        return [candidate for candidate in self.candidates if accepted(candidate.verdicts, undecided)]
+        return [c for c in self.candidates if accepted(c.verdicts, undecided)]
 
     def to_row(self, undecided: bool = True) -> dict[str, Any]:
-        """A row for `JsonLinesSource`: the accepted rephrasings, where they come from, and the refused ones.
-
-        `provenance` has one entry per rephrasing, in their order.
-        """
+        """A row for `JsonLinesSource`: accepted rephrasings, the provenance of each, and the refused ones."""
         kept = self.kept(undecided)
         row = {
             **self.group.metadata,
@@ -87,37 +96,44 @@ class Reviewed:
         """What a row says, read through a source; a file that lacks provenance has candidates without it."""
         metadata = dict(group.metadata)
         described = metadata.pop("provenance", None) or [{}] * len(group.rephrasings)
-        refused = metadata.pop("refused", None) or []
-        shortfall = str(metadata.pop("shortfall", "") or "")
+        refused, shortfall = metadata.pop("refused", None) or [], str(metadata.pop("shortfall", None) or "")
         if len(described) != len(group.rephrasings):
             raise ValueError(
                 f"Question {group.id}: expected one entry of `provenance` per rephrasing, but got {len(described)} for "
                 f"{len(group.rephrasings)}. Remove `provenance` from rows whose rephrasings were edited."
             )
-        candidates = [_candidate(text, entry) for text, entry in zip(group.rephrasings, described, strict=True)]
-        candidates += [_candidate(entry["text"], entry) for entry in refused]
+        entries = [{**entry, "text": text} for text, entry in zip(group.rephrasings, described, strict=True)]
+        candidates = [_candidate(**entry) for entry in entries + refused]
         return cls(group._replace(metadata=metadata, rephrasings=()), candidates, shortfall)
 
 
+def review(pair: Pair, checks: Mapping[str, Check]) -> list[Verdict]:
+    """The verdict of every check, under its name in `checks`; of a broken or endless text, `readable` alone.
+
+    >>> review(Pair("Add 1 and 1.", "Add 1 \ufffd 1."), {})
+    [Verdict(check='readable', passed=False, reason='holds broken characters', value=None)]
+    """
+    if "\ufffd" in pair.rephrasing and "\ufffd" not in pair.question:
+        return [Verdict("readable", False, "holds broken characters")]
+    if len(pair.rephrasing) > max(2000, 4 * len(pair.question)):
+        return [Verdict("readable", False, f"{len(pair.rephrasing):,} characters are too many")]
+    return [check(pair)._replace(check=name) for name, check in checks.items()]
+
+
+def write_rows(path: Path, reviewed: Sequence[Reviewed], undecided: bool = True) -> None:
+    """Write all questions, those without a rephrasing too."""
+    lines = [json.dumps(item.to_row(undecided), ensure_ascii=False) + "\n" for item in reviewed]
+    write_text(path, escaped("".join(lines)))
+
+
+def escaped(text: str) -> str:
+    """The text with escapes for lone surrogates, which UTF-8 cannot hold; in JSON it still says the same."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _described(candidate: Candidate) -> dict[str, Any]:
-    provenance = {} if candidate.provenance is None else asdict(candidate.provenance)
-    return {**provenance, "verdicts": [verdict._asdict() for verdict in candidate.verdicts]}
+    return {**candidate.provenance, "verdicts": [verdict._asdict() for verdict in candidate.verdicts]}
 
 
-def _candidate(text: str, described: Mapping[str, Any]) -> Candidate:
-    fields = {name: value for name, value in described.items() if name in Provenance.__dataclass_fields__}
-    verdicts = [Verdict(**verdict) for verdict in described.get("verdicts", ())]
-    return Candidate(text, Provenance(**fields) if "model" in fields else None, verdicts)
-
-
-def write_rows(path: str | Path, reviewed: Sequence[Reviewed], undecided: bool = True) -> None:
-    """Write all questions, those without a rephrasing too; the file appears whole or not at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    with unfinished.open("w", encoding="utf-8") as file:
-        for item in reviewed:
-            file.write(json.dumps(item.to_row(undecided), ensure_ascii=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+def _candidate(text: str, verdicts: Iterable[Mapping[str, Any]] = (), **provenance: Any) -> Candidate:
+    return Candidate(text, provenance, [Verdict(**verdict) for verdict in verdicts])

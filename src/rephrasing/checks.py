@@ -2,7 +2,7 @@ r"""Whether a rephrasing is still the same problem, as far as its text shows. Ea
 
 That rephrasings are equivalent is assumed by TA-GRPO and checked by nobody: its limitation and an open question of its
 first version. These checks read texts; they can refuse a good rephrasing (one that writes a condition in words) and
-accept a bad one (that asks for something else with the same numbers). `judging` asks models instead.
+accept a bad one (that asks for something else with the same numbers). `judge` asks a model instead.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from functools import lru_cache
 from typing import Any
 
 from ..rewards.extraction import normalize_answer
-from .texts import compact, figures, formulas, loose_numbers, number_words, numerals, pieces, shape, variables
-from .verdicts import Check, Pair, Verdict, listed
+from .candidates import Check, Pair, Verdict
+from .symbols import differences, symbols_kept
+from .texts import compact, holds, loose_numbers, number_words, numerals
 
 _CHATTER = re.compile(
     r"\A\W*(?:sure|certainly|of course|here (?:is|are)|rephras|reworded|okay|the answer is|solution\b|question \d)",
@@ -29,10 +30,7 @@ _SOLVED = re.compile(r"\\boxed|####|\b(?:final )?answer\s*(?:is|=)\s*[-$\\\d]|\b
 def well_formed(pair: Pair, shortest: float = 0.4, longest: float = 3.0) -> Verdict:
     r"""Is it a problem statement at all: no chatter, no solution, brackets and dollars in pairs, of similar length.
 
-    Args:
-        pair: What is judged.
-        shortest: Least length of the rephrasing, as a share of the original's, in characters.
-        longest: Greatest.
+    `shortest` and `longest` are shares of the original's characters; texts below 200 may be longer.
 
     >>> well_formed(Pair("What is $1+1$?", "Sure! Here it is: what is $1+1$?")).reason
     'comments instead of rephrasing: Sure! Here it is: wh'
@@ -40,16 +38,17 @@ def well_formed(pair: Pair, shortest: float = 0.4, longest: float = 3.0) -> Verd
     'a dollar sign or brace without its partner'
     """
     text, share = pair.rephrasing, len(pair.rephrasing) / max(len(pair.question), 1)
+    reason = ""
     if _CHATTER.match(text) and not _CHATTER.match(pair.question):
-        return Verdict("well_formed", False, f"comments instead of rephrasing: {text[:20]}")
-    if _SOLVED.search(text) and not _SOLVED.search(pair.question):
-        return Verdict("well_formed", False, "holds a solution")
-    if _unpaired(text) and not _unpaired(pair.question):
-        return Verdict("well_formed", False, "a dollar sign or brace without its partner")
+        reason = f"comments instead of rephrasing: {text[:20]}"
+    elif _SOLVED.search(text) and not _SOLVED.search(pair.question):
+        reason = "holds a solution"
+    elif _unpaired(text) and not _unpaired(pair.question):
+        reason = "a dollar sign or brace without its partner"
     # Short questions may be told at length: what is missing or added shows in the other checks.
-    if not shortest <= share or (share > longest and len(text) > 200):
-        return Verdict("well_formed", False, f"{share:.1f} times as long as the original", share)
-    return Verdict("well_formed", True, "a problem statement", share)
+    elif not shortest <= share or (share > longest and len(text) > 200):
+        reason = f"{share:.1f} times as long as the original"
+    return Verdict("well_formed", not reason, reason or "a problem statement", share)
 
 
 def _unpaired(text: str) -> bool:
@@ -77,10 +76,8 @@ def numbers_kept(pair: Pair) -> Verdict:
     # A compound (`twenty-one`) is read as one number where the other text has it in digits.
     missing = _unmatched(old, required, present | loose_numbers(new), new)
     added = _unmatched(new, present, required | loose_numbers(old), old)
-    if missing or added:
-        found = [f"{name}: {listed(numbers)}" for name, numbers in (("missing", missing), ("new", added)) if numbers]
-        return Verdict("numbers_kept", False, "; ".join(found))
-    return Verdict("numbers_kept", True, f"all {len(required)} numbers kept")
+    found = differences(missing, added)
+    return Verdict("numbers_kept", not found, found or f"all {len(required)} numbers kept")
 
 
 def _unmatched(text: str, numbers: set[str], allowed: set[str], other: str) -> set[str]:
@@ -88,80 +85,6 @@ def _unmatched(text: str, numbers: set[str], allowed: set[str], other: str) -> s
     wholes = (loose_numbers(text) - in_digits) & numerals(other)
     covered = number_words(text) - in_digits if wholes else set()
     return numbers - allowed - covered
-
-
-def symbols_kept(pair: Pair) -> Verdict:
-    r"""Every formula of the original is in the rephrasing, and no other; figures are copied.
-
-    Formulas are cut at commas and compared in a compact spelling, in any order; one may stand in the other text without
-    dollars. Where `renames` is set, they are compared up to the names of variables, which must map one to one.
-
-    >>> symbols_kept(Pair("If $x^2=4$, find $x$.", r"Find $x$ such that $x^{2} = 4$.")).passed
-    True
-    >>> symbols_kept(Pair("If $x^2=4$, find $x$.", "Find $x$ such that $x^2=-4$.")).reason
-    'missing: x^2=4; new: x^2=-4'
-    >>> symbols_kept(Pair("If $x^2=4$, find $x$.", "If $y^2=4$, find $y$.", renames=True)).passed
-    True
-    """
-    old, new = pair.question, pair.rephrasing
-    if Counter(figures(old)) != Counter(figures(new)):
-        return Verdict("symbols_kept", False, "a figure is missing or changed")
-    before, after = _pieces(old), _pieces(new)
-    if pair.renames and before != after:
-        return _renamed(before, after)
-    before, after = ({piece.replace('"', "") for piece in found} for found in (before, after))
-    whole_old, whole_new = compact(old).replace('"', ""), compact(new).replace('"', "")
-    missing = {piece for piece in before if piece not in after and piece not in whole_new}
-    added = {piece for piece in after if piece not in before and piece not in whole_old}
-    if missing or added:
-        found = [f"{name}: {listed(items)}" for name, items in (("missing", missing), ("new", added)) if items]
-        return Verdict("symbols_kept", False, "; ".join(found))
-    return Verdict("symbols_kept", True, f"all {len(before)} formulas kept")
-
-
-def _pieces(text: str) -> set[str]:
-    return {piece for formula in formulas(text) for piece in pieces(formula)}
-
-
-def _renamed(before: set[str], after: set[str]) -> Verdict:
-    shapes = Counter(map(shape, before)), Counter(map(shape, after))
-    if shapes[0] != shapes[1]:
-        lost, gained = shapes[0] - shapes[1], shapes[1] - shapes[0]
-        return Verdict("symbols_kept", False, f"formulas differ beyond names: {listed(lost)} against {listed(gained)}")
-    # Long formulas first: they settle most names.
-    names = renaming(sorted(before, key=len, reverse=True), frozenset(after), {})
-    if names is None:
-        return Verdict("symbols_kept", False, "variables do not map one to one")
-    changed = [f"{old} → {new}" for old, new in names.items() if old != new]
-    return Verdict("symbols_kept", True, f"all {len(before)} formulas kept up to names: {listed(changed)}")
-
-
-def renaming(before: list[str], after: frozenset[str], names: dict[str, str]) -> dict[str, str] | None:
-    r"""Names of variables, one to one, that turn the formulas `before` into `after`; None where there are none.
-
-    >>> renaming(["x+2y=7", "x-y=1"], frozenset({"p-q=1", "p+2q=7"}), {})
-    {'x': 'p', 'y': 'q'}
-    >>> renaming(["x+2y=7", "x-y=1"], frozenset({"q-p=1", "p+2q=7"}), {}) is None
-    True
-    """
-    if not before:
-        return names
-    first, *rest = before
-    for candidate in sorted(after):
-        if shape(candidate) == shape(first):
-            extended = _extended(names, variables(first), variables(candidate))
-            found = None if extended is None else renaming(rest, after - {candidate}, extended)
-            if found is not None:
-                return found
-    return None
-
-
-def _extended(names: dict[str, str], old: list[str], new: list[str]) -> dict[str, str] | None:
-    names = dict(names)
-    for a, b in zip(old, new, strict=True):
-        if names.setdefault(a, b) != b:
-            return None
-    return names if len(set(names.values())) == len(names) else None
 
 
 def answer_not_leaked(pair: Pair) -> Verdict:
@@ -184,17 +107,39 @@ def _holds(text: str, answer: str) -> bool:
         return True
     if answer in ("A", "I"):
         return False  # the letter of a choice can't be told from a word
-    spelled = compact(answer)
-    if len(spelled) < 2 or spelled.isalpha():
-        flags = re.IGNORECASE if len(answer) > 1 else 0
-        return bool(re.search(rf"(?<![A-Za-z\\\d.]){re.escape(answer)}(?![A-Za-z]|\.?\d)", text, flags))
-    return bool(re.search(rf"(?<![\d.]){re.escape(spelled)}(?!\.?\d)", compact(text)))
+    return holds(text, compact(answer))
+
+
+def not_identical(pair: Pair, highest: float = 0.97) -> Verdict:
+    """It is not the original or another rephrasing with a `sequence_similarity` above `highest`.
+
+    Other names for people or variables are a difference, however few the words, where a name is replaced everywhere.
+
+    >>> not_identical(Pair("Find $x$.", "Find  x!"))
+    Verdict(check='not_identical', passed=False, reason='the same words as the original', value=1.0)
+    """
+    others = {pair.question: "the original", **dict.fromkeys(pair.others, "another rephrasing")}
+    value, name, text = max((sequence_similarity(text, pair.rephrasing), name, text) for text, name in others.items())
+    if value > highest and not _renamed(text, pair.rephrasing):
+        how = "the same words as" if value == 1 else f"nearly the words of ({value:.3f})"
+        return Verdict("not_identical", False, f"{how} {name}", value)
+    return Verdict("not_identical", True, f"differs from {name} ({value:.3f})", value)
+
+
+def _renamed(first: str, second: str) -> bool:
+    """Whether words that are missing in the second text, all of them names, have others everywhere in their place."""
+    old, new = (Counter(re.findall(r"[A-Za-z]+", text)) for text in (first, second))
+    lost, gained = old - new, new - old
+    replaced = not lost.keys() & new.keys() and not gained.keys() & old.keys()
+    names = all(word[0].isupper() or len(word) == 1 for word in (*lost, *gained))
+    return bool(lost) and names and replaced and sorted(lost.values()) == sorted(gained.values())
 
 
 def sequence_similarity(first: str, second: str) -> float:
     r"""How much of two texts is the same words in the same order, 0..1: twice the matched words over all words.
 
-    Line breaks and bullets count as words: a list is another text than its sentences in a row.
+    Line breaks and bullets count as words: a list is another text than its sentences in a row. Beyond 2,000 words,
+    frequent ones are left out, or endless repetitions would take minutes.
 
     >>> sequence_similarity("Tom has 3 cats", "Tom has 3 dogs"), sequence_similarity("What is $x$?", "what is x")
     (0.75, 1.0)
@@ -202,28 +147,7 @@ def sequence_similarity(first: str, second: str) -> float:
     0.7272727272727273
     """
     a, b = (_TOKEN.findall(text.lower()) for text in (first, second))
-    return SequenceMatcher(None, a, b, autojunk=False).ratio()
-
-
-def not_identical(pair: Pair, highest: float = 0.97) -> Verdict:
-    """It is not, or nearly, the original or another rephrasing, word by word in order.
-
-    Args:
-        pair: What is judged.
-        highest: Greatest `sequence_similarity`.
-
-    >>> not_identical(Pair("Find $x$.", "Find  x!"))
-    Verdict(check='not_identical', passed=False, reason='the same words as the original', value=1.0)
-    """
-    nearest, similarity = "the original", sequence_similarity(pair.question, pair.rephrasing)
-    for other in pair.others:
-        value = sequence_similarity(other, pair.rephrasing)
-        if value > similarity:
-            nearest, similarity = "another rephrasing", value
-    if similarity > highest:
-        how = "the same words as" if similarity == 1 else f"nearly the words of ({similarity:.3f})"
-        return Verdict("not_identical", False, f"{how} {nearest}", similarity)
-    return Verdict("not_identical", True, f"differs from {nearest} ({similarity:.3f})", similarity)
+    return SequenceMatcher(None, a, b, autojunk=len(b) > 2000).ratio()
 
 
 def ngram_similarity(first: str, second: str, n: int = 3) -> float:
@@ -232,65 +156,43 @@ def ngram_similarity(first: str, second: str, n: int = 3) -> float:
     >>> round(ngram_similarity("abcd", "abce"), 3)  # of the trigrams abc, bcd and abc, bce one is shared
     0.5
     """
-    grams = []
-    for text in (first, second):
-        line = " ".join(text.lower().split())
-        grams.append(Counter(line[i : i + n] for i in range(max(len(line) - n + 1, 1))))
-    return 2 * (grams[0] & grams[1]).total() / (grams[0].total() + grams[1].total())
+    lines = (" ".join(text.lower().split()) for text in (first, second))
+    a, b = (Counter(line[i : i + n] for i in range(max(len(line) - n + 1, 1))) for line in lines)
+    return 2 * (a & b).total() / (a.total() + b.total())
 
 
-SHORTEST_FOR_NGRAMS = 40
+Encoder = Callable[[], Callable[[list[str]], Any]]
+"""Makes a function from texts to [R, D] embeddings."""
 
 
-class SimilarityBand:
-    """Is it as similar to the original as rephrasings are: neither another problem nor a copy.
+def similar(pair: Pair, low: float = 0.1, high: float = 1.0, encoder: Encoder | None = None) -> Verdict:
+    """It is as similar to the original as rephrasings are, from `low` to `high`: no other problem and no copy.
 
-    Args:
-        low: Least similarity.
-        high: Greatest.
-        encoder: Makes, at the first use, a function from texts to [R, D] embeddings, whose cosine is the similarity;
-            None takes `ngram_similarity`, which says nothing on questions of less than 40 characters.
+    The similarity is the cosine of embeddings, or, without an encoder, `ngram_similarity`, which says nothing on
+    questions of less than 40 characters.
 
-    Raises:
-        ValueError: the band is empty.
-
-    >>> SimilarityBand(low=0.3)(Pair("What is the sum of the two numbers 2 and 3?", "A bird sings."))
-    Verdict(check='similarity', passed=False, reason='similarity 0.000 is below 0.3', value=0.0)
+    >>> similar(Pair("What is the sum of the two numbers 2 and 3?", "A bird sings."), low=0.3)
+    Verdict(check='similar', passed=False, reason='similarity 0.000 is below 0.3', value=0.0)
     """
+    if encoder is None:
+        value = ngram_similarity(pair.question, pair.rephrasing)
+    else:
+        a, b = _embedded(encoder, pair.question), _embedded(encoder, pair.rephrasing)
+        value = float((a @ b) / (a.norm() * b.norm()))
+    if encoder is None and len(pair.question) < 40 and value < low:
+        return Verdict("similar", None, f"similarity {value:.3f}, of a text too short to tell", value)
+    bound = f" is below {low:g}" if value < low else f" is above {high:g}" if value > high else ""
+    return Verdict("similar", not bound, f"similarity {value:.3f}{bound}", value)
 
-    def __init__(
-        self, low: float, high: float = 1.0, encoder: Callable[[], Callable[[list[str]], Any]] | None = None
-    ) -> None:
-        if not low < high:
-            raise ValueError(f"Expected low < high, but got {low} and {high}.")
-        self.low = low
-        self.high = high
-        self._encoder = encoder
-        self._embed = lru_cache(maxsize=64)(self._embedding)
 
-    def __call__(self, pair: Pair) -> Verdict:
-        """Judge one rephrasing."""
-        value = self.similarity(pair.question, pair.rephrasing)
-        if self._encoder is None and len(pair.question) < SHORTEST_FOR_NGRAMS and value < self.low:
-            return Verdict("similarity", None, f"similarity {value:.3f}, of a text too short to tell", value)
-        if value < self.low:
-            return Verdict("similarity", False, f"similarity {value:.3f} is below {self.low:g}", value)
-        if value > self.high:
-            return Verdict("similarity", False, f"similarity {value:.3f} is above {self.high:g}", value)
-        return Verdict("similarity", True, f"similarity {value:.3f}", value)
+@lru_cache(maxsize=64)
+def _embedded(encoder: Encoder, text: str) -> Any:
+    return _loaded(encoder)([text])[0]
 
-    def similarity(self, first: str, second: str) -> float:
-        """Cosine of the embeddings, or `ngram_similarity`."""
-        if self._encoder is None:
-            return ngram_similarity(first, second)
-        a, b = self._embed(first), self._embed(second)
-        return float((a @ b) / (a.norm() * b.norm()))
 
-    def _embedding(self, text: str) -> Any:
-        if not hasattr(self, "_encode"):
-            assert self._encoder is not None
-            self._encode = self._encoder()
-        return self._encode([text])[0]
+@lru_cache(maxsize=1)
+def _loaded(encoder: Encoder) -> Callable[[list[str]], Any]:
+    return encoder()
 
 
 TEXT_CHECKS: dict[str, Check] = {
@@ -299,6 +201,6 @@ TEXT_CHECKS: dict[str, Check] = {
     "symbols_kept": symbols_kept,
     "answer_not_leaked": answer_not_leaked,
     "not_identical": not_identical,
-    "similarity": SimilarityBand(low=0.1),
+    "similarity": similar,
 }
 """name → check, with the settings that need neither a model nor an encoder."""

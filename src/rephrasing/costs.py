@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
-from .requests import Answer, Request, Usage
+import pandas as pd
+
+from .calls import ApiCall, Reply, Usage
+
+CHARACTERS_PER_TOKEN = 3.5
+"""About 4 in English, fewer in LaTeX."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +23,6 @@ class Prices:
     """Of prompt tokens in the server's cache; None for the same as others."""
     batch_factor: float = 0.5
     """What the batch interface costs, relative to these."""
-    currency: str = "USD"
 
     def cost(self, usage: Usage, batch: bool = False) -> float:
         """Money for so many tokens.
@@ -32,96 +36,43 @@ class Prices:
         return total / 1e6 * (self.batch_factor if batch else 1.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """Requests of one purpose to one model."""
-
-    purpose: str
-    model: str
-    requests: int
-    usage: Usage
-    cost: float | None
-    """None where no price is known."""
-    most: float | None = None
-    """Of an estimate: cost when every completion runs to its limit of tokens."""
-
-
 def estimate(
-    requests: Iterable[Request],
-    prices: Mapping[str, Prices],
-    answered: Mapping[str, Answer],
-    characters_per_token: float = 3.5,
-    batch: bool = False,
-) -> list[Line]:
-    """What the requests that have no answer yet will cost.
+    calls: Iterable[ApiCall], prices: Mapping[str, Prices], answered: Container[str], batch: bool = False
+) -> pd.DataFrame:
+    """What calls will cost, as in `summed`; equal ones are counted once, those whose keys are `answered` not at all.
 
-    Prompt tokens are characters over `characters_per_token`, which is measured on the answers that are there where
-    there are at least twenty; completion tokens are what each request expects, or its limit where it expects nothing.
-
-    Args:
-        requests: All requests; equal keys are counted once.
-        prices: Model → prices.
-        answered: Answers that are there already; they cost nothing.
-        characters_per_token: About 4 for English, less for LaTeX.
-        batch: Through the batch interface.
+    `cost` is for completions of the expected length, `at most` for such that run to their limit of tokens.
     """
-    wanted = {request.key: request for request in requests}
-    measured = [(r, answered[key].usage.prompt_tokens) for key, r in wanted.items() if key in answered]
-    if len(measured) >= 20 and any(tokens for _, tokens in measured):
-        characters_per_token = sum(_characters(r) for r, _ in measured) / sum(tokens for _, tokens in measured)
-    groups: dict[tuple[str, str], list[Request]] = {}
-    for key, request in wanted.items():
+    rows = []
+    for key, call in {call.key: call for call in calls}.items():
         if key not in answered:
-            groups.setdefault((request.purpose, request.model), []).append(request)
-    lines = []
-    for (purpose, model), members in groups.items():
-        prompt = sum(round(_characters(r) / characters_per_token) for r in members)
-        usual = Usage(prompt_tokens=prompt, completion_tokens=sum(r.samples * _expected(r) for r in members))
-        most = Usage(prompt_tokens=prompt, completion_tokens=sum(r.samples * _limit(r) for r in members))
-        price = prices.get(model)
-        costs = [None if price is None else price.cost(usage, batch) for usage in (usual, most)]
-        lines.append(
-            Line(purpose=purpose, model=model, requests=len(members), usage=usual, cost=costs[0], most=costs[1])
-        )
-    return lines
+            limit = int(call.parameters.get("max_completion_tokens") or call.parameters.get("max_tokens") or 0)
+            most = limit or call.expected_tokens
+            usual = min(call.expected_tokens, most)
+            prompt = round((len(call.system) + len(call.user)) / CHARACTERS_PER_TOKEN)
+            usages = [Usage(prompt_tokens=prompt, completion_tokens=tokens) for tokens in (usual, most)]
+            price = prices.get(call.model)
+            costs = [None if price is None else price.cost(usage, batch) for usage in usages]
+            rows.append((call.purpose, call.model, 1, prompt, usual, *costs))
+    return summed(rows)
 
 
-def account(answers: Iterable[tuple[str, Answer]], prices: Mapping[str, Prices]) -> list[Line]:
-    """What answers cost.
+def account(answered: Iterable[tuple[ApiCall, Reply]], prices: Mapping[str, Prices]) -> pd.DataFrame:
+    """What replies cost, those of earlier sessions included: a table as in `summed`."""
+    rows = []
+    for call, reply in answered:
+        price, usage = prices.get(call.model), reply.usage
+        cost = None if price is None else price.cost(usage, reply.batch)
+        rows.append((call.purpose, call.model, 1, usage.prompt_tokens, usage.completion_tokens, cost, cost))
+    return summed(rows)
 
-    Args:
-        answers: (model that was asked, answer).
-        prices: Model → prices.
+
+def summed(rows: Iterable[tuple[object, ...]]) -> pd.DataFrame:
+    """One row per purpose and model, with the sums of the other columns; a cost is NaN where no price is known.
+
+    >>> summed([("judge", "m", 1, 100, 9, 0.5, 0.5), ("judge", "m", 1, 50, 9, 0.25, 0.5)])["cost"].tolist()
+    [0.75]
     """
-    groups: dict[tuple[str, str], list[Answer]] = {}
-    for model, answer in answers:
-        groups.setdefault((answer.purpose, model), []).append(answer)
-    lines = []
-    for (purpose, model), members in groups.items():
-        usage = sum((answer.usage for answer in members), Usage())
-        price = prices.get(model)
-        cost = None if price is None else sum(price.cost(answer.usage, answer.batch) for answer in members)
-        lines.append(Line(purpose=purpose, model=model, requests=len(members), usage=usage, cost=cost))
-    return lines
-
-
-def total(lines: Sequence[Line]) -> float | None:
-    """The sum of the costs; None where one is unknown."""
-    costs = [line.cost for line in lines]
-    return None if None in costs else sum(cost for cost in costs if cost is not None)
-
-
-def _characters(request: Request) -> int:
-    system = request.body(structured=True)["messages"][0]["content"]
-    return len(system) + len(request.user)
-
-
-def _limit(request: Request) -> int:
-    for name in ("max_completion_tokens", "max_tokens"):
-        if request.parameters.get(name):
-            return int(request.parameters[name])
-    return max(request.expected_tokens, 1)
-
-
-def _expected(request: Request) -> int:
-    return min(request.expected_tokens or _limit(request), _limit(request))
+    columns = ["purpose", "model", "calls", "prompt tokens", "completion tokens", "cost", "at most"]
+    frame = pd.DataFrame(list(rows), columns=columns).astype({"cost": float, "at most": float})
+    return frame.groupby(["purpose", "model"], sort=False, as_index=False).sum(min_count=1)

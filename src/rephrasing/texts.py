@@ -8,15 +8,14 @@ from itertools import pairwise
 
 from ..rewards.extraction import canonical_number
 
-_BLOCK = (
-    r"(?P<figure>\[asy\].*?\[/asy\])"
-    r"|\$\$(?P<display>.*?)\$\$|\\\[(?P<bracket>.*?)\\\]|\\\((?P<paren>.*?)\\\)"
-    r"|\\begin\{(?P<env>align|equation|eqnarray|gather|multline)(?P<star>\*?)\}(?P<body>.*?)\\end\{(?P=env)(?P=star)\}"
+_BLOCK = (  # formulas of more than 4,000 characters are none; without bounds, "\[" ten thousand times takes for ever
+    r"(?P<figure>\[asy\].{0,8000}?\[/asy\])"
+    r"|\$\$(?P<display>.{0,4000}?)\$\$|\\\[(?P<bracket>.{0,4000}?)\\\]|\\\((?P<paren>.{0,4000}?)\\\)"
+    r"|\\begin\{(?P<env>align|equation|eqnarray|gather|multline)(?P<star>\*?)\}(?P<body>.{0,4000}?)\\end\{(?P=env)(?P=star)\}"
 )
 _INLINE = r"(?<!\\)\$(?P<inline>(?:\\.|[^$\\])*)\$"
 _MATH = re.compile(f"{_BLOCK}|{_INLINE}", re.DOTALL)
 _MATH_BESIDE_MONEY = re.compile(_BLOCK, re.DOTALL)
-_KINDS = ("display", "bracket", "paren", "body", "inline")
 _PROSE = re.compile(
     r"(?:\A|\s)(?:and|the|for|per|each|an|of|to|is|in|he|she|at|on|or|if|it|was|had|has|his|her|how|than|from|with|they|"
     r"what|more|bill|cost|less|fee|plus|[a-z]{5,}),?(?=\s|\Z)|[.?]\s+[A-Z][a-z]"
@@ -28,29 +27,30 @@ _WORD = re.compile(r"[A-Za-z]+(?:['’][a-z]+)?|\d+(?:\.\d+)?")
 
 _UNITS = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_ORDINALS = "fifth sixth seventh eighth ninth tenth"
 CARDINALS: dict[str, str] = {
-    **{word: str(n) for n, word in enumerate(_UNITS.split(), start=2)},
-    **{"eighteen": "18", "nineteen": "19"},
+    **{word: str(n) for n, word in enumerate(f"{_UNITS} eighteen nineteen".split(), start=2)},
     **{word: str(10 * n) for n, word in enumerate(_TENS.split(), start=2)},
     **{"hundred": "100", "thousand": "1000", "million": "1000000"},
 }
 """Words that name a number and nothing else."""
 
-LOOSE_NUMBERS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("a", "an", "one", "single", "once", "first", "each", "every", "per", "another", "alone"), ("1",)),
-    **dict.fromkeys(
-        ("twice", "double", "doubled", "doubles", "second", "couple", "pair", "both", "square", "squared"), ("2",)
-    ),
-    **dict.fromkeys(("half", "halves", "halved"), ("2", "1", "50", "0.5", "1/2")),
-    **dict.fromkeys(("thrice", "triple", "triples", "tripled", "cube", "cubed"), ("3",)),
-    **dict.fromkeys(("third", "thirds"), ("3", "1")),
-    **dict.fromkeys(("quarter", "quarters"), ("4", "1", "25")),
-    **{"dozen": ("12",), "weekly": ("1",), "daily": ("1",), "zero": ("0",), "percent": ("100",), "quadruple": ("4",)},
-    **{"fourth": ("4",), "fourths": ("4",), "fifth": ("5",), "fifths": ("5",), "sixth": ("6",), "sixths": ("6",)},
-    **{"seventh": ("7",), "eighth": ("8",), "eighths": ("8",), "ninth": ("9",), "tenth": ("10",), "tenths": ("10",)},
-    **{"hundredth": ("100",), "thousandth": ("1000",), "week": ("7",), "weeks": ("7",), "origin": ("0",)},
-    **{"positive": ("0",), "negative": ("0",), "nonzero": ("0",), "nonnegative": ("0",), "triangle": ("3",)},
+_MEANINGS = {
+    "a an one single once first each every per another alone weekly daily": "1",
+    "twice double doubled doubles second couple pair both square squared": "2",
+    "half halves halved": "2 1 50 0.5 1/2",
+    "thrice triple triples tripled cube cubed triangle": "3",
+    "third thirds": "3 1",
+    "quarter quarters": "4 1 25",
+    "quadruple fourth fourths": "4",
+    "week weeks": "7",
+    "dozen": "12",
+    "percent hundredth": "100",
+    "thousandth": "1000",
+    "zero origin positive negative nonzero nonnegative": "0",
+    **{f"{word} {word}s": str(n) for n, word in enumerate(_ORDINALS.split(), start=5)},
 }
+LOOSE_NUMBERS = {word: numbers.split() for words, numbers in _MEANINGS.items() for word in words.split()}
 """Words that may stand for a number of the other text, and need not: `half` for 1/2, `a` for 1."""
 
 _SPELLINGS = tuple(
@@ -74,7 +74,7 @@ _SPELLINGS = tuple(
         (r"\\%", "%"),
         (r"\\?\$", ""),
         (r"[−–]", "-"),
-        (r"(\\[A-Za-z]+)[\s{]+(?=[A-Za-z])", "\\1\0"),  # \sin x is no command \sinx
+        (r"(\\[A-Za-z]+)[\s{}]+(?=[A-Za-z])", "\\1\0"),  # \sin x is no command \sinx
         (r"[{}\s]", ""),
     )
 )
@@ -87,8 +87,7 @@ def numerals(text: str) -> set[str]:
     ['1', '12', '1200', '3', '5', '5.5']
     """
     text = _FRACTION_OF_DIGITS.sub(lambda m: f" {m[1] or m[3]} / {m[2] or m[4]} ", text.replace("{,}", ","))
-    text = text.replace("\\!", "")
-    return {canonical_number(found) or found for found in _DIGITS.findall(text)}
+    return {canonical_number(found) or found for found in _DIGITS.findall(text.replace("\\!", ""))}
 
 
 def number_words(text: str) -> set[str]:
@@ -101,48 +100,39 @@ def number_words(text: str) -> set[str]:
 
 
 def loose_numbers(text: str) -> set[str]:
-    """Numbers that words of the text may stand for, such as 2 for `twice`.
-
-    Compounds of cardinals are added up and multiplied: `twenty-one` may stand for 21, `two hundred` for 200.
+    """Numbers that words of the text may stand for: 2 for `twice`, 21 for `twenty-one`, 200 for `two hundred`.
 
     >>> sorted(loose_numbers("twice as many, twenty-five, two hundred"))
     ['100', '2', '20', '200', '25', '5']
     """
     found = {number for word in words(text) for number in LOOSE_NUMBERS.get(word, ())} | number_words(text)
-    spelled = [CARDINALS.get(word, "1" if word == "one" else None) for word in words(text)]
-    for first, second in pairwise(spelled):
-        if first and second:
-            small, large = int(first), int(second)
-            if large >= 100 > small:
-                found.add(str(small * large))
-            elif small >= 20 and large < 10:
-                found.add(str(small + large))
+    values = [int(CARDINALS.get(word, word == "one")) for word in words(text)]  # 0 for other words
+    for first, second in pairwise(values):
+        if second >= 100 > first > 0:
+            found.add(str(first * second))
+        elif first >= 20 and 0 < second < 10:
+            found.add(str(first + second))
     return found
 
 
 def words(text: str) -> list[str]:
-    """Words and numbers in lower case, punctuation left out.
-
-    >>> words("Tom's 3 dogs, $x$!")
-    ["tom's", '3', 'dogs', 'x']
-    """
+    """Words and numbers in lower case, punctuation left out."""
     return [word.lower().replace("’", "'") for word in _WORD.findall(text)]
 
 
-def math_spans(text: str) -> list[re.Match[str]]:
+@lru_cache(maxsize=64)
+def math_spans(text: str) -> tuple[re.Match[str], ...]:
     r"""Formulas and figures as they stand in the text.
 
     Where a pair of dollars encloses prose, or one has no partner, dollars are taken for money.
 
-    >>> [match[0] for match in math_spans(r"Let $x = 3$ and \[y = 2.\]")]
-    ['$x = 3$', '\\[y = 2.\\]']
     >>> math_spans("She earns $12 an hour and pays $5.")
-    []
+    ()
     """
     inline = re.sub(r"\\(?:text|mbox|mathrm)\s*\{[^{}]*\}", "", _MATH_BESIDE_MONEY.sub("", text))
     odd = len(re.findall(r"(?<!\\)\$", inline)) % 2 == 1
     money = odd or any(_PROSE.search(match["inline"]) for match in re.finditer(_INLINE, inline, re.DOTALL))
-    return list((_MATH_BESIDE_MONEY if money else _MATH).finditer(text))
+    return tuple((_MATH_BESIDE_MONEY if money else _MATH).finditer(text))
 
 
 def formulas(text: str) -> list[str]:
@@ -151,13 +141,18 @@ def formulas(text: str) -> list[str]:
     >>> formulas(r"If $x=1$ costs \$5 and \[y=2,\] …")
     ['x=1', 'y=2,']
     """
-    found = [match.groupdict() for match in math_spans(text) if match["figure"] is None]
-    return [next(groups[kind] for kind in _KINDS if groups.get(kind) is not None) for groups in found]
+    return [match[match.lastgroup] for match in math_spans(text) if match.lastgroup not in (None, "figure")]
 
 
 def figures(text: str) -> list[str]:
     """Figures given as Asymptote code, spaces left out."""
-    return ["".join(match["figure"].split()) for match in math_spans(text) if match["figure"]]
+    return ["".join(match["figure"].split()) for match in math_spans(text) if match.lastgroup == "figure"]
+
+
+def prose(text: str) -> str:
+    """The text without its formulas and figures."""
+    ends = [0, *(place for match in math_spans(text) for place in match.span()), len(text)]
+    return " ".join(text[start:end] for start, end in zip(ends[::2], ends[1::2], strict=True))
 
 
 @lru_cache(maxsize=8192)
@@ -170,6 +165,17 @@ def compact(math: str) -> str:
     for pattern, replacement in _SPELLINGS:
         math = pattern.sub(replacement, math)
     return math.replace("\0", " ").strip(".,;:")
+
+
+def holds(text: str, spelled: str) -> bool:
+    r"""Whether a formula or a word, in its `compact` spelling, stands in a text and is no part of a longer one.
+
+    >>> holds("How many are $6 \\cdot 7$?", "6*7"), holds("There are 426.", "42"), holds("Find it.", "n")
+    (True, False, False)
+    """
+    if spelled.isalpha():
+        return bool(re.search(rf"(?<![A-Za-z\\]){spelled}(?![A-Za-z])", text, re.IGNORECASE if len(spelled) > 1 else 0))
+    return bool(re.search(rf"(?<![\d.]){re.escape(spelled)}(?!\.?\d)", compact(text)))
 
 
 def pieces(math: str) -> list[str]:
@@ -201,9 +207,5 @@ def shape(piece: str) -> str:
 
 
 def variables(piece: str) -> list[str]:
-    r"""The letters of a piece that are no part of a command, in order.
-
-    >>> variables(r"\sin(ax)+a")
-    ['a', 'x', 'a']
-    """
+    """The letters of a piece that are no part of a command, in order."""
     return [letter for letter in _COMMAND.findall(piece) if len(letter) == 1]

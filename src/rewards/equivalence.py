@@ -65,14 +65,14 @@ class TwoStageParser(latex2sympy2.PSParser):
 latex2sympy2.PSParser = TwoStageParser
 
 
-def judge(job: tuple[Sequence[str], str]) -> bool:
+def compare(job: tuple[Sequence[str], str]) -> bool:
     """Whether an answer equals any of its references: `(references, answer)`, in LaTeX.
 
-    Equality is math-verify's (simplification of the difference, sets, intervals, matrices, equations, units),
-    but: two numbers must agree to `RELATIVE_TOLERANCE` besides, since math-verify compares decimals to six
-    places, under which all small numbers are equal (numbers that do not agree are never simplified, which is
-    where the time of a wrong answer would go); `4.5e33` is a number, not a multiple of e; a percent sign is
-    decoration like a unit: 50 % equals 50, not 0.5.
+    Equality is math-verify's (simplification of the difference, sets, intervals, matrices, equations, units), with
+    these exceptions. Two numbers must also agree to `RELATIVE_TOLERANCE`, since math-verify compares decimals to
+    six places, under which all small numbers are equal; numbers that do not agree are never simplified, which is
+    where a wrong answer would take its time. `4.5e33` is a number, not a multiple of e. A percent sign is decoration
+    like a unit: 50 % equals 50, not 0.5.
     """
     references, answer = job
     return any(_equal(_parse(reference), _parse(answer)) for reference in references)
@@ -107,10 +107,10 @@ def _apart(a: complex, b: complex) -> bool:
 def _apart_at_a_point(one: Any, other: Any) -> bool:
     """Whether two formulas have clearly different values where their variables have certain values.
 
-    Spares the simplification of their difference, which is where the time of a wrong answer would go. A variable (of
-    which math-verify does not tell the case) has one value in both, and a positive one, so that formulas that are
-    equal for positive variables alone are left to math-verify. What has no value, is no formula (sets, equations,
-    matrices), or may be a word, is never apart.
+    Avoids simplifying their difference, which is where a wrong answer would take its time. A variable (math-verify
+    ignores its case) has the same positive value in both, so that formulas that are equal only for positive variables
+    are left to math-verify. Whatever has no value, is no formula (sets, equations, matrices) or may be a word is never
+    apart.
     """
     if not (isinstance(one, Expr) and isinstance(other, Expr)):
         return False
@@ -134,7 +134,7 @@ def _warm_up() -> None:
     """Fill the parser's tables, once, before the process is forked."""
     logging.disable(logging.CRITICAL)  # it warns of every answer that does not parse
     for latex in _WARM_UP:
-        judge(((latex,), "x+1"))
+        compare(((latex,), "x+1"))
 
 
 _warm_up()

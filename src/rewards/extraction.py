@@ -53,7 +53,7 @@ def references_of(reference: Reference) -> tuple[str, ...]:
     """
     references = (reference,) if isinstance(reference, str) else tuple(reference)
     if not references:
-        raise ValueError("Expected at least one reference answer, got an empty sequence.")
+        raise ValueError("Expected at least one reference answer, but got an empty sequence.")
     return references
 
 
@@ -95,8 +95,8 @@ def last_boxed(text: str) -> str | None:
     r"""The content of the last complete `\boxed` or `\fbox`, stripped; None without one.
 
     Braces may nest and lines may break. Of nested boxes the innermost counts. A box that never closes (a
-    truncated response) is passed over for the one before it. Without braces (`\boxed 9$`) the rest of the
-    line counts, up to the closing dollar.
+    truncated response) is skipped for the one before it. Without braces (`\boxed 9$`) the rest of the line
+    counts, up to the closing dollar.
 
     >>> last_boxed(r"so \boxed{1}, or rather \boxed{\frac{1}{2}}, not \boxed{3")
     '\\frac{1}{2}'
@@ -132,8 +132,8 @@ def extract_answer(response: str) -> str | None:
     r"""The final answer as it was written, None where the response has none.
 
     The first of these that is there and not empty: the last complete box (`last_boxed`); the rest of the line
-    after the last `####`; what follows the last "answer is" or "answer:" on its line, of which the first
-    `$…$` span counts when it has one, else the text up to the end of the sentence.
+    after the last `####`; what follows the last "answer is" or "answer:" on its line: the first `$…$` span if
+    there is one, else the text up to the end of the sentence.
 
     >>> extract_answer(r"Thus $x=\boxed{5}$."), extract_answer("3 + 4 = 7 #### 7"), extract_answer("Seven.")
     ('5', '7', None)
@@ -171,10 +171,9 @@ def extract_reference(solution: str) -> str | None:
 def normalize_answer(answer: str) -> str:
     r"""A spelling under which equal answers are mostly equal strings, and equal strings are equal answers.
 
-    Drops `\left`, `\right`, dollars, spacing commands, a final full stop or comma and spaces that separate
-    nothing; unwraps `\text{…}`, `\mbox{…}` and the like; writes `\dfrac`, `\tfrac` and `\frac12` as
-    `\frac{1}{2}`, `(B)` as `B`, plain numbers as `canonical_number` does. No algebra: `1/2` and `\frac{1}{2}`
-    stay two spellings.
+    Drops `\left`, `\right`, dollars, spacing commands, a final full stop or comma and spaces that separate nothing;
+    unwraps `\text{…}`, `\mbox{…}` and the like; writes `\dfrac`, `\tfrac` and `\frac12` as `\frac{1}{2}`, `(B)` as `B`,
+    plain numbers as `canonical_number` does. No algebra: `1/2` and `\frac{1}{2}` stay two spellings.
 
     >>> normalize_answer(r"\$1,\!657.00"), normalize_answer(r"\left( 3, \tfrac12 \right)")
     ('1657', '(3,\\frac{1}{2})')

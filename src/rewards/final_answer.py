@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ..types import Score
+from ..types import Score, Verifier
 from .extraction import Reference, after_marker, canonical_number, references_of
 
 
@@ -12,16 +10,13 @@ def _canonical(text: str) -> str:
     return canonical_number(text) or text.strip()
 
 
-class FinalAnswerReward:
-    """Correct when the text after the last marker is a reference answer.
+class FinalAnswerReward(Verifier):
+    """Correct when the text after the last `marker` is a reference answer.
 
     Plain numbers are compared by value (`1,000`, `$1000`, `1000.0` and `1000%` are one answer; see
     `extraction.canonical_number`), anything else letter by letter. Only the rest of the marker's line counts.
     Units and words beside the number are not stripped: `27 apples` is not `27`. Fractions and formulas are
     for `MathReward`.
-
-    Args:
-        marker: what stands before the final answer; its last occurrence counts.
 
     >>> reward = FinalAnswerReward()
     >>> reward("12 + 15 = 27 #### 27", "27")
@@ -32,17 +27,13 @@ class FinalAnswerReward:
 
     def __init__(self, marker: str = "####") -> None:
         if not marker:
-            raise ValueError("Expected a non-empty `marker`, got ''.")
+            raise ValueError("Expected a non-empty `marker`, but got ''.")
         self.marker = marker
 
     def __call__(self, response: str, reference: Reference) -> Score:
-        """Judge one response against its reference answers."""
+        """Score one response against its reference answers."""
         text = after_marker(response, self.marker)
         if text is None:
             return Score(False, None)
         answer = _canonical(text)
         return Score(answer in {_canonical(r) for r in references_of(reference)}, answer)
-
-    def judge_batch(self, responses: Sequence[str], references: Sequence[Reference]) -> list[Score]:
-        """Judge each response against the references in the same place."""
-        return [self(response, reference) for response, reference in zip(responses, references, strict=True)]

@@ -1,8 +1,8 @@
 r"""Whether a response keeps to the format that its template asks for (prompt augmentation, arXiv 2602.03190).
 
-A marker earns its share when it occurs exactly once, wherever it stands; order and nesting are not checked. A
-template that fills the opening tag in itself asks for the remaining three. Tags must survive decoding: a tokenizer that
-counts `<think>` among its *special* tokens drops it from the text, and the reward with it.
+A marker earns its share if it occurs exactly once, wherever it stands; order and nesting are not checked. A template
+that fills in the opening tag itself asks for the remaining three. Tags must survive decoding: a tokenizer that counts
+`<think>` among its *special* tokens drops it from the text, and the reward with it.
 """
 
 from __future__ import annotations

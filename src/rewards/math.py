@@ -2,113 +2,99 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from ..types import Score
+from .background import BackgroundVerifier
 from .extraction import Reference, exact_value, extract_answer, normalize_answer, references_of
-from .workers import Outcome, WorkerPool, combined
+from .workers import Outcome, WorkerPool
 
-_JUDGE = Path(__file__).with_name("equivalence.py")
+_COMPARE = Path(__file__).with_name("equivalence.py")
 _REMEMBERED = 1 << 16
-"""Verdicts kept, for answers that come back in later batches and epochs."""
+"""Outcomes kept at most, for answers that come back in later batches and epochs."""
 
 _Comparison = tuple[tuple[str, ...], str]
-"""(references, normalised answer): what a verdict depends on."""
+"""(references, normalised answer): what an outcome depends on."""
 
 
-class MathReward:
+class MathReward(BackgroundVerifier):
     r"""Correct when the final answer equals a reference answer mathematically.
 
     The final answer is the last `\boxed{…}`, else what follows `####` or "answer is" (`extract_answer`).
     Answers that are spelled alike (`normalize_answer`) are equal; integers and fractions are compared by
-    value (`exact_value`); every other pair goes to math-verify in a pool of processes (`equivalence.judge`),
+    value (`exact_value`); every other pair goes to math-verify in a pool of processes (`equivalence.compare`),
     once for each distinct answer of a question, however many responses give it. An expression that hangs or
-    explodes costs its own limit and nothing else: its responses score 0 under the name of the failure, and
-    `failures` counts them.
+    explodes costs its own limit and nothing else: its responses score 0, and `Score.failure` says why.
 
     | failure | meaning |
     |---|---|
     | `timeout` | comparing took more than `cpu_seconds` |
     | `memory` | comparing took more than `memory_bytes` |
     | `crash` | comparing killed its process |
-    | `length` | the final answer is longer than `max_answer_length` characters; it is not looked at |
+    | `length` | the final answer is longer than `max_answer_length` characters; it is not compared |
     | an exception's name | comparing raised it |
 
     Workers start with the first comparison that needs them, each in 1 to 2 s, and end with `close`, with the
     object or with the interpreter. Pickling carries the settings only, so every rank has workers of its own.
 
     Args:
-        workers: number of judging processes.
+        workers: Processes that compare.
         cpu_seconds: CPU time per comparison. The answers of MATH take 0.1 s at most.
-        memory_bytes: memory that one worker may reach.
-        max_answer_length: longest answer, in characters, that is compared. The longest references of MATH,
+        memory_bytes: Memory that one worker may reach.
+        max_answer_length: Longest answer, in characters, that is compared. The longest references of MATH,
             Minerva and OlympiadBench have 159, 87 and 224.
-
-    Attributes:
-        failures: Counter, name → responses without a verdict, over the lifetime of this object.
 
     >>> with MathReward(workers=1) as reward:
     ...     reward(r"Half of it: $\boxed{\frac{1}{2}}$.", "0.5")
-    ...     reward.judge_batch([r"\boxed{x+1}", r"\boxed{x}"], [("1+x", "2"), "1+x"])
+    ...     reward.score_batch([r"\boxed{x+1}", r"\boxed{x}"], [("1+x", "2"), "1+x"])
     Score(correct=True, answer='\\frac{1}{2}', failure=None)
     [Score(correct=True, answer='x+1', failure=None), Score(correct=False, answer='x', failure=None)]
     """
 
     def __init__(
-        self,
-        workers: int = 2,
-        cpu_seconds: float = 1.0,
-        memory_bytes: int = 1 << 30,
-        max_answer_length: int = 1000,
+        self, workers: int = 2, cpu_seconds: float = 1.0, memory_bytes: int = 1 << 30, max_answer_length: int = 1000
     ) -> None:
-        self.failures: Counter[str] = Counter()
-        self._settings: dict[str, Any] = {
-            "workers": workers,
-            "cpu_seconds": cpu_seconds,
-            "memory_bytes": memory_bytes,
-            "max_answer_length": max_answer_length,
-        }
-        self._max_answer_length = max_answer_length
-        self._pool = WorkerPool(_JUDGE, workers, cpu_seconds, memory_bytes)
-        self._verdicts: dict[_Comparison, Outcome] = {}
-        self._lock = threading.Lock()  # guards failures and _verdicts, which the pool's threads update
+        self.workers = workers
+        self.cpu_seconds = cpu_seconds
+        self.memory_bytes = memory_bytes
+        self.max_answer_length = max_answer_length
+        self._pool = WorkerPool(_COMPARE, workers, cpu_seconds, memory_bytes)
+        self._known: dict[_Comparison, Outcome] = {}
 
-    def __call__(self, response: str, reference: Reference) -> Score:
-        """Judge one response against its reference answers."""
-        return self.judge_batch([response], [reference])[0]
-
-    def judge_batch(self, responses: Sequence[str], references: Sequence[Reference]) -> list[Score]:
-        """Judge each response against the references in the same place."""
-        return self.judge_async(responses, references).result()
-
-    def judge_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Future[list[Score]]:
-        """`judge_batch` that returns at once, so that workers judge while the engine still samples."""
-        judged: list[Score | _Comparison] = []
+    def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
+        """Start comparing; returns what waits for the scores."""
+        if len(self._known) > _REMEMBERED:
+            for oldest in list(self._known)[: _REMEMBERED // 2]:
+                del self._known[oldest]
+        found: list[Score | _Comparison] = []
         written: dict[_Comparison, str] = {}
         for response, reference in zip(responses, references, strict=True):
             answer = extract_answer(response)
-            judgement = self._without_workers(answer, references_of(reference))
-            if not isinstance(judgement, Score):
+            score = self._without_workers(answer, references_of(reference))
+            if not isinstance(score, Score):
                 assert answer is not None
-                written.setdefault(judgement, answer)
-            judged.append(judgement)
-        comparisons = self._pool.submit([(references, answer) for (references, _), answer in written.items()])
-        return combined(
-            [comparisons], lambda results: self._scores(judged, dict(zip(written, results[0], strict=True)))
-        )
+                written.setdefault(score, answer)
+            found.append(score)
+        jobs = self._pool.submit([(references, answer) for (references, _), answer in written.items()])
+        outcomes = dict(zip(written, jobs, strict=True))
+        for comparison, job in outcomes.items():
+            job.add_done_callback(partial(self._remember, comparison))
+        return lambda: [s if isinstance(s, Score) else _score(s[1], outcomes[s].result()) for s in found]
+
+    def _remember(self, comparison: _Comparison, job: Future[Outcome]) -> None:
+        if job.exception() is None and job.result().failure != "crash":
+            self._known[comparison] = job.result()
 
     def _without_workers(self, answer: str | None, references: tuple[str, ...]) -> Score | _Comparison:
-        """The score where spelling, value or an earlier verdict settle it, else the comparison to make."""
+        """The score, if spelling, value or an earlier comparison settle it; else the comparison to make."""
         if answer is None:
             return Score(False, None)
-        if len(answer) > self._max_answer_length:
+        if len(answer) > self.max_answer_length:
             return Score(False, None, "length")
         normal = normalize_answer(answer)
         spellings, values = _normalized(references)
@@ -118,34 +104,15 @@ class MathReward:
         if value is not None and None not in values:
             return Score(value in values, normal)
         comparison = (references, normal)
-        known = self._verdicts.get(comparison)
+        known = self._known.get(comparison)
         return comparison if known is None else _score(normal, known)
 
-    def _scores(self, judged: Sequence[Score | _Comparison], outcomes: dict[_Comparison, Outcome]) -> list[Score]:
-        scores = [j if isinstance(j, Score) else _score(j[1], outcomes[j]) for j in judged]
-        with self._lock:
-            self.failures.update(score.failure for score in scores if score.failure)
-            self._verdicts.update((c, o) for c, o in outcomes.items() if o.failure != "crash")
-            while len(self._verdicts) > _REMEMBERED:
-                del self._verdicts[next(iter(self._verdicts))]
-        return scores
-
     def close(self) -> None:
-        """End the workers; judgements under way are cancelled. The next comparison starts new ones."""
+        """End the workers; comparisons under way are cancelled. The next one starts new workers."""
         self._pool.close()
 
-    def __enter__(self) -> MathReward:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return _from_settings, (self._settings,)
-
-
-def _from_settings(settings: dict[str, Any]) -> MathReward:
-    return MathReward(**settings)
+        return MathReward, (self.workers, self.cpu_seconds, self.memory_bytes, self.max_answer_length)
 
 
 def _score(answer: str, outcome: Outcome) -> Score:

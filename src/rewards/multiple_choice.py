@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from ..types import Score
+from ..types import Score, Verifier
 from .extraction import Reference, last_boxed, normalize_answer, references_of
 
 
-class MultipleChoiceReward:
-    r"""Correct when the chosen letter is a reference letter.
+class MultipleChoiceReward(Verifier):
+    r"""Correct when the chosen letter, one of `choices` (in upper case), is a reference letter.
 
     The first of these that is there decides:
 
@@ -23,9 +22,6 @@ class MultipleChoiceReward:
     choice, nor is a list of the options. Letters only: choices to be recognised by their text are for
     `MathReward`.
 
-    Args:
-        choices: the letters that may be chosen, in upper case.
-
     >>> reward = MultipleChoiceReward()
     >>> reward(r"A tempting choice is (A), but $\boxed{\text{B}}$.", "B")
     Score(correct=True, answer='B', failure=None)
@@ -35,7 +31,7 @@ class MultipleChoiceReward:
 
     def __init__(self, choices: str = "ABCD") -> None:
         if not (choices.isascii() and choices.isalpha() and choices.isupper()):
-            raise ValueError(f"Expected `choices` to be upper-case letters such as 'ABCD', got {choices!r}.")
+            raise ValueError(f"Expected `choices` to be upper-case letters such as 'ABCD', but got {choices!r}.")
         self.choices = choices
         letter = f"([{choices}{choices.lower()}])"
         self._boxed = re.compile(rf"{letter}|(?:\({letter}\)|{letter}[.:)])[^()]*")
@@ -46,16 +42,12 @@ class MultipleChoiceReward:
         self._marked = re.compile(rf"\(([{choices}])\)|^[ \t*]*([{choices}])[ \t*]*[.)]?[ \t*]*$")
 
     def __call__(self, response: str, reference: Reference) -> Score:
-        """Judge one response against its reference letters."""
+        """Score one response against its reference letters."""
         letters = {normalize_answer(text).upper() for text in references_of(reference)}
         if not letters <= set(self.choices):
-            raise ValueError(f"Expected references among the choices {self.choices!r}, got {reference!r}.")
+            raise ValueError(f"Expected references among the choices {self.choices!r}, but got {reference!r}.")
         letter = self._letter(response)
         return Score(letter in letters, letter)
-
-    def judge_batch(self, responses: Sequence[str], references: Sequence[Reference]) -> list[Score]:
-        """Judge each response against the references in the same place."""
-        return [self(response, reference) for response, reference in zip(responses, references, strict=True)]
 
     def _letter(self, response: str) -> str | None:
         boxed = last_boxed(response)

@@ -1,7 +1,7 @@
-"""The other end of `workers.WorkerPool`: a script that judges untrusted input in replaceable children.
+"""The other end of `workers.WorkerPool`: a script that compares untrusted answers in replaceable children.
 
-Run as `python sandbox.py JUDGE CPU_SECONDS MEMORY_BYTES`, where JUDGE is a Python file that defines
-`judge(job)`. The supervisor loads that file once, forks a child, and answers each line of JSON jobs on its
+Run as `python sandbox.py COMPARE CPU_SECONDS MEMORY_BYTES`, where COMPARE is a Python file that defines
+`compare(job)`. The supervisor loads that file once, forks a child, and answers each line of JSON jobs on its
 standard input with a line of `[value, failure]` pairs. The kernel ends a child that uses up its time; a new
 fork of the warm supervisor takes over at the next job: that costs milliseconds, not another interpreter.
 
@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 WALL_FACTOR = 10
-"""Wall seconds per CPU second: ends a judge that waits without computing, spares one on a crowded machine."""
+"""Wall seconds per CPU second: ends a comparison that waits without computing, spares one on a crowded machine."""
 POLL_SECONDS = 0.05
 """How often the memory of a busy child is read."""
 
 
-def serve(judge: Callable[[Any], Any], cpu_seconds: float, memory_bytes: int, reply_to: int) -> None:
+def serve(compare: Callable[[Any], Any], cpu_seconds: float, memory_bytes: int, reply_to: int) -> None:
     """Answer batches until standard input ends."""
     child: Child | None = None
     try:
@@ -41,8 +41,8 @@ def serve(judge: Callable[[Any], Any], cpu_seconds: float, memory_bytes: int, re
                 child.end()
                 child = None
             while len(outcomes) < len(jobs):
-                child = child or Child(judge, cpu_seconds, memory_bytes)
-                outcomes += child.judge(jobs[len(outcomes) :])
+                child = child or Child(compare, cpu_seconds, memory_bytes)
+                outcomes += child.compare(jobs[len(outcomes) :])
                 if len(outcomes) < len(jobs):
                     outcomes.append([None, child.end()])
                     child = None
@@ -56,34 +56,35 @@ def serve(judge: Callable[[Any], Any], cpu_seconds: float, memory_bytes: int, re
 
 
 class Child:
-    """A fork of this process that judges jobs one by one, under the limits, until one of them ends it."""
+    """A fork of this process that compares job after job, under the limits, until one of them ends it."""
 
-    def __init__(self, judge: Callable[[Any], Any], cpu_seconds: float, memory_bytes: int) -> None:
+    def __init__(self, compare: Callable[[Any], Any], cpu_seconds: float, memory_bytes: int) -> None:
         self.memory_bytes = memory_bytes
         self._too_large = False
         self._channel, theirs = socket.socketpair()
         self.pid = os.fork()
         if self.pid == 0:
             self._channel.close()
-            _judge_and_exit(judge, theirs.fileno(), cpu_seconds, memory_bytes)
+            _compare_and_exit(compare, theirs.fileno(), cpu_seconds, memory_bytes)
         theirs.close()
 
-    def judge(self, jobs: list[Any]) -> list[Any]:
+    def compare(self, jobs: list[Any]) -> list[Any]:
         """The outcomes of these jobs; of the first few when one of them ended the child."""
         try:
             self._channel.sendall(json.dumps(jobs).encode() + b"\n")
         except OSError:
             return []
         received = bytearray()
-        while received.count(b"\n") < len(jobs):
-            if select.select([self._channel], [], [], POLL_SECONDS)[0]:
-                chunk = _receive(self._channel)
-                if not chunk:
-                    break
-                received += chunk
-            elif not self._too_large and self.resident_bytes() > self.memory_bytes:
-                self._too_large = True
-                os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ConnectionError):  # the child has ended
+            while received.count(b"\n") < len(jobs):
+                if select.select([self._channel], [], [], POLL_SECONDS)[0]:
+                    chunk = self._channel.recv(1 << 16)
+                    if not chunk:
+                        break
+                    received += chunk
+                elif not self._too_large and self.resident_bytes() > self.memory_bytes:
+                    self._too_large = True
+                    os.kill(self.pid, signal.SIGKILL)
         return [json.loads(line) for line in received[: received.rfind(b"\n") + 1].splitlines()]
 
     def has_ended(self) -> bool:
@@ -109,9 +110,9 @@ class Child:
         return "timeout" if timed_out else "crash"
 
 
-def _judge_and_exit(judge: Callable[[Any], Any], channel: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
+def _compare_and_exit(compare: Callable[[Any], Any], channel: int, cpu_seconds: float, memory_bytes: int) -> NoReturn:
     for name in (signal.SIGPROF, signal.SIGALRM):
-        signal.signal(name, signal.SIG_DFL)  # which ends the process, whatever the judge's imports installed
+        signal.signal(name, signal.SIG_DFL)  # which ends the process, whatever the file's imports installed
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (2 * memory_bytes, hard))  # for growth faster than the polling
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -123,7 +124,7 @@ def _judge_and_exit(judge: Callable[[Any], Any], channel: int, cpu_seconds: floa
                 signal.setitimer(signal.ITIMER_REAL, WALL_FACTOR * cpu_seconds)
                 outcome: tuple[Any, str | None]
                 try:
-                    outcome = (judge(job), None)
+                    outcome = (compare(job), None)
                 except MemoryError:
                     outcome = (None, "memory")
                 except Exception as error:  # untrusted input: whatever it provokes is its own failure
@@ -133,13 +134,6 @@ def _judge_and_exit(judge: Callable[[Any], Any], channel: int, cpu_seconds: floa
                 _write(channel, outcome)
     finally:
         os._exit(0)
-
-
-def _receive(channel: socket.socket) -> bytes:
-    try:
-        return channel.recv(1 << 16)
-    except ConnectionError:
-        return b""
 
 
 def _write(descriptor: int, message: Any) -> None:
@@ -153,15 +147,15 @@ def _exit_once(*_: object) -> NoReturn:
     sys.exit(0)
 
 
-def main(judge_file: str, cpu_seconds: str, memory_bytes: str) -> None:
-    """Load the judge and serve it."""
+def main(file: str, cpu_seconds: str, memory_bytes: str) -> None:
+    """Load the file and serve its `compare`."""
     reply_to = os.dup(1)
     os.dup2(2, 1)  # what a library prints must not reach the protocol
     signal.signal(signal.SIGTERM, _exit_once)
-    judge = runpy.run_path(judge_file)["judge"]
+    compare = runpy.run_path(file)["compare"]
     gc.collect()
     gc.freeze()  # collections in a child would otherwise copy every page of this process
-    serve(judge, float(cpu_seconds), int(memory_bytes), reply_to)
+    serve(compare, float(cpu_seconds), int(memory_bytes), reply_to)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """Reward terms: what is added to the verdict before advantages are taken. Pass@k never sees them.
 
 A term is a callable `(rollouts, groups) -> [R] float32`. It sees the responses of one rank, which always holds all
-responses to a question. One or several are chosen by name, from `configs/reward_terms/`:
+responses to a question. Terms are chosen by name, from `configs/reward_terms/`:
 
     tagrpo-train experiment=grpo 'reward_terms=[overlong,noise]'
 
-The reward is verdict + Σ terms. Where a method's reward stands *in place of* the verdict, its term is the difference:
+The reward is verdict + Σ terms. Where a method's reward *replaces* the verdict, its term is the difference:
 `LengthReward` is GRPO-LEAD's reward minus the verdict, `RewardNoise` is +1 where a wrong response counts as right.
 Terms see the verdict and not each other: a wrong response that `RewardNoise` flips keeps the penalty of `LengthReward`.
 
-Terms are stateless, randomness included: the same rollouts earn the same terms, before and after a resume.
+Terms are stateless, randomness included: the same rollouts earn the same, before and after a resume.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class TemplateFormatTerm:
 
     Args:
         weight: Factor.
-        markers: Template name → markers of its `MarkerReward`, for templates beside the 13 of `FORMAT_REWARDS`, or in
-            place of those of the same name. No markers mean a constant 1.
+        markers: Template name → markers of its `MarkerReward`, in addition to the 13 of `FORMAT_REWARDS` and before
+            those of the same name. No markers mean a constant 1.
 
     Raises:
         ValueError: a response comes from a template that has no format reward.
@@ -55,17 +55,9 @@ class TemplateFormatTerm:
 
 
 def soft_overlong_penalty(lengths: Tensor, max_length: int, cache: int) -> Tensor:
-    """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13).
+    """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13), [R] float32 for `lengths` [R] in tokens.
 
-    0 up to L_max − L_cache tokens, then falling linearly to −1 at L_max, and −1 beyond.
-
-    Args:
-        lengths: [R] tokens per response.
-        max_length: L_max, tokens.
-        cache: L_cache, tokens over which the penalty grows.
-
-    Returns:
-        [R] float32 in −1 … 0.
+    0 up to L_max − L_cache tokens (`max_length` − `cache`), then falling linearly to −1 at L_max, and −1 beyond.
 
     >>> soft_overlong_penalty(torch.tensor([5, 6, 8, 10, 11]), max_length=10, cache=4)
     tensor([ 0.0000,  0.0000, -0.5000, -1.0000, -1.0000])
@@ -139,16 +131,8 @@ def length_reward(
     correct response or correct ones of equal length. The authors' code leaves groups of short responses as they are
     (three shortest under 4,000 tokens on average), which the paper does not mention; not done here.
 
-    Args:
-        lengths: [R] tokens per response.
-        correct: [R] bool.
-        group: [R] long, any distinct integers.
-        alpha: Strength, the paper's 0.05.
-        wrong: Reward of a wrong response, the paper's −1.
-        epsilon: Added to σ, tokens.
-
-    Returns:
-        [R] float32.
+    `lengths` [R] and ε are in tokens, `correct` is [R] bool, `group` [R] long of any values, R [R] float32. The
+    defaults of α, the strength, and `wrong` are the paper's.
 
     >>> length_reward(torch.tensor([10, 20, 30, 99]), torch.tensor([True, True, True, False]), torch.zeros(4))
     tensor([ 1.0513,  1.0000,  0.9512, -1.0000])

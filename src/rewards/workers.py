@@ -1,4 +1,4 @@
-"""A pool of processes that judge untrusted input within bounded time and memory."""
+"""A pool of processes that compare untrusted answers within bounded time and memory."""
 
 from __future__ import annotations
 
@@ -10,80 +10,74 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 _SANDBOX = Path(__file__).with_name("sandbox.py")
 _BATCH = 16
 """Jobs per message at most: enough that messages cost nothing, few enough that workers share evenly."""
-
-
-_Batch = tuple[Sequence[Any], Future[list["Outcome"]]]
-T = TypeVar("T")
-S = TypeVar("S")
+_Batch = tuple[Sequence[Any], Sequence[Future["Outcome"]]]
 
 
 class Outcome(NamedTuple):
     """What became of one job."""
 
     value: Any
-    """What `judge(job)` returned; None when it failed."""
+    """What `compare(job)` returned; None when it failed."""
     failure: str | None
     """`timeout`, `memory`, `crash` or the name of the exception it raised; None when it returned."""
 
 
 class WorkerPool:
-    """Runs `judge(job)` of a Python file on batches of jobs, in `workers` processes.
+    """Runs `compare(job)` of a Python file on batches of jobs, in `workers` processes.
 
-    Each worker is an interpreter of its own (`sandbox.py`) that loads the file once and judges in forks of
+    Each worker is an interpreter of its own (`sandbox.py`) that loads the file once and compares in forks of
     itself: it shares neither threads, signals nor `__main__` with this process, so the pool works from any
     thread, beside CUDA and under any launcher. Limits hold per job: CPU time (so that a busy machine does not
-    change verdicts), ten times as much wall time, and memory. A job that exceeds one is reported under its
-    name; the jobs beside it are judged as if it had not been there.
+    change outcomes), ten times as much wall time, and memory. A job that exceeds one is reported under its
+    name; the jobs beside it run as if it had not been there.
 
     Workers start with the first jobs. `close` ends them, as does the end of the interpreter or of the pool
     object; should this process be killed, they end after their current batch. A worker that was killed from
     outside is replaced and its batch repeated, once. A forked copy of this process starts workers of its own.
 
     Args:
-        judge: file that defines `judge(job)`, for jobs and values that JSON can carry.
-        workers: number of processes.
+        compare: File that defines `compare(job)`, for jobs and values that JSON can carry.
         cpu_seconds: CPU time that one job may use.
-        memory_bytes: resident memory that a child may reach.
+        memory_bytes: Resident memory that a child may reach.
 
     POSIX only; where `/proc` is missing the memory limit rests on RLIMIT_AS.
     """
 
-    def __init__(self, judge: Path, workers: int, cpu_seconds: float, memory_bytes: int) -> None:
+    def __init__(self, compare: Path, workers: int, cpu_seconds: float, memory_bytes: int) -> None:
         if workers < 1 or cpu_seconds <= 0 or memory_bytes <= 0:
             raise ValueError(
-                "Expected at least one worker and positive limits, got "
+                "Expected at least one worker and positive limits, but got "
                 f"workers={workers}, cpu_seconds={cpu_seconds}, memory_bytes={memory_bytes}."
             )
         self.workers = workers
-        self._command = [sys.executable, "-P", str(_SANDBOX), str(judge), str(cpu_seconds), str(memory_bytes)]
+        self._command = [sys.executable, "-P", str(_SANDBOX), str(compare), str(cpu_seconds), str(memory_bytes)]
         self._lock = threading.Lock()
         self._running: _Running | None = None
 
-    def submit(self, jobs: Sequence[Any]) -> Future[list[Outcome]]:
+    def submit(self, jobs: Sequence[Any]) -> list[Future[Outcome]]:
         """The outcomes of these jobs, in their order; returns at once.
 
-        The future raises RuntimeError when workers do not start (for want of a dependency, say) or keep
-        dying, CancelledError when the pool is closed before they are done.
+        A future raises RuntimeError when workers do not start (for want of a dependency, say) or keep dying,
+        CancelledError when the pool is closed before its job is done.
         """
         size = max(1, min(_BATCH, -(-len(jobs) // self.workers)))
-        batches = [jobs[start : start + size] for start in range(0, len(jobs), size)]
-        if not batches:
-            return combined([], lambda _: [])
+        futures: list[Future[Outcome]] = [Future() for _ in jobs]
         with self._lock:
-            if self._running is None or self._running.pid != os.getpid():
+            if jobs and (self._running is None or self._running.pid != os.getpid()):
                 self._running = _Running(self._command, self.workers)
                 weakref.finalize(self, self._running.stop)
-            parts = [self._running.submit(batch) for batch in batches]
-        return combined(parts, lambda outcomes: list(chain.from_iterable(outcomes)))
+            for start in range(0, len(jobs), size):
+                batch = slice(start, start + size)
+                self._running.batches.put((jobs[batch], futures[batch]))  # type: ignore[union-attr]
+        return futures
 
     def close(self) -> None:
         """End the workers and cancel what they have not finished. The next `submit` starts new ones."""
@@ -104,7 +98,7 @@ class _Running:
 
     def __init__(self, command: list[str], workers: int) -> None:
         self.pid = os.getpid()
-        self._batches: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
+        self.batches: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._command = command
         self._stopped = threading.Event()
         self._lock = threading.Lock()  # guards _processes against a start while stopping
@@ -112,11 +106,6 @@ class _Running:
         self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(workers)]
         for thread in self._threads:
             thread.start()
-
-    def submit(self, jobs: Sequence[Any]) -> Future[list[Outcome]]:
-        future: Future[list[Outcome]] = Future()
-        self._batches.put((jobs, future))
-        return future
 
     def stop(self) -> None:
         if self.pid != os.getpid():  # a forked copy owns neither the threads nor the processes
@@ -126,28 +115,28 @@ class _Running:
             for process in self._processes:
                 process.terminate()
         for _ in self._threads:
-            self._batches.put(None)
+            self.batches.put(None)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
 
     def _serve(self) -> None:
         process: subprocess.Popen[bytes] | None = None
-        while (batch := self._batches.get()) is not None:
-            jobs, future = batch
-            if not future.set_running_or_notify_cancel():
-                continue
+        while (batch := self.batches.get()) is not None:
+            jobs, futures = batch
             try:
-                process, outcomes = self._judge(process, jobs)
-            except BaseException as error:  # the caller's to see, wherever it waits
+                process, outcomes = self._compare(process, jobs)
+            except BaseException as error:  # raised where the caller waits
                 process = None
-                future.set_exception(error)
+                for future in futures:
+                    future.set_exception(error)
             else:
-                future.set_result(outcomes)
+                for future, outcome in zip(futures, outcomes, strict=True):
+                    future.set_result(outcome)
         if process is not None:
             self._end(process)
 
-    def _judge(
+    def _compare(
         self, process: subprocess.Popen[bytes] | None, jobs: Sequence[Any]
     ) -> tuple[subprocess.Popen[bytes], list[Outcome]]:
         request = json.dumps(jobs).encode() + b"\n"
@@ -159,7 +148,7 @@ class _Running:
                 return process, [Outcome(*outcome) for outcome in json.loads(reply)]
             code, process = self._end(process), None
         raise RuntimeError(
-            f"A judging process ended twice (exit code {code}) on a batch of {len(jobs)} jobs: "
+            f"A comparing process ended twice (exit code {code}) on a batch of {len(jobs)} jobs: "
             f"{self._command}. If it printed a traceback above, what it imports is missing; otherwise the "
             "system killed it, most often for memory: use fewer workers."
         )
@@ -173,10 +162,7 @@ class _Running:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for this process, not for its workers
-                env={
-                    **os.environ,
-                    "PYTHONHASHSEED": "0",
-                },  # sympy's search order, hence verdicts at the limit
+                env={**os.environ, "PYTHONHASHSEED": "0"},  # sympy's search order, hence outcomes at the limit
             )
             self._processes.add(process)
             return process
@@ -207,38 +193,3 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes:
     except OSError:
         return b""
     return reply if reply.endswith(b"\n") else b""
-
-
-def combined(parts: Sequence[Future[S]], combine: Callable[[list[S]], T]) -> Future[T]:
-    """A future of `combine` of the parts' results, in their order; of the first exception when a part raised.
-
-    >>> part: Future[int] = Future()
-    >>> whole = combined([part, part], sum)
-    >>> part.set_result(21)
-    >>> whole.result()
-    42
-    """
-    whole: Future[T] = Future()
-    whole.set_running_or_notify_cancel()  # from here on nobody can cancel it under the threads that finish it
-    remaining = len(parts)
-    lock = threading.Lock()
-
-    def finish() -> None:
-        try:
-            whole.set_result(combine([part.result() for part in parts]))
-        except BaseException as error:  # the caller's to see, where it waits
-            whole.set_exception(error)
-
-    def on_done(_: Future[S]) -> None:
-        nonlocal remaining
-        with lock:
-            remaining -= 1
-            last = remaining == 0
-        if last:
-            finish()
-
-    if not parts:
-        finish()
-    for part in parts:
-        part.add_done_callback(on_done)
-    return whole

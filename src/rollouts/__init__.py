@@ -2,5 +2,6 @@
 
 from ..types import SamplingConfig
 from .engines import EngineError, TransformersEngine, VLLMEngine, VLLMServerEngine
+from .pipeline import RolloutPipeline
 
-__all__ = ["EngineError", "SamplingConfig", "TransformersEngine", "VLLMEngine", "VLLMServerEngine"]
+__all__ = ["EngineError", "RolloutPipeline", "SamplingConfig", "TransformersEngine", "VLLMEngine", "VLLMServerEngine"]

@@ -1,9 +1,9 @@
 """Replay of past successes (ExGRPO, arXiv 2510.02245).
 
-A part of each batch asks questions that were solved in part before, and one response to each of them is an old success.
-Successes are kept by question. Questions are drawn by their latest success rate, most often those near one half; of a
-question's successes the one with the lowest entropy under the current policy is replayed. Questions that were solved in
-full are retired. Every rank holds the same successes, so that any of them can be the one that is checkpointed.
+A share of each batch consists of questions that were solved in part before, and one response to each of them is a past
+success. Successes are recorded by question. Questions are drawn by their latest success rate, most often those near one
+half; of a question's successes the one with the lowest entropy under the current policy is replayed. Questions that
+were solved in full are retired. Every rank holds the same record, so that any of them can write the checkpoint.
 """
 
 from __future__ import annotations
@@ -24,12 +24,17 @@ MeanEntropy = Callable[[Sequence[Prompt], Sequence[Tensor]], Tensor]
 """(prompts, responses) → [n] mean entropy per token under the current policy, nats."""
 
 
+def no_entropy(*_: object) -> Tensor:
+    """Stands for the `entropy` that a caller has not given."""
+    raise ValueError("Expected roll_out(…, entropy=…) with rollout.replay, but got none. Give that of the policy.")
+
+
 class Success(NamedTuple):
     """A correct response, and the prompts that its question was asked in at the time."""
 
     prompts: list[Prompt]
     row: int
-    """Which of the prompts it answers."""
+    """The one of the prompts that it answers."""
     token_ids: Tensor
     """[T] long."""
     logprobs: Tensor
@@ -42,7 +47,7 @@ class Record:
 
     group: QuestionGroup
     rate: float
-    """Share of correct responses when it was last sampled and solved in part."""
+    """Share of correct responses when the question was last sampled and solved in part."""
     successes: list[Success] = field(default_factory=list)
     """Distinct, oldest first."""
 
@@ -50,22 +55,13 @@ class Record:
 class SuccessReplay:
     """ExGRPO's buffer of past successes.
 
-    Once the share of correct responses in a batch exceeds `start`, the last ⌊ratio · B⌋ questions of each batch give
-    way to recorded ones, as far as there are any. A question is drawn by drawing first a success rate among those on
-    record, with weight exp(−(rate − ½)² / 2σ²), then uniformly a question of that rate, without replacement. σ = 1/8 is
-    the authors' code at G = 8 (one response out of eight).
-
-    Of a drawn question, G − 1 responses are sampled anew to the prompt that the replayed success answers, and G to its
-    other prompts. The loss weighs the replayed one by its ratio to the policy that sampled it, see
-    `PolicyLoss.replay_shaping`.
-
-    Departures from the authors' code: successes before the start are recorded too; the success rate is that of
-    new responses alone; a question keeps at most `per_question` successes, the newest; questions that are solved in
-    full leave the record for good, but the data module goes on serving them.
+    Departures from the authors' code: successes before the start are recorded too; the success rate is that of new
+    responses alone; a question keeps only its `per_question` newest successes; a question that was solved in full is
+    never recorded again, though the data module still serves it.
 
     Args:
         ratio: Share of each batch's questions that are replayed, 0 … 1 (the paper's 0.5).
-        start: Share of correct responses in a batch that replay waits for (the authors' 0.35).
+        start: Replay begins after the first batch with a larger share of correct responses (the authors' 0.35).
         spread: σ of the weight by success rate.
         per_question: Successes kept per question.
         seed: Of the draws.
@@ -92,7 +88,11 @@ class SuccessReplay:
         self.retired: set[str] = set()
 
     def draw(self, count: int, iteration: int, without: set[str]) -> list[str]:
-        """Ids of up to `count` distinct recorded questions, none of `without`; the same on every rank."""
+        """Ids of up to `count` distinct recorded questions, none of `without`; the same on every rank.
+
+        First a success rate is drawn among those on record, with weight exp(−(rate − ½)² / 2σ²), then uniformly a
+        question of that rate, without replacement. σ = 1/8 is the authors' code at G = 8 (one response out of eight).
+        """
         by_rate: dict[float, list[str]] = {}
         for id, record in self.records.items():
             if id not in without:
@@ -109,15 +109,15 @@ class SuccessReplay:
         return drawn
 
     def substitute(self, batch: QuestionBatch, iteration: int, entropy: MeanEntropy) -> dict[int, Completion]:
-        """Put recorded questions in the place of the last ones of `batch`. Collective.
+        """Replace the last ⌊ratio · B⌋ questions of `batch` by recorded ones, as far as there are any. Collective.
 
-        Args:
-            batch: Changed in place: `groups` and `prompts`, of which replayed ones ask for one sample less.
-            iteration: Number of the batch; draws follow from it.
-            entropy: Called on every rank, with as many prompts as this rank has candidates.
+        The prompt that the replayed success answers asks for one sample less. The loss weighs the success by its ratio
+        to the policy that sampled it, see `PolicyLoss.replay_shaping`. `groups` and `prompts` of `batch` are changed in
+        place. The draws follow from `iteration`, the number of the batch. `entropy` is called on every rank, with as
+        many prompts as this rank has candidates.
 
         Returns:
-            Row in `batch.prompts` → the success to add to its samples.
+            Row in `batch.prompts` → the success that joins the samples of this prompt.
         """
         if not (self.started and self.records):  # alike on every rank
             return {}
@@ -148,11 +148,7 @@ class SuccessReplay:
         return [record.successes[int(part.argmin())] for record, part in zip(records, parts, strict=True)]
 
     def observe(self, batch: QuestionBatch) -> dict[str, float]:
-        """Take in the new responses of all ranks to a training batch. Collective.
-
-        Returns:
-            `replay/questions`, `replay/successes`, `replay/retired`: sizes of the record, to be logged.
-        """
+        """Take in the new responses of all ranks to a training batch; return the sizes to be logged. Collective."""
         for id, record in (item for part in gather_objects(self._found(batch)) for item in part):
             if record.rate == 1.0:
                 self.retired.add(id)
@@ -176,7 +172,7 @@ class SuccessReplay:
         """The questions of this rank's batch, with the rates and successes of their new responses."""
         rollouts = batch.rollouts
         assert rollouts is not None
-        # Asking for as many responses as there are, replayed ones included.
+        # Each prompt as it would have to ask for all its responses, replayed ones included.
         responses = torch.bincount(rollouts.prompt, minlength=len(batch.prompts)).tolist()
         prompts: dict[int, list[Prompt]] = {}
         place = []
@@ -194,7 +190,7 @@ class SuccessReplay:
                 record.successes = [
                     Success(prompts[question], place[row_of], rollouts.token_ids[row], rollouts.logprobs[row])
                     for row in rows[rollouts.correct[rows]].tolist()
-                    # At least one new response must stand beside the replayed one.
+                    # Where it is replayed, at least one new response must be sampled to the same prompt.
                     if responses[row_of := int(rollouts.prompt[row])] > 1
                 ]
             found.append((group.id, record))
@@ -209,40 +205,22 @@ class SuccessReplay:
         known.successes = known.successes[-self.per_question :]
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything on record, in plain containers and tensors."""
-        return {
-            "started": self.started,
-            "retired": sorted(self.retired),
-            "records": [
-                {
-                    "group": (*record.group[:-1], dict(record.group.metadata)),
-                    "rate": record.rate,
-                    "successes": [
-                        {
-                            "prompts": [tuple(prompt) for prompt in success.prompts],
-                            "row": success.row,
-                            "token_ids": success.token_ids,
-                            "logprobs": success.logprobs,
-                        }
-                        for success in record.successes
-                    ],
-                }
-                for record in self.records.values()
-            ],
-        }
+        """The whole record, in plain containers and tensors."""
+        records = []
+        for record in self.records.values():
+            group = (*record.group[:-1], dict(record.group.metadata))
+            successes = [([tuple(prompt) for prompt in s.prompts], *s[1:]) for s in record.successes]
+            records.append((group, record.rate, successes))
+        return {"started": self.started, "retired": sorted(self.retired), "records": records}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self.started = state["started"]
         self.retired = set(state["retired"])
         self.records = {}
-        for saved in state["records"]:
-            successes = [
-                Success(**{**success, "prompts": [Prompt(*prompt) for prompt in success["prompts"]]})
-                for success in saved["successes"]
-            ]
-            group = QuestionGroup(*saved["group"])
-            self.records[group.id] = Record(group, saved["rate"], successes)
+        for group, rate, successes in state["records"]:
+            loaded = [Success([Prompt(*prompt) for prompt in prompts], *rest) for prompts, *rest in successes]
+            self.records[group[0]] = Record(QuestionGroup(*group), rate, loaded)
 
 
 def _same_response(a: Success, b: Success) -> bool:

@@ -1,135 +1,138 @@
-"""Sampled responses → `Rollouts`: decode, judge, add reward terms."""
+"""Sampled responses → `Rollouts`: decode, score, add reward terms."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from itertools import chain
-from typing import Any
+from dataclasses import replace
+from itertools import chain, count
 
 import torch
 from torch import Tensor
 
-from ..rewards.early import EarlyVerdicts
-from ..types import Completion, Deliver, QuestionBatch, QuestionGroup, Rollouts, Score
-from .store import RolloutStore, digest
+from ..types import Completion, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Verifier
+from .cache import RolloutCache, cache_key
 
-Verifier = Callable[[str, Sequence[str]], Score]
-RewardTerm = Callable[[Rollouts, Sequence[QuestionGroup]], Tensor]
+Decode = Callable[[list[Tensor]], list[str]]
+"""[n] of [T] long → [n] texts without special tokens."""
 
 
 class Scoring:
-    """The scoring of one batch. Made before it is sampled, so that verdicts can be reached meanwhile.
+    """The scoring of one batch. Made before it is sampled, so that workers can score while the engine samples.
 
-    Args:
-        verifier: (response, references) → `Score`; its `judge_batch` is used where it has one, and its `judge_async`
-            to judge while the engine still samples.
-        batch: Questions and prompts.
-        tokenizer: Decodes responses.
-        store: Keeps verdicts on disk, at `position`; None keeps none.
-        position: Iteration and draw, of which the store has verdicts at most once.
+    `cache` keeps the scores on disk under `position`, the iteration and the draw; None keeps none.
     """
 
     def __init__(
         self,
-        verifier: Verifier,
         batch: QuestionBatch,
-        tokenizer: Any,
-        store: RolloutStore | None = None,
+        verifier: Verifier,
+        decode: Decode,
+        cache: RolloutCache | None = None,
         position: Sequence[int] = (),
     ) -> None:
+        self.references = [batch.groups[prompt.question].answer for prompt in batch.prompts]
         self.verifier = verifier
-        self.batch = batch
-        self.decode = partial(tokenizer.batch_decode, skip_special_tokens=True)
-        self.store = store
+        self.decode = decode
+        self.cache = cache
         self.position = position
-        references = [batch.groups[prompt.question].answer for prompt in batch.prompts]
-        judge_async = getattr(verifier, "judge_async", None)
-        self.early = EarlyVerdicts(judge_async, self.decode, references) if judge_async is not None else None
-        self.failures: Counter[str] = Counter()
-        """Why verdicts were not reached → how often."""
+        self._early: dict[int, tuple[list[str], Callable[[], list[Score]]]] = {}
 
-    @property
-    def deliver(self) -> tuple[Deliver, ...]:
-        """What an engine is to be given so that responses are judged as they come; empty when the verifier can't."""
-        return () if self.early is None else (self.early.deliver,)
+    def deliver(self, prompt: int, completions: list[Completion]) -> None:
+        """Hand the responses to one prompt to the verifier's workers, if it has any; returns at once."""
+        if self.verifier.in_background:
+            text = self.decode([completion.token_ids for completion in completions])
+            self._early[prompt] = text, self.verifier.score_async(text, [self.references[prompt]] * len(text))
 
-    def rollouts(
-        self,
-        sampled: Sequence[Sequence[Completion]],
-        replayed: Mapping[int, Completion],
-        terms: Mapping[str, RewardTerm],
-        seconds: Mapping[str, float],
-        staleness: int = 0,
-    ) -> Rollouts:
-        """The scored responses.
+    def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
+        """[R] texts and [R] scores of all responses, [P][G] by prompt: those delivered early, and the others."""
+        texts: dict[int, str] = {}
+        early: dict[int, Callable[[], list[Score]]] = {}
+        row = 0
+        for prompt, samples in enumerate(completions):
+            if prompt in self._early:
+                delivered, early[row] = self._early[prompt]
+                texts.update(zip(count(row), delivered))  # a replayed response may follow them
+            row += len(samples)
+        flat = list(chain.from_iterable(completions))
+        late = [row for row in range(len(flat)) if row not in texts]
+        if late:  # tokenizers make one text of nothing, and a rank may have no question in the last evaluation batch
+            texts.update(zip(late, self.decode([flat[row].token_ids for row in late]), strict=True))
+        in_order = [texts[row] for row in range(len(flat))]
+        references = [[self.references[prompt]] * len(samples) for prompt, samples in enumerate(completions)]
+        return in_order, self.scores(in_order, list(chain.from_iterable(references)), early)
 
-        Args:
-            sampled: [P][G] by prompt.
-            replayed: Row of a prompt → a past success that joins its samples.
-            terms: name → what is added to the verdict.
-            seconds: Kept as they are.
-            staleness: Optimizer steps since the weights that sampled.
-        """
-        batch = self.batch
-        joined = [[*samples, *([replayed[row]] if row in replayed else [])] for row, samples in enumerate(sampled)]
-        completions = list(chain.from_iterable(joined))
-        prompt = torch.repeat_interleave(torch.tensor([len(samples) for samples in joined], dtype=torch.long))
-        question = torch.tensor([p.question for p in batch.prompts], dtype=torch.long)[prompt]
-        ids = [c.token_ids for c in completions]
-        references = [batch.groups[row].answer for row in question.tolist()]
-        decoded: list[str | None] = []
-        known: list[Score | None] = []
-        for row, samples in enumerate(joined):
-            texts, judged = self.early.verdicts(row) if self.early else ([], [])
-            decoded += [*texts, *[None] * (len(samples) - len(texts))]
-            known += [*judged, *[None] * (len(samples) - len(judged))]
-        rest = [ids[row] for row, found in enumerate(decoded) if found is None]
-        # Tokenizers would make one text of nothing: a rank may have no question in the last evaluation batch.
-        late = iter(self.decode(rest) if rest else [])
-        text = [next(late) if found is None else found for found in decoded]
-        scores = self.judged(text, references, known)
-        self.failures.update(score.failure for score in scores if score.failure)
-        correct = torch.tensor([score.correct for score in scores], dtype=torch.bool)
-        fields: dict[str, Any] = {
-            "prompts": batch.prompts,
-            "prompt": prompt,
-            "question": question,
-            "variant": torch.tensor([p.variant for p in batch.prompts], dtype=torch.long)[prompt],
-            "token_ids": ids,
-            "logprobs": [c.logprobs for c in completions],
-            "truncated": torch.tensor([c.truncated for c in completions], dtype=torch.bool),
-            "text": text,
-            "correct": correct,
-            "answers": [score.answer for score in scores],
-            "seconds": seconds,
-            "staleness": torch.full((len(ids),), staleness),
-            "replayed": torch.tensor(
-                [sample is replayed.get(row) for row, samples in enumerate(joined) for sample in samples],
-                dtype=torch.bool,
-            ),
-        }
-        plain = Rollouts(**fields, rewards=correct.float())
-        added = {name: term(plain, batch.groups).float() for name, term in terms.items()}
-        return Rollouts(**fields, rewards=sum(added.values(), start=plain.rewards), reward_terms=added)
-
-    def judged(
-        self, text: Sequence[str], references: Sequence[Sequence[str]], known: Sequence[Score | None]
+    def scores(
+        self, texts: Sequence[str], references: Sequence[Sequence[str]], early: Mapping[int, Callable[[], list[Score]]]
     ) -> list[Score]:
-        """[R] verdicts, of which some may be `known`; from the store where it has them, and kept there."""
-        made_from = digest(text, references, self.verifier) if self.store is not None else ""
-        scores = self.store.scores(self.position, made_from) if self.store is not None else None
-        if scores is not None:
-            return scores
-        rest = [row for row, score in enumerate(known) if score is None]
-        pairs = [(text[row], references[row]) for row in rest]
-        if hasattr(self.verifier, "judge_batch"):
-            late = list(self.verifier.judge_batch(*map(list, zip(*pairs, strict=True)))) if pairs else []
-        else:
-            late = [self.verifier(*pair) for pair in pairs]
-        of_row = dict(zip(rest, late, strict=True))
-        scores = [of_row[row] if score is None else score for row, score in enumerate(known)]
-        if self.store is not None:
-            self.store.keep_scores(self.position, made_from, scores)
-        return scores
+        """[R] scores of [R] `texts`: from the cache if it has them, else from workers and verifier, and kept.
+
+        `early` are those that workers have been given: row → what waits for the scores of the responses from there on.
+        """
+        key = cache_key(texts, references, self.verifier) if self.cache is not None else ""
+        found = self.cache.scores(self.position, key) if self.cache is not None else None
+        if found is not None:
+            return found
+        scores = {row: score for start, wait in early.items() for row, score in enumerate(wait(), start)}
+        late = [row for row in range(len(texts)) if row not in scores]
+        if late:
+            others = self.verifier.score_batch([texts[row] for row in late], [references[row] for row in late])
+            scores.update(zip(late, others, strict=True))
+        in_order = [scores[row] for row in range(len(texts))]
+        if self.cache is not None:
+            self.cache.keep_scores(self.position, key, in_order)
+        return in_order
+
+
+def with_replayed(
+    sampled: Sequence[Sequence[Completion]], replayed: Mapping[int, Completion]
+) -> list[list[Completion]]:
+    """[P][G] responses with past successes, given by row of their prompt, behind the samples of that prompt."""
+    return [[*samples, *([replayed[row]] if row in replayed else [])] for row, samples in enumerate(sampled)]
+
+
+def assemble(
+    batch: QuestionBatch,
+    completions: Sequence[Sequence[Completion]],
+    replayed: Mapping[int, Completion],
+    texts: Sequence[str],
+    scores: Sequence[Score],
+    staleness: int,
+    seconds: Seconds,
+) -> Rollouts:
+    """The rollouts of `batch`, rewarded by their verdicts alone.
+
+    Args:
+        batch: What was asked.
+        completions: [P][G] responses, past successes among them.
+        replayed: Row of a prompt → the past success among its responses.
+        texts: [R] decoded responses.
+        scores: [R] what the verifier says of them.
+        staleness: Optimizer steps since the weights that sampled.
+        seconds: Taken over as the object that it is: later phases of the iteration add theirs.
+    """
+    flat = list(chain.from_iterable(completions))
+    prompt = torch.repeat_interleave(torch.tensor([len(samples) for samples in completions], dtype=torch.long))
+    past = [sample is replayed.get(row) for row, samples in enumerate(completions) for sample in samples]
+    correct = torch.tensor([score.correct for score in scores], dtype=torch.bool)
+    return Rollouts(
+        prompts=batch.prompts,
+        prompt=prompt,
+        question=torch.tensor([p.question for p in batch.prompts], dtype=torch.long)[prompt],
+        rephrasing=torch.tensor([p.rephrasing for p in batch.prompts], dtype=torch.long)[prompt],
+        token_ids=[completion.token_ids for completion in flat],
+        logprobs=[completion.logprobs for completion in flat],
+        truncated=torch.tensor([completion.truncated for completion in flat], dtype=torch.bool),
+        text=texts,
+        correct=correct,
+        answers=[score.answer for score in scores],
+        rewards=correct.float(),
+        replayed=torch.tensor(past, dtype=torch.bool),
+        staleness=torch.full((len(flat),), staleness),
+        seconds=seconds,
+    )
+
+
+def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, RewardTerm]) -> Rollouts:
+    """The same rollouts, their rewards increased by every one of `terms`."""
+    added = {name: term(rollouts, batch.groups).float() for name, term in terms.items()}
+    return replace(rollouts, rewards=sum(added.values(), start=rollouts.rewards), reward_terms=added)

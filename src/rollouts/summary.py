@@ -8,15 +8,15 @@ from ..types import QuestionBatch
 
 
 def totals_of(batch: QuestionBatch) -> dict[str, float]:
-    """Sums over the responses that one rank has sampled, to be added over ranks and then divided."""
+    """Sums over the responses that this rank has sampled, replayed ones left out; they add up over ranks."""
     rollouts = batch.rollouts
     assert rollouts is not None
     sampled = ~rollouts.replayed
-    original = (rollouts.variant == 0) & sampled
+    original = (rollouts.rephrasing == 0) & sampled
     return {
         "prompts": len(rollouts.prompts),
         "questions": len(batch.groups),
-        "rephrasings": len({(p.question, p.variant) for p in rollouts.prompts if p.variant}),
+        "rephrasings": len({(p.question, p.rephrasing) for p in rollouts.prompts if p.rephrasing}),
         "rollouts": float(sampled.sum()),
         "originals": float(original.sum()),
         "tokens": float(rollouts.lengths[sampled].sum()),
@@ -31,12 +31,12 @@ def totals_of(batch: QuestionBatch) -> dict[str, float]:
 
 
 def means_of(totals: Mapping[str, float]) -> dict[str, float]:
-    """The scalars to log, from `totals_of` and `failed`, the number of responses without a verdict.
+    """The scalars to log, from `totals_of` over all ranks and `failed`, the number of responses without a verdict.
 
     `rollout/entropy` is −mean log-prob, unbiased for the entropy per token at temperature 1.
     """
     count, originals = totals["rollouts"], totals["originals"]
-    neighbours = count - originals
+    others = count - originals
     means = {
         "rollout/reward": totals["reward"] / count,
         "rollout/correct": totals["correct"] / count,
@@ -48,6 +48,6 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
     }
     if originals:
         means["rollout/correct_original"] = totals["correct_original"] / originals
-    if neighbours:
-        means["rollout/correct_neighbours"] = (totals["correct"] - totals["correct_original"]) / neighbours
-    return means | {f"rollout/{k}": v / count for k, v in totals.items() if k.startswith("reward_term/")}
+    if others:
+        means["rollout/correct_rephrasings"] = (totals["correct"] - totals["correct_original"]) / others
+    return means | {f"rollout/{name}": sum_ / count for name, sum_ in totals.items() if name.startswith("reward_term/")}

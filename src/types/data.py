@@ -1,7 +1,7 @@
 """The vocabulary: what flows from questions to rollouts to rewards to advantages to the loss.
 
 Symbols: B questions in a batch, P sample prompts, R responses, T tokens of a packed batch, V vocabulary.
-A question has N rephrasings (its neighbours), each of its prompts is sampled G times.
+A question has N rephrasings; the original and each rephrasing are sampled G times.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Prompt(NamedTuple):
 
     question: int
     """Row of its question in `QuestionBatch.groups`."""
-    variant: int
+    rephrasing: int
     """0 for the original question, n ≥ 1 for its n-th rephrasing."""
     template: str
     """Name of the template it was rendered in."""
@@ -45,7 +45,7 @@ class Prompt(NamedTuple):
     token_ids: Tensor
     """[L] long: the sample prompt, from which responses are drawn."""
     anchor_ids: Tensor
-    """[L0] long: the original question in the same template; equal to `token_ids` for variant 0."""
+    """[L0] long: the original question in the same template; equal to `token_ids` where that was sampled."""
     num_samples: int
     """G: responses to draw."""
 
@@ -60,7 +60,7 @@ class QuestionBatch:
     groups: list[QuestionGroup]
     """[B] the questions of this rank."""
     prompts: list[Prompt]
-    """[P] sample prompts, ordered by question, then variant, then template."""
+    """[P] sample prompts, ordered by question, then rephrasing, then template."""
     split: str = "train"
     """`train`, or the name of the evaluation split."""
     rollouts: Rollouts | None = None
@@ -135,7 +135,7 @@ class Rollouts:
     """[R] long, row of the sampled prompt in `prompts`."""
     question: Tensor
     """[R] long, row of the original question in `QuestionBatch.groups`."""
-    variant: Tensor
+    rephrasing: Tensor
     """[R] long, 0 where the original question was sampled, n ≥ 1 for its n-th rephrasing."""
     token_ids: Sequence[Tensor]
     """[R] of [T_r] long, response tokens with the stop token."""
@@ -151,22 +151,14 @@ class Rollouts:
     """[R] normalised final answers; None where none was found."""
     rewards: Tensor
     """[R] float32, what the advantage strategy learns from: `correct` plus the sum of `reward_terms`."""
+    replayed: Tensor
+    """[R] bool, past successes instead of samples: `logprobs` are those of the policy that sampled them."""
+    staleness: Tensor
+    """[R] long, optimizer steps between the weights that sampled the response and those that learn from it."""
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
     seconds: Seconds = field(default_factory=Seconds)
-    """Wall seconds of the phases `sync`, `generate` and `score`; `wait` and `update` are added after them."""
-    replayed: Tensor = None  # type: ignore[assignment]
-    """[R] bool, past successes instead of samples: `logprobs` are those of the policy that sampled them. By default
-    none."""
-    staleness: Tensor = None  # type: ignore[assignment]
-    """[R] long, optimizer steps between the weights that sampled the response and those that learn from it. By default
-    zero."""
-
-    def __post_init__(self) -> None:
-        if self.replayed is None:
-            object.__setattr__(self, "replayed", torch.zeros(len(self.token_ids), dtype=torch.bool))
-        if self.staleness is None:
-            object.__setattr__(self, "staleness", torch.zeros(len(self.token_ids), dtype=torch.long))
+    """Wall seconds of the phases `sync`, `generate` and `score`; later phases of the iteration add theirs."""
 
     def __len__(self) -> int:
         return len(self.token_ids)

@@ -1,4 +1,4 @@
-"""What can be plugged in: strategies, losses, engines, verifiers, reward terms.
+"""What can be plugged in: strategies, losses, engines, verifiers, reward terms, policies.
 
 Deriving from a protocol inherits its defaults; any other object that has all of its members will do as well.
 """
@@ -6,17 +6,17 @@ Deriving from a protocol inherits its defaults; any other object that has all of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from .data import Completion, LossInputs, LossOutputs, QuestionGroup, Request, RewardGroups, Rollouts, Score
+from .data import Completion, LossInputs, LossOutputs, Prompt, QuestionGroup, Request, RewardGroups, Rollouts, Score
 
 
 @runtime_checkable
 class AdvantageStrategy(Protocol):
-    """Turns the rewards of a global batch into advantages. Derive from it to inherit its defaults."""
+    """Turns the rewards of a global batch into advantages."""
 
     needs_entropy: bool = False
     """Whether `RewardGroups.entropy` is read, which costs a forward over all responses."""
@@ -25,10 +25,14 @@ class AdvantageStrategy(Protocol):
         """[R] float advantages, finite, in the order of `groups`."""
         ...
 
+    def expected(self, groups: RewardGroups) -> Tensor:
+        """[R] the advantages averaged over the random choices of the strategy; itself where it makes none."""
+        return self(groups)
+
 
 @runtime_checkable
 class Loss(Protocol):
-    """The loss of a micro-batch. Derive from it to inherit its defaults."""
+    """The loss of a micro-batch."""
 
     by_token: bool = False
     """Whether it may be called on parts of a micro-batch's tokens, which add up: each logit is then made once."""
@@ -54,17 +58,13 @@ def ignore(prompt: int, completions: list[Completion]) -> None:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Samples from a copy of the policy that it holds itself. Derive from it to inherit its defaults."""
+    """Samples from a copy of the policy that it holds itself."""
 
     asynchronous: bool = False
     """Whether `generate_async` works: whether it can sample while the policy is updated."""
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Take over the policy's weights.
-
-        Args:
-            parameters: Hugging Face names and full tensors, tied ones once. Consumed to the end.
-        """
+        """Take over the policy's weights: Hugging Face names and full tensors, tied ones once. Consumed to the end."""
         ...
 
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
@@ -101,7 +101,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Compares responses with reference answers. Derive from it to inherit its defaults."""
+    """Compares responses with reference answers."""
 
     in_background: bool = False
     """Whether `score_async` works beside the caller, so that handing responses over while others are sampled pays."""
@@ -114,11 +114,11 @@ class Verifier(Protocol):
         """Score each response against the reference answers in the same place."""
         return [self(*pair) for pair in zip(responses, references, strict=True)]
 
-    def score_async(self, responses: Sequence[str], references: Sequence[str | Sequence[str]]) -> Future[list[Score]]:
-        """`score_batch` that returns at once where `in_background` is true."""
-        future: Future[list[Score]] = Future()
-        future.set_result(self.score_batch(responses, references))
-        return future
+    def score_async(
+        self, responses: Sequence[str], references: Sequence[str | Sequence[str]]
+    ) -> Callable[[], list[Score]]:
+        """Start what `score_batch` does where `in_background` is true; returns at once what waits for the scores."""
+        return partial(self.score_batch, responses, references)
 
     def close(self) -> None:
         """End worker processes; the next call starts them again."""
@@ -142,22 +142,33 @@ class RewardTerm(Protocol):
         ...
 
 
-def require(value: object, protocol: type, setting: str) -> None:
-    """Refuse an object that lacks something its part needs, when the run is built.
+@runtime_checkable
+class SampledPolicy(Protocol):
+    """What `PolicyModule` says of itself. Of any other module engines get the parameters under their own names."""
 
-    Args:
-        value: What was configured.
-        protocol: One of the protocols above.
-        setting: Its name in the configuration, for the message.
+    mini_batches: int = 1
+    """Optimizer steps on each batch of rollouts, if none is skipped."""
+
+    def full_parameters(self) -> Iterable[tuple[str, Tensor]]:
+        """Hugging Face names and full tensors, for `Engine.sync`. Collective: every rank must exhaust it."""
+        ...
+
+    def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
+        """[n] float32, mean entropy per token of a rank's responses under the policy, nats; for replay. Collective."""
+        ...
+
+
+def require(value: object, protocol: type, setting: str) -> None:
+    """Refuse, when the run is built, a `value` of the configuration's `setting` that lacks members of `protocol`.
 
     Raises:
         TypeError: naming the setting and what the object lacks.
     """
     if isinstance(value, protocol):
         return
-    members = {name for name in (*vars(protocol), *protocol.__annotations__) if not name.startswith("_")} | {"__call__"}
-    missing = sorted(name for name in members if hasattr(protocol, name) and not hasattr(value, name))
+    members = {*vars(protocol), *protocol.__annotations__}
+    missing = sorted(n for n in members if (n == "__call__" or not n.startswith("_")) and not hasattr(value, n))
     raise TypeError(
-        f"Expected {setting} to be a {protocol.__name__} (tagrpo.types), but {value!r} has no {', '.join(missing)}. "
-        f"Derive its class from tagrpo.types.{protocol.__name__}, which has defaults for what is optional."
+        f"Expected {setting} to be a {protocol.__name__} ({protocol.__module__}), but {value!r} has no "
+        f"{', '.join(missing)}. Derive its class from it: it has defaults for what is optional."
     )

@@ -10,12 +10,18 @@ from tagrpo.analysis.difficulty import difficulty_of_run, success_by
 
 
 def rollouts(rates, samples, seed=0):
-    """Rows with success rates [questions, variants]."""
+    """Rows with success rates [questions, versions]."""
     rng = np.random.default_rng(seed)
     rows = [
-        {"iteration": q // 4, "question": f"q{q}", "variant": v, "template": "plain", "correct": bool(rng.random() < p)}
-        for q, variants in enumerate(rates)
-        for v, p in enumerate(variants)
+        {
+            "iteration": q // 4,
+            "question": f"q{q}",
+            "rephrasing": v,
+            "template": "plain",
+            "correct": bool(rng.random() < p),
+        }
+        for q, versions in enumerate(rates)
+        for v, p in enumerate(versions)
         for _ in range(samples)
     ]
     return pd.DataFrame(rows)
@@ -23,7 +29,7 @@ def rollouts(rates, samples, seed=0):
 
 def test_success_is_the_mean_over_questions_with_an_interval():
     rows = [("a", 0, True), ("a", 0, False), ("b", 0, True), ("b", 1, False), ("b", 1, False)]
-    frame = pd.DataFrame(rows, columns=["question", "variant", "correct"])
+    frame = pd.DataFrame(rows, columns=["question", "rephrasing", "correct"])
     found = success_by(frame)
     assert found.loc[0, "correct"] == pytest.approx((0.5 + 1) / 2)
     assert found.loc[1, ["responses", "correct", "low", "high"]].tolist() == [2, 0, 0, 0]

@@ -84,5 +84,5 @@ def test_other_questions_are_refused(tmp_path):
     a = write(tmp_path / "a", {"amc": [1, 2, 3]})
     with pytest.raises(ValueError, match="same questions"):
         compare_evaluations(a, write(tmp_path / "b", {"amc": [1, 2]}))
-    with pytest.raises(ValueError, match="splits in common, but .*amc.*aime24"):
+    with pytest.raises(ValueError, match="test split that all runs have, but .*amc.*aime24"):
         compare_evaluations(a, write(tmp_path / "c", {"aime24": [1, 2]}))

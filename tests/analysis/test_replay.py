@@ -9,6 +9,7 @@ import torch
 from tagrpo.analysis.replay import read_rollouts, replay, reward_groups
 from tagrpo.callbacks.recorder import rollout_table
 from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage
+from tagrpo.types import AdvantageStrategy
 
 # Question 0: each prompt uniform, the pool not. Question 1: all wrong. Question 2: mixed everywhere.
 REWARDS = [[[1, 1], [0, 0]], [[0, 0], [0, 0]], [[1, 0], [0, 1]]]
@@ -53,11 +54,12 @@ def test_eta_by_hand(run):
 def test_progress_ends_at_one(run):
     seen = []
 
-    def spy(groups):
-        seen.append(groups.progress)
-        return POOLED(groups)
+    class Spy(AdvantageStrategy):
+        def __call__(self, groups):
+            seen.append(groups.progress)
+            return POOLED(groups)
 
-    replay(read_rollouts(run), {"spy": spy})
+    replay(read_rollouts(run), {"spy": Spy()})
     assert seen == [0.0, 1.0]
 
 
@@ -73,6 +75,9 @@ def test_saved_entropy_reaches_the_strategies_that_need_it(run):
 def test_what_cannot_be_replayed_is_refused(run, tmp_path):
     with pytest.raises(ValueError, match="entropy for adaptive, but it was not saved"):
         replay(read_rollouts(run), {"pooled": POOLED, "adaptive": EntropyAdaptiveAdvantage(k=2)})
+    missing = "has no expected, needs_entropy"
+    with pytest.raises(TypeError, match=rf"strategies\['mine'\] to be a AdvantageStrategy .*{missing}"):
+        replay(read_rollouts(run), {"mine": lambda groups: groups.rewards})
     with pytest.raises(FileNotFoundError, match="recorder"):
         read_rollouts(tmp_path / "nowhere")
     (run / "rollouts" / "000002-0.parquet").write_text("broken off")

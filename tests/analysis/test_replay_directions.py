@@ -15,26 +15,37 @@ from tagrpo.analysis.replay import (
     cosines,
     gradient_noise,
     replay,
-    response_scores,
     reward_groups,
 )
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
+from tagrpo.types import AdvantageStrategy
 
 POOLED = GroupAdvantage(group_by="question")
 PER_PROMPT = GroupAdvantage(group_by="prompt")
 
 
+class Own(AdvantageStrategy):
+    """A function as a strategy."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, groups):
+        return self.function(groups)
+
+
 def rollouts(rewards, seed=0, vocabulary=4, iteration=0):
-    """Rows of responses; `rewards[question][variant]` is a list, tokens are random."""
+    """Rows of responses; `rewards[question][rephrasing]` is a list, tokens are random."""
     rng = np.random.default_rng(seed)
     return pd.DataFrame(
         [
             {
-                "iteration": iteration, "question": f"q{q}", "variant": v, "template": "plain", "answer": str(reward),
+                "iteration": iteration, "question": f"q{q}", "rephrasing": v, "template": "plain",
+                "answer": str(reward),
                 "correct": reward > 0, "reward": float(reward),
                 "token_ids": rng.integers(0, vocabulary, rng.integers(1, 6)),
             }
-            for q, variants in enumerate(rewards) for v, values in enumerate(variants) for reward in values
+            for q, versions in enumerate(rewards) for v, values in enumerate(versions) for reward in values
         ]
     )  # fmt: skip
 
@@ -42,7 +53,7 @@ def rollouts(rewards, seed=0, vocabulary=4, iteration=0):
 def test_bigram_scores_are_the_gradients_of_the_fitted_table():
     rows = rollouts([[[1, 0, 1], [0, 0]], [[1, 1]]])
     ids = [list(tokens) for tokens in rows["token_ids"]]
-    prompts = rows["question"] + rows["variant"].astype(str)
+    prompts = rows["question"] + rows["rephrasing"].astype(str)
     pairs = [[(p, t[0]), *pairwise(t)] for p, t in zip(prompts, ids, strict=True)]
     counts = {}
     for pair in [pair for response in pairs for pair in response]:
@@ -67,8 +78,8 @@ def test_bigram_scores_are_the_gradients_of_the_fitted_table():
 
 def test_cosines_between_responses_of_their_own_are_those_of_the_advantages():
     rows = rollouts([[[1, 0, 1, 1], [0, 0, 0, 1]], [[1, 1, 0, 0], [1, 1, 1, 1]]])
-    strategies = {"pooled": POOLED, "per prompt": PER_PROMPT, "twice": lambda groups: 2 * POOLED(groups)}
-    table = cosines(rows, strategies, response_scores)
+    strategies = {"pooled": POOLED, "per prompt": PER_PROMPT, "twice": Own(lambda groups: 2 * POOLED(groups))}
+    table = cosines(rows, strategies, lambda rows: sparse.identity(len(rows), format="csr"))
     a, b = (strategies[name](reward_groups(rows)).double() for name in ("pooled", "per prompt"))
     assert table.loc["pooled", "per prompt"] == pytest.approx(float(torch.nn.functional.cosine_similarity(a, b, dim=0)))
     assert table.loc["pooled", "twice"] == pytest.approx(1)
@@ -113,8 +124,7 @@ def test_the_bootstrap_variance_is_that_of_fresh_responses():
     rng = np.random.default_rng(7)
     one = rollouts(rng.integers(0, 2, (1, 1, 50)).tolist())
 
-    def plain(groups):
-        return groups.rewards - 0.5  # linear in the responses: their variances add up
+    plain = Own(lambda groups: groups.rewards - 0.5)  # linear in the responses: their variances add up
 
     def ones(rows):
         return sparse.csr_matrix(np.ones((len(rows), 1)))

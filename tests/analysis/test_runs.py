@@ -48,7 +48,7 @@ def test_a_resumed_run_counts_what_it_measured_twice_once(tmp_path, write_run):
     path = write_run(tmp_path, "grpo", 0, [1])
     before = find_runs(tmp_path)[0].diversity
     with (path / "embedding_diversity.csv").open("a") as file:
-        file.write("5,q5,neighbours,8,0.9\n")
+        file.write("5,q5,rephrasings,8,0.9\n")
     after = find_runs(tmp_path)[0].diversity
     assert len(after) == len(before)
     assert after["distance"].iloc[-1] == 0.9

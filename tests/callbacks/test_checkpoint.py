@@ -95,11 +95,11 @@ def test_rollouts_are_not_sampled_twice_when_their_update_fails(whole, tmp_path,
         trained(tmp_path, *options)
     # The first update was done, of the second only its rollouts; no checkpoint covers either.
     assert len(generations) == 2
-    assert len(list((tmp_path / "rollout_store").iterdir())) == 4
+    assert len(list((tmp_path / "rollout_cache").iterdir())) == 4
     resumed = trained(tmp_path, *options, resume="auto")
     assert len(generations) == 3
     assert_equal(weights_of(resumed), whole[1])
-    assert not list((tmp_path / "rollout_store").iterdir())
+    assert not list((tmp_path / "rollout_cache").iterdir())
 
 
 def test_rollouts_of_other_weights_are_not_used(tmp_path, monkeypatch):
@@ -134,7 +134,7 @@ def test_an_engine_that_fails_leaves_a_checkpoint_of_the_state_before_the_batch(
 def test_what_a_failed_batch_has_counted_is_not_in_its_checkpoint(tmp_path, monkeypatch):
     def fail(self, *arguments, real=RolloutCallback.on_train_batch_start):
         real(self, *arguments)
-        if self.iteration == 2:
+        if self.pipeline.iteration == 2:
             raise Broken  # the second batch is in the ledger by now
 
     monkeypatch.setattr(RolloutCallback, "on_train_batch_start", fail)
@@ -232,7 +232,7 @@ def test_a_run_that_samples_ahead_and_is_killed_meanwhile_ends_as_an_undisturbed
         logged(tmp_path).reset_index(drop=True), logged(whole_ahead[0]).reset_index(drop=True), check_exact=True
     )
     assert (tmp_path / "ledger.json").read_text() == (whole_ahead[0] / "ledger.json").read_text()
-    assert not list((tmp_path / "rollout_store").iterdir())
+    assert not list((tmp_path / "rollout_cache").iterdir())
 
 
 def test_tensorboard_forgets_what_came_after_the_checkpoint(tmp_path):

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader
 from tagrpo.callbacks import (
     AnswerDiversityMonitor,
     EmbeddingDiversityMonitor,
+    RephrasingSuccessMonitor,
     RolloutRecorder,
     ThroughputMonitor,
-    VariantSuccessMonitor,
     ZeroGradientMonitor,
 )
 from tagrpo.modules.advantages import GroupAdvantage
@@ -103,7 +103,7 @@ def test_zero_gradient_shares_are_counted_by_hand(tmp_path, make_batch):
     expected = {
         "zero_gradient/percentage": 50,  # questions 1 and 2
         "uniform_reward/original": 75,  # 0, 1, 2
-        "uniform_reward/neighbours": 75,
+        "uniform_reward/rephrasings": 75,
         "uniform_reward/pool": 50,
         "uniform_reward/pool_all_correct": 25,
         "uniform_reward/pool_all_wrong": 25,
@@ -132,35 +132,35 @@ def test_a_step_without_advantages_is_told_what_to_return(tmp_path, make_batch):
         ZeroGradientMonitor().on_train_batch_end(None, None, {"loss": 0}, make_batch(REWARDS), 0)
 
 
-def test_variants_are_told_apart_by_hand(tmp_path, make_batch):
+def test_rephrasings_are_told_apart_by_hand(tmp_path, make_batch):
     batch = make_batch(REWARDS)
     rollouts = batch.rollouts
-    kl = torch.where(rollouts.variant == 1, 0.5, 0.25)
+    kl = torch.where(rollouts.rephrasing == 1, 0.5, 0.25)
     # Under the score prompt the first response of each prompt is e times as likely as under its own, the second is not.
     shift = torch.tensor([1.0, 0.0] * 8)
     score_logprob = torch.tensor([float(x.sum()) for x in rollouts.logprobs]) + shift
-    found = fit(tmp_path, [batch], VariantSuccessMonitor(), kl=kl, score_logprob=score_logprob).to_dict("records")[0]
-    assert found["variant/0/correct"] == 5 / 8
-    assert found["variant/1/correct"] == 3 / 8
+    found = fit(tmp_path, [batch], RephrasingSuccessMonitor(), kl=kl, score_logprob=score_logprob).to_dict("records")[0]
+    assert found["rephrasing/0/correct"] == 5 / 8
+    assert found["rephrasing/1/correct"] == 3 / 8
     assert "template/plain/correct" not in found, "there is but one"
-    assert (found["variant/0/kl"], found["variant/1/kl"]) == (0.25, 0.5)
+    assert (found["rephrasing/0/kl"], found["rephrasing/1/kl"]) == (0.25, 0.5)
     share = (math.e + 1) ** 2 / (math.e**2 + 1) / 2
-    assert found["variant/1/effective_samples"] == pytest.approx(share)
+    assert found["rephrasing/1/effective_samples"] == pytest.approx(share)
     # Questions 0 and 3 can tell. X² of 0: 4, moments of (2, 2) with 2 correct: 4/3 and 32/9; of 3: 0, the same.
     from scipy import stats
 
     expected, spread = 8 / 3, 64 / 9
     scale = spread / (2 * expected)
-    assert found["variant/difficulty_p_value"] == pytest.approx(stats.chi2.sf(4 / scale, expected / scale))
+    assert found["rephrasing/difficulty_p_value"] == pytest.approx(stats.chi2.sf(4 / scale, expected / scale))
     # var(p̂) is ½ for question 0 and 0 for the others; the noise of question 3 is ¼ / 1 per prompt.
-    assert found["variant/difficulty_variance"] == pytest.approx((0.5 - 0.25) / 4)
+    assert found["rephrasing/difficulty_variance"] == pytest.approx((0.5 - 0.25) / 4)
 
 
 def test_templates_are_told_apart_where_there_are_several(tmp_path, make_batch):
     batch = make_batch([[[1.0, 0.0], [1.0, 1.0]]])
     prompts = [batch.prompts[0], batch.prompts[1]._replace(template="boxed")]
     batch = replace(batch, rollouts=replace(batch.rollouts, prompts=prompts))
-    (found,) = fit(tmp_path, [batch], VariantSuccessMonitor()).to_dict("records")
+    (found,) = fit(tmp_path, [batch], RephrasingSuccessMonitor()).to_dict("records")
     assert (found["template/plain/correct"], found["template/boxed/correct"]) == (0.5, 1)
 
 
@@ -175,13 +175,13 @@ def test_variety_of_answers_by_hand(tmp_path, make_batch):
     assert row["answer_diversity/entropy"] == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(4))
 
 
-def test_questions_without_rephrasings_do_not_count_as_uniform_neighbours(tmp_path, make_batch):
+def test_questions_without_rephrasings_do_not_count_as_uniform_rephrasings(tmp_path, make_batch):
     batch = make_batch([[[1.0, 0.0]], [[1.0, 1.0], [1.0, 0.0]]])
     (row,) = fit(tmp_path, [batch], ZeroGradientMonitor()).to_dict("records")
-    assert row["uniform_reward/neighbours"] == 0
+    assert row["uniform_reward/rephrasings"] == 0
     assert row["uniform_reward/original"] == 50
     without = fit(tmp_path / "none", [make_batch([[[1.0, 0.0]]])], ZeroGradientMonitor())
-    assert "uniform_reward/neighbours" not in without
+    assert "uniform_reward/rephrasings" not in without
 
 
 def test_embedding_distances_are_logged_and_written_per_question(tmp_path, make_batch):
@@ -190,11 +190,11 @@ def test_embedding_distances_are_logged_and_written_per_question(tmp_path, make_
     # Texts cycle 0 1 2 0: the original's pair is orthogonal, the rephrasing's (2, 0) opposite.
     metrics = fit(tmp_path, [make_batch([[[1.0, 0.0], [1.0, 0.0]]])], monitor)
     assert metrics["embedding_distance/original"][0] == pytest.approx(1)
-    assert metrics["embedding_distance/neighbours"][0] == pytest.approx(2)
+    assert metrics["embedding_distance/rephrasings"][0] == pytest.approx(2)
     # Pairs of 0 1 2 0: 1, 2, 0, 1, 1, 2.
     assert metrics["embedding_distance/pool"][0] == pytest.approx(7 / 6)
     rows = pd.read_csv(tmp_path / "embedding_diversity.csv")
-    assert rows["pool"].tolist() == ["original", "neighbours", "pool"]
+    assert rows["pool"].tolist() == ["original", "rephrasings", "pool"]
     assert rows["responses"].tolist() == [2, 2, 4]
     assert rows["question"].tolist() == ["q0"] * 3
 
@@ -259,8 +259,8 @@ def test_the_recorder_writes_every_response(tmp_path, make_batch):
     first, second = (pd.read_parquet(path) for path in sorted((tmp_path / "rollouts").iterdir()))
     assert len(first) == len(second) == 16
     assert first["question"].tolist() == [f"q{i}" for i in range(4) for _ in range(4)]
-    assert first["variant"].tolist() == [0, 0, 1, 1] * 4
-    assert first["reward"].tolist() == [r for question in REWARDS for variant in question for r in variant]
+    assert first["rephrasing"].tolist() == [0, 0, 1, 1] * 4
+    assert first["reward"].tolist() == [r for question in REWARDS for rephrasing in question for r in rephrasing]
     assert first["logprob"].tolist() == [-float(length) for length in first["length"]]
     assert first["advantage"][:4].tolist() == pytest.approx(
         [0.75**0.5, 0.75**0.5, -(0.75**0.5), -(0.75**0.5)], abs=1e-5
@@ -305,7 +305,7 @@ def test_tables_of_samples_show_one_response_to_each_prompt(tmp_path, make_batch
     trainer.fit(Foreign(), loader(batches))
     (key, step, rows), (_, second, _) = logger.tables
     assert (key, step, second) == ("samples", 0, 2)
-    assert [(row["question"], row["variant"], row["response"]) for row in rows] == [
+    assert [(row["question"], row["rephrasing"], row["response"]) for row in rows] == [
         ("q0", 0, "answer 0"),
         ("q0", 1, "answer 2"),
         ("q1", 0, "answer 1"),

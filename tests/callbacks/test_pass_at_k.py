@@ -11,8 +11,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import DataLoader
 
 from tagrpo.callbacks import PassAtKEvaluator
-from tagrpo.callbacks.pass_at_k import keep_questions, tallies_of
-from tagrpo.callbacks.tallies import QuestionTally, TallyStore, merge_tallies, summarise
+from tagrpo.callbacks.counts import CountStore
+from tagrpo.callbacks.pass_at_k import keep_questions
+from tagrpo.metrics.evaluation import count_batch
 from tagrpo.rollouts.dynamic_sampling import take_questions
 
 
@@ -107,39 +108,21 @@ def test_more_samples_than_were_stored_are_drawn(tmp_path, batches, make_batch):
 
 
 def test_counts_of_another_model_are_not_added_to(tmp_path):
-    TallyStore(tmp_path).check({"model": "a", "temperature": 0.6})
-    TallyStore(tmp_path).check({"model": "a", "temperature": 0.6})
+    CountStore(tmp_path).check({"model": "a", "temperature": 0.6})
+    CountStore(tmp_path).check({"model": "a", "temperature": 0.6})
     with pytest.raises(ValueError, match=r"model was 'a' and is 'b'\. Give this evaluation a name of its own"):
-        TallyStore(tmp_path).check({"model": "b", "temperature": 0.6})
+        CountStore(tmp_path).check({"model": "b", "temperature": 0.6})
 
 
-def test_tallies_survive_the_disk(tmp_path, batches):
-    expected = merge_tallies([tallies_of(batch) for batch in batches])
-    store = TallyStore(tmp_path)
+def test_counts_survive_the_disk(tmp_path, batches):
+    store = CountStore(tmp_path)
     for rank, batch in enumerate(batches):
-        for split, questions in tallies_of(batch).items():
-            store.append(rank, split, questions)
-    assert store.read() == expected
+        store.append(rank, count_batch(batch))
+    assert store.read() == [record for batch in batches for record in count_batch(batch)]
 
 
 def test_keeping_questions_renumbers_their_prompts(make_batch):
     batch = replace(make_batch([[[1.0], [0.0]], [[1.0]], [[0.0], [1.0]]]), rollouts=None)
     keep_questions(batch, [True, False, True])
     assert [group.id for group in batch.groups] == ["q0", "q2"]
-    assert [(p.question, p.variant) for p in batch.prompts] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-
-
-def test_the_summary_does_not_depend_on_the_order_of_questions():
-    tallies = {str(i): QuestionTally({}, n=8, correct=i % 9, tokens=i) for i in range(20)}
-    backwards = dict(reversed(tallies.items()))
-    assert summarise(tallies, (1, 4)) == summarise(backwards, (1, 4))
-
-
-def test_majority_and_wrong_answers_are_means_over_questions(make_batch):
-    # Answers cycle 0 1 2: right with 0 against 1 and 2, and 0 again wrong against nobody's 1.
-    batch = make_batch([[[1.0, 0.0, 0.0]], [[0.0, 0.0, 0.0]]])
-    summary = summarise(tallies_of(batch)["train"], (1, 3))
-    assert summary["majority"] == pytest.approx((1 / 3 + 0) / 2)
-    assert summary["wrong_answers"] == (2 + 3) / 2
-    assert summary["majority_at_k"][1]["value"] == pytest.approx(1 / 6)
-    assert [row["distinct_answers"] for row in summary["questions"]] == [3, 3]
+    assert [(p.question, p.rephrasing) for p in batch.prompts] == [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -1,8 +1,10 @@
-"""Sync, generate, score, attach: with a scripted engine inside a real trainer."""
+"""The pipeline inside a real trainer: what is asked of it when, logged, waited for and carried over a restart."""
 
 from __future__ import annotations
 
 import json
+import threading
+from functools import partial
 from types import SimpleNamespace
 
 import pandas as pd
@@ -10,315 +12,387 @@ import pytest
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
-from torch.utils.data import DataLoader
 
-from tagrpo.callbacks import RolloutCallback
-from tagrpo.rollouts import SamplingConfig
+from tagrpo import types
+from tagrpo.callbacks import RolloutCallback, ThroughputMonitor
+from tagrpo.datamodules.loader import QuestionLoader
+from tagrpo.rollouts import EngineError, SamplingConfig, VLLMEngine
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
+from tagrpo.rollouts.engines.base import in_thread
 from tagrpo.rollouts.replay import SuccessReplay
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 
+UPDATES = 3
+"""Optimizer steps per training batch."""
 
-class Engine:
-    """Answers every prompt with the number of the sample, and remembers what it was asked."""
 
-    def __init__(self):
-        self.synced, self.seeds, self.closed = [], [], 0
+class Engine(types.Engine):
+    """Responds with the number of optimizer steps that its weights have made, and refuses two things at once."""
+
+    asynchronous = True
+
+    def __init__(self, updated=None, fail_at=()):
+        self.updated, self.fail_at = updated, fail_at
+        self.steps, self.names, self.busy, self.calls, self.seeds = 0, [], False, [], []
 
     def sync(self, parameters):
-        self.synced.append({name: tensor.clone() for name, tensor in parameters})
+        assert not self.busy
+        ((name, tensor),) = parameters
+        self.names.append(name)
+        self.steps = int(tensor)
 
-    def generate(self, prompts, num_samples, sampling, seed):
-        self.seeds.append(seed)
+    def generate(self, request, deliver=types.ignore):
+        self.enter("generate", request)
+        return self.responses(request)
+
+    def enter(self, name, request):
+        assert not self.busy
+        self.calls.append((name, self.steps, [int(p[0]) for p in request.prompts]))
+        self.seeds.append(request.seed)
+
+    def responses(self, request):
+        ids = torch.tensor([self.steps, 2])
         return [
-            [
-                Completion(token_ids=torch.tensor([i] * (i + 1)), logprobs=torch.full((i + 1,), -0.5), truncated=i == 2)
-                for i in range(count)
-            ]
-            for count in num_samples
+            [Completion(token_ids=ids, logprobs=torch.full((2,), -0.5), truncated=False)] * count
+            for count in request.num_samples
         ]
 
-    def close(self):
-        self.closed += 1
+    def generate_async(self, request, deliver=types.ignore):
+        self.enter("generate_async", request)
+        self.busy, number = True, sum(call[0] == "generate_async" for call in self.calls)
+
+        def sample():
+            assert self.updated is None or self.updated.wait(20), "the update waits for sampling"
+            if number in self.fail_at:
+                raise EngineError("gone")
+            return self.responses(request)
+
+        wait = in_thread(sample)
+
+        def finish():
+            self.busy = False
+            return wait()
+
+        return finish
 
 
 class Data(LightningDataModule):
-    """Two questions a batch, the second with a rephrasing."""
+    """Two questions a batch; the only token of question i's prompt is i."""
 
-    tokenizer = SimpleNamespace(batch_decode=lambda ids, skip_special_tokens: [f"says {int(x[0])}" for x in ids])
+    tokenizer = SimpleNamespace(batch_decode=lambda ids, skip_special_tokens: [str(int(x[0])) for x in ids])
 
-    def batches(self, split):
-        ids = torch.tensor([7, 8])
-        groups = [QuestionGroup("a", "q", (), ("0",)), QuestionGroup("b", "q", ("r",), ("1", "2"))]
-        prompts = [Prompt(q, v, "plain", "q", ids, ids, g) for q, v, g in ((0, 0, 3), (1, 0, 2), (1, 1, 3))]
-        return DataLoader(
-            [QuestionBatch(groups=groups, prompts=prompts, split=split) for _ in range(2)], batch_size=None
-        )
+    def __init__(self, questions=6):
+        super().__init__()
+        groups = [QuestionGroup(str(i), "q", (), ("0",)) for i in range(questions)]
+        self.loader = QuestionLoader(groups, self.batch, 2, shuffle=True, drop_last=True)
+
+    def batch(self, groups, epoch, split="train"):
+        ids = [torch.tensor([int(group.id)]) for group in groups]
+        prompts = [Prompt(row, 0, "plain", "q", i, i, 2) for row, i in enumerate(ids)]
+        return QuestionBatch(groups=list(groups), prompts=prompts, split=split)
 
     def train_dataloader(self):
-        return self.batches("train")
+        return self.loader
 
     def val_dataloader(self):
-        return self.batches("val")
+        groups = [QuestionGroup("50", "q", (), ("0",))]
+        return QuestionLoader(groups, partial(self.batch, split="val"), 1, shuffle=False, drop_last=False)
+
+    def test_dataloader(self):
+        return self.val_dataloader()
+
+
+class Observing(Data):
+    """Wants to see what was sampled."""
+
+    def __init__(self, questions=6):
+        super().__init__(questions)
+        self.observed = []
+
+    def observe(self, batch):
+        assert len(batch.rollouts) == 2 * len(batch.groups)
+        self.observed.append([int(group.id) for group in batch.groups])
 
 
 class Module(LightningModule):
-    """Steps on every `every`-th batch, and keeps what was attached."""
+    """Counts its optimizer steps in its weight; any module will do."""
 
     automatic_optimization = False
 
-    def __init__(self, every=1):
+    def __init__(self, updated=None, every=1):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.every = every
-        self.seen, self.validated = [], []
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.updated, self.every, self.batches, self.evaluated = updated, every, [], []
 
     def training_step(self, batch, batch_idx):
-        self.seen.append(batch.rollouts)
-        if batch_idx % self.every == 0:
-            self.weight.grad = -torch.ones(1)
+        self.batches.append(batch)
+        for _ in range(UPDATES if batch_idx % self.every == 0 else 0):
+            self.weight.grad = -torch.ones(())
             self.optimizers().step()
+        if self.updated is not None:
+            self.updated.set()
         return {"loss": torch.zeros(())}
 
     def validation_step(self, batch, batch_idx):
-        self.validated.append(batch.rollouts)
+        self.evaluated.append(batch)
+
+    test_step = validation_step
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=1.0)
 
 
-def judge(response, references):
-    answer = response.removeprefix("says ")
-    return Score(answer in references, answer)
+class Policy(Module):
+    """Says of itself what `PolicyModule` does."""
+
+    mini_batches = UPDATES
+
+    def full_parameters(self):
+        return iter([("model.weight", self.weight.detach())])
+
+    def response_entropy(self, prompts, responses):
+        return torch.zeros(len(responses))
+
+
+class Even(types.Verifier):
+    def __call__(self, response, reference):
+        return Score(int(response) % 2 == 0, response)
 
 
 def make_callback(engine, **options):
-    return RolloutCallback(lambda: engine, judge, SamplingConfig(max_new_tokens=4), **options)
+    return RolloutCallback(lambda: engine, Even(), SamplingConfig(max_new_tokens=4), **options)
 
 
-def fit(tmp_path, callback, module, **options):
-    trainer = Trainer(
-        accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, callbacks=[callback], log_every_n_steps=1,
-        logger=CSVLogger(tmp_path, name="", version=""), enable_checkpointing=False, enable_progress_bar=False,
+def make_trainer(folder, callback, **options):
+    options = {"max_epochs": 1, "limit_val_batches": 0, **options}
+    return Trainer(
+        accelerator="cpu", default_root_dir=folder, callbacks=[ThroughputMonitor(), callback], log_every_n_steps=1,
+        logger=CSVLogger(folder, name="", version=""), enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0, **options,
     )  # fmt: skip
+
+
+def fit(folder, callback, module, data=None, **options):
+    make_trainer(folder, callback, **options).fit(module, data or Data())
+
+
+def sampled_by(batch):
+    """Optimizer steps of the weights that sampled a batch."""
+    (steps,) = {int(ids[0]) for ids in batch.rollouts.token_ids}
+    return steps
+
+
+def asked(batches):
+    return [[int(p.token_ids[0]) for p in batch.prompts] for batch in batches]
+
+
+# ------------------------------------------------------------------ one batch after the other
+
+
+def test_each_batch_of_every_stage_carries_rollouts_of_the_weights_of_its_time(tmp_path):
+    engine, module = Engine(), Policy()
+    trainer = make_trainer(tmp_path, make_callback(engine), limit_val_batches=1.0, val_check_interval=1)
     trainer.fit(module, Data())
-    return trainer
+    trainer.test(module, Data(), verbose=False)
+    assert [sampled_by(batch) for batch in module.batches] == [0, 3, 6]
+    assert [sampled_by(batch) for batch in module.evaluated] == [3, 6, 9, 9]
+    assert [batch.rollouts.staleness.tolist() for batch in module.batches] == [[0] * 4] * 3
+    train, validate, test = engine.seeds[:5:2], engine.seeds[1:6:2], engine.seeds[6:]
+    assert len({*train, *validate, *test}) == 3 + 1 + 1, "validation draws with the same seed each time"
+    # Streamed once for each of 0, 3, 6, 9 steps, and when the test begins, which may have loaded a checkpoint.
+    assert engine.names == ["model.weight"] * 5
 
 
-def test_responses_are_scored_and_attached_in_the_order_of_the_prompts(tmp_path):
-    module = Module()
-    fit(tmp_path, make_callback(Engine()), module, limit_val_batches=0)
-    rollouts = module.seen[0]
-    assert rollouts.prompt.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
-    assert rollouts.question.tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
-    assert rollouts.variant.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
-    assert list(rollouts.answers) == ["0", "1", "2", "0", "1", "0", "1", "2"]
-    assert rollouts.correct.tolist() == [True, False, False, False, True, False, True, True]
-    assert rollouts.rewards.tolist() == rollouts.correct.float().tolist()
-    assert rollouts.lengths.tolist() == [1, 2, 3, 1, 2, 1, 2, 3]
-    assert rollouts.truncated.tolist() == [False, False, True, False, False, False, False, True]
-    assert set(rollouts.seconds) == {"sync", "generate", "score"}
-
-
-def test_weights_are_streamed_only_after_the_policy_has_changed(tmp_path):
+def test_a_foreign_module_samples_with_its_parameters_when_they_have_changed(tmp_path):
     engine, module = Engine(), Module(every=2)
-    fit(tmp_path, make_callback(engine), module, max_steps=-1)
-    # Batch 0 begins with weight 0, batch 1 with the stepped one; the validation after it changes nothing.
-    assert [float(synced["weight"]) for synced in engine.synced] == [0.0, 1.0]
-    assert len(engine.seeds) == 4
-    assert len(module.validated) == 2
-    assert engine.closed == 0, "fit and test share the engine"
+    fit(tmp_path, make_callback(engine), module)
+    assert [sampled_by(batch) for batch in module.batches] == [0, 3, 3]
+    assert engine.names == ["weight"] * 2
 
 
-def test_every_batch_has_a_seed_of_its_own_that_follows_from_the_run(tmp_path):
-    def seeds(path, **options):
-        engine = Engine()
-        fit(path, make_callback(engine, **options), Module())
-        return engine.seeds
-
-    first = seeds(tmp_path / "a")
-    assert len(set(first)) == len(first) == 4
-    assert seeds(tmp_path / "b") == first
-    assert set(seeds(tmp_path / "c", seed=1)).isdisjoint(first)
+def test_what_is_logged_is_of_each_batch_and_the_budget_is_written_at_the_end(tmp_path):
+    fit(tmp_path, make_callback(Engine()), Policy())
+    logged = pd.read_csv(tmp_path / "metrics.csv")
+    assert logged["rollout/correct"].dropna().tolist() == [1.0, 0.0, 1.0], "weights of 0, 3 and 6 steps"
+    assert logged["budget/rollouts"].dropna().tolist() == [4, 8, 12]
+    assert logged["budget/updates"].dropna().tolist() == [0, 3, 6]
+    assert "rollout/staleness" not in logged
+    assert json.loads((tmp_path / "ledger.json").read_text()) == {
+        "prompts": 6, "rollouts": 12, "tokens": 24, "discarded_questions": 0, "updates": 9, "iterations": 3,
+    }  # fmt: skip
 
 
 def test_a_resumed_callback_goes_on_counting(tmp_path):
     engine, whole = Engine(), Engine()
     callback = make_callback(engine)
-    fit(tmp_path / "a", callback, Module(), limit_val_batches=0, limit_train_batches=1)
+    fit(tmp_path / "a", callback, Policy(), limit_train_batches=1)
     resumed = make_callback(engine)
     resumed.load_state_dict(callback.state_dict())
-    fit(tmp_path / "b", resumed, Module(), limit_val_batches=0, limit_train_batches=1)
-    fit(tmp_path / "c", make_callback(whole), Module(), limit_val_batches=0)
+    fit(tmp_path / "b", resumed, Policy(), limit_train_batches=2)
+    fit(tmp_path / "c", make_callback(whole), Policy())
     assert engine.seeds == whole.seeds
     ledger = json.loads((tmp_path / "b" / "ledger.json").read_text())
-    assert (ledger["iterations"], ledger["rollouts"], ledger["prompts"], ledger["tokens"]) == (2, 16, 6, 30)
+    assert (ledger["iterations"], ledger["rollouts"]) == (3, 12)
 
 
-def test_what_is_logged_are_means_over_all_responses(tmp_path):
-    fit(tmp_path, make_callback(Engine()), Module(), limit_val_batches=0)
-    first, second = pd.read_csv(tmp_path / "metrics.csv").to_dict("records")
-    assert first["rollout/correct"] == 0.5
-    assert first["rollout/correct_original"] == pytest.approx(0.4)
-    assert first["rollout/correct_neighbours"] == pytest.approx(2 / 3)
-    assert first["rollout/length"] == 15 / 8
-    assert first["rollout/truncated"] == 0.25
-    assert first["rollout/entropy"] == pytest.approx(0.5)
-    assert (first["budget/rollouts"], second["budget/rollouts"]) == (8, 16)
-    assert first["rollout/rephrasings"] == 0.5, "of two questions one has one"
+def test_draws_come_from_the_loader_and_the_data_module_sees_everything_that_was_sampled(tmp_path):
+    # Within a batch all responses are alike: every draw is used up.
+    engine, module, data = Engine(), Policy(), Observing(8)
+    callback = make_callback(engine, dynamic_sampling=DynamicSampling("prompt", max_draws=1))
+    fit(tmp_path, callback, module, data)
+    assert len(module.batches) == 2, "of four, as two were drawn"
+    assert [call[2] for call in engine.calls] == data.observed
+    assert sorted(sum(data.observed, [])) == list(range(8))
 
 
-def test_reward_terms_are_added_and_kept_apart_from_the_verdict(tmp_path):
-    module = Module()
-    terms = {
-        "long": lambda rollouts, groups: -0.1 * rollouts.lengths,
-        "id": lambda rollouts, groups: torch.full((8,), 0.5),
-    }
-    fit(tmp_path, make_callback(Engine(), reward_terms=terms), module)
-    rollouts = module.seen[0]
-    assert rollouts.correct.tolist() == [True, False, False, False, True, False, True, True]
-    torch.testing.assert_close(rollouts.rewards, rollouts.correct.float() + 0.5 - 0.1 * rollouts.lengths)
-    logged = pd.read_csv(tmp_path / "metrics.csv").to_dict("records")[0]
-    assert logged["rollout/reward_term/long"] == pytest.approx(-0.1 * 15 / 8)
-    # Evaluation looks at the verdict alone.
-    validated = module.validated[0]
-    assert (validated.reward_terms, validated.rewards.tolist()) == ({}, validated.correct.float().tolist())
+def test_replay_asks_the_module_for_entropies_and_refuses_one_that_has_none(tmp_path):
+    replay = SuccessReplay(ratio=0.5, start=0.0)
+    with pytest.raises(
+        TypeError, match=r"rollout\.replay.*SampledPolicy.*full_parameters, mini_batches, response_entropy"
+    ):
+        fit(tmp_path / "a", make_callback(Engine(), replay=replay), Module())
+
+    class Mixed(types.Verifier):
+        asked = 0
+
+        def __call__(self, response, reference):
+            self.asked += 1
+            return Score(self.asked % 2 == 0, response)
+
+    module = Policy()
+    callback = RolloutCallback(Engine, Mixed(), SamplingConfig(max_new_tokens=4), replay=replay)
+    fit(tmp_path / "b", callback, module)
+    assert [int(batch.rollouts.replayed.sum()) for batch in module.batches] == [0, 1, 1]
+    logged = pd.read_csv(tmp_path / "b" / "metrics.csv")
+    assert logged["replay/questions"].dropna().tolist() == [2, 3, 4]
 
 
-class DistinctData(Data):
-    """Two batches of two questions each, no question twice; "0" is correct: one of three responses."""
+def test_the_engine_is_shared_by_all_stages_and_closed_at_last(tmp_path):
+    closed = []
 
-    def batches(self, split):
-        ids = torch.tensor([7, 8])
-        prompts = [Prompt(q, 0, "plain", "q", ids, ids, 3) for q in range(2)]
-        batches = []
-        for names in ("ab", "cd"):
-            groups = [QuestionGroup(name, "q", (), ("0",)) for name in names]
-            batches.append(QuestionBatch(groups=groups, prompts=list(prompts), split=split))
-        return DataLoader(batches, batch_size=None)
-
-
-def test_a_replayed_success_joins_its_prompt_and_is_not_paid_for_again(tmp_path):
-    class Scoring(Module):
-        def response_entropy(self, prompts, responses):
-            return torch.zeros(len(responses))
-
-    module, asked = Scoring(), []
-
-    class Asked(Engine):
-        def generate(self, prompts, num_samples, sampling, seed):
-            asked.append(list(num_samples))
-            return super().generate(prompts, num_samples, sampling, seed)
-
-    callback = make_callback(Asked(), replay=SuccessReplay(ratio=0.5, start=0.3))
-    trainer = Trainer(
-        accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, callbacks=[callback], log_every_n_steps=1,
-        logger=CSVLogger(tmp_path, name="", version=""), enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, limit_val_batches=0,
-    )  # fmt: skip
-    trainer.fit(module, DistinctData())
-    assert asked == [[3, 3], [3, 2]]
-    rollouts = module.seen[1]
-    assert rollouts.replayed.tolist() == [False] * 5 + [True]
-    assert rollouts.prompt.tolist() == [0, 0, 0, 1, 1, 1]
-    assert rollouts.token_ids[5].tolist() == [0]
-    assert rollouts.correct.tolist() == [True, False, False, True, False, True]
-    logged = pd.read_csv(tmp_path / "metrics.csv").to_dict("records")[1]
-    # Two of the five new responses are correct; eleven responses were sampled in all.
-    assert (logged["rollout/correct"], logged["budget/rollouts"]) == (pytest.approx(0.4), 11)
-    assert (logged["replay/questions"], logged["replay/successes"]) == (3, 3)
-    resumed = make_callback(Asked(), replay=SuccessReplay())
-    resumed.load_state_dict(callback.state_dict())
-    assert list(resumed.replay.records) == list(callback.replay.records)
-
-
-def test_a_verifier_with_batches_is_asked_once_and_closed(tmp_path):
-    class Verifier:
-        calls, closed = 0, 0
-
-        def judge_batch(self, responses, references):
-            self.calls += 1
-            return [judge(*pair) for pair in zip(responses, references, strict=True)]
-
+    class Closing(Engine):
         def close(self):
-            self.closed += 1
+            closed.append(self)
 
-    verifier, module = Verifier(), Module()
-    callback = RolloutCallback(Engine, verifier, SamplingConfig(max_new_tokens=4))
-    fit(tmp_path, callback, module, limit_val_batches=0)
-    assert (verifier.calls, verifier.closed) == (2, 0)
-    engine = callback._engine
+    engine = Closing()
+    callback = make_callback(engine)
+    fit(tmp_path, callback, Policy())
+    assert closed == []
     callback.close()
-    assert (verifier.closed, engine.closed) == (1, 1)
-    assert module.seen[0].correct.tolist() == [True, False, False, False, True, False, True, True]
+    assert closed == [engine]
 
 
-def test_responses_without_a_verdict_are_counted_by_name_and_their_share_is_logged(tmp_path):
-    def verifier(response, reference):
-        return Score(False, None, "timeout") if response == "says 0" else judge(response, reference)
-
-    callback = RolloutCallback(Engine, verifier, SamplingConfig(max_new_tokens=4))
-    fit(tmp_path, callback, Module(), limit_val_batches=0)
-    assert callback.failures == {"timeout": 6}, "the first response to each of the three prompts, in two batches"
-    logged = pd.read_csv(tmp_path / "metrics.csv")["rollout/without_verdict"].dropna()
-    assert logged.tolist() == pytest.approx([3 / 8, 3 / 8])
+# ------------------------------------------------------------------ one batch ahead
 
 
-class Drawing(Data):
-    """A loader whose questions are told apart by their id; those called `mixed` have a right and a wrong response."""
+def test_each_batch_is_sampled_beside_the_update_by_the_weights_from_before_it(tmp_path):
+    updated = threading.Event()
+    engine, module = Engine(updated), Policy(updated)
+    fit(tmp_path, make_callback(engine, ahead=True), module, max_epochs=2)
+    assert [sampled_by(batch) for batch in module.batches] == [0, 0, 3, 6, 9, 12]
+    assert [batch.rollouts.staleness.unique().tolist() for batch in module.batches] == [[0], *[[3]] * 5]
+    # As many requests as batches: none is sampled in vain. The order of questions is that of a plain run.
+    assert [call[0] for call in engine.calls] == ["generate", *["generate_async"] * 5]
+    assert [call[2] for call in engine.calls] == asked(module.batches)
+    plain = [batch for _ in range(2) for batch in Data().loader]
+    assert asked(module.batches)[:3] == asked(plain)[:3]
+    assert sorted(sum(asked(module.batches)[3:], [])) == list(range(6))
+    logged = pd.read_csv(tmp_path / "metrics.csv")
+    assert logged["rollout/staleness"].dropna().tolist() == [0, 3, 3, 3, 3, 3]
+    assert logged["budget/rollouts"].dropna().tolist() == [4, 8, 12, 16, 20, 24], "counted when it is learned from"
+    assert logged["seconds/wait"].notna().sum() == 5, "what is waited for is a phase of the iteration that waits"
 
-    def __init__(self, first, *later):
-        super().__init__()
-        self.first, self.later = first, list(later)
-        self.observed = []
 
-    def observe(self, batch):
-        self.observed += [group.id for group in batch.groups]
-        assert len(batch.rollouts) == 2 * len(batch.groups)
-
-    def batch(self, names):
-        ids = torch.tensor([7, 8])
-        groups = [QuestionGroup(name, "q", (), ("0",) if "mixed" in name else ("9",)) for name in names]
-        return QuestionBatch(
-            groups=groups, prompts=[Prompt(i, 0, "plain", "q", ids, ids, 2) for i in range(len(names))]
-        )
-
-    def train_dataloader(self):
-        class Loader(DataLoader):
-            draw = lambda _: self.batch(self.later.pop(0))  # noqa: E731
-
-        return Loader([self.batch(self.first)], batch_size=None)
+def test_the_same_prompts_and_seeds_are_asked_for_as_without(tmp_path):
+    ahead, plain = Engine(), Engine()
+    fit(tmp_path / "a", make_callback(ahead, ahead=True), Policy(), max_epochs=2)
+    fit(tmp_path / "b", make_callback(plain), Policy(), max_epochs=2)
+    assert ahead.seeds == plain.seeds
+    assert [call[2] for call in ahead.calls] == [call[2] for call in plain.calls]
 
 
 @pytest.mark.parametrize(
-    ("first", "later", "expected", "discarded"),
-    [
-        (["mixed 1", "mixed 2"], [["never"]], ["mixed 1", "mixed 2"], 0),
-        (["flat", "mixed 1"], [["mixed 2", "mixed 3"]], ["mixed 1", "mixed 2"], 2),
-        (["flat", "flat 2"], [["flat 3", "mixed 1"], ["mixed 2", "flat 4"]], ["mixed 1", "mixed 2"], 4),
-        (["flat", "flat 2"], [["flat 3", "mixed 1"], ["flat 4", "flat 5"]], ["flat", "mixed 1"], 4),
-    ],
+    ("options", "begun"),
+    [({"max_epochs": -1, "max_steps": 2 * UPDATES}, 1), ({"max_epochs": -1, "max_steps": 2 * UPDATES + 1}, 2)],
 )
-def test_questions_without_gradient_are_replaced_until_the_draws_are_used_up(
-    tmp_path, first, later, expected, discarded
-):
-    class Names(Module):
+def test_nothing_is_sampled_after_the_last_optimizer_step(tmp_path, options, begun):
+    engine = Engine()
+    fit(tmp_path, make_callback(engine, ahead=True), Policy(), **options)
+    assert sum(call[0] == "generate_async" for call in engine.calls) == begun
+
+
+def test_validation_waits_and_gets_the_weights_of_its_time(tmp_path):
+    engine, module = Engine(), Policy()
+    fit(tmp_path, make_callback(engine, ahead=True), module, limit_val_batches=1.0, val_check_interval=1)
+    assert [sampled_by(batch) for batch in module.evaluated] == [3, 6, 9]
+    assert [sampled_by(batch) for batch in module.batches] == [0, 0, 3]
+    assert engine.calls[2] == ("generate", 3, [50])
+
+
+def test_draws_of_dynamic_sampling_come_from_the_weights_that_learn_from_them(tmp_path):
+    engine, module = Engine(), Policy()
+    callback = make_callback(engine, ahead=True, dynamic_sampling=DynamicSampling("prompt", max_draws=1))
+    fit(tmp_path, callback, module, Data(8), max_epochs=-1, max_steps=2 * UPDATES)
+    names = [call[0] for call in engine.calls]
+    assert names == ["generate", "generate", "generate_async", "generate"]
+    assert [call[1] for call in engine.calls] == [0, 0, 0, 3]
+    assert sorted(sum((call[2] for call in engine.calls), [])) == list(range(8)), "no question twice, none left out"
+    assert set(module.batches[1].rollouts.seconds) >= {"generate", "sync", "score"}
+
+
+@pytest.mark.parametrize("limit_val_batches", [0, 1.0])
+def test_a_failure_is_raised_when_the_batch_is_needed_and_not_before(tmp_path, limit_val_batches):
+    engine, module = Engine(fail_at=[2]), Policy()
+    options = {"limit_val_batches": limit_val_batches, "val_check_interval": 1}
+    with pytest.raises(EngineError, match="gone"):
+        fit(tmp_path, make_callback(engine, ahead=True), module, **options)
+    assert [sampled_by(batch) for batch in module.batches] == [0, 0]
+    assert len(module.evaluated) == (2 if limit_val_batches else 0), "the second update's validation comes before"
+
+
+def test_a_state_holds_the_responses_and_the_resumed_run_learns_from_them(tmp_path):
+    class Stop(Exception):
+        pass
+
+    class Interrupted(Policy):
         def training_step(self, batch, batch_idx):
-            self.names = [group.id for group in batch.groups]
-            self.questions = batch.rollouts.question.tolist()
+            if batch_idx == 1:
+                raise Stop
             return super().training_step(batch, batch_idx)
 
-    module, data = Names(), Drawing(first, *later)
-    callback = make_callback(Engine(), dynamic_sampling=DynamicSampling("prompt", max_draws=2))
-    trainer = Trainer(
-        accelerator="cpu", max_epochs=1, default_root_dir=tmp_path, callbacks=[callback], logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
-    )  # fmt: skip
-    trainer.fit(module, data)
-    assert module.names == expected
-    assert module.questions == [0, 0, 1, 1]
-    drawn = 2 + discarded
-    assert callback.ledger["discarded_questions"] == discarded
-    assert callback.ledger["rollouts"] == 2 * drawn, "what is thrown away is paid for"
-    assert data.observed == [*first, *sum(later, [])][:drawn], "and tells how hard its question is"
+    states = []
+
+    class Saving(RolloutCallback):
+        def on_train_batch_end(self, trainer, *arguments):
+            super().on_train_batch_end(trainer, *arguments)
+            states.append((self.state_dict(), trainer.train_dataloader.state_dict()))
+
+    callback = Saving(Engine, Even(), SamplingConfig(max_new_tokens=4), ahead=True)
+    with pytest.raises(Stop):
+        fit(tmp_path / "a", callback, Interrupted())
+    torch.save(states[0], tmp_path / "state")
+    state, place = torch.load(tmp_path / "state", weights_only=True)
+    whole, resumed = Policy(), Policy()
+    fit(tmp_path / "b", make_callback(Engine(), ahead=True), whole)
+    engine, data = Engine(), Data()
+    data.loader.load_state_dict(place)
+
+    class Loading(RolloutCallback):
+        def setup(self, *arguments, **options):
+            super().setup(*arguments, **options)
+            self.load_state_dict(state)
+
+    with torch.no_grad():
+        resumed.weight += 3
+    fit(tmp_path / "c", Loading(lambda: engine, Even(), SamplingConfig(max_new_tokens=4), ahead=True), resumed, data)
+    assert asked(resumed.batches) == asked(whole.batches)[1:]
+    # Sampled before the update that the state holds, and not again.
+    assert sampled_by(resumed.batches[0]) == 0
+    assert engine.calls[0][0] == "generate_async"
+
+
+def test_an_engine_that_can_not_is_refused_when_the_run_is_built():
+    options = {"verifier": Even(), "sampling": SamplingConfig()}
+    with pytest.raises(ValueError, match=r"VLLMEngine.*rollout=vllm_server"):
+        RolloutCallback(partial(VLLMEngine, model_path="x"), ahead=True, **options)
+    RolloutCallback(partial(VLLMEngine, model_path="x"), **options)

@@ -39,9 +39,9 @@ def test_a_light_rewording_is_near_and_other_numbers_are_told():
     (near,) = only([group(TEXT.replace("drawn at random", "taken out"), "near")], TEXT)
     assert 0.5 < near.similarity < 1
     assert near.same_numbers
-    (mould,) = only([group(TEXT.replace("4", "5"), "mould")], TEXT)
-    assert 0.5 < mould.similarity < 1
-    assert not mould.same_numbers
+    (pattern,) = only([group(TEXT.replace("4", "5"), "mould")], TEXT)
+    assert 0.5 < pattern.similarity < 1
+    assert not pattern.same_numbers
 
 
 def test_similarity_is_the_share_of_the_test_questions_ngrams():

@@ -8,12 +8,13 @@ import torch
 from tagrpo.datamodules.loader import QuestionLoader
 from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
+from tagrpo.datamodules.sources.base import Source
 from tagrpo.datamodules.templates import PlainTemplate
 from tagrpo.starter import starter_path
 from tagrpo.types import QuestionBatch, QuestionGroup
 
 
-class Fixed:
+class Fixed(Source):
     """A source of given questions."""
 
     def __init__(self, *groups):
@@ -53,10 +54,10 @@ def test_prompts_render_the_question_and_anchor_its_rephrasings():
     datamodule.setup("fit")
     batch = next(iter(datamodule.train_dataloader()))
     assert len(batch.groups) == 4
-    assert [p.variant for p in batch.prompts] == [0, 1, 2] * 4
+    assert [p.rephrasing for p in batch.prompts] == [0, 1, 2] * 4
     for prompt in batch.prompts:
         group = batch.groups[prompt.question]
-        question = (group.question, *group.rephrasings)[prompt.variant]
+        question = (group.question, *group.rephrasings)[prompt.rephrasing]
         assert prompt.text == f"{question} <sep>"
         assert datamodule.tokenizer.decode(prompt.token_ids) == prompt.text
         assert datamodule.tokenizer.decode(prompt.anchor_ids) == f"{group.question} <sep>"
@@ -70,7 +71,7 @@ def test_evaluation_asks_the_original_alone_and_covers_every_question():
     batches = list(loader)
     assert [len(batch.groups) for batch in batches] == [2, 2, 1]
     assert {batch.split for batch in batches} == {"test_id"}
-    assert {(p.variant, p.num_samples) for batch in batches for p in batch.prompts} == {(0, 7)}
+    assert {(p.rephrasing, p.num_samples) for batch in batches for p in batch.prompts} == {(0, 7)}
 
 
 def test_prompts_over_the_limit_are_left_out_and_counted():
@@ -85,6 +86,11 @@ def test_prompts_over_the_limit_are_left_out_and_counted():
     assert report["excluded"]["too_long"] == ["too long"]
     assert (report["read"], report["kept"], report["rephrasings_too_long"]) == (2, 1, 1)
     assert report["rephrasings"] == {1: 1}
+
+
+def test_what_is_no_source_is_refused_by_its_setting():
+    with pytest.raises(TypeError, match=r"data\.evaluation\.mine to be a Source .*has no load, report"):
+        make_datamodule(evaluation={"mine": object()})
 
 
 def test_a_split_without_questions_is_refused():

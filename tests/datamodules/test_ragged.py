@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from tagrpo.callbacks import RolloutCallback
+from tagrpo import types
 from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.sources.jsonl import JsonLinesSource
 from tagrpo.datamodules.templates import PlainTemplate
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
 from tagrpo.modules.experience import Experience
 from tagrpo.rewards import FinalAnswerReward
-from tagrpo.rollouts import SamplingConfig
+from tagrpo.rollouts import RolloutPipeline, SamplingConfig
 from tagrpo.starter import starter_path
 from tagrpo.types import Completion, RewardGroups
 
@@ -45,7 +44,7 @@ def make_datamodule(path, **options):
     return QuestionDataModule(**options)
 
 
-class Engine:
+class Engine(types.Engine):
     """Answers every prompt right or wrong as `right` says, in order."""
 
     def __init__(self, tokenizer, batch, right):
@@ -54,9 +53,9 @@ class Engine:
     def sync(self, parameters):
         pass
 
-    def generate(self, prompts, num_samples, sampling, seed):
+    def generate(self, request, deliver=types.ignore):
         sampled = []
-        for prompt, count in zip(self.batch.prompts, num_samples, strict=True):
+        for prompt, count in zip(self.batch.prompts, request.num_samples, strict=True):
             answer = self.batch.groups[prompt.question].answer[0]
             texts = [f"#### {answer if next(self.right) else 99}" for _ in range(count)]
             ids = [torch.tensor(self.tokenizer(text)["input_ids"]) for text in texts]
@@ -68,9 +67,9 @@ def rolled_out(datamodule, right):
     datamodule.setup("fit")
     batch = next(iter(datamodule.train_dataloader()))
     engine = Engine(datamodule.tokenizer, batch, right)
-    callback = RolloutCallback(lambda: engine, FinalAnswerReward(), SamplingConfig(max_new_tokens=4))
-    trainer = SimpleNamespace(datamodule=datamodule, global_step=0)
-    return callback.roll_out(trainer, torch.nn.Linear(1, 1), batch, callback.sampling, ("fit", 0, 0))
+    decode = datamodule.tokenizer.batch_decode
+    pipeline = RolloutPipeline(lambda: engine, FinalAnswerReward(), decode, SamplingConfig(max_new_tokens=4))
+    return pipeline.roll_out(batch, torch.nn.Linear(1, 1), 0)
 
 
 def reward_groups(rollouts):

@@ -8,7 +8,7 @@ import pytest
 from lightning.pytorch import LightningModule, Trainer
 
 from tagrpo.datamodules.questions import QuestionDataModule
-from tagrpo.datamodules.sources.base import SourceReport, fingerprint
+from tagrpo.datamodules.sources.base import Source, SourceReport, fingerprint
 from tagrpo.datamodules.templates import PlainTemplate
 from tagrpo.starter import starter_path
 from tagrpo.types import QuestionGroup
@@ -16,7 +16,7 @@ from tagrpo.types import QuestionGroup
 COPY = "Tom has 3 apples. He buys 4. He gives 2 away. How many has he got now?"
 
 
-class Fixed:
+class Fixed(Source):
     """A source of given questions."""
 
     def __init__(self, *questions, report=None):
@@ -71,8 +71,8 @@ def test_what_a_source_left_out_and_expected_is_warned_of_and_reported():
     assert report["fingerprint"] == fingerprint(Fixed(("a", COPY)).load())
 
 
-def test_copies_of_test_questions_in_the_training_set_are_warned_of_and_moulds_reported():
-    tests = Fixed(("copy", COPY.replace(".", ";")), ("mould", COPY.replace("3", "8")), ("own", "compute 1 + 2 = ?"))
+def test_copies_of_test_questions_in_the_training_set_are_warned_of_and_patterns_reported():
+    tests = Fixed(("copy", COPY.replace(".", ";")), ("pattern", COPY.replace("3", "8")), ("own", "compute 1 + 2 = ?"))
     datamodule = make_datamodule(Fixed(("t", COPY)), test=tests)
     with pytest.warns(
         UserWarning, match=r"test: 1 of 3 questions share .* with a training question: copy \(t\)\. 1 more"
@@ -81,7 +81,7 @@ def test_copies_of_test_questions_in_the_training_set_are_warned_of_and_moulds_r
     overlaps = datamodule.report["test"]["train_overlap"]
     assert [(o["test"], o["train"], o["same_numbers"]) for o in overlaps] == [
         ("copy", "t", True),
-        ("mould", "t", False),
+        ("pattern", "t", False),
     ]
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.nn.attention import flex_attention as flex
@@ -149,3 +153,53 @@ def test_compiled_attention_on_a_gpu_equals_plain_attention_in_float32(seed):
         strict=True,
     ):
         assert (ours.float() - theirs).norm() < 2e-2 * theirs.norm()
+
+
+COMPILED = """
+import sys
+
+import torch
+import torch.nn.attention.flex_attention as flex
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from tagrpo.modules import attention
+from tagrpo.modules.causal_policy import CausalPolicy
+from tagrpo.modules.model import load_causal_lm
+from tagrpo.modules.packing import pack
+
+flex._validate_device = lambda *_: None  # its backward is refused on CPUs, though the uncompiled one works
+attention._compiled_flex_attention = lambda: flex.flex_attention
+folder, count = sys.argv[1], int(sys.argv[2])
+plain = CausalPolicy(load_causal_lm(folder))
+compiled = CausalPolicy(load_causal_lm(folder, gradient_checkpointing=True))
+counter = CompileCounterWithBackend("aot_eager")
+compiled.train().compile_layers(counter)
+generator = torch.Generator().manual_seed(1)
+draw = lambda low, high: int(torch.randint(low, high, (), generator=generator))
+largest = 0.0
+sparse = [True]
+attention.compiles_attention = lambda value: sparse[0]
+for _ in range(count):
+    prompts = [torch.randint(3, 60, (draw(2, 30),), generator=generator) for _ in range(2)]
+    responses = [torch.randint(3, 60, (draw(30, 80),), generator=generator) for _ in range(draw(4, 8))]
+    packed = pack(prompts, torch.arange(len(responses)) % 2, responses, torch.arange(len(responses)))
+    scores = compiled(packed).logprobs
+    scores.sum().backward()
+    with torch.no_grad():
+        compiled(packed)
+        sparse[0] = False
+        largest = max(largest, float((scores - plain(packed).logprobs).abs().max()))
+        sparse[0] = True
+print(counter.frame_count, largest)
+"""
+
+
+def test_layers_compile_to_at_most_four_graphs_for_any_lengths(tiny_policy):
+    """`aot_eager` traces as the compiler of a GPU does; `fullgraph` would raise at a break."""
+    command = [sys.executable, "-c", COMPILED, str(tiny_policy), "50"]
+    environment = {**os.environ, "TORCH_COMPILE_DISABLE": "0"}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    graphs, difference = result.stdout.split()[-2:]
+    assert int(graphs) <= 4
+    assert float(difference) < 1e-4

@@ -13,7 +13,7 @@ from tagrpo.modules.scorer import Scorer
 from tagrpo.rewards import ShortestPathReward
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.starter.architecture import build_answer_tokenizer, build_model
-from tagrpo.types import SamplingConfig
+from tagrpo.types import Request, SamplingConfig
 
 WORDS = ["right", "down", "left", "up", "walk"]
 QUESTIONS = {"walk right": ("right down", "down right"), "walk down": ("down",), "walk": ("up up left",)}
@@ -97,7 +97,7 @@ def test_4096_draws_of_the_engine_agree_with_the_exact_probability(folder, token
     engine.sync(AutoModelForCausalLM.from_pretrained(folder).named_parameters())
     sampling, draws = SamplingConfig(temperature=temperature, max_new_tokens=3), 4096
     prompts = [torch.tensor(tokenizer(question).input_ids) for question in QUESTIONS]
-    drawn = engine.generate(prompts, [draws] * len(prompts), sampling, 0)
+    drawn = engine.generate(Request(prompts, [draws] * len(prompts), sampling, 0))
     exact = success(folder, tokenizer, QUESTIONS, 3, temperature)
     for p, completions, answers in zip(exact.tolist(), drawn, QUESTIONS.values(), strict=True):
         texts = tokenizer.batch_decode([c.token_ids for c in completions], skip_special_tokens=True)

@@ -21,6 +21,7 @@ from tagrpo.modules.model import load_causal_lm
 from tagrpo.modules.policy import PolicyModule
 from tagrpo.modules.sharding import full_tensors
 from tagrpo.rollouts import SamplingConfig, TransformersEngine
+from tagrpo.types import Request
 
 SETTINGS = LoraSettings(rank=4, alpha=12.0)
 IDS = torch.tensor([[10, 11, 12, 13, 14]])
@@ -92,7 +93,7 @@ def test_layers_that_store_their_weight_transposed_are_merged_too():
 def test_an_engine_samples_from_the_merged_policy(adapted, tiny_policy):
     engine = TransformersEngine(str(tiny_policy))
     engine.sync(full_tensors(adapted))
-    sample = engine.generate([IDS[0]], [1], SamplingConfig(max_new_tokens=8), seed=0)[0][0]
+    sample = engine.generate(Request([IDS[0]], [1], SamplingConfig(max_new_tokens=8), seed=0))[0][0]
     with torch.no_grad():
         logits = adapted(torch.cat([IDS[0], sample.token_ids])[None]).logits[0, len(IDS[0]) - 1 : -1]
     expected = torch.log_softmax(logits, -1)[torch.arange(len(sample.token_ids)), sample.token_ids]

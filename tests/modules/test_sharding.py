@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from tagrpo.modules.sharding import decoder_layers
+from tagrpo.modules.strategy import FullyShardedStrategy
 
 SCRIPT = '''
 """python script.py <policy folder> <output folder> <fsdp2 | ddp | one>"""
@@ -162,3 +164,98 @@ def test_decoder_layers_are_the_longest_list_of_modules():
     assert decoder_layers(module) == layers
     with pytest.raises(ValueError, match="strategy=auto or ddp"):
         decoder_layers(nn.Linear(1, 1))
+
+
+FAKE_RANKS = """
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from tagrpo.modules import packing
+from tagrpo.modules.causal_policy import CausalPolicy
+from tagrpo.modules.model import load_causal_lm
+from tagrpo.modules.packing import pack
+from tagrpo.modules.sharding import full_tensors, reshard, shard
+
+folder, backend = sys.argv[1:]
+ranks = 4 if backend == "fake" else 1
+store = FakeStore() if backend == "fake" else dist.FileStore(tempfile.mktemp(), 1)
+dist.init_process_group(backend, rank=0, world_size=ranks, store=store)
+model = load_causal_lm(folder)
+master = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+policy = CausalPolicy(model)
+shard(policy, init_device_mesh("cpu", (ranks,)), torch.bfloat16)
+layouts = []
+count = packing.padded_blocks
+packing.padded_blocks = lambda *arguments: layouts.append(arguments) or count(*arguments)
+prompt, responses = torch.tensor([5, 6, 7]), [torch.tensor([8, 9]), torch.tensor([10])]
+packed = pack([prompt], torch.tensor([0, 0]), responses, torch.arange(2))
+"""
+
+
+def in_process_group(policy: Path, backend: str, program: str, tmp_path: Path) -> str:
+    """What `program` prints after a policy has been sharded in bfloat16, over four fake ranks or over a real one."""
+    script = tmp_path / "script.py"
+    script.write_text(FAKE_RANKS + program)
+    command = [sys.executable, str(script), str(policy), backend]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
+
+
+@pytest.mark.distributed
+def test_the_attention_layout_is_built_once_for_all_layers(tiny_policy, tmp_path):
+    program = "policy(packed)\nprint(len(layouts), len(model.model.layers))"
+    assert in_process_group(tiny_policy, "gloo", program, tmp_path).split() == ["1", "2"]
+
+
+@pytest.mark.distributed
+def test_weights_are_the_masters_after_a_forward_without_gradient(tiny_policy, tmp_path):
+    program = """
+with torch.no_grad():
+    policy(packed)
+reshard(policy)
+found = dict(full_tensors(policy.model))
+print(all(torch.equal(found[name], master[name]) for name in master), {str(t.dtype) for t in found.values()})
+"""
+    assert in_process_group(tiny_policy, "gloo", program, tmp_path).strip() == "True {'torch.float32'}"
+
+
+@pytest.mark.distributed
+def test_gradients_are_shards_after_every_backward(tiny_policy, tmp_path):
+    program = """
+from contextlib import nullcontext
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from tagrpo.modules.strategy import FullyShardedStrategy, gradient_sync
+for last in (False, True):
+    with gradient_sync(FullyShardedStrategy(), last):
+        policy(packed).logprobs.sum().backward()
+    kept = sum(parameter.grad.to_local().numel() for parameter in policy.parameters())
+    whole = sum(parameter.numel() for parameter in policy.parameters())
+    print(kept <= whole / 4 + 64 * len(master))
+"""
+    assert in_process_group(tiny_policy, "fake", program, tmp_path).split() == ["True", "True"]
+
+
+def test_offloaded_parameters_stay_in_host_memory_and_buffers_move():
+    strategy = FullyShardedStrategy(cpu_offload=True)
+    strategy.__dict__["_lightning_module"] = strategy._model = module = nn.BatchNorm1d(3)
+    type(strategy).root_device = property(lambda self: torch.device("meta"))
+    try:
+        strategy.model_to_device()
+        assert {p.device.type for p in module.parameters()} == {"cpu"}
+        assert {b.device.type for b in module.buffers()} == {"meta"}
+        other = FullyShardedStrategy()
+        other._model = module
+        other.model_to_device()
+        assert {p.device.type for p in module.parameters()} == {"meta"}
+    finally:
+        del type(strategy).root_device
+
+
+def test_ranks_wait_as_long_as_the_strategy_says():
+    assert FullyShardedStrategy(timeout_minutes=7)._timeout == timedelta(minutes=7)

@@ -152,7 +152,8 @@ def test_the_engines_mismatch_is_that_of_fresh_responses_alone(tiny_policy, make
     start = AutoModelForCausalLM.from_pretrained(tiny_policy)
     difference = logprobs_of(start, sampled[4], mixed.rollouts.token_ids[4]) - mixed.rollouts.logprobs[4]
     assert logged["rollout/engine_mismatch_max"] == pytest.approx(float(difference.abs().max()), abs=1e-5)
-    fresh = replace(batch, rollouts=replace(batch.rollouts, staleness=None))
+    nothing = torch.zeros(len(batch.rollouts), dtype=torch.long)
+    fresh = replace(batch, rollouts=replace(batch.rollouts, staleness=nothing))
     _, logged = step(tiny_policy, fresh, **options)
     assert "rollout/engine_mismatch_kl" in logged
     assert not [name for name in logged if name.startswith("rollout/staleness")]
@@ -179,13 +180,13 @@ def test_the_expected_gradient_over_stale_samples_is_the_on_policy_one(tiny_poli
         prompts = [Prompt(0, v, "plain", "", ids, q0, len(vocabulary)) for v, ids in enumerate((q0, q1))]
         drawn = [probabilities(sampler, ids) for ids in (q0, q1)]
         tokens = torch.tensor([token for _, token in rows])
-        variant = torch.tensor([v for v, _ in rows])
+        rephrasing = torch.tensor([v for v, _ in rows])
         rollouts = Rollouts(
-            prompts=prompts, prompt=variant, question=torch.zeros_like(variant), variant=variant,
+            prompts=prompts, prompt=rephrasing, question=torch.zeros_like(rephrasing), rephrasing=rephrasing,
             token_ids=list(tokens[:, None]), logprobs=[drawn[v][t].log()[None] for v, t in rows],
             truncated=torch.zeros(len(rows), dtype=torch.bool), text=[""] * len(rows),
             correct=torch.zeros(len(rows), dtype=torch.bool), answers=[None] * len(rows), rewards=rewards[tokens],
-            staleness=torch.full((len(rows),), staleness),
+            replayed=torch.zeros(len(rows), dtype=torch.bool), staleness=torch.full((len(rows),), staleness),
         )  # fmt: skip
         # Each response stands for its share of the samples: its probability takes the place of a count.
         shares = torch.stack([drawn[v][t] for v, t in rows])

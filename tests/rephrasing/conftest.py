@@ -8,7 +8,7 @@ import socket
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,48 @@ from tagrpo.types import QuestionGroup
 KEY = "sk-this-must-never-be-written"
 
 
+def completion_of(message: Any, **facts: Any) -> bytes:
+    """A completion with one choice; lone surrogates are written as JSON writes them."""
+    return json.dumps({"choices": [{"message": message, "finish_reason": "stop"}], **facts}).encode()
+
+
+MALFORMED = {
+    "null content": completion_of({"role": "assistant", "content": None}),
+    "list content": completion_of({"content": [{"type": "text", "text": "hm"}]}),
+    "text message": completion_of("Add 1 and 2."),
+    "no message": b'{"choices": [{}]}',
+    "no choices": b'{"object": "something else"}',
+    "choices of null": b'{"choices": [null]}',
+    "list": b"[1, 2]",
+    "half of JSON": b'{"choices": [{"message": {"content": "<rephra',
+    "html": b"<html>Bad gateway</html>",
+    "empty": b"",
+    "not UTF-8": b'{"choices": [{"message": {"content": "\xff\xfe"}}]}',
+    "nested": b"[" * 100_000,
+    "long number": b'{"choices": ' + b"9" * 10_000 + b"}",
+    "lone surrogate": completion_of({"content": "<rephrasing>Add 1 and 2, please \ud83d.</rephrasing>"}),
+    "odd usage": completion_of({"content": "?"}, usage=[1]),
+    "infinite usage": completion_of({"content": "?"}, usage={"prompt_tokens": float("inf"), "completion_tokens": True}),
+    "odd names": completion_of({"content": "?"}, model={"a": 1}, id=7),
+    "no rephrasing": completion_of({"content": "I can't do that."}),
+    "never closed": completion_of({"content": "<rephrasing>" * 80_000}),
+    "a megabyte": completion_of({"content": f"<rephrasing>{'Add 1 and 2. ' * 80_000}</rephrasing>"}),
+    "a megabyte of dollars": completion_of({"content": f"<rephrasing>{'$' * 2**20}</rephrasing>"}),
+}
+"""Bodies of replies that cost money and hold no usable rephrasing."""
+
+
 class ScriptedServer:
     """Chat completions, files and batches of the OpenAI protocol.
 
     `script(user text, n)` says what happens to the n-th request (from 1) about the same text: `ok`, `429` with a
-    Retry-After, `500`, `hang` until the server closes, `truncate` the body, `drop` the connection, `no schema` (400 for
-    structured outputs), `schema breaks` (500 for them), `quota`, `401`, `400`, `nonsense` (JSON that is no completion).
+    Retry-After, `500`, `hang` until the server closes, `cut` the body off in transit, `drop` the connection, `quota`,
+    `401`, `400`, or one of `MALFORMED`, which are paid for like any reply.
     """
 
     def __init__(self) -> None:
         self.script: Callable[[str, int], str] = lambda text, n: "ok"
-        self.reply: Callable[[dict[str, Any]], list[str]] = sums
+        self.reply: Callable[[dict[str, Any]], str] = sums
         self.asked: Counter[str] = Counter()
         """User text → requests."""
         self.paid: Counter[str] = Counter()
@@ -44,6 +75,9 @@ class ScriptedServer:
         self.batches: dict[str, dict[str, Any]] = {}
         self.polls_until_done = 1
         self.create_fails_after_creating = 0
+        self.retry_after = "0.3"
+        self.tail = ""
+        """Appended to the files of results."""
         self.lock = threading.Lock()
         handler = type("Handler", (Handler,), {"scripted": self})
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -57,10 +91,8 @@ class ScriptedServer:
         self.http.server_close()
 
     def completion(self, body: dict[str, Any]) -> dict[str, Any]:
-        choices = [
-            {"index": i, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-            for i, text in enumerate(self.reply(body))
-        ]
+        message = {"role": "assistant", "content": self.reply(body)}
+        choices = [{"index": 0, "finish_reason": "stop", "message": message}]
         usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
         return {
             "id": f"chatcmpl-{uuid.uuid4().hex[:8]}", "object": "chat.completion", "created": 0,
@@ -75,14 +107,16 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
 
-    def send_json(self, value: Any, status: int = 200, **headers: str) -> None:
+    def send_json(self, value: Any, status: int = 200, cut: int | None = None, **headers: str) -> None:
         content = value if isinstance(value, bytes) else json.dumps(value).encode()
         self.send_response(status)
         for name, text in {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}.items():
             self.send_header(name.replace("_", "-"), text)
         self.end_headers()
-        self.wfile.write(content)
+        self.wfile.write(content[:cut])
         self.wfile.flush()
+        if cut is not None:
+            self.drop()
 
     def error(self, status: int, message: str, code: str = "", **headers: str) -> None:
         self.send_json({"error": {"message": message, "code": code, "type": "error"}}, status, **headers)
@@ -128,12 +162,14 @@ class Handler(BaseHTTPRequestHandler):
             self.drop()
         elif what == "drop":
             self.drop()
-        elif what == "truncate":
-            self.send_json(json.dumps(server.completion(body)).encode()[:60])
-        elif what == "nonsense":
-            self.send_json({"object": "something else"})
+        elif what == "cut":
+            self.send_json(server.completion(body), cut=60)
+        elif what in MALFORMED:
+            self.send_json(MALFORMED[what])
+            with server.lock:
+                server.paid[text] += 1
         elif what == "429":
-            self.error(429, "slow down", Retry_After="0.3")
+            self.error(429, "slow down", Retry_After=server.retry_after)
         elif what == "500":
             self.error(500, "oh dear")
         elif what == "400":
@@ -142,10 +178,6 @@ class Handler(BaseHTTPRequestHandler):
             self.error(401, f"Incorrect API key provided: {KEY}")
         elif what == "quota":
             self.error(429, "You exceeded your current quota", "insufficient_quota")
-        elif what == "no schema" and "response_format" in body:
-            self.error(400, "response_format is not supported")
-        elif what == "schema breaks" and "response_format" in body:
-            self.error(500, "Internal server error")
         else:
             self.send_json(server.completion(body))
             with server.lock:
@@ -156,7 +188,7 @@ class Handler(BaseHTTPRequestHandler):
         batch = {
             "id": f"batch-{len(server.batches)}", "object": "batch", "endpoint": body["endpoint"], "created_at": 0,
             "input_file_id": body["input_file_id"], "completion_window": "24h", "status": "in_progress",
-            "metadata": body["metadata"], "polls": 0,
+            "polls": 0,
         }  # fmt: skip
         server.batches[batch["id"]] = batch
         if server.create_fails_after_creating:
@@ -179,8 +211,8 @@ class Handler(BaseHTTPRequestHandler):
             what = server.script(text, server.asked[text])
             if what == "expired":
                 continue
-            if what == "no schema" and "response_format" in body:
-                error = {"error": {"message": "response_format is not supported"}}
+            if what == "400":
+                error = {"error": {"message": f"this text is too long for {KEY}"}}
                 bad.append({"custom_id": request["custom_id"], "response": {"status_code": 400, "body": error}})
                 continue
             server.paid[text] += 1
@@ -189,23 +221,23 @@ class Handler(BaseHTTPRequestHandler):
         for name, rows in (("output_file_id", good), ("error_file_id", bad)):
             if rows:
                 batch[name] = f"{batch['id']}-{name}"
-                server.files[batch[name]] = "\n".join(map(json.dumps, rows)) + "\n"
+                server.files[batch[name]] = "\n".join(map(json.dumps, rows)) + "\n" + server.tail
         batch["status"] = "completed"
         return batch
 
 
-def sums(body: dict[str, Any]) -> list[str]:
-    """Replies to questions about a sum: rephrasings in the form that was asked for, opinions, solutions."""
+def rephrasings(texts: Iterable[str]) -> str:
+    """A reply in the form that is asked for."""
+    return "".join(f"<rephrasing>{text}</rephrasing>\n" for text in texts)
+
+
+def sums(body: dict[str, Any]) -> str:
+    """Replies to questions about a sum: rephrasings, or a judge's opinion."""
     system, user = body["messages"][0]["content"], body["messages"][1]["content"]
     a, b = re.findall(r"\d+", user)[:2]
     if "You compare" in system:
-        return [json.dumps({"reason": "as I see it", "equivalent": "How much" not in user})]
-    if "Solve the problem" in system:
-        return [f"It is \\boxed{{{int(a) + int(b)}}}."] * body.get("n", 1)
-    texts = [f"Add {a} and {b}.", f"How much is {a} plus {b}?", f"Compute the sum of {a} and {b}."]
-    if "response_format" in body:
-        return [json.dumps({"rephrasings": texts})]
-    return ["".join(f"<rephrasing>{text}</rephrasing>\n" for text in texts)]
+        return f"As I see it.\nEQUIVALENT: {'no' if 'How much' in user else 'yes'}"
+    return rephrasings([f"Add {a} and {b}.", f"How much is {a} plus {b}?", f"Compute the sum of {a} and {b}."])
 
 
 @pytest.fixture

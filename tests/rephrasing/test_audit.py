@@ -16,17 +16,16 @@ from tagrpo.rephrasing.audit import (
     recheck,
     sample_groups,
 )
-from tagrpo.rephrasing.candidates import Candidate, Provenance, Reviewed, write_rows
+from tagrpo.rephrasing.candidates import Candidate, Reviewed, Verdict, write_rows
 from tagrpo.rephrasing.checks import TEXT_CHECKS
 from tagrpo.rephrasing.page import audit_page
-from tagrpo.rephrasing.verdicts import Verdict
 from tagrpo.types import QuestionGroup
 
 TEXTS = ["Add 3 and 4.", "Add 3 and 5.", "What is 3 + 4?"]  # fine; a wrong number; a copy
 
 
 def reviewed(count=1):
-    made = Provenance(model="m", instruction="perturbation", time="2026-01-01T00:00:00+00:00", seed=1)
+    made = {"model": "m", "instruction": "perturbation", "time": "2026-01-01T00:00:00+00:00", "seed": 1}
     return [
         Reviewed(
             QuestionGroup(f"q{i}", "What is 3 + 4?", (), ("7",), {"level": 1}),

@@ -1,133 +1,125 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import logging
 import time
 
 import pytest
 
-from tagrpo.rephrasing.client import ChatClient, Server, ServerRefusedError
-from tagrpo.rephrasing.requests import Answers, Request
-from tagrpo.rephrasing.store import Store
-
-SCHEMA = {"type": "object", "properties": {"rephrasings": {"type": "array"}}}
+from tagrpo.rephrasing.cache import ReplyCache
+from tagrpo.rephrasing.calls import ApiCall
+from tagrpo.rephrasing.client import Client, Server, ServerRefusedError
 
 
-def requests(count, **facts):
+def calls(count, **facts):
     return [
-        Request(
-            purpose="rephrase",
-            question=f"q{i}",
-            model="m",
-            system="Rephrase.",
-            user=f"What is {i} + 1?",
-            schema=SCHEMA,
-            plain_format="Use tags.",
-            **facts,
-        )
+        ApiCall(purpose="rephrase", model="m", system="Rephrase.", user=f"What is {i} + 1?", **facts)
         for i in range(count)
     ]
 
 
-def ask(server, folder, wanted, **settings) -> Answers:
-    quick = {"first_wait": 0.01, "longest_wait": 0.05, "timeout": 5.0, "concurrency": 4}
-    with Store(folder) as store:
-        client = ChatClient(Server(base_url=server.url, **{**quick, **settings}), store)
-        return asyncio.run(client.complete(wanted))
+def ask(server, folder, wanted, **settings):
+    quick = {"max_retries": 2, "timeout": 5.0, "concurrency": 4}
+    with ReplyCache(folder / "replies.jsonl") as cache:
+        client = Client(Server(base_url=server.url, **{**quick, **settings}), cache, lambda answered, wanted: None)
+        return asyncio.run(client.complete(wanted)), client.failures
 
 
-@pytest.mark.parametrize("trouble", ["500", "drop", "truncate", "nonsense", "hang", "429"])
-def test_a_request_survives_trouble_and_is_answered_once(server, tmp_path, trouble):
+@pytest.mark.parametrize("trouble", ["500", "drop", "cut", "hang", "429"])
+def test_a_call_survives_trouble_and_is_answered_once(server, tmp_path, trouble):
     server.script = lambda text, n: trouble if n <= 2 else "ok"
-    got = ask(server, tmp_path, requests(3), timeout=0.5, longest_wait=1.0)
-    assert not got.failures
-    assert {answer.tries for answer in got.answers.values()} == {3}
+    replies, failures = ask(server, tmp_path, calls(3), timeout=0.5)
+    assert not failures
+    assert all(reply.text for reply in replies)
+    assert set(server.asked.values()) == {3}
     assert set(server.paid.values()) == {1}
-    keys = {h["idempotency-key"] for h in server.headers}
-    assert keys == set(got.answers), "all tries of a request carry one key"
+    keys = {headers["idempotency-key"] for headers in server.headers}
+    assert keys == {call.key for call in calls(3)}, "all tries of a call carry one key"
 
 
-def test_retry_after_is_waited_for_by_all(server, tmp_path):
+def test_retry_after_is_waited_for(server, tmp_path):
     seen = []
+    server.retry_after = "1.5"
     server.script = lambda text, n: (seen.append(time.monotonic()), "429" if len(seen) == 1 else "ok")[1]
-    ask(server, tmp_path, requests(3), concurrency=1)
-    assert seen[1] - seen[0] >= 0.3  # the server says 0.3 s, our own first wait is 0.01 s
+    ask(server, tmp_path, calls(1))
+    assert seen[1] - seen[0] >= 1.5  # the first wait of the openai client itself is 0.5 s
 
 
-def test_stored_answers_are_never_asked_again_and_the_file_survives_a_torn_line(server, tmp_path, caplog):
-    first = ask(server, tmp_path, requests(5))
-    answers = tmp_path / "answers.jsonl"
-    content = answers.read_bytes()
+def test_stored_replies_are_never_asked_again_and_the_file_survives_a_torn_line(server, tmp_path, caplog):
+    first, _ = ask(server, tmp_path, calls(5))
+    path = tmp_path / "replies.jsonl"
+    content = path.read_bytes()
     assert content.count(b"\n") == 5
-    answers.write_bytes(content[:-40])  # killed in the middle of the fifth line
+    path.write_bytes(content[:-40])  # killed in the middle of the fifth line
     with caplog.at_level(logging.WARNING):
-        second = ask(server, tmp_path, requests(5))
+        second, _ = ask(server, tmp_path, calls(5))
     assert "torn" in caplog.text
-    assert sorted(server.paid.values()) == [1, 1, 1, 1, 2], "only the torn answer is asked again"
-    assert set(second.answers) == set(first.answers)
-    answers.write_bytes(answers.read_bytes()[:-1])  # killed just before the line break
-    ask(server, tmp_path, requests(5))
-    assert sum(server.paid.values()) == 6
+    assert sorted(server.paid.values()) == [1, 1, 1, 1, 2], "only the torn reply is asked for again"
+    assert [reply.text for reply in second] == [reply.text for reply in first]
+    path.write_bytes(path.read_bytes()[:-1])  # killed just before the line break
+    ask(server, tmp_path, calls(6))
+    assert sum(server.paid.values()) == 7
+    ask(server, tmp_path, calls(6))
+    assert sum(server.paid.values()) == 7
+
+
+def test_the_body_of_a_reply_is_stored_as_it_came(server, tmp_path):
+    server.script = lambda text, n: "lone surrogate"
+    ((reply,), _) = ask(server, tmp_path, calls(1))
+    (row,) = map(json.loads, (tmp_path / "replies.jsonl").read_text().splitlines())
+    assert r"please \ud83d." in row["body"]
+    assert reply.text == "<rephrasing>Add 1 and 2, please \ufffd.</rephrasing>"
 
 
 def test_a_broken_line_in_the_middle_is_an_error_that_names_it(server, tmp_path):
-    ask(server, tmp_path, requests(2))
-    path = tmp_path / "answers.jsonl"
+    ask(server, tmp_path, calls(2))
+    path = tmp_path / "replies.jsonl"
     path.write_text("{broken\n" + path.read_text())
-    with pytest.raises(ValueError, match=r"answers.jsonl, line 1: expected JSON"):
-        Store(tmp_path)
+    with pytest.raises(ValueError, match=r"replies.jsonl, line 1: expected JSON"):
+        ReplyCache(tmp_path / "replies.jsonl")
 
 
 def test_two_processes_cannot_pay_for_the_same_job(tmp_path):
-    with Store(tmp_path), pytest.raises(RuntimeError, match="another process works on it"):
-        Store(tmp_path)
-    Store(tmp_path).close()
+    with ReplyCache(tmp_path / "replies.jsonl"), pytest.raises(RuntimeError, match="another process is using it"):
+        ReplyCache(tmp_path / "replies.jsonl")
+    with ReplyCache(tmp_path / "replies.jsonl"):
+        pass
 
 
-def test_a_server_without_structured_outputs_is_asked_in_plain_words(server, tmp_path):
-    server.script = lambda text, n: "no schema"
-    got = ask(server, tmp_path, requests(6), concurrency=1)
-    assert len(got.answers) == 6
-    assert sum("response_format" in body for body in server.bodies) == 1, "asked for once, then remembered"
-    plain = next(body for body in server.bodies if "response_format" not in body)
-    assert plain["messages"][0]["content"].endswith("Use tags.")
-    again = ask(server, tmp_path, requests(6), structured="never")
-    assert sum(server.paid.values()) == 6, "the form on the wire is no part of what was paid for"
-    assert set(again.answers) == set(got.answers)
-
-
-def test_a_server_that_breaks_on_schemas_is_asked_in_plain_words_after_two_tries(server, tmp_path):
-    server.script = lambda text, n: "schema breaks"
-    got = ask(server, tmp_path, requests(4), concurrency=1)
-    assert [answer.tries for answer in got.answers.values()] == [3, 1, 1, 1]
-
-
-def test_a_request_that_cannot_be_answered_costs_nobody_else(server, tmp_path):
+def test_a_call_that_cannot_be_answered_costs_nobody_else(server, tmp_path):
     server.script = lambda text, n: "400" if text == "What is 1 + 1?" else "ok"
-    wanted = requests(4)
-    got = ask(server, tmp_path, wanted)
-    assert len(got.answers) == 3
-    assert got.failures == {wanted[1].key: "HTTP 400: " + got.failures[wanted[1].key].removeprefix("HTTP 400: ")}
-    assert "too long" in got.failures[wanted[1].key]
+    replies, failures = ask(server, tmp_path, calls(4))
+    assert list(failures.values()) == ["Error code: 400 - this text is too long"]
+    assert [bool(reply.text) for reply in replies] == [True, False, True, True]
+    assert replies[1].fault == "Error code: 400 - this text is too long"
+    assert server.asked["What is 1 + 1?"] == 1, "such a failure is not repeated"
 
 
-@pytest.mark.parametrize("trouble", ["401", "quota"])
-def test_a_refusal_for_good_ends_the_job_at_once_without_quoting_the_key(server, tmp_path, trouble):
+@pytest.mark.parametrize(("trouble", "said"), [("401", "Error code: 401"), ("quota", "exceeded your current quota")])
+def test_a_refusal_ends_the_job_at_once_and_keeps_what_is_on_its_way(server, tmp_path, trouble, said):
     server.script = lambda text, n: trouble if text != "What is 0 + 1?" else "ok"
-    with pytest.raises(ServerRefusedError) as raised:
-        ask(server, tmp_path, requests(50), concurrency=2)
-    assert "sk-this" not in str(raised.value)
-    assert sum(server.asked.values()) <= 4
+    server.reply = lambda body: time.sleep(0.3) or "<rephrasing>x</rephrasing>"
+    with pytest.raises(ServerRefusedError, match=said) as refusal:
+        ask(server, tmp_path, calls(50), max_retries=0)
+    assert "sk-this" not in str(refusal.value)
+    assert sum(server.asked.values()) <= 4 + 1
+    assert server.paid["What is 0 + 1?"] == 1
     server.script = lambda text, n: "ok"
-    assert len(ask(server, tmp_path, requests(50)).answers) == 50
-    assert set(server.paid.values()) == {1}, "the answer before the refusal is kept"
+    server.reply = lambda body: "<rephrasing>x</rephrasing>"
+    assert len(ask(server, tmp_path, calls(50))[0]) == 50
+    assert set(server.paid.values()) == {1}, "the reply that arrived after the refusal is kept"
 
 
 def test_a_dead_server_is_given_up(server, tmp_path):
     server.script = lambda text, n: "500"
-    with pytest.raises(ServerRefusedError, match="4 requests in a row failed 2 times"):
-        ask(server, tmp_path, requests(50), tries=2)
+    with pytest.raises(ServerRefusedError, match="4 calls in a row failed 2 times each. .* Error code: 500"):
+        ask(server, tmp_path, calls(50), max_retries=1)
     assert sum(server.asked.values()) <= 2 * 8
+    nowhere = Server(base_url="http://127.0.0.1:9/v1", max_retries=0)
+    with ReplyCache(tmp_path / "replies.jsonl") as cache, pytest.raises(ServerRefusedError, match="Connection error"):
+        asyncio.run(Client(nowhere, cache, lambda answered, wanted: None).complete(calls(9)))
 
 
 def test_concurrency_is_bounded(server, tmp_path):
@@ -141,32 +133,54 @@ def test_concurrency_is_bounded(server, tmp_path):
         time.sleep(0.05)
         with server.lock:
             active -= 1
-        return ["<rephrasing>x</rephrasing>"]
+        return "<rephrasing>x</rephrasing>"
 
     server.reply = reply
-    ask(server, tmp_path, requests(12), concurrency=3)
+    ask(server, tmp_path, calls(12), concurrency=3)
     assert most == 3
 
 
-def test_equal_requests_are_asked_once(server, tmp_path):
-    wanted = [*requests(2), *requests(2)]
-    assert len(ask(server, tmp_path, wanted).answers) == 2
+def test_equal_calls_are_asked_once_and_progress_is_shown(server, tmp_path):
+    shown = []
+    with ReplyCache(tmp_path / "replies.jsonl") as cache:
+        client = Client(Server(base_url=server.url), cache, lambda *counts: shown.append(counts))
+        replies = asyncio.run(client.complete([*calls(2), *calls(2)]))
+    assert [reply.text for reply in replies[:2]] == [reply.text for reply in replies[2:]]
     assert sum(server.asked.values()) == 2
+    assert shown == [(1, 2), (2, 2)]
 
 
-def test_openai_itself_needs_a_key(monkeypatch):
+def test_sampling_parameters_reach_the_server_as_they_are(server, tmp_path):
+    ask(server, tmp_path, calls(1, parameters={"temperature": 0.5, "seed": 3, "top_k": 7, "stop": ["</end>"]}))
+    (body,) = server.bodies
+    assert body.pop("messages")[1] == {"role": "user", "content": "What is 0 + 1?"}
+    assert body == {"model": "m", "temperature": 0.5, "seed": 3, "top_k": 7, "stop": ["</end>"]}
+
+
+def test_a_question_with_a_broken_character_is_asked_without_it(server, tmp_path):
+    broken = dataclasses.replace(calls(1)[0], user="What is 1 + 1 \ud83d?")
+    ((reply,), _) = ask(server, tmp_path, [broken])
+    assert reply.text
+    assert server.bodies[0]["messages"][1]["content"] == "What is 1 + 1 \ufffd?"
+
+
+def test_openai_itself_needs_a_key_and_a_key_is_no_name_of_a_variable(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with pytest.raises(ValueError, match="OPENAI_API_KEY"):
         Server().connect()
     assert Server(base_url="http://localhost:1/v1").connect().api_key == "none"
+    with pytest.raises(ValueError, match="name of an environment variable") as refused:
+        Server(api_key_env="sk-secret")
+    assert "secret" not in str(refused.value)
+    with pytest.raises(ValueError, match="server.concurrency ≥ 1"):
+        Server(concurrency=0)
 
 
-def test_the_key_of_a_request_is_what_its_answer_depends_on():
-    (one,) = requests(1)
-    assert one.key == requests(1)[0].key
-    same = Request(**{**one.__dict__, "schema": None, "plain_format": "other", "expected_tokens": 9, "question": "z"})
-    assert same.key == one.key
-    changes = {"model": "n", "user": "?", "system": "!", "parameters": {"seed": 1}, "samples": 2, "attempt": 1}
-    keys = {Request(**{**one.__dict__, name: value}).key for name, value in changes.items()}
+def test_the_key_of_a_call_is_what_its_reply_depends_on():
+    (one,) = calls(1)
+    assert one.key == calls(1)[0].key
+    assert dataclasses.replace(one, purpose="other", expected_tokens=9).key == one.key
+    changes = {"model": "n", "user": "?", "system": "!", "parameters": {"seed": 1}, "attempt": 1}
+    keys = {dataclasses.replace(one, **{name: value}).key for name, value in changes.items()}
     assert len(keys | {one.key}) == len(changes) + 1

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,37 +18,35 @@ from omegaconf import OmegaConf
 from tagrpo import rephrase
 from tagrpo.datamodules.sources.jsonl import JsonLinesSource
 from tagrpo.datamodules.sources.rephrased import read_rephrasings
+from tagrpo.rephrasing.client import ServerRefusedError
+
+from .conftest import MALFORMED, rephrasings
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 KEY = os.environ.get("OPENAI_API_KEY", "sk-this-must-never-be-written")
 
 
-def call(*overrides, code=0):
+def call(*overrides):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("rephrase", rephrase.with_commands(overrides))
-    with pytest.raises(SystemExit, match=str(code)) if code else nullcontext():
-        rephrase.run.__wrapped__(cfg)
+        return rephrase.execute(compose("rephrase", rephrase.with_commands(overrides)))
 
 
-def run(tmp_path, server, *overrides, code=0):
-    """The command in this process."""
-    settings = [f"input={tmp_path}/questions.jsonl", f"output={tmp_path}/out.jsonl", *overrides]
-    if server is not None:
-        settings += [f"server.base_url={server.url}", "server.first_wait=0.01", "server.timeout=5"]
-    call(*settings, code=code)
+def run(tmp_path, server, *overrides):
+    """The command in this process; returns whether every call got a reply."""
+    settings = [f"input={tmp_path}/questions.jsonl", f"output={tmp_path}/out.jsonl", "server.max_retries=0"]
+    return call(*settings, f"server.base_url={server.url}", *overrides)
 
 
 def rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_kill_9_in_the_middle_loses_nothing_and_pays_nothing_twice(server, questions, tmp_path):
-    groups = questions(9)
-    paid_before_the_kill = 4
+def start(tmp_path, server, paid_before_the_end):
+    """A job of nine questions that hangs after some replies."""
 
     def script(text, n):
-        with_answer = sum(server.asked.values()) - server.holding <= paid_before_the_kill
-        return "ok" if with_answer or server.released.is_set() else "hang"
+        with_reply = sum(server.asked.values()) - server.holding <= paid_before_the_end
+        return "ok" if with_reply or server.released.is_set() else "hang"
 
     server.script = script
     command = [
@@ -57,31 +55,81 @@ def test_kill_9_in_the_middle_loses_nothing_and_pays_nothing_twice(server, quest
         "rephraser.price={prompt: 10, completion: 30}",
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    answers = tmp_path / "out.jsonl.work" / "answers.jsonl"
+    replies = tmp_path / "out.jsonl.work" / "replies.jsonl"
     deadline = time.monotonic() + 300
-    # Four answers are on the disk, three requests are on their way.
-    while not (answers.exists() and answers.read_bytes().count(b"\n") == paid_before_the_kill and server.holding == 3):
+    # Some replies are on the disk, three calls are on their way.
+    while not (replies.exists() and replies.read_bytes().count(b"\n") == paid_before_the_end and server.holding == 3):
         assert process.poll() is None, process.stdout.read().decode()
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
+    return process, command
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_kill_in_the_middle_loses_nothing_and_pays_nothing_twice(server, questions, tmp_path, how):
+    groups = questions(9)
+    process, command = start(tmp_path, server, paid_before_the_end=4)
+    process.send_signal(how)
     first_words, _ = process.communicate()
-    assert sum(server.paid.values()) == paid_before_the_kill
+    if how is signal.SIGINT:
+        assert process.returncode == 1
+        assert b"The same command goes on" in first_words
+    assert sum(server.paid.values()) == 4
     assert not (tmp_path / "out.jsonl").exists(), "an unfinished job writes no output"
 
     server.released.set()
-    done = subprocess.run(command, capture_output=True, check=False)
+    done = subprocess.run(command, capture_output=True, check=False, env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr.decode()
     assert set(server.paid.values()) == {1}
     assert len(server.paid) == 9
     written = rows(tmp_path / "out.jsonl")
     assert [row["id"] for row in written] == [group.id for group in groups]
     assert all(len(row["rephrasings"]) == 3 for row in written)
-    # 9 answers of 100 and 10 tokens at 10 and 30 a million, the four of the first session included.
+    # 9 replies of 100 and 10 tokens at 10 and 30 a million, the four of the first session included.
     assert "Total cost: 0.01" in done.stdout.decode()
     everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert KEY.encode() not in everything + first_words + done.stdout + done.stderr
     assert b"Bearer" not in everything
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_a_malformed_reply_costs_its_own_question_at_most_and_is_paid_for_once(server, questions, tmp_path, kind):
+    groups = questions(3)
+    server.script = lambda text, n: kind if groups[1].question in text else "ok"
+    start = time.monotonic()
+    assert run(tmp_path, server, "rephraser.model=m")
+    made = [(row["rephrasings"], row.get("shortfall", "")) for row in rows(tmp_path / "out.jsonl")]
+    assert [len(texts) for texts, _ in made] == [3, 0, 3]
+    assert made[1][1].startswith("perturbation lacks 3: ")
+    assert sorted(server.paid.values()) == [1, 1, 2], "it is asked for once more, as an attempt of its own"
+    assert run(tmp_path, server, "rephraser.model=m")
+    assert sum(server.paid.values()) == 4, "but never again"
+    assert call("audit", f"input={tmp_path}/out.jsonl", f"output={tmp_path}/good.jsonl")
+    assert [len(row["rephrasings"]) for row in rows(tmp_path / "good.jsonl")] == [3, 0, 3]
+    assert time.monotonic() - start < 60
+
+
+def test_malformed_opinions_leave_the_judge_undecided(server, questions, tmp_path):
+    questions(len(MALFORMED))
+    kinds = iter(MALFORMED)
+    given = {}
+    server.script = lambda text, n: given.setdefault(text, next(kinds, "ok")) if "Second statement" in text else "ok"
+    assert run(tmp_path, server, "rephraser.model=m", "judge.model=j", "server.concurrency=1")
+    verdicts = [
+        entry["verdicts"][-1] for row in rows(tmp_path / "out.jsonl") for entry in row["provenance"] + row["refused"]
+    ]
+    assert {verdict["check"] for verdict in verdicts} == {"judge"}
+    assert [verdict["passed"] for verdict in verdicts[: len(MALFORMED)]] == [None] * len(MALFORMED)
+
+
+def test_a_question_with_a_broken_character_is_rephrased_and_written(server, tmp_path):
+    row = {"id": "a", "question": "What is the result of 11 + 40 \ud83d?", "answer": "51"}
+    (tmp_path / "questions.jsonl").write_text(json.dumps(row))
+    run(tmp_path, server, "rephraser.model=m")
+    (written,) = rows(tmp_path / "out.jsonl")
+    assert written["question"] == row["question"]
+    assert len(written["rephrasings"]) == 3
+    call("audit", f"input={tmp_path}/out.jsonl")
 
 
 def test_the_output_is_read_by_the_sources_and_says_where_each_rephrasing_comes_from(server, questions, tmp_path):
@@ -94,7 +142,7 @@ def test_the_output_is_read_by_the_sources_and_says_where_each_rephrasing_comes_
         assert row["answer"] == group.answer[0]
         for entry in row["provenance"]:
             assert (entry["model"], entry["instruction"], entry["seed"]) == ("m-2026", "perturbation", 7)
-            assert entry["request_id"].startswith("chatcmpl-")
+            assert entry["reply_id"].startswith("chatcmpl-")
             assert entry["usage"] == {"prompt_tokens": 100, "completion_tokens": 10, "cached_tokens": 0}
             assert {verdict["check"] for verdict in entry["verdicts"]} >= {"numbers_kept", "answer_not_leaked"}
             assert entry["time"].startswith("20")
@@ -111,7 +159,7 @@ def test_the_first_version_asks_one_rephrasing_of_each_of_three_instructions(ser
 
     def reply(body):
         system = body["messages"][0]["content"]
-        return [json.dumps({"rephrasings": [next(text for word, text in texts.items() if f"You {word}" in system)]})]
+        return rephrasings([next(text for word, text in texts.items() if f"You {word}" in system)])
 
     server.reply = reply
     run(tmp_path, server, "rephraser=first_version", "rephraser.model=m")
@@ -125,7 +173,7 @@ def test_refused_rephrasings_are_asked_for_again_once_and_kept_with_their_reason
         ["Add 11 and 41.", "Add 11 and 40.", "The answer is 51. Add 11 and 40?"],
         ["Sum up 11 and 40.", "What is 40 and 11 in all?"],
     )
-    server.reply = lambda body: [json.dumps({"rephrasings": bad if len(server.bodies) == 1 else good})]
+    server.reply = lambda body: rephrasings(bad if len(server.bodies) == 1 else good)
     run(tmp_path, server, "rephraser.model=m")
     (row,) = rows(tmp_path / "out.jsonl")
     assert row["rephrasings"] == ["Add 11 and 40.", *good]
@@ -135,22 +183,17 @@ def test_refused_rephrasings_are_asked_for_again_once_and_kept_with_their_reason
     assert reasons == ["missing: 40; new: 41"]
 
 
-def test_judge_and_solver_refuse_and_what_was_judged_is_not_paid_again(server, questions, tmp_path):
+def test_the_judge_refuses_and_what_was_judged_is_not_paid_again(server, questions, tmp_path):
     questions(2)
-    judged = ["rephraser.model=m", "judge.model=j", "solver.model=s", "solver.samples=4"]
-    run(tmp_path, server, *judged)
+    run(tmp_path, server, "rephraser.model=m", "judge.model=j")
     (first, _) = rows(tmp_path / "out.jsonl")
     assert len(first["rephrasings"]) == 2
     (refused,) = first["refused"]
     assert "How much" in refused["text"]
-    assert refused["verdicts"][-1] == {"check": "judge", "passed": False, "reason": "as I see it", "value": None}
-    last = first["provenance"][0]["verdicts"][-1]
-    assert (last["check"], last["passed"], last["value"]) == ("solver", True, 1.0)
-    assert last["reason"] == "the solver answers 51 (4 of 4), the reference answer"
-    # 1 proposal, 3 judgements, the original and 2 rephrasings solved, for each of two questions
-    assert sum(server.paid.values()) == 2 * (1 + 3 + 3)
-    run(tmp_path, server, *judged)
-    assert sum(server.paid.values()) == 2 * (1 + 3 + 3)
+    assert refused["verdicts"][-1] == {"check": "judge", "passed": False, "reason": "As I see it.", "value": None}
+    assert sum(server.paid.values()) == 2 * (1 + 3)
+    run(tmp_path, server, "rephraser.model=m", "judge.model=j")
+    assert sum(server.paid.values()) == 2 * (1 + 3)
 
 
 def test_a_dry_run_estimates_and_asks_nothing(server, questions, tmp_path, capsys):
@@ -166,7 +209,7 @@ def test_a_dry_run_estimates_and_asks_nothing(server, questions, tmp_path, capsy
     shown = capsys.readouterr().out
     assert not server.asked
     assert not (tmp_path / "out.jsonl").exists()
-    assert [line.split()[5] for line in shown.splitlines() if "rephrase" in line or "judge" in line] == ["4", "12"]
+    assert [line.split()[2] for line in shown.splitlines() if "rephrase" in line or "judge" in line] == ["4", "12"]
     assert "unknown, for lack of prices" in shown
     run(tmp_path, server, "rephraser.model=m")
     capsys.readouterr()
@@ -194,41 +237,46 @@ def test_the_batch_interface_makes_the_same_file(server, questions, tmp_path):
     assert len(server.batches) == 1
 
 
-def test_what_got_no_answer_is_said_and_asked_again(server, questions, tmp_path, capsys):
+def test_what_got_no_reply_is_said_and_asked_again(server, questions, tmp_path, capsys):
     groups = questions(3)
-    server.script = lambda text, n: (
-        "400" if groups[1].question in text and n <= 2 else "ok"
-    )  # with a schema and without
-    run(tmp_path, server, "rephraser.model=m", code=1)
-    assert "1 requests got no answer, one because: HTTP 400" in capsys.readouterr().out
+    server.script = lambda text, n: "400" if groups[1].question in text and n == 1 else "ok"
+    assert not run(tmp_path, server, "rephraser.model=m")
+    assert "1 calls got no reply, one because: Error code: 400" in capsys.readouterr().out
     assert [len(row["rephrasings"]) for row in rows(tmp_path / "out.jsonl")] == [3, 0, 3]
-    assert "perturbation lacks 3: HTTP 400" in rows(tmp_path / "out.jsonl")[1]["shortfall"]
-    run(tmp_path, server, "rephraser.model=m")
+    assert "perturbation lacks 3: Error code: 400" in rows(tmp_path / "out.jsonl")[1]["shortfall"]
+    assert run(tmp_path, server, "rephraser.model=m")
     assert [len(row["rephrasings"]) for row in rows(tmp_path / "out.jsonl")] == [3, 3, 3]
     assert set(server.paid.values()) == {1}
 
 
-def test_rules_need_no_server_and_the_audit_filters_and_draws_a_page(questions, tmp_path, capsys):
-    question = "Tom has 3 cats. His sister Anna has 4 cats. How many cats do they have?"
-    path = tmp_path / "questions.jsonl"
-    path.write_text(json.dumps({"id": "a", "question": question, "answer": "7", "level": "easy"}) + "\n")
-    run(tmp_path, None, "rephraser=rules")
+def test_a_refusal_writes_nothing_and_keeps_what_was_paid(server, questions, tmp_path):
+    questions(3)
+    server.script = lambda text, n: "401" if "13" in text else "ok"
+    with pytest.raises(ServerRefusedError, match="Correct the key"):
+        run(tmp_path, server, "rephraser.model=m")
+    assert not (tmp_path / "out.jsonl").exists()
+    server.script = lambda text, n: "ok"
+    assert run(tmp_path, server, "rephraser.model=m")
+    assert set(server.paid.values()) == {1}
+
+
+def test_an_audit_filters_and_draws_a_page(server, questions, tmp_path, capsys):
+    questions(1)
+    run(tmp_path, server, "rephraser.model=m")
     (row,) = rows(tmp_path / "out.jsonl")
-    assert row["level"] == "easy"
-    assert {entry["model"] for entry in row["provenance"]} == {"rules"}
-    count = len(row["rephrasings"])
-    assert count >= 2
-    row["rephrasings"].append("Tom has 3 cats. Anna has 5 cats. How many cats do they have?")
+    row["level"] = "easy"
+    row["rephrasings"].append("Add 11 and 41.")
     row["provenance"].append({})
     (tmp_path / "edited.jsonl").write_text(json.dumps(row) + "\n")
     call("audit", f"input={tmp_path}/edited.jsonl", f"output={tmp_path}/good.jsonl")
     (good,) = rows(tmp_path / "good.jsonl")
-    assert len(good["rephrasings"]) == count
-    assert good["refused"][-1]["text"].startswith("Tom has 3 cats. Anna has 5")
+    assert good["level"] == "easy"
+    assert len(good["rephrasings"]) == 3
+    assert good["refused"][-1]["text"] == "Add 11 and 41."
     page = (tmp_path / "good.jsonl.work" / "audit.html").read_text()
-    assert "missing: 4; new: 5" in page
+    assert "missing: 40; new: 41" in page
     assert "http" not in page, "the page needs nothing from elsewhere"
-    assert "Questions by number of accepted rephrasings" in capsys.readouterr().out
+    assert "Questions by number of accepted rephrasings: 1 with 3" in capsys.readouterr().out
 
 
 def test_an_audit_asks_a_judge_about_rephrasings_that_somebody_else_made(server, tmp_path, capsys):
@@ -249,13 +297,16 @@ def test_an_audit_asks_a_judge_about_rephrasings_that_somebody_else_made(server,
 def test_every_option_builds_what_it_names(group, tmp_path):
     (tmp_path / "questions.jsonl").write_text("")
     required = {"model": "m", "dataset": "math_train"}
-    for path in sorted((CONFIGS / group).glob("*.yaml")):
+    for path in sorted(set((CONFIGS / group).glob("*.yaml")) - {CONFIGS / "rephraser" / "base.yaml"}):
         with initialize_config_module("tagrpo.configs", version_base="1.3"):
             cfg = compose("rephrase", [f"{group}={path.stem}", f"input={tmp_path}/questions.jsonl"])
         for name, value in required.items():
             if OmegaConf.is_missing(cfg[group], name):
                 cfg[group][name] = value
-        assert type(rephrase.built(cfg[group])).__name__ == cfg[group]._target_.rpartition(".")[2]
+        made = rephrase.built(cfg[group])
+        assert (made.func.__name__ if isinstance(made, partial) else type(made).__name__) == cfg[
+            group
+        ]._target_.rpartition(".")[2]
 
 
 def test_words_of_the_command_line_are_commands_only_where_they_stand_alone():

@@ -38,9 +38,9 @@ FORMULAS = [
 
 
 def test_two_stage_parsing_finds_what_math_verify_finds():
-    judge = Path(tagrpo.rewards.workers.__file__).with_name("equivalence.py")
+    compare = Path(tagrpo.rewards.workers.__file__).with_name("equivalence.py")
     run = subprocess.run(
-        [sys.executable, "-P", "-c", PARSE_BOTH_WAYS, judge],
+        [sys.executable, "-P", "-c", PARSE_BOTH_WAYS, compare],
         input="\n".join(FORMULAS),
         capture_output=True,
         text=True,
@@ -53,10 +53,10 @@ def test_two_stage_parsing_finds_what_math_verify_finds():
     assert "Interval(pi**2/4" in lines[1]
 
 
-JUDGE = r"""
+COMPARE = r"""
 import runpy, sys, json
-judge = runpy.run_path(sys.argv[1])["judge"]
-print(json.dumps([judge(((reference,), answer)) for reference, answer in json.load(sys.stdin)]))
+compare = runpy.run_path(sys.argv[1])["compare"]
+print(json.dumps([compare(((reference,), answer)) for reference, answer in json.load(sys.stdin)]))
 """
 EQUAL = [
     (r"\frac{x^2-1}{x-1}", "x+1"),  # equal but for one point
@@ -78,9 +78,9 @@ DIFFERENT = [
 
 
 def test_formulas_that_differ_at_a_point_are_different_and_equal_ones_stay_equal():
-    judge = Path(tagrpo.rewards.workers.__file__).with_name("equivalence.py")
+    compare = Path(tagrpo.rewards.workers.__file__).with_name("equivalence.py")
     run = subprocess.run(
-        [sys.executable, "-P", "-c", JUDGE, judge],
+        [sys.executable, "-P", "-c", COMPARE, compare],
         input=json.dumps(EQUAL + DIFFERENT),
         capture_output=True,
         text=True,

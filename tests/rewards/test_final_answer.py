@@ -47,14 +47,14 @@ def test_anything_else_is_wrong(response, reference, answer):
     assert FinalAnswerReward()(response, reference) == Score(False, answer, None)
 
 
-def test_a_batch_is_the_single_judgements_in_order():
+def test_a_batch_is_the_single_scores_in_order():
     reward = FinalAnswerReward(marker="Answer:")
-    assert reward.judge_batch(["Answer: 1", "Answer: 2"], ["1", ("3", "4")]) == [
+    assert reward.score_batch(["Answer: 1", "Answer: 2"], ["1", ("3", "4")]) == [
         Score(True, "1"),
         Score(False, "2"),
     ]
     with pytest.raises(ValueError, match="shorter"):
-        reward.judge_batch(["Answer: 1", "Answer: 2"], ["1"])
+        reward.score_batch(["Answer: 1", "Answer: 2"], ["1"])
 
 
 def test_a_number_of_a_million_digits_is_compared_exactly():

@@ -1,4 +1,4 @@
-"""Format rewards of the 13 templates against responses judged by hand."""
+"""Format rewards of the 13 templates against responses whose markers are counted by hand."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from tagrpo.rewards import MathReward, MixedReward, MultipleChoiceReward, Score
@@ -9,10 +11,10 @@ def reward():
         yield reward
 
 
-def test_letters_are_judged_as_choices_and_the_rest_as_mathematics_in_place(reward):
+def test_letters_are_scored_as_choices_and_the_rest_as_mathematics_in_place(reward):
     responses = [r"\boxed{\text{(b)}}", r"\boxed{\sqrt{4}}", "The answer is (C).", r"\boxed{B: 2}", r"\boxed{3}"]
     references = ["B", "2", ("A", "C"), "2", "A"]
-    assert [score.correct for score in reward.judge_batch(responses, references)] == [True, True, True, False, False]
+    assert [score.correct for score in reward.score_batch(responses, references)] == [True, True, True, False, False]
 
 
 def test_each_verdict_is_that_of_its_own_verifier(reward):
@@ -27,17 +29,13 @@ def test_letters_beyond_the_choices_are_free_answers(reward):
     assert reward(r"\boxed{x}", "x").correct
 
 
-def test_failures_of_free_answers_are_counted(reward):
-    before = reward.failures["length"]
-    assert reward(rf"\boxed{{{'1' * 2000}}}", "1") == Score(False, None, "length")
-    assert reward.failures["length"] == before + 1
-
-
 def test_an_empty_batch_needs_no_verifier(reward):
-    assert reward.judge_batch([], []) == []
+    assert reward.score_batch([], []) == []
 
 
-def test_judging_does_not_wait_for_slow_answers(reward):
-    slow = reward.judge_async([r"\boxed{(1+x)^{1000000}}", r"\boxed{B}"], [r"x+\frac12", "B"])
-    assert not slow.done()
-    assert [score.correct for score in slow.result(timeout=60)] == [False, True]
+def test_score_async_does_not_wait_for_slow_answers(reward):
+    start = time.monotonic()
+    slow = reward.score_async([r"\boxed{(1+x)^{1000000}}", r"\boxed{B}"], [r"x+\frac12", "B"])
+    at_once = time.monotonic() - start
+    assert [score.correct for score in slow()] == [False, True]
+    assert at_once < (time.monotonic() - start) / 4, "it ends at its limit of a CPU second"

@@ -63,7 +63,7 @@ def test_what_names_no_choice_is_no_answer(response):
 
 def test_ten_choices_are_as_good_as_four():
     reward = MultipleChoiceReward(choices="ABCDEFGHIJ")
-    assert reward.judge_batch([r"\boxed{J}", "Answer: I", "answer: (e)"], ["J", "I", "D"]) == [
+    assert reward.score_batch([r"\boxed{J}", "Answer: I", "answer: (e)"], ["J", "I", "D"]) == [
         Score(True, "J"),
         Score(True, "I"),
         Score(False, "E"),

@@ -48,7 +48,7 @@ def reward_groups(rollouts, rewards):
 # ------------------------------------------------------------------ format
 
 
-def test_a_response_is_judged_by_the_template_that_it_was_sampled_in(make_batch):
+def test_a_response_is_rewarded_by_the_template_that_it_was_sampled_in(make_batch):
     batch = make_batch([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0]]])
     rollouts = in_templates(batch, "deepseek-r1", "deepseek-r1-teacher", "formal")
     rollouts = replace(rollouts, text=["<think></think>", "", "<think></think>", "", "<think>", ""])

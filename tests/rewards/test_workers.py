@@ -1,4 +1,4 @@
-"""The pool against a judge that hangs, explodes and dies on demand, and knows nothing of mathematics."""
+"""The pool against a comparison that hangs, explodes and dies on demand, and knows nothing of mathematics."""
 
 import os
 import signal
@@ -7,20 +7,20 @@ import sys
 import textwrap
 import threading
 import time
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
 
-from tagrpo.rewards.workers import Outcome, WorkerPool, combined
+from tagrpo.rewards.workers import Outcome, WorkerPool
 
-JUDGE = """
+COMPARE = """
     import ctypes, os, signal, time
 
     signal.signal(signal.SIGPROF, signal.SIG_IGN)  # libraries do such things on import
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
-    def judge(job):
+    def compare(job):
         if job == "spin":
             while True:
                 pass
@@ -62,20 +62,24 @@ LIMITS = {"cpu_seconds": 0.2, "memory_bytes": 200 << 20}
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("judge") / "judge.py"
-    path.write_text(textwrap.dedent(JUDGE))
+def compare(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("compare") / "compare.py"
+    path.write_text(textwrap.dedent(COMPARE))
     return path
 
 
 @pytest.fixture
-def pool(judge):
-    with WorkerPool(judge, workers=1, **LIMITS) as pool:
+def pool(compare):
+    with WorkerPool(compare, workers=1, **LIMITS) as pool:
         yield pool
 
 
 def value(pool, job):
-    return pool.submit([job]).result(timeout=60)[0].value
+    return outcomes_of(pool, [job])[0].value
+
+
+def outcomes_of(pool, jobs):
+    return [future.result(timeout=60) for future in pool.submit(jobs)]
 
 
 def is_running(pid):
@@ -101,38 +105,38 @@ def is_running(pid):
         ("deep", "RecursionError"),
     ],
 )
-def test_a_bad_job_is_named_and_its_neighbours_are_judged(pool, job, failure):
-    outcomes = pool.submit([1, job, [2, "\ud800\x00"], job, 3]).result(timeout=60)
+def test_a_bad_job_is_named_and_those_beside_it_are_compared(pool, job, failure):
+    outcomes = outcomes_of(pool, [1, job, [2, "\ud800\x00"], job, 3])
     bad = Outcome(None, failure)
     assert outcomes == [Outcome(1, None), bad, Outcome([2, "\ud800\x00"], None), bad, Outcome(3, None)]
 
 
-def test_a_judge_that_waits_without_computing_is_ended_too(judge):
-    with WorkerPool(judge, workers=1, cpu_seconds=0.05, memory_bytes=1 << 30) as pool:
-        assert pool.submit(["sleep", 1]).result(timeout=60) == [Outcome(None, "timeout"), Outcome(1, None)]
+def test_a_comparison_that_waits_without_computing_is_ended_too(compare):
+    with WorkerPool(compare, workers=1, cpu_seconds=0.05, memory_bytes=1 << 30) as pool:
+        assert outcomes_of(pool, ["sleep", 1]) == [Outcome(None, "timeout"), Outcome(1, None)]
 
 
-def test_what_a_judge_prints_is_no_answer(pool):
-    assert pool.submit(["print", 1]).result(timeout=60) == [Outcome("print", None), Outcome(1, None)]
+def test_what_a_comparison_prints_is_no_answer(pool):
+    assert outcomes_of(pool, ["print", 1]) == [Outcome("print", None), Outcome(1, None)]
 
 
-def test_outcomes_keep_the_order_of_many_batches(judge):
-    with WorkerPool(judge, workers=3, **LIMITS) as pool:
+def test_outcomes_keep_the_order_of_many_batches(compare):
+    with WorkerPool(compare, workers=3, **LIMITS) as pool:
         futures = [pool.submit(list(range(start, start + 100))) for start in range(0, 1000, 100)]
-        outcomes = [outcome.value for future in futures for outcome in future.result(timeout=60)]
+        outcomes = [future.result(timeout=60).value for batch in futures for future in batch]
     assert outcomes == list(range(1000))
 
 
-def test_jobs_are_shared_among_the_workers(judge):
-    with WorkerPool(judge, workers=2, **LIMITS) as pool:
-        outcomes = pool.submit(["parent", "parent"]).result(timeout=60)
+def test_jobs_are_shared_among_the_workers(compare):
+    with WorkerPool(compare, workers=2, **LIMITS) as pool:
+        outcomes = outcomes_of(pool, ["parent", "parent"])
     assert len({outcome.value for outcome in outcomes}) == 2
 
 
-def test_no_jobs_start_no_worker(judge):
+def test_no_jobs_start_no_worker(compare):
     before = threading.active_count()
-    with WorkerPool(judge, workers=4, **LIMITS) as pool:
-        assert pool.submit([]).result(timeout=1) == []
+    with WorkerPool(compare, workers=4, **LIMITS) as pool:
+        assert pool.submit([]) == []
         assert threading.active_count() == before
 
 
@@ -152,10 +156,10 @@ def test_a_killed_child_or_supervisor_is_replaced(pool):
     assert value(pool, 3) == 3, "its batch is repeated"
 
 
-def test_closing_leaves_no_process_and_cancels_what_is_left(judge):
-    pool = WorkerPool(judge, workers=1, cpu_seconds=60, memory_bytes=1 << 30)
+def test_closing_leaves_no_process_and_cancels_what_is_left(compare):
+    pool = WorkerPool(compare, workers=1, cpu_seconds=60, memory_bytes=1 << 30)
     processes = [value(pool, "pid"), value(pool, "parent")]
-    unfinished = [pool.submit(["spin"]), pool.submit([1])]
+    unfinished = pool.submit(["spin"]) + pool.submit([1])
     pool.close()
     assert all(isinstance(future.exception(timeout=10), CancelledError) for future in unfinished)
     assert not any(map(is_running, processes))
@@ -164,15 +168,15 @@ def test_closing_leaves_no_process_and_cancels_what_is_left(judge):
     pool.close()
 
 
-def test_dropping_the_pool_ends_its_workers(judge):
-    pool = WorkerPool(judge, workers=1, **LIMITS)
+def test_dropping_the_pool_ends_its_workers(compare):
+    pool = WorkerPool(compare, workers=1, **LIMITS)
     processes = [value(pool, "pid"), value(pool, "parent")]
     del pool
     assert not any(map(is_running, processes))
 
 
-def test_it_works_from_a_thread_and_in_a_forked_process(judge):
-    with WorkerPool(judge, workers=1, **LIMITS) as pool:
+def test_it_works_from_a_thread_and_in_a_forked_process(compare):
+    with WorkerPool(compare, workers=1, **LIMITS) as pool:
         seen = [value(pool, "parent")]
         thread = threading.Thread(target=lambda: seen.append(value(pool, "parent")))
         thread.start()
@@ -187,10 +191,10 @@ def test_it_works_from_a_thread_and_in_a_forked_process(judge):
         assert value(pool, "parent") == seen[0], "the fork's workers were its own"
 
 
-def run_script(judge, body):
+def run_script(compare, body):
     prelude = "from pathlib import Path\nfrom tagrpo.rewards.workers import WorkerPool\n"
     return subprocess.Popen(
-        [sys.executable, "-c", f"{prelude}judge = Path({str(judge)!r})\n{textwrap.dedent(body)}"],
+        [sys.executable, "-c", f"{prelude}compare = Path({str(compare)!r})\n{textwrap.dedent(body)}"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -207,83 +211,72 @@ def gone_soon(pid):
     return not is_running(pid)
 
 
-def test_a_program_that_never_closes_its_pool_exits_cleanly(judge):
+def test_a_program_that_never_closes_its_pool_exits_cleanly(compare):
     body = """
-        pool = WorkerPool(judge, 1, 60.0, 1 << 30)
-        print(pool.submit(["parent", "pid"]).result())
+        pool = WorkerPool(compare, 1, 60.0, 1 << 30)
+        print([future.result() for future in pool.submit(["parent", "pid"])])
         unfinished = pool.submit(["spin"])
     """
-    process = run_script(judge, body)
+    process = run_script(compare, body)
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     assert not any(is_running(outcome.value) for outcome in eval(output, {"Outcome": Outcome}))
 
 
-def test_workers_of_a_killed_program_end_by_themselves(judge):
+def test_workers_of_a_killed_program_end_by_themselves(compare):
     body = """
-        pool = WorkerPool(judge, 1, 0.2, 1 << 30)
-        print(pool.submit(["parent", "pid"]).result(), flush=True)
-        pool.submit(["spin"]).result()
+        pool = WorkerPool(compare, 1, 0.2, 1 << 30)
+        print([future.result() for future in pool.submit(["parent", "pid"])], flush=True)
+        pool.submit(["spin"])[0].result()
         import time; time.sleep(60)
     """
-    process = run_script(judge, body)
+    process = run_script(compare, body)
     workers = [outcome.value for outcome in eval(process.stdout.readline(), {"Outcome": Outcome})]
     process.kill()
     process.communicate(timeout=60)
     assert all(map(gone_soon, workers))
 
 
-def test_ctrl_c_interrupts_the_program_and_not_its_workers(judge):
+def test_ctrl_c_interrupts_the_program_and_not_its_workers(compare):
     body = """
         import os, signal, threading
-        with WorkerPool(judge, 1, 3.0, 1 << 30) as pool:
-            first = pool.submit(["parent"]).result()[0].value
+        with WorkerPool(compare, 1, 3.0, 1 << 30) as pool:
+            first = pool.submit(["parent"])[0].result().value
             try:
                 threading.Timer(0.1, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
-                pool.submit(["spin"]).result()
+                pool.submit(["spin"])[0].result()
             except KeyboardInterrupt:
-                print("interrupted", pool.submit(["parent"]).result()[0].value == first)
+                print("interrupted", pool.submit(["parent"])[0].result().value == first)
     """
-    process = run_script(judge, "import os\nos.setpgrp()\n" + textwrap.dedent(body))
+    process = run_script(compare, "import os\nos.setpgrp()\n" + textwrap.dedent(body))
     output, _ = process.communicate(timeout=60)
     assert output == "interrupted True\n"
 
 
 def test_workers_import_neither_the_main_program_nor_torch(tmp_path):
-    judge = tmp_path / "modules.py"
-    judge.write_text("import sys\ndef judge(job):\n    return job in sys.modules\n")
+    compare = tmp_path / "modules.py"
+    compare.write_text("import sys\ndef compare(job):\n    return job in sys.modules\n")
     program = tmp_path / "program.py"
     program.write_text(
         "print('main')\n"
         "from pathlib import Path\n"
         "from tagrpo.rewards.workers import WorkerPool\n"
-        f"with WorkerPool(Path({str(judge)!r}), 2, 1.0, 1 << 30) as pool:\n"
-        "    print(pool.submit(['torch', 'tagrpo', 'numpy']).result())\n"
+        f"with WorkerPool(Path({str(compare)!r}), 2, 1.0, 1 << 30) as pool:\n"
+        "    print([future.result() for future in pool.submit(['torch', 'tagrpo', 'numpy'])])\n"
     )
     output = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=True).stdout
     assert output == f"main\n{[Outcome(False, None)] * 3}\n"
 
 
-def test_a_judge_that_does_not_load_is_an_error_and_no_wrong_answer(tmp_path, capfd):
-    judge = tmp_path / "broken.py"
-    judge.write_text("import there_is_no_such_module\n")
-    with WorkerPool(judge, workers=1, **LIMITS) as pool, pytest.raises(RuntimeError, match="ended twice"):
-        pool.submit([1]).result(timeout=60)
+def test_a_file_that_does_not_load_is_an_error_and_no_wrong_answer(tmp_path, capfd):
+    compare = tmp_path / "broken.py"
+    compare.write_text("import there_is_no_such_module\n")
+    with WorkerPool(compare, workers=1, **LIMITS) as pool, pytest.raises(RuntimeError, match="ended twice"):
+        outcomes_of(pool, [1])
     assert "there_is_no_such_module" in capfd.readouterr().err
 
 
-def test_bad_settings_are_errors(judge):
+def test_bad_settings_are_errors(compare):
     for settings in ({"workers": 0}, {"cpu_seconds": 0.0}, {"memory_bytes": -1}):
         with pytest.raises(ValueError, match="positive limits"):
-            WorkerPool(judge, **{"workers": 1, **LIMITS, **settings})
-
-
-def test_combined_passes_on_the_first_exception():
-    parts = [Future(), Future()]
-    whole = combined(parts, sum)
-    parts[1].set_exception(OSError("second"))
-    assert not whole.done()
-    parts[0].set_result(1)
-    with pytest.raises(OSError, match="second"):
-        whole.result(timeout=1)
-    assert combined([], len).result(timeout=1) == 0
+            WorkerPool(compare, **{"workers": 1, **LIMITS, **settings})

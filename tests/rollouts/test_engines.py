@@ -8,11 +8,12 @@ import sys
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MambaConfig
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
 
-from tagrpo.rollouts import ContinuousBatchingEngine, SamplingConfig, TransformersEngine, VLLMEngine
-from tagrpo.rollouts.engines.base import check_context
-from tagrpo.rollouts.engines.transformers import draw, stop_token_ids
+from tagrpo.rollouts import SamplingConfig, TransformersEngine, VLLMEngine
+from tagrpo.rollouts.engines.base import check_context, stop_token_ids
+from tagrpo.rollouts.engines.drawing import draw
+from tagrpo.types import Request
 
 PROMPTS = [torch.tensor([10, 11, 12, 13]), torch.tensor([20, 21]), torch.tensor([30, 31, 32, 33, 34, 35])]
 
@@ -39,7 +40,7 @@ def test_weights_of_another_model_are_refused(tiny_policy):
     parameters = dict(AutoModelForCausalLM.from_pretrained(tiny_policy).named_parameters())
     with pytest.raises(ValueError, match="no such parameter"):
         engine.sync([("model.unknown", torch.zeros(1))])
-    with pytest.raises(ValueError, match=r"model\.norm\.weight did not come"):
+    with pytest.raises(ValueError, match=r"got none of model\.norm\.weight"):
         engine.sync([item for item in parameters.items() if item[0] != "model.norm.weight"])
 
 
@@ -47,7 +48,7 @@ def test_rows_per_batch_do_not_lose_or_mix_responses(tiny_policy):
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
     engine = TransformersEngine(str(tiny_policy), max_rows=3)
     engine.sync(model.named_parameters())
-    results = engine.generate(PROMPTS, [2, 0, 5], SamplingConfig(max_new_tokens=5), seed=0)
+    results = engine.generate(Request(PROMPTS, [2, 0, 5], SamplingConfig(max_new_tokens=5), seed=0))
     assert [len(samples) for samples in results] == [2, 0, 5]
     for prompt, samples in zip(PROMPTS, results, strict=True):
         for sample in samples:
@@ -64,13 +65,35 @@ def test_another_architecture_samples_too(tmp_path):
     engine = TransformersEngine(str(tmp_path))
     engine.sync(model.named_parameters())
     prompts = [torch.tensor([5, 6, 7]), torch.tensor([8])]
-    for prompt, samples in zip(
-        prompts, engine.generate(prompts, [2, 2], SamplingConfig(max_new_tokens=6), 0), strict=True
-    ):
+    results = engine.generate(Request(prompts, [2, 2], SamplingConfig(max_new_tokens=6), 0))
+    for prompt, samples in zip(prompts, results, strict=True):
         for sample in samples:
             torch.testing.assert_close(
                 sample.logprobs, logprobs_of(model, prompt, sample.token_ids), atol=1e-4, rtol=1e-4
             )
+
+
+def test_a_model_with_recurrent_layers_is_sampled_with_its_own_state(tmp_path):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
+    model = MambaForCausalLM(MambaConfig(vocab_size=50, eos_token_id=1, bos_token_id=1, **sizes)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0 if parameter.dim() > 1 else 1.0)
+    model.save_pretrained(tmp_path)
+    engine = TransformersEngine(str(tmp_path))
+    assert not engine.attends_only
+    engine.sync(model.named_parameters())
+    prompts = [torch.tensor([5, 6, 7]), torch.tensor([8]), torch.tensor([9, 10])]
+    sampling = SamplingConfig(max_new_tokens=6, temperature=0.7)
+    results = engine.generate(Request(prompts, [3, 0, 2], sampling, 0))
+    assert [len(samples) for samples in results] == [3, 0, 2]
+    for prompt, samples in zip(prompts, results, strict=True):
+        for sample in samples:
+            logits = model(torch.cat([prompt, sample.token_ids])[None]).logits[0, len(prompt) - 1 : -1] / 0.7
+            expected = torch.log_softmax(logits, -1)[torch.arange(len(sample.token_ids)), sample.token_ids]
+            torch.testing.assert_close(sample.logprobs, expected.detach(), atol=1e-4, rtol=1e-4)
+            assert sample.truncated == (int(sample.token_ids[-1]) != 1)
 
 
 def test_a_team_that_does_not_divide_the_ranks_is_refused(tiny_policy):
@@ -82,6 +105,7 @@ TEAM = """
 import sys, torch, torch.distributed as dist
 from transformers import AutoModelForCausalLM
 from tagrpo.rollouts import SamplingConfig, VLLMEngine
+from tagrpo.types import Request
 
 dist.init_process_group("gloo")
 rank, folder = dist.get_rank(), sys.argv[1]
@@ -98,7 +122,8 @@ for scale in (1.0, 2.0):
         mine = prompts[second if rank else first]
         delivered = []
         sampling = SamplingConfig(max_new_tokens=6)
-        results = engine.generate(mine, [2] * len(mine), sampling, seed + 10 * rank, lambda p, _: delivered.append(p))
+        request = Request(mine, [2] * len(mine), sampling, seed + 10 * rank)
+        results = engine.generate(request, lambda p, _: delivered.append(p))
         assert sorted(delivered) == list(range(len(mine)))
         found.append([[(s.token_ids, s.logprobs) for s in samples] for samples in results])
         for prompt, samples in zip(mine, found[-1], strict=True):
@@ -126,14 +151,6 @@ def test_a_team_of_ranks_holds_one_engine_and_each_gets_the_responses_to_its_pro
     assert [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)] == [[2, 2, 0] * 2, [1, 1, 2] * 2]
 
 
-def test_continuous_batching_refuses_recurrent_layers(tmp_path):
-    MambaConfig(
-        vocab_size=50, hidden_size=16, num_hidden_layers=1, state_size=4, eos_token_id=1, bos_token_id=1
-    ).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="rollout=transformers"):
-        ContinuousBatchingEngine(str(tmp_path), "float32")
-
-
 def test_sampling_options_out_of_range_are_refused():
     for options in ({"temperature": -1.0}, {"top_p": 0.0}, {"top_k": -1}, {"max_new_tokens": 0}):
         with pytest.raises(ValueError, match=r"rollout\.sampling"):
@@ -147,6 +164,7 @@ def test_a_model_without_a_stop_token_is_refused(tmp_path):
 
 
 def test_the_context_check_counts_prompt_and_response():
-    check_context([torch.zeros(6)], SamplingConfig(max_new_tokens=4), 10)
+    sampling = SamplingConfig(max_new_tokens=4)
+    check_context(Request([torch.zeros(6)], [1], sampling, 0), 10)
     with pytest.raises(ValueError, match="a prompt has 7"):
-        check_context([torch.zeros(7)], SamplingConfig(max_new_tokens=4), 10)
+        check_context(Request([torch.zeros(7)], [1], sampling, 0), 10)

@@ -1,104 +1,224 @@
-"""Responses are judged while others are still being sampled, with the verdicts of judging them at the end."""
+"""Sampling beside the update: which weights sample what, when it is waited for, and what survives a restart."""
 
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
-from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
-from tagrpo.callbacks import RolloutCallback
-from tagrpo.rollouts import SamplingConfig
-from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
+from tagrpo import types
+from tagrpo.rollouts import EngineError, RolloutPipeline, SamplingConfig, TransformersEngine
+from tagrpo.rollouts.cache import RolloutCache
+from tagrpo.rollouts.engines.base import in_thread
+from tagrpo.rollouts.overlap import Generation, if_of_request
+from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Request, Score, Seconds
 
-IDS = torch.tensor([7, 8])
 
+class Engine(types.Engine):
+    """Responds with the value of its weight, and refuses two things at once."""
 
-class Engine:
-    """Delivers prompts from the last to the first, and goes on only when the verdict on each is there."""
+    asynchronous = True
 
-    def __init__(self, verifier):
-        self.verifier = verifier
+    def __init__(self, updated=None, fail=False):
+        self.updated, self.fail = updated, fail
+        self.weight, self.busy, self.calls = 0, False, []
 
     def sync(self, parameters):
-        list(parameters)
+        assert not self.busy
+        self.weight = int(dict(parameters)["weight"])
 
-    def generate(self, prompts, num_samples, sampling, seed, deliver=None):
-        results = [
-            [Completion(token_ids=torch.tensor([p, i]), logprobs=torch.zeros(2), truncated=False) for i in range(count)]
-            for p, count in enumerate(num_samples)
+    def generate(self, request, deliver=types.ignore):
+        assert not self.busy
+        self.calls.append(("generate", int(request.prompts[0][0])))
+        return self.responses(request)
+
+    def responses(self, request):
+        ids = torch.tensor([self.weight, 2])
+        return [
+            [Completion(token_ids=ids, logprobs=torch.full((2,), -0.5), truncated=False)] * count
+            for count in request.num_samples
         ]
-        for p in reversed(range(len(prompts))):
-            if deliver is not None:
-                deliver(p, results[p])
-                assert self.verifier.judged.wait(10), "the verdict must not wait for the end of sampling"
-                self.verifier.judged.clear()
-        return results
+
+    def generate_async(self, request, deliver=types.ignore):
+        assert not self.busy
+        self.calls.append(("generate_async", int(request.prompts[0][0])))
+        self.busy = True
+
+        def sample():
+            assert self.updated is None or self.updated.wait(20), "the update waits for sampling"
+            if self.fail:
+                raise EngineError("gone")
+            return self.responses(request)
+
+        wait = in_thread(sample)
+
+        def finish():
+            self.busy = False
+            return wait()
+
+        return finish
 
 
-def judge(text, references):
-    return Score(text in references, text)
+class Even(types.Verifier):
+    def __call__(self, response, reference):
+        return Score(int(response) % 2 == 0, response)
 
 
-class Late:
-    """Judges batches when asked at the end."""
-
-    def judge_batch(self, texts, references):
-        return [judge(*pair) for pair in zip(texts, references, strict=True)]
-
-    def __call__(self, text, references):
-        return judge(text, references)
+def make_pipeline(engine):
+    decode = lambda token_ids: [str(int(ids[0])) for ids in token_ids]  # noqa: E731
+    return RolloutPipeline(lambda: engine, Even(), decode, SamplingConfig(max_new_tokens=4), asynchronous=True)
 
 
-class Early(Late):
-    """Judges in a thread of its own."""
-
-    def __init__(self):
-        self.judged = threading.Event()
-        self.batches = []
-
-    def judge_async(self, texts, references):
-        future = Future()
-
-        def run():
-            self.batches.append(list(texts))
-            future.set_result(self.judge_batch(texts, references))
-            self.judged.set()
-
-        threading.Thread(target=run).start()
-        return future
+def asking(question):
+    ids = torch.tensor([question])
+    groups = [QuestionGroup(str(question), "q", (), ("0",))]
+    return QuestionBatch(groups=groups, prompts=[Prompt(0, 0, "plain", "q", ids, ids, 2)])
 
 
-@pytest.fixture
-def roll_out():
-    def run(verifier, replayed=None):
-        groups = [QuestionGroup("a", "q", (), ("0 1",)), QuestionGroup("b", "q", ("r",), ("2 0", "2 2", "9 9"))]
-        prompts = [Prompt(q, v, "plain", "q", IDS, IDS, g) for q, v, g in ((0, 0, 3), (1, 0, 2), (1, 1, 3))]
-        decode = lambda ids, skip_special_tokens: [" ".join(map(str, row.tolist())) for row in ids]  # noqa: E731
-        trainer = SimpleNamespace(
-            global_step=0, datamodule=SimpleNamespace(tokenizer=SimpleNamespace(batch_decode=decode))
-        )
-        callback = RolloutCallback(lambda: Engine(verifier), verifier, SamplingConfig(max_new_tokens=4))
-        batch = QuestionBatch(groups=groups, prompts=prompts)
-        position = ("validate", 0, 0)
-        return callback.roll_out(trainer, torch.nn.Linear(1, 1), batch, SamplingConfig(), position, replayed)
-
-    return run
+def make_policy(weight=0.0):
+    policy = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(policy.weight, weight)
+    return policy
 
 
-def test_each_prompt_is_judged_while_the_next_is_sampled_with_the_same_verdicts(roll_out):
-    verifier = Early()
-    early, late = roll_out(verifier), roll_out(Late())
-    assert verifier.batches == [["2 0", "2 1", "2 2"], ["1 0", "1 1"], ["0 0", "0 1", "0 2"]]
-    assert early.correct.tolist() == [False, True, False, False, False, True, False, True]
-    assert early.correct.tolist() == late.correct.tolist()
-    assert early.answers == late.answers
+def update(policy):
+    with torch.no_grad():
+        policy.weight += 3
 
 
-def test_a_replayed_response_is_judged_with_the_rest(roll_out):
-    past = {1: Completion(token_ids=torch.tensor([9, 9]), logprobs=torch.zeros(2), truncated=False)}
-    early, late = roll_out(Early(), past), roll_out(Late(), past)
-    assert early.correct.tolist() == [False, True, False, False, False, True, True, False, True]
-    assert early.correct.tolist() == late.correct.tolist()
+def sampled_by(rollouts):
+    (weight,) = {int(ids[0]) for ids in rollouts.token_ids}
+    return weight
+
+
+def test_the_engine_samples_beside_the_update_with_the_weights_from_before_it():
+    updated = threading.Event()
+    engine, policy = Engine(updated), make_policy()
+    pipeline = make_pipeline(engine)
+    found = []
+    for step in range(3):
+        updated.clear()
+        rollouts = pipeline.roll_out(asking(step), policy, 3 * step)
+        found.append((sampled_by(rollouts), rollouts.staleness.tolist(), pipeline.scalars["rollout/staleness"]))
+        if step < 2:
+            pipeline.sample_next(asking(step + 1), policy, 3 * step, rollouts.seconds)
+        update(policy)
+        updated.set()
+        pipeline.wait(rollouts.seconds)
+        assert set(rollouts.seconds) >= ({"wait"} if step < 2 else {"score"})
+    assert found == [(0, [0, 0], 0.0), (0, [3, 3], 3.0), (3, [3, 3], 3.0)]
+    assert engine.calls == [("generate", 0), ("generate_async", 1), ("generate_async", 2)]
+    assert pipeline.ledger["rollouts"] == 6, "counted when it is learned from"
+
+
+def test_evaluation_waits_and_gets_the_weights_of_its_time():
+    engine, policy = Engine(), make_policy()
+    pipeline = make_pipeline(engine)
+    first = pipeline.roll_out(asking(0), policy, 0)
+    pipeline.sample_next(asking(1), policy, 0, first.seconds)
+    update(policy)
+    assert sampled_by(pipeline.evaluate(asking(50), policy, 3, ("validate", 0, 0))) == 3
+    assert sampled_by(pipeline.roll_out(asking(1), policy, 3)) == 0
+
+
+def test_a_failure_is_raised_when_the_batch_is_needed_and_that_batch_can_be_sampled_anew():
+    engine, policy = Engine(fail=True), make_policy()
+    pipeline = make_pipeline(engine)
+    first = pipeline.roll_out(asking(0), policy, 0)
+    pipeline.sample_next(asking(1), policy, 0, first.seconds)
+    update(policy)
+    pipeline.wait(first.seconds)
+    state = pipeline.state_dict()
+    with pytest.raises(EngineError, match="gone"):
+        pipeline.roll_out(asking(1), policy, 3)
+    assert sampled_by(pipeline.roll_out(asking(1), policy, 3)) == 3
+    resumed = make_pipeline(Engine())
+    resumed.load_state_dict(state)
+    assert sampled_by(resumed.roll_out(asking(1), policy, 3)) == 3
+
+
+def test_a_state_holds_the_responses_and_the_resumed_run_learns_from_them(tmp_path):
+    policy = make_policy()
+    pipeline = make_pipeline(Engine())
+    first = pipeline.roll_out(asking(0), policy, 0)
+    pipeline.sample_next(asking(1), policy, 0, first.seconds)
+    torch.save(pipeline.state_dict(), tmp_path / "state")
+    engine = Engine()
+    resumed = make_pipeline(engine)
+    resumed.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
+    update(policy)
+    rollouts = resumed.roll_out(asking(1), policy, 3)
+    assert (sampled_by(rollouts), rollouts.staleness.tolist(), engine.calls) == (0, [3, 3], [])
+
+
+def test_what_was_sampled_before_the_crash_comes_from_disk(tmp_path):
+    def run(engine):
+        policy, pipeline = make_policy(), make_pipeline(engine)
+        pipeline.cache = RolloutCache(tmp_path)
+        first = pipeline.roll_out(asking(0), policy, 0)
+        pipeline.sample_next(asking(1), policy, 0, first.seconds)
+        update(policy)
+        pipeline.wait(first.seconds)
+        return pipeline.roll_out(asking(1), policy, 3)
+
+    before, engine = run(Engine()), Engine()
+    after = run(engine)
+    assert engine.calls == []
+    assert sampled_by(after) == sampled_by(before) == 0
+    assert after.staleness.tolist() == [3, 3]
+
+
+def test_responses_to_other_prompts_than_those_that_came_are_not_used():
+    engine, policy = Engine(), make_policy()
+    pipeline = make_pipeline(engine)
+    first = pipeline.roll_out(asking(0), policy, 0)
+    pipeline.sample_next(asking(40), policy, 0, first.seconds)
+    update(policy)
+    with pytest.warns(UserWarning, match="Another batch came"):
+        assert sampled_by(pipeline.roll_out(asking(1), policy, 3)) == 3
+
+
+def test_a_generation_is_used_for_its_own_request_alone():
+    generation = Generation("key", 3)
+    assert if_of_request(generation, "key") is generation
+    assert if_of_request(None, "key") is None
+    with pytest.warns(UserWarning, match="sampled anew"):
+        assert if_of_request(generation, "other") is None
+
+
+def test_neither_failed_responses_nor_those_of_another_number_of_ranks_are_resumed():
+    def fail():
+        raise EngineError("gone")
+
+    request = Request([torch.tensor([1]), torch.tensor([2])], [2, 1], SamplingConfig(), 0)
+    there = Generation("key", 3, finish=lambda: Engine().responses(request)).state_dict()
+    found = Generation.from_state(there)
+    assert (found.key, found.step) == ("key", 3)
+    assert [len(samples) for samples in found.result(Seconds())] == [2, 1]
+    assert Generation.from_state({**there, "ranks": there["ranks"] * 2}) is None
+    failed = Generation("key", 3, finish=fail)
+    assert Generation.from_state(failed.state_dict()) is None, "a checkpoint can be written all the same"
+    with pytest.raises(EngineError, match="gone"):
+        failed.result(Seconds())
+
+
+def test_a_thread_samples_what_a_call_does(tiny_policy):
+    engine = TransformersEngine(str(tiny_policy))
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    engine.sync(model.named_parameters())
+    request = Request([torch.tensor([5, 6, 7]), torch.tensor([8, 9])], [4, 3], SamplingConfig(max_new_tokens=8), 1)
+    expected = engine.generate(request)
+    state = torch.get_rng_state()
+    delivered = []
+    finish = engine.generate_async(request, lambda prompt, _: delivered.append(prompt))
+    with torch.no_grad():
+        for parameter in model.parameters():  # an update beside it, which must not reach the engine's copy
+            parameter.add_(torch.ones_like(parameter))
+    found = finish()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert sorted(delivered) == [0, 1]
+    for a, b in zip(sum(found, []), sum(expected, []), strict=True):
+        assert torch.equal(a.token_ids, b.token_ids)
+        assert torch.equal(a.logprobs, b.logprobs)

@@ -96,11 +96,11 @@ def test_the_last_questions_give_way_to_the_surest_successes(make_batch):
     replayed = replay.substitute(batch, 0, entropy)
     # Two of four questions may be replayed, one is on record: the last gives way.
     assert [group.id for group in batch.groups] == ["a", "b", "c", "past"]
-    assert [(p.question, p.variant, p.num_samples) for p in batch.prompts] == [
+    assert [(p.question, p.rephrasing, p.num_samples) for p in batch.prompts] == [
         (0, 0, 4), (1, 0, 4), (2, 0, 4), (3, 0, 3), (3, 1, 2),
     ]  # fmt: skip
     assert [r.tolist() for _, r in asked] == [past.rollouts.token_ids[row].tolist() for row in (1, 2, 5)]
-    assert [p.variant for p, _ in asked] == [0, 0, 1]
+    assert [p.rephrasing for p, _ in asked] == [0, 0, 1]
     # The third candidate has the lowest entropy: it answers the rephrasing.
     assert list(replayed) == [4]
     assert replayed[4].token_ids.tolist() == past.rollouts.token_ids[5].tolist()

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
 from tagrpo.rollouts.engines.weight_stream import WeightSender, receive_weights
+from tagrpo.types import Request
 
 PROMPTS = [torch.tensor([10, 11]), torch.tensor([20, 21, 22]), torch.tensor([30])]
 SAMPLING = SamplingConfig(max_new_tokens=4)
@@ -134,7 +135,7 @@ def make_engine(tiny_policy):
 
 
 def sampled(engine, counts=(3, 1, 9)):
-    results = engine.generate(PROMPTS, list(counts), SAMPLING, seed=0)
+    results = engine.generate(Request(PROMPTS, list(counts), SAMPLING, 0))
     assert [len(samples) for samples in results] == list(counts)
     return {tuple(sample.token_ids.tolist()) for samples in results for sample in samples}
 
@@ -156,7 +157,7 @@ def test_a_restarted_server_gets_the_weights_again_before_anything_is_taken_from
     assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
     server.restart()
     delivered = []
-    results = engine.generate(PROMPTS, [3, 1, 9], SAMPLING, 0, lambda p, _: delivered.append(p))
+    results = engine.generate(Request(PROMPTS, [3, 1, 9], SAMPLING, 0), lambda p, _: delivered.append(p))
     assert {int(sample.token_ids[0]) for samples in results for sample in samples} == {30}
     assert sorted(delivered) == [0, 1, 2], "the responses of nobody's weights are delivered to nobody"
 
@@ -228,7 +229,7 @@ def test_what_fails_beside_an_update_is_tried_again_by_who_waits_and_with_the_we
 
     server.fail = {"inference/v1/generate": restart}
     before, delivered = server.calls.count("update_weights"), []
-    finish = engine.begin(PROMPTS, [3, 1, 9], SAMPLING, 0, lambda p, _: delivered.append(p))
+    finish = engine.generate_async(Request(PROMPTS, [3, 1, 9], SAMPLING, 0), lambda p, _: delivered.append(p))
     assert asked.wait(20), "sampling has begun"
     time.sleep(0.2)
     assert server.calls.count("update_weights") == before, "weights are not sent by the thread"
@@ -243,7 +244,7 @@ def test_a_server_that_dies_beside_an_update_ends_in_an_error_after_bounded_retr
     engine = make_engine(server.url, retries=1)
     engine.sync(WEIGHTS)
     server.fail = {"inference/v1/generate": raising(ConnectionAbortedError)}
-    finish = engine.begin(PROMPTS, [3, 1, 9], SAMPLING, 0)
+    finish = engine.generate_async(Request(PROMPTS, [3, 1, 9], SAMPLING, 0))
     with pytest.raises(EngineError, match="4 requests failed 2 times"):
         finish()
     assert server.calls.count("inference/v1/generate") == 2 * 4
@@ -253,16 +254,16 @@ def test_another_server_takes_over_and_the_first_one_is_used_again_when_it_is_ba
     other = FakeServer()
     engine = make_engine(server.url, other.url)
     engine.sync(WEIGHTS)
-    assert engine.ready == [0, 1]
+    assert engine.fleet.ready == [0, 1]
     server.fail = {route: raising(ConnectionAbortedError) for route in ("inference/v1/generate", "weight_info")}
     other.calls.clear()
     assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
     assert other.calls.count("inference/v1/generate") == 4
-    assert engine.ready == [1]
+    assert engine.fleet.ready == [1]
     server.fail = {}
     server.restart()
     engine.sync([(name, tensor + 1) for name, tensor in WEIGHTS])
-    assert engine.ready == [0, 1]
+    assert engine.fleet.ready == [0, 1]
     assert sampled(engine) == {(38, 10), (38, 20), (38, 30)}
     other.close()
 
@@ -270,7 +271,7 @@ def test_another_server_takes_over_and_the_first_one_is_used_again_when_it_is_ba
 def test_a_server_that_nobody_has_started_is_waited_for_and_then_named(make_engine):
     engine = make_engine("http://127.0.0.1:9")
     start = time.monotonic()
-    with pytest.raises(EngineError, match=r"http://127\.0\.0\.1:9: ConnectError.*tagrpo\.rollouts\.serve"):
+    with pytest.raises(EngineError, match=r"http://127\.0\.0\.1:9: ConnectError.*tagrpo\.rollouts\.engines\.serve"):
         engine.sync(WEIGHTS)
     assert time.monotonic() - start > 0.5, "patience"
 
@@ -286,7 +287,7 @@ def test_a_server_that_hangs_ends_in_an_error_after_bounded_retries(server, make
 
 def test_a_server_that_was_started_without_the_routes_is_named_with_what_to_do(server, make_engine):
     server.fail = {"weight_info": raising(Refusal(404))}
-    with pytest.raises(EngineError, match=r"answered 404.*python -m tagrpo\.rollouts\.serve"):
+    with pytest.raises(EngineError, match=r"answered 404.*python -m tagrpo\.rollouts\.engines\.serve"):
         make_engine(server.url).sync(WEIGHTS)
 
 
@@ -381,7 +382,7 @@ def test_a_killed_vllm_server_is_waited_for_and_samples_the_same_from_the_same_w
     sampling = SamplingConfig(max_new_tokens=100)
 
     def tokens(deliver=lambda *_: None):
-        results = engine.generate(prompts, [8] * 60, sampling, 3, deliver)
+        results = engine.generate(Request(prompts, [8] * 60, sampling, 3), deliver)
         return [[sample.token_ids.tolist() for sample in samples] for samples in results]
 
     expected = tokens()

@@ -1,1 +1,1 @@
-"""Sources of questions; `base.Source` is what each of them implements."""
+"""Sources of questions; each of them is a `base.Source`."""

@@ -1,9 +1,9 @@
 """The embedded task: word problems whose difficulty depends on how they are phrased.
 
-Small enough that a policy of half a million parameters learns it on one CPU core in minutes, and built so
-that what TA-GRPO studies shows up. Supervised training (`supervised_example`) sees the families of phrasing
-with very unequal frequency, so that a starter policy often fails in the rare ones; a rephrasing into a common
-family turns a hopeless question into one that it can solve.
+It is small enough for a policy of half a million parameters to learn it on one CPU core in minutes, and shows what
+TA-GRPO studies. Supervised training (`supervised_example`) sees the families of phrasing with very unequal frequency,
+so that a starter policy often fails in the rare ones; a rephrasing into a common family turns a hopeless question into
+one that it can solve.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REPHRASINGS: Mapping[str, Sequence[str]] = {"mixed": _TRAINED, "hard": _COMMON}
 
 @dataclass(frozen=True, kw_only=True)
 class ArithmeticSplit(Split):
-    """A split whose problems have their own sizes."""
+    """A split whose problems have sizes of their own."""
 
     num_operations: Sequence[int] = (3,)
     start: tuple[int, int] = (2, 30)
@@ -54,11 +54,11 @@ class ArithmeticSource(GeneratedSource[Problem]):
 
     Facts of a problem are `num_operations` and `expression`, which evaluates to the answer.
 
-    `train` and `validation` share one distribution. The tests are harder, so that Pass@k has room to rise up to k = 32.
-    They have three operations in every problem: `test_id` in rare families of training, `test_phrasing` in a family
-    that is never trained, `test_size` in the families of `test_id` with larger starting numbers than those of training
-    (31..60 against 2..30). The regime `mixed` tells originals and rephrasings in the six trained families. `hard` tells
-    originals in two rare families and one never trained, and rephrasings in the four others.
+    `train` and `validation` share one distribution. The tests are harder, so that Pass@k has room to rise up to k = 32:
+    their problems all have three operations. `test_id` is told in rare families of training, `test_phrasing` in a
+    family that is never trained, and `test_size` in the families of `test_id`, with larger starting numbers than in
+    training (31..60 instead of 2..30). The regime `mixed` tells originals and rephrasings in the six trained families.
+    `hard` tells originals in two rare families and one that is never trained, and rephrasings in the four others.
 
     >>> group = ArithmeticSource("train", num_rephrasings=1).load()[3]
     >>> group.metadata["family"], group.question
@@ -82,10 +82,10 @@ class ArithmeticSource(GeneratedSource[Problem]):
 
 
 def supervised_example(rng: random.Random) -> SupervisedExample:
-    """Draw a question and a solution for supervised training, families by their `share`.
+    """Draw a question and a solution for supervised training, each family as often as its `share` says.
 
-    One in twenty starts from one of the large numbers that are otherwise left to `test_size`: a policy that
-    has never read such a number can't even copy it. All problems come from the buckets of the training split.
+    One in twenty starts from one of the large numbers that otherwise occur only in `test_size`: a policy that has never
+    read such a number can't even copy it. All problems come from the buckets of the training split.
     """
     split = SPLITS["train"]
     start = SPLITS["test_size"].start if rng.random() < LARGE_START_SHARE else split.start

@@ -1,4 +1,4 @@
-"""What every source of questions promises, and what it can tell about itself."""
+"""What every source of questions provides, and what it can report about them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,16 @@ import hashlib
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ...types import QuestionGroup
 
 FINGERPRINT_BYTES = 16
 
 
-class Source(Protocol):
-    """Where questions come from: a file, the hub, or a generator. Knows nothing of templates or tokens.
-
-    A source that leaves rows out has a `report`, a `SourceReport`, once it is loaded.
-    """
-
-    def load(self) -> list[QuestionGroup]:
-        """Return all questions, each with its rephrasings and reference answers.
-
-        Promised of every source:
-
-        - ids are unique within the list;
-        - `answer` is never empty, and any of its strings is a correct answer;
-        - two calls, in one process or in two, return the same questions in the same order, so that ranks
-          and resumed runs agree on what row i is.
-
-        Raises:
-            ValueError: a row breaks one of these promises; the message names the row.
-        """
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class SourceReport:
-    """What a source read, what it left out and why, and what is not as it was expected."""
+    """What a source read, what it left out and why, and what differs from what it expected."""
 
     origin: str
     """The file, or the name on the hub."""
@@ -48,14 +26,40 @@ class SourceReport:
     notes: Sequence[str] = ()
     """What was done to the rows, in sentences."""
     warnings: Sequence[str] = ()
-    """What differs from the content that was expected, in sentences."""
+    """What differs from the expected content, in sentences."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where questions come from: a file, the hub, or a generator. It knows nothing of templates or tokens.
+
+    Derive from it to inherit the default of `report`.
+    """
+
+    report: SourceReport | None = None
+    """Set by `load` where there is something to report."""
+
+    def load(self) -> list[QuestionGroup]:
+        """Return all questions, each with its rephrasings and reference answers.
+
+        Every source guarantees:
+
+        - ids are unique within the list;
+        - `answer` is never empty, and any of its strings is a correct answer;
+        - two calls, in one process or in two, return the same questions in the same order, so that ranks
+          and resumed runs agree on what row i is.
+
+        Raises:
+            ValueError: a row breaks one of these guarantees; the message names the row.
+        """
+        ...
 
 
 def fingerprint(groups: Iterable[QuestionGroup]) -> str:
-    r"""32 hex digits that change with any question, answer or rephrasing, and not with their order or their ids.
+    r"""32 hex digits that change with any question, answer or rephrasing, but not with the order or ids of questions.
 
-    The sum of SHA-256 over questions, cut to 16 bytes. Texts are compared after Unicode normalisation (NFKC) and
-    with any run of white space as one space, so that copies that differ in line breaks alone agree.
+    The sum of SHA-256 over questions, cut to 16 bytes. Texts are taken after Unicode normalisation (NFKC) and with any
+    run of white space as one space, so that copies that differ only in line breaks have the same fingerprint.
 
     >>> one, two = QuestionGroup("a", "1 + 1?", (), ("2",)), QuestionGroup("b", "1 + 2?", (), ("3",))
     >>> fingerprint([one, two]) == fingerprint([two, one._replace(id="c", question="1  + 1?\n")])
@@ -72,5 +76,5 @@ def fingerprint(groups: Iterable[QuestionGroup]) -> str:
 
 
 def plain(text: str) -> str:
-    """The text after Unicode normalisation (NFKC), any run of white space as one space."""
+    """The text after Unicode normalisation (NFKC), with any run of white space as one space."""
     return " ".join(unicodedata.normalize("NFKC", text).split())

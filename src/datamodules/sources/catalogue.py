@@ -1,9 +1,9 @@
-"""The public datasets of the papers: where they lie, which columns say what, and what they are known to hold.
+"""The public datasets of the papers: where they are, what their columns mean, and what they are known to contain.
 
-To add one, add an entry: nothing else knows their names. Several column names are those of several copies in
-circulation; the first that a copy has is used. Row counts are those of the hub. A fingerprint stands where one could be
-computed from a copy of the data, over what `HubSource` keeps of all rows; where none is known none is checked, and the
-report says so.
+To add a dataset, add an entry: nothing else knows their names. Where several column names are given, they belong to
+different copies in circulation; the first that a copy has is used. Row counts are those of the hub. A fingerprint is
+given where a copy was at hand to compute it from, over the rows that `HubSource` keeps. Where there is none, none is
+checked, and the report says so.
 """
 
 from __future__ import annotations
@@ -22,114 +22,81 @@ class Dataset:
     """Its configuration there; None for the default one."""
     split: str = "train"
     question: Sequence[str] = ("problem", "question")
-    """Columns of the question: a text, or a conversation whose last user's turn is the question."""
+    """Columns of the question: a text, or a conversation whose last turn of the user is the question."""
     answer: Sequence[str] = ("answer",)
-    """Columns of the answer: a text, a number, or a list of accepted ones."""
+    """Columns of the answer: a text, a number, or a list of accepted answers."""
     worked: bool = False
     r"""Whether the answer is a worked solution, of which the last `\boxed{}` or what follows `####` counts."""
     wrong_choices: Sequence[str] = ()
-    """Columns of the wrong choices of a multiple-choice question; the answer is the right choice then."""
+    """Columns of the wrong choices of a multiple-choice question, whose answer is the right choice."""
     id: str | None = None
-    """Column of an id; rows are called by their position, from 0, without one."""
+    """Column of an id; without one, rows are named by their position, from 0."""
     metadata: Sequence[str] = ()
     """Columns that are kept for analysis."""
     columns: Sequence[str] | None = None
-    """Columns to read of the Parquet files on the hub, where others are large; None reads all."""
+    """Columns to read from Parquet files on the hub, where others are large; None reads all."""
     no_answer: frozenset[str] = frozenset()
-    """What stands in the answer of a question that has none."""
+    """Texts that stand for a missing answer."""
     deduplicate: bool = False
-    """Whether a question that was read already, in the same words, is left out."""
+    """Whether a question is left out whose words have been read before."""
     rows: int
     """Rows on the hub."""
     questions: int
-    """Of them, those with an answer, each once."""
+    """Distinct questions with an answer among these rows."""
     fingerprint: str | None = None
-    """Of these questions; see `sources.base.fingerprint`."""
+    """Fingerprint of these questions (`sources.base.fingerprint`)."""
 
 
 CATALOGUE: Mapping[str, Dataset] = {
-    # 7,498 questions in the papers. Two solutions end in an empty \boxed{}, which no verifier can score: they are left
-    # out. (Two others have the level `Level ?`, but an answer: they stay.)
+    # 7,498 questions in the papers. Two solutions end in an empty \boxed{}, which no verifier can score, and are left
+    # out. (Two others have the level `Level ?`, but do have an answer, and stay.)
     "math_train": Dataset(
         hub="DigitalLearningGmbH/MATH-lighteval",
-        answer=("solution",),
-        worked=True,
-        metadata=("level", "type"),
-        rows=7500,
-        questions=7498,
-        fingerprint="ec6a5fceb130bb207d6f76f864be33b7",
+        answer=("solution",), worked=True, metadata=("level", "type"),
+        rows=7500, questions=7498, fingerprint="ec6a5fceb130bb207d6f76f864be33b7",
     ),
     "openr1_math": Dataset(
-        hub="open-r1/OpenR1-Math-220k",
-        config="default",
-        id="uuid",
-        metadata=("problem_type", "question_type", "source"),
+        hub="open-r1/OpenR1-Math-220k", config="default",
+        id="uuid", metadata=("problem_type", "question_type", "source"),
         columns=("uuid", "problem", "answer", "problem_type", "question_type", "source"),
-        no_answer=frozenset({"proof", "notfound"}),
-        deduplicate=True,
-        rows=93733,
-        questions=93733,
+        no_answer=frozenset({"proof", "notfound"}), deduplicate=True,
+        rows=93733, questions=93733,
     ),
     "dapo_17k": Dataset(
-        hub="open-r1/DAPO-Math-17k-Processed",
-        config="all",
-        question=("prompt",),
-        answer=("solution", "reward_model.ground_truth"),
-        id="extra_info.index",
-        metadata=("data_source",),
-        deduplicate=True,
-        rows=17398,
-        questions=17398,
+        hub="open-r1/DAPO-Math-17k-Processed", config="all",
+        question=("prompt",), answer=("solution", "reward_model.ground_truth"),
+        id="extra_info.index", metadata=("data_source",), deduplicate=True,
+        rows=17398, questions=17398,
     ),
     "gsm8k_train": Dataset(
-        hub="openai/gsm8k",
-        config="main",
-        worked=True,
-        rows=7473,
-        questions=7473,
-        fingerprint="f27db470b94e93f499e4f8c0dba3c69e",
+        hub="openai/gsm8k", config="main", worked=True,
+        rows=7473, questions=7473, fingerprint="f27db470b94e93f499e4f8c0dba3c69e",
     ),
     "gsm8k_test": Dataset(hub="openai/gsm8k", config="main", split="test", worked=True, rows=1319, questions=1319),
     "math500": Dataset(
-        hub="HuggingFaceH4/MATH-500",
-        split="test",
-        id="unique_id",
-        metadata=("subject", "level"),
-        rows=500,
-        questions=500,
-        fingerprint="1cc5d08e4b582ab3127c8c36fc988556",
+        hub="HuggingFaceH4/MATH-500", split="test", id="unique_id", metadata=("subject", "level"),
+        rows=500, questions=500, fingerprint="1cc5d08e4b582ab3127c8c36fc988556",
     ),
     "amc": Dataset(
-        hub="AI-MO/aimo-validation-amc",
-        id="id",
-        metadata=("url",),
-        rows=83,
-        questions=83,
-        fingerprint="edcaa904cf37d70678e1d30ebf27102a",
+        hub="AI-MO/aimo-validation-amc", id="id", metadata=("url",),
+        rows=83, questions=83, fingerprint="edcaa904cf37d70678e1d30ebf27102a",
     ),
     "olympiadbench": Dataset(
         hub="knoveleng/OlympiadBench",
-        answer=("answer", "final_answer"),
-        id="id",
-        metadata=("subfield", "answer_type"),
-        rows=675,
-        questions=675,
-        fingerprint="c7edce729d7235c5081d85d7e016fc45",
+        answer=("answer", "final_answer"), id="id", metadata=("subfield", "answer_type"),
+        rows=675, questions=675, fingerprint="c7edce729d7235c5081d85d7e016fc45",
     ),
     "aime24": Dataset(hub="HuggingFaceH4/aime_2024", id="id", metadata=("url",), rows=30, questions=30),
     "aime25": Dataset(hub="math-ai/aime25", split="test", id="id", rows=30, questions=30),
     "minerva": Dataset(
-        hub="math-ai/minervamath", split="test", rows=272, questions=272, fingerprint="bf5dba05cfb521e56a9bf2956c0f7168"
+        hub="math-ai/minervamath", split="test",
+        rows=272, questions=272, fingerprint="bf5dba05cfb521e56a9bf2956c0f7168",
     ),
     "gpqa_diamond": Dataset(
-        hub="Idavidrein/gpqa",
-        config="gpqa_diamond",
-        question=("Question",),
-        answer=("Correct Answer",),
+        hub="Idavidrein/gpqa", config="gpqa_diamond",
+        question=("Question",), answer=("Correct Answer",),
         wrong_choices=("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"),
-        id="Record ID",
-        metadata=("High-level domain", "Subdomain"),
-        rows=198,
-        questions=198,
+        id="Record ID", metadata=("High-level domain", "Subdomain"),
+        rows=198, questions=198,
     ),
-}
+}  # fmt: skip

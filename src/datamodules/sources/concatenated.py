@@ -5,28 +5,27 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from ...types import QuestionGroup
+from ...types import QuestionGroup, require
 from .base import Source, SourceReport
 
 
-class ConcatenatedSource:
-    """The questions of several sources, one source after the other; a `Source`.
+class ConcatenatedSource(Source):
+    """The questions of several sources, one source after the other, and their reports joined.
 
     Args:
         sources: Name → source; the name is for messages.
 
     Raises:
+        TypeError: one of them lacks something that every source has.
         ValueError: there is no source.
-
-    Attributes:
-        report: Those of the parts that have one, joined; None before `load`.
     """
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
         if not sources:
             raise ValueError("Expected at least one source in `sources`, but got none.")
+        for name, source in sources.items():
+            require(source, Source, f"sources.{name}")
         self.sources = dict(sources)
-        self.report: SourceReport | None = None
 
     def load(self) -> list[QuestionGroup]:
         """Load all of them.
@@ -44,9 +43,9 @@ class ConcatenatedSource:
             loaded = source.load()
             for group in loaded:
                 if group.id in groups:
-                    raise ValueError(f"Expected ids of their own in `{name}`, but an earlier source has {group.id!r}.")
+                    raise ValueError(f"Expected different ids in `{name}`, but an earlier source has {group.id!r} too.")
                 groups[group.id] = group
-            report = getattr(source, "report", None) or SourceReport(origin=name, read=len(loaded))
+            report = source.report or SourceReport(origin=name, read=len(loaded))
             for reason, ids in report.excluded.items():
                 excluded[reason] += ids
             origins.append(report.origin)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import re
 import zlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ...types import QuestionGroup
+from .base import Source
 
 NUM_BUCKETS = 10
 ANSWER_PATTERN = r"<sep>|[a-z][0-9]\b|[0-9]+|[A-Za-z]+|[^\sA-Za-z0-9]"
@@ -107,8 +108,8 @@ def bucket(problem: Problem) -> int:
     return zlib.crc32(problem.key.encode()) % NUM_BUCKETS
 
 
-class GeneratedSource(ABC, Generic[P]):
-    """Generated questions with rephrasings; a `Source`.
+class GeneratedSource(Source, Generic[P]):
+    """Generated questions with rephrasings.
 
     `metadata` of a question holds `split`, `regime`, `family` (of the original), `rephrasing_families`, and the facts
     of its problem. Families of originals take turns: each has an equal share. A smaller `size` gives the first

@@ -11,40 +11,37 @@ from typing import Any
 from ...rewards.extraction import extract_reference
 from ...types import QuestionGroup
 from ..overlap import words
-from .base import SourceReport, fingerprint, plain
+from .base import Source, SourceReport, fingerprint, plain
 from .catalogue import CATALOGUE
 from .rephrased import read_rephrasings, with_rephrasings
-from .rows import answers, column_of, locate, present, question_text, read_table, rows_with, value
+from .rows import answers, locate, question_text, read_fields, read_table
 
 LETTERS = "ABCDEFGHIJ"
 
 
-class HubSource:
-    """A dataset of `catalogue.CATALOGUE`; a `Source`.
+class HubSource(Source):
+    """A dataset of `catalogue.CATALOGUE`.
 
-    Rows without an answer, such as the two of MATH whose solution ends in an empty box, are left out, as are
-    repetitions where the catalogue says so. `report` names them, and warns where the number of rows, the number of
-    questions or their fingerprint is not the expected one: a copy of another version, or a truncated one.
+    Rows without an answer, such as the two of MATH whose solution ends in an empty box, are left out, and so are
+    repetitions where the catalogue says so. `report` names them. It warns where the number of rows, the number of
+    questions or their fingerprint is not the expected one, because the copy is of another version or incomplete.
 
-    Choices of a multiple-choice question are shuffled by `seed` and the row's id, and follow the question as `A) …`;
-    the answer is the letter.
+    The choices of a multiple-choice question are shuffled by `seed` and the row's id, and follow the question as
+    `A) …`; the answer is the letter.
 
     Args:
         dataset: Name in the catalogue.
-        path: None reads it from the hub. A file (JSON lines, JSON, Parquet, CSV), a folder that holds it as
+        path: None reads it from the hub; otherwise a file (JSON lines, JSON, Parquet, CSV), a folder that holds it as
             `<dataset>.jsonl` or the like, or a copy of the hub's repository. Ids and content are the same.
-        rephrasings: File of JSON lines with `question` and `rephrasings`, as `tagrpo-rephrase` writes it: the questions
-            get their rephrasings from it, by their text. None for none.
-        chunks: Which parts of `chunk_size` questions to take; None takes all questions. Questions are ordered for this
-            by a hash of `seed` and their text, so that chunks are random, the same on every machine, and disjoint.
-        chunk_size: Questions of a chunk.
-        seed: Of the chunks and of the order of choices.
+        rephrasings: File of JSON lines with `question` and `rephrasings`, as `tagrpo-rephrase` writes it. Questions get
+            the rephrasings of their text. None for no rephrasings.
+        chunks: Numbers of the chunks to take; None takes all questions. For this, questions are ordered by a hash of
+            `seed` and their text, so that chunks are random, disjoint, and the same on every machine.
+        chunk_size: Questions per chunk.
+        seed: Seed of the chunks and of the order of choices.
 
     Raises:
         ValueError: an unknown dataset, or chunks that are not numbers from 0, each once.
-
-    Attributes:
-        report: What was read and left out; None before `load`.
     """
 
     def __init__(
@@ -69,7 +66,6 @@ class HubSource:
         self.chunks = chunks
         self.chunk_size = chunk_size
         self.seed = seed
-        self.report: SourceReport | None = None
 
     def load(self) -> list[QuestionGroup]:
         """Read the dataset.
@@ -98,29 +94,24 @@ class HubSource:
         )
         return groups
 
-    # ------------------------------------------------------------------ rows → questions
-
     def _groups(self, table: Any, origin: str | Path) -> list[QuestionGroup]:
-        """One group per row; without a question or an answer where the row has none."""
+        """One group per row; its question or its answer is empty where the row has none."""
         known = self.dataset
-        question = present(table, known.question, "a question", origin)
-        answer = present(table, known.answer, "an answer", origin)
-        for wrong in known.wrong_choices:
-            present(table, [wrong], "a wrong choice", origin)
-        id = known.id if known.id and column_of(known.id) in table.column_names else None
-        wanted = [column_of(name) for name in (question, answer, *known.wrong_choices, *known.metadata, id or "")]
+        required = {"a question": known.question, "an answer": known.answer}
+        required |= {wrong: [wrong] for wrong in known.wrong_choices}
+        optional = {name: [name] for name in (*known.metadata, *([known.id] if known.id else []))}
         groups = []
-        for number, row in enumerate(rows_with(table, wanted)):
-            name = value(row, id) if id else None
+        for number, row in enumerate(read_fields(table, origin, required, optional)):
+            name = row.get(known.id) if known.id else None
             metadata = {field: row[field] for field in known.metadata if field in row}
             if known.wrong_choices:
                 metadata["wrong_choices"] = [str(row[choice]).strip() for choice in known.wrong_choices]
             groups.append(
                 QuestionGroup(
                     id=f"{self.name}-{number if name is None else name}",
-                    question=question_text(value(row, question)),
+                    question=question_text(row["a question"]),
                     rephrasings=(),
-                    answer=self._answers(value(row, answer)),
+                    answer=self._answers(row["an answer"]),
                     metadata=metadata,
                 )
             )
@@ -132,7 +123,7 @@ class HubSource:
         return tuple(answer for answer in answers(field) if answer.lower() not in self.dataset.no_answer)
 
     def _with_choices(self, group: QuestionGroup) -> QuestionGroup:
-        """The question followed by its shuffled choices; their texts, in order, are kept in the metadata."""
+        """The question followed by its shuffled choices; the metadata keeps their texts in this order."""
         right = group.answer[0]
         choices = [right, *group.metadata["wrong_choices"]]
         random.Random(f"{self.seed}/{group.id}").shuffle(choices)
@@ -146,7 +137,7 @@ class HubSource:
     def _kept(
         self, groups: Sequence[QuestionGroup], origin: str | Path
     ) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
-        """Questions that can be asked and scored, and the ids of the others by reason."""
+        """The questions that can be asked and scored; and reason → ids of the others."""
         excluded: dict[str, list[str]] = {"without_question": [], "without_answer": [], "repeated": []}
         seen: set[tuple[str, ...]] = set()
         kept: dict[str, QuestionGroup] = {}
@@ -159,22 +150,18 @@ class HubSource:
             elif self.dataset.deduplicate and text in seen:
                 excluded["repeated"].append(group.id)
             elif group.id in kept:
-                raise ValueError(
-                    f"{origin}: expected every row to have an id of its own, but {group.id!r} is repeated."
-                )
+                raise ValueError(f"{origin}: expected every row to have a different id, but {group.id!r} is repeated.")
             else:
                 kept[group.id] = group
                 seen.add(text)
         return list(kept.values()), {reason: ids for reason, ids in excluded.items() if ids}
 
-    # ------------------------------------------------------------------ checks, chunks
-
     def _compared(self, rows: int, groups: Sequence[QuestionGroup]) -> tuple[list[str], list[str]]:
-        """What was checked against the catalogue, and what differs from it."""
+        """A note on what was compared with the catalogue, and warnings of what differs from it."""
         known, found = self.dataset, fingerprint(groups)
         note = f"all {len(groups)} questions have the fingerprint {found}"
         if known.fingerprint is None:
-            note += "; none is known to compare it with"
+            note += ", which could not be compared with a known one"
         differences = [
             f"{count} {what} instead of {expected}"
             for what, expected, count in (
@@ -184,9 +171,8 @@ class HubSource:
             )
             if count != expected
         ]
-        if not differences:
-            return [note], []
-        return [note], [f"another version of {self.name}, or not all of it: {', '.join(differences)}"]
+        warning = f"another version of {self.name}, or not all of it: {', '.join(differences)}"
+        return [note], [warning] if differences else []
 
     def _chunks(self, groups: Sequence[QuestionGroup], origin: str | Path) -> list[QuestionGroup]:
         assert self.chunks is not None

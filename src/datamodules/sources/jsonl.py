@@ -11,23 +11,23 @@ import pyarrow.parquet as pq
 
 from ...rewards.extraction import extract_reference
 from ...types import QuestionGroup
-from .base import SourceReport
+from .base import Source, SourceReport
 from .rows import answers
 
 
-class JsonLinesSource:
+class JsonLinesSource(Source):
     r"""One question per row: an object with a question, its answer, and perhaps rephrasings and an id.
 
     Args:
         path: `.jsonl` or `.parquet`.
         question: Field with the question's text.
-        answer: Field with the answer: text, a number (142.0 reads as 142), or a list of accepted ones.
-        worked: Whether the answer is a worked solution, of which the last `\boxed{}` or what follows `####` counts.
+        answer: Field with the answer: text, a number (142.0 reads as 142), or a list of accepted answers.
         rephrasings: Field with a list of rephrasings; rows may lack it.
         id: Field with a unique id; rows without one are called `<file name>-<row>`.
-        on_missing_answer: `error`, or `skip` the question, which is named in `report`.
+        on_missing_answer: `error`; or `skip`, which leaves the question out and names it in `report`.
+        worked: Whether the answer is a worked solution, of which the last `\boxed{}` or what follows `####` counts.
 
-    Every other field is kept in the metadata.
+    All other fields are kept in the metadata.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -59,7 +59,6 @@ class JsonLinesSource:
         self.id = id
         self.on_missing_answer = on_missing_answer
         self.worked = worked
-        self.report: SourceReport | None = None
 
     def load(self) -> list[QuestionGroup]:
         """Read the file.
@@ -80,7 +79,7 @@ class JsonLinesSource:
             else:
                 raise self._error(
                     number,
-                    f"an answer in `{self.answer}`, but it is empty. Mend the row, or set on_missing_answer=skip",
+                    f"an answer in `{self.answer}`, but it is empty. Correct the row, or set on_missing_answer=skip",
                 )
         self.report = SourceReport(
             origin=str(self.path),

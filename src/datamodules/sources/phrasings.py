@@ -1,4 +1,4 @@
-"""The families of phrasing in which a problem is told, and its written solutions.
+"""The families of phrasing that problems are told in, and their written solutions.
 
 In the `narrative` family, with a solution that goes from left to right:
 
@@ -12,22 +12,22 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 from .word_problems import PEOPLE, THINGS, Operation, Problem
 
 ANSWER_MARKER = "####"
 TOKEN_PATTERN = r"####|[0-9]|[A-Za-z]+|[^\sA-Za-z0-9]"
-"""What one token is: a word, one digit, one punctuation mark, or the answer marker."""
+"""One token: a word, a digit, a punctuation mark, or the answer marker."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """A way of telling problems, as templates; and its place in supervised training.
+    """A way of telling problems, as templates, and its place in supervised training.
 
-    `layout` takes {name} {he} {him} {start} {things} {events}; the three clauses take {he} {him} {n}. Where
-    there are several clauses for an operation, each event picks one. What opens a sentence gets its capital
-    letter afterwards.
+    `layout` takes {name} {he} {him} {start} {things} {events}; the clauses take {he} {him} {n}. Where there are several
+    clauses for an operation, each event picks one. The first letters of sentences are capitalised afterwards.
     """
 
     layout: str
@@ -41,87 +41,58 @@ class Family:
     share: float = 0.0
     """Share of the supervised examples; 0 for a family that is never trained."""
     strategies: tuple[float, float, float] = (1.0, 0.0, 0.0)
-    """Shares of the solutions that go left to right, take additions first, or give the answer directly."""
+    """Shares of the solutions that go from left to right, do additions first, or give the answer directly."""
 
 
 _BUYS, _SELLS = ("{he} buys {n}", "{he} finds {n}"), ("{he} sells {n}", "{he} loses {n}")
-# Clauses of several trained families, side by side.
-_MIXED_ADD = ("{he} buys {n}", "plus {n}", "{n} are given to {him}")
-_MIXED_SUBTRACT = ("{he} loses {n}", "minus {n}", "{n} are taken from {him}")
-_MIXED_DOUBLE = ("{he} doubles them", "twice")
+# A family that is never trained, but all its words are: clauses of several trained families, side by side.
+_mixed = partial(
+    Family,
+    add=("{he} buys {n}", "plus {n}", "{n} are given to {him}"),
+    subtract=("{he} loses {n}", "minus {n}", "{n} are taken from {him}"),
+    double=("{he} doubles them", "twice"),
+)
 
 FAMILIES: Mapping[str, Family] = {
     "narrative": Family(
         layout="{name} has {start} {things}. {events}. How many?",
         link=". ",
-        add=_BUYS,
-        subtract=_SELLS,
-        double=("{he} doubles them",),
-        share=0.44,
-        strategies=(0.75, 0.10, 0.15),
+        add=_BUYS, subtract=_SELLS, double=("{he} doubles them",),
+        share=0.44, strategies=(0.75, 0.10, 0.15),
     ),
     "question_first": Family(
         layout="How many {things} does {name} have if {he} starts with {start} then {events}?",
         link=" then ",
-        add=("buys {n}", "finds {n}"),
-        subtract=("sells {n}", "loses {n}"),
-        double=("doubles them",),
-        share=0.08,
-        strategies=(0.45, 0.15, 0.40),
+        add=("buys {n}", "finds {n}"), subtract=("sells {n}", "loses {n}"), double=("doubles them",),
+        share=0.08, strategies=(0.45, 0.15, 0.40),
     ),
     "list": Family(
         layout="{things}: start {start}; {events}; total?",
         link="; ",
-        add=("plus {n}",),
-        subtract=("minus {n}",),
-        double=("twice",),
-        share=0.20,
-        strategies=(0.30, 0.60, 0.10),
+        add=("plus {n}",), subtract=("minus {n}",), double=("twice",),
+        share=0.20, strategies=(0.30, 0.60, 0.10),
     ),
     "passive": Family(
         layout="{start} {things} are owned by {name}. {events}. Count?",
         link=". ",
-        add=("{n} are given to {him}",),
-        subtract=("{n} are taken from {him}",),
-        double=("they are doubled",),
-        share=0.04,
-        strategies=(0.45, 0.15, 0.40),
+        add=("{n} are given to {him}",), subtract=("{n} are taken from {him}",), double=("they are doubled",),
+        share=0.04, strategies=(0.45, 0.15, 0.40),
     ),
     "reversed": Family(
         layout="{events}. At first {name} has {start} {things}. How many?",
         link=". Before that ",
-        add=_BUYS,
-        subtract=_SELLS,
-        double=("{he} doubles them",),
-        backward=True,
-        share=0.04,
-        strategies=(0.35, 0.25, 0.40),
+        add=_BUYS, subtract=_SELLS, double=("{he} doubles them",), backward=True,
+        share=0.04, strategies=(0.35, 0.25, 0.40),
     ),
     "symbol": Family(
         layout="Compute {start} {events}.",
         link=", ",
-        add=("+ {n}",),
-        subtract=("- {n}",),
-        double=("* 2",),
-        share=0.20,
-        strategies=(0.60, 0.20, 0.20),
+        add=("+ {n}",), subtract=("- {n}",), double=("* 2",),
+        share=0.20, strategies=(0.60, 0.20, 0.20),
     ),
-    # Never trained, though every word of theirs is.
-    "hybrid": Family(
-        layout="{name} starts with {start} {things}; {events}; total?",
-        link="; ",
-        add=_MIXED_ADD,
-        subtract=_MIXED_SUBTRACT,
-        double=_MIXED_DOUBLE,
-    ),
-    "start_last": Family(
-        layout="How many if {events}? At first {name} has {start} {things}.",
-        link=" then ",
-        add=_MIXED_ADD,
-        subtract=_MIXED_SUBTRACT,
-        double=_MIXED_DOUBLE,
-    ),
-}
+    "hybrid": _mixed(layout="{name} starts with {start} {things}; {events}; total?", link="; "),
+    "start_last": _mixed(layout="How many if {events}? At first {name} has {start} {things}.", link=" then "),
+}  # fmt: skip
 
 
 def words(text: str) -> list[str]:
@@ -134,7 +105,7 @@ def words(text: str) -> list[str]:
 
 
 def vocabulary() -> list[str]:
-    """Every word that a question or a solution can hold, sorted: found by telling everything once."""
+    """Every word that a question or a solution can contain, sorted; found by telling one problem in every way."""
     found = {*"0123456789", *"+-*=", ANSWER_MARKER}
     operations = (Operation("+", 2), Operation("-", 2), Operation("*", 2))
     openings = [operations[i:] + operations[:i] for i in range(3)]
@@ -167,14 +138,15 @@ def phrase(problem: Problem, family: Family, rng: random.Random) -> str:
         things=THINGS[problem.thing],
         events=family.link.join(reversed(events) if family.backward else events),
     )
-    return _sentence_case(text)
+    # Sentences follow a full stop or a question mark.
+    return re.sub(r"(?:^|[.?] )[a-z]", lambda match: match.group().upper(), text)
 
 
 def solution(problem: Problem, family: Family, rng: random.Random) -> str:
     """Write a solution in one of the strategies of `family`, ending in the marker and the answer.
 
-    Additions come first only where that is sound: nothing is doubled, and no value leaves 0..99. Elsewhere
-    that strategy goes from left to right.
+    Additions come first only where that is valid: nothing is doubled, and no value leaves 0..99. Otherwise that
+    strategy goes from left to right.
 
     >>> problem = Problem(9, (Operation("-", 4), Operation("+", 1)), person=0, thing=0)
     >>> solution(problem, Family("", "", (), (), (), strategies=(0, 1, 0)), random.Random(0))
@@ -190,8 +162,3 @@ def solution(problem: Problem, family: Family, rng: random.Random) -> str:
     steps = zip(problem.operations, problem.values[1:], strict=True)
     chain = " ".join(f"{symbol} {operand} = {value}" for (symbol, operand), value in steps)
     return f"{problem.start} {chain} {ANSWER_MARKER} {problem.answer}"
-
-
-def _sentence_case(text: str) -> str:
-    """Capitalise the first letter of the text and of what follows a full stop or a question mark."""
-    return re.sub(r"(?:^|[.?] )[a-z]", lambda match: match.group().upper(), text)

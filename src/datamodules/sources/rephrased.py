@@ -1,4 +1,4 @@
-"""Rephrasings that lie in a file of their own, joined to the questions of any source by the questions' text."""
+"""Rephrasings from a file of their own, joined to the questions of any source by the text of the questions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ...types import QuestionGroup
 from .base import plain
 
 Rephrasings = Mapping[str, tuple[str, ...]]
-"""A question's text as `plain` text → its rephrasings."""
+"""`plain` text of a question → its rephrasings."""
 
 
 def read_rephrasings(path: str | Path) -> Rephrasings:
-    """Read JSON lines with `question` and `rephrasings`, a list of texts; other fields are not looked at.
+    """Read JSON lines with `question` and `rephrasings`, a list of texts; other fields are ignored.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a row is broken or asks a question again; file and row are named.
+        ValueError: a row is broken or repeats a question with other rephrasings; file and row are named.
     """
     path = Path(path)
     if not path.is_file():
@@ -47,10 +47,10 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
 
 
 def with_rephrasings(groups: Sequence[QuestionGroup], rephrasings: Rephrasings) -> tuple[list[QuestionGroup], str]:
-    """The questions with the rephrasings of their text, and a sentence on how many have some.
+    """The questions with the rephrasings of their text, and a sentence on how many have any.
 
     Raises:
-        ValueError: none of the questions has any; the file belongs to other questions.
+        ValueError: none of the questions has any, because the file belongs to other questions.
 
     >>> group = QuestionGroup("a", "What is 1 + 1?", (), ("2",))
     >>> with_rephrasings([group], {"What is 1 + 1?": ("Add 1 and 1.",)})[0][0].rephrasings
@@ -60,7 +60,7 @@ def with_rephrasings(groups: Sequence[QuestionGroup], rephrasings: Rephrasings) 
     count = sum(bool(group.rephrasings) for group in joined)
     if groups and not count:
         raise ValueError(
-            f"Expected rephrasings of the {len(groups)} questions, but the file has some of {len(rephrasings)} others: "
-            f"its questions must read as in the source, for example {groups[0].question[:80]!r}."
+            f"Expected rephrasings of the {len(groups)} questions, but the file has {len(rephrasings)} others. "
+            f"Its questions must read as in the source, for example {groups[0].question[:80]!r}."
         )
     return joined, f"{count} of {len(groups)} questions have rephrasings"

@@ -1,10 +1,10 @@
-"""Rows of a table, wherever it lies, and what their fields say."""
+"""Tables of questions, wherever they lie, and what the fields of their rows say."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "cs
 
 
 def locate(path: str | Path, name: str) -> Path:
-    """What holds the dataset `name` at `path`.
+    """The file or folder at `path` that holds the dataset `name`.
 
-    A file is taken as it is. In a folder it is `<name>.jsonl`, `.json`, `.parquet` or `.csv`, or the folder `<name>`, a
-    copy of the hub's repository; a folder without any of them is taken for such a copy itself.
+    A file is returned as it is. In a folder, it is the file `<name>.jsonl`, `.json`, `.parquet` or `.csv`, or the
+    folder `<name>`, a copy of the hub's repository. A folder without any of these is taken to be such a copy itself.
 
     Raises:
         FileNotFoundError: there is nothing at `path`.
@@ -23,7 +23,7 @@ def locate(path: str | Path, name: str) -> Path:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(
-            f"Expected the dataset `{name}` at {path}, but there is nothing. Set its `path` to a file or a folder, or "
+            f"Expected the dataset `{name}` at {path}, but nothing is there. Set its `path` to a file or a folder, or "
             "to null to read it from the hub."
         )
     candidates = [path / f"{name}{suffix}" for suffix in FORMATS] + [path / name]
@@ -35,22 +35,22 @@ def read_table(
 ) -> Any:
     """A `datasets.Dataset` from a file, from a folder in the hub's layout or, given a name, from the hub.
 
-    Local copies are cached by their path and by the sizes and times of their files: `datasets` takes two copies of one
-    repository for the same, and a copy that has changed for what it was.
+    Local copies are cached by their path and by the sizes and times of their files, because `datasets` mistakes two
+    copies of one repository for the same, and a copy that has changed for the old one.
 
     Args:
         origin: A path, or a name on the hub.
         config: Configuration of a repository.
         split: Split of a repository.
-        columns: Of a repository of Parquet files, those to read; None reads all.
+        columns: The columns to read of a repository of Parquet files; None reads all.
 
     Raises:
         ValueError: a file of an unknown kind.
-        RuntimeError: the hub can't be reached or does not give the dataset away; the message names ways out.
+        RuntimeError: the hub can't be reached or denies access; the message says what to do.
     """
     import datasets
 
-    # `datasets` hands further options to the reader of the files' format, and only Parquet's knows this one.
+    # `datasets` passes further options to the reader of the format, and only the one for Parquet accepts `columns`.
     selected = {} if columns is None else {"columns": list(columns)}
     if isinstance(origin, Path):
         cache = os.path.join(datasets.config.HF_DATASETS_CACHE, "local", _state(origin))
@@ -65,45 +65,50 @@ def read_table(
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
         raise RuntimeError(
             f"Expected to read the dataset {origin} (configuration {config or 'default'}, split {split}), but: {error} "
-            "Is the machine online (HF_HUB_OFFLINE unset), and may the account of HF_TOKEN read the dataset, where it "
-            "asks for consent? Or download it elsewhere and set `path` to the copy."
+            "Check that the machine is online, that HF_HUB_OFFLINE is not set, and that the account of HF_TOKEN has "
+            "access where the dataset asks for consent. Or download it elsewhere and set `path` to the copy."
         ) from error
 
 
 def _state(path: Path) -> str:
-    """A name for a file or folder as it is now."""
+    """A name that changes when the file or folder changes."""
     files = sorted(found for found in path.rglob("*") if found.is_file()) if path.is_dir() else [path]
     states = [(os.fspath(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(repr(states).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def rows_with(table: Any, columns: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Rows of the table with these columns alone, so that long ones that nobody needs are not decoded."""
-    return iter(table.select_columns(sorted(set(columns) & set(table.column_names))))
+def read_fields(
+    table: Any, origin: str | Path, required: Mapping[str, Sequence[str]], optional: Mapping[str, Sequence[str]]
+) -> Iterator[dict[str, Any]]:
+    """The fields of each row, read from the first of their columns that the table has; `a.b` is field b of column a.
 
-
-def present(table: Any, names: Sequence[str], what: str, origin: str | Path) -> str:
-    """The first of `names` whose column the table has; `a.b` is field b of the column a.
+    Args:
+        table: From `read_table`.
+        origin: Where the table comes from, for messages.
+        required: Field → names of the columns that may hold it.
+        optional: The same for fields that may be missing: they are left out then.
 
     Raises:
-        ValueError: it has none of them.
+        ValueError: the table has none of the columns of a required field.
     """
-    for name in names:
-        if column_of(name) in table.column_names:
-            return name
-    raise ValueError(
-        f"{origin}: expected {what} in one of the columns {', '.join(names)}, but there are "
-        f"{', '.join(table.column_names)}."
-    )
-
-
-def column_of(name: str) -> str:
-    """The column of a field: `extra_info` of `extra_info.index`."""
-    return name.partition(".")[0]
+    chosen = {}
+    for field, names in {**required, **optional}.items():
+        found = [name for name in names if name.partition(".")[0] in table.column_names]
+        if found:
+            chosen[field] = found[0]
+        elif field in required:
+            raise ValueError(
+                f"{origin}: expected {field} in one of the columns {', '.join(names)}, but there are "
+                f"{', '.join(table.column_names)}."
+            )
+    # Other columns may be long, and are not decoded.
+    columns = sorted({name.partition(".")[0] for name in chosen.values()})
+    for row in table.select_columns(columns):
+        yield {field: value(row, name) for field, name in chosen.items()}
 
 
 def value(row: Mapping[str, Any], name: str) -> Any:
-    """A field of a row; None where it is missing.
+    """The entry of a row at a dotted name; None where it is missing.
 
     >>> value({"extra_info": {"index": 7}}, "extra_info.index"), value({"a": None}, "a.b")
     (7, None)
@@ -115,7 +120,7 @@ def value(row: Mapping[str, Any], name: str) -> Any:
 
 
 def question_text(field: Any) -> str:
-    """The question of a field that holds a text or a conversation, of which the last user's turn counts.
+    """The question in a field that holds a text, or a conversation, whose last turn of the user is the question.
 
     >>> question_text([{"role": "system", "content": "Be brief."}, {"role": "user", "content": " 1 + 1? "}])
     '1 + 1?'
@@ -129,7 +134,7 @@ def question_text(field: Any) -> str:
 
 
 def answers(field: Any) -> tuple[str, ...]:
-    """Accepted answers as texts; empty ones left out.
+    """The accepted answers in a field that holds one or a list of them, as texts; empty ones are left out.
 
     >>> answers(142.0), answers([" 2 ", ""]), answers(None)
     (('142',), ('2',), ())

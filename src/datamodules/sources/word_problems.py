@@ -1,11 +1,12 @@
 """What the word problems of the embedded task ask, apart from how they are worded.
 
-A problem starts from a number and applies operations (+ b, − b, double) from left to right; every
-intermediate value lies in 0..99.
+A problem starts from a number and applies operations (+ b, − b, double) from left to right. Every intermediate value
+lies in 0..99.
 """
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,18 +16,12 @@ from typing import Any, NamedTuple
 MAX_VALUE = 99
 LARGEST_DOUBLED = 30
 DOUBLING_SHARE = 0.4
-"""Share of problems, as drawn, in which one operation is replaced by a doubling; fewer of them are valid."""
+"""Share of drawn problems in which one operation is replaced by a doubling; fewer of these are valid."""
 
 PEOPLE = (
-    ("Tom", "he", "him"),
-    ("Ann", "she", "her"),
-    ("Ben", "he", "him"),
-    ("Mia", "she", "her"),
-    ("Sam", "he", "him"),
-    ("Eva", "she", "her"),
-    ("Leo", "he", "him"),
-    ("Zoe", "she", "her"),
-)
+    ("Tom", "he", "him"), ("Ann", "she", "her"), ("Ben", "he", "him"), ("Mia", "she", "her"),
+    ("Sam", "he", "him"), ("Eva", "she", "her"), ("Leo", "he", "him"), ("Zoe", "she", "her"),
+)  # fmt: skip
 THINGS = ("apples", "pens", "books", "coins", "cards", "eggs", "shells", "stamps")
 
 
@@ -40,13 +35,7 @@ class Operation(NamedTuple):
 
     def __call__(self, value: int) -> int:
         """Apply the operation."""
-        match self.symbol:
-            case "+":
-                return value + self.operand
-            case "-":
-                return value - self.operand
-            case _:
-                return value * self.operand
+        return {"+": operator.add, "-": operator.sub, "*": operator.mul}[self.symbol](value, self.operand)
 
     def valid_for(self, value: int) -> bool:
         """Whether the result lies in 0..99, and what is doubled is no more than 30."""
@@ -89,7 +78,7 @@ class Problem:
 
     @property
     def valid(self) -> bool:
-        """Whether every operation may be applied where it stands."""
+        """Whether every operation is valid for the value that it is applied to."""
         return all(apply.valid_for(value) for value, apply in zip(self.values, self.operations, strict=False))
 
     @property
@@ -109,7 +98,7 @@ class Problem:
 
 
 def sample_problem(rng: random.Random, num_operations: Sequence[int], start: tuple[int, int]) -> Problem:
-    """Draw a valid problem, `start` being the inclusive range of its first number."""
+    """Draw a valid problem; `start` is the inclusive range of its first number."""
     while True:
         operations = [Operation(rng.choice("+-"), rng.randint(2, 9)) for _ in range(rng.choice(num_operations))]
         if rng.random() < DOUBLING_SHARE:

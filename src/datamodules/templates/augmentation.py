@@ -15,21 +15,23 @@ class PromptAugmentation:
 
     The draw depends on (seed, epoch, question id) and on nothing else: not on rank, batch or resume.
 
+    A question has N + 1 phrasings, the original and its N rephrasings, with G responses each.
+
     Args:
-        templates: Name → template; the name is recorded with each prompt, and format rewards go by it.
-        draw: `question`: one template for all variants of a question and their G responses each (the paper); `prompt`:
-            one for each variant; `response`: one for each response, so that a variant has a prompt per template drawn.
-        seed: Of the draws.
+        templates: Name → template; the name is recorded with each prompt, and format rewards depend on it.
+        draw: `question`: one template for all phrasings of a question (the paper); `prompt`: one for each phrasing;
+            `response`: one for each response, so that a phrasing has one prompt for each template that was drawn.
+        seed: Seed of the draws.
 
     Raises:
         ValueError: there is no template, or `draw` is unknown.
 
     >>> from tagrpo.datamodules.templates import PlainTemplate
     >>> augmentation = PromptAugmentation({"a": PlainTemplate("A {question}"), "b": PlainTemplate("B {question}")})
-    >>> augmentation.assign("q7", epoch=0, num_variants=3, num_samples=8)
+    >>> augmentation.assign("q7", epoch=0, num_phrasings=3, num_samples=8)
     [{'a': 8}, {'a': 8}, {'a': 8}]
     >>> augmentation.draw = "response"
-    >>> augmentation.assign("q7", epoch=0, num_variants=2, num_samples=8)
+    >>> augmentation.assign("q7", epoch=0, num_phrasings=2, num_samples=8)
     [{'a': 5, 'b': 3}, {'a': 5, 'b': 3}]
     """
 
@@ -47,14 +49,14 @@ class PromptAugmentation:
         self.draw = draw
         self.seed = seed
 
-    def assign(self, question_id: str, epoch: int, num_variants: int, num_samples: int) -> list[dict[str, int]]:
-        """For each variant of a question: template name → responses to draw, in the order of `templates`."""
-        # A string seed is hashed with SHA-512: the same in every process.
+    def assign(self, question_id: str, epoch: int, num_phrasings: int, num_samples: int) -> list[dict[str, int]]:
+        """For each phrasing of a question: template name → responses to sample, in the order of `templates`."""
+        # A string seed is hashed with SHA-512, which is the same in every process.
         generator = random.Random(f"{self.seed}/{epoch}/{question_id}")
         names = list(self.templates)
         if self.draw == "question":
-            return [{generator.choice(names): num_samples}] * num_variants
+            return [{generator.choice(names): num_samples}] * num_phrasings
         if self.draw == "prompt":
-            return [{generator.choice(names): num_samples} for _ in range(num_variants)]
-        drawn = [Counter(generator.choices(names, k=num_samples)) for _ in range(num_variants)]
+            return [{generator.choice(names): num_samples} for _ in range(num_phrasings)]
+        drawn = [Counter(generator.choices(names, k=num_samples)) for _ in range(num_phrasings)]
         return [{name: counts[name] for name in names if counts[name]} for counts in drawn]

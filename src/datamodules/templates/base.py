@@ -8,24 +8,24 @@ from transformers import PreTrainedTokenizerBase
 
 
 class Template(Protocol):
-    """Renders a question as the text of a prompt; tokenised without further special tokens."""
+    """Renders a question as the text of a prompt, which is tokenised without further special tokens."""
 
     name: str
     """Recorded with every prompt and response."""
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The prompt text, special tokens spelled out."""
+        """The text of the prompt, with special tokens spelled out."""
         ...
 
 
 class PlainTemplate:
     """A format string with one field, `{question}`; by default the question alone.
 
-    A tokenizer that begins every text with a special token gets it spelled out in front, once.
+    Where the tokenizer begins every text with a special token, the prompt begins with it once.
 
     Args:
         format: The text around the question.
-        name: Name in recordings.
+        name: Recorded with every prompt and response.
 
     Raises:
         ValueError: `format` does not hold `{question}` exactly once.
@@ -55,9 +55,9 @@ class ChatTemplate:
 
     Args:
         instruction: Follows the question after a line break; empty for none.
-        system: System prompt; None leaves the choice to the chat template.
-        prefill: What the assistant's turn begins with. Part of the prompt: the response goes on from there.
-        name: Name in recordings.
+        system: System prompt; None leaves it to the chat template.
+        prefill: Beginning of the assistant's turn, which is part of the prompt: the response continues it.
+        name: Recorded with every prompt and response.
         options: Further arguments of the chat template, such as `enable_thinking`.
     """
 
@@ -76,7 +76,7 @@ class ChatTemplate:
         self.options = dict(options or {})
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The conversation up to where the assistant goes on.
+        """The conversation up to where the response begins.
 
         Raises:
             ValueError: the tokenizer has no chat template.

@@ -1,12 +1,11 @@
 """Metrics as pure functions of tensors."""
 
-from .answers import answer_diversity, maj_at_k
-from .budget import BreakEven, Budget, break_even, cost_per_gradient
+from .answers import answer_diversity, answer_entropy, maj_at_k
+from .budget import BreakEven, break_even, cost_per_gradient
 from .causes import CAUSES, zero_gradient_causes
 from .densities import kernel_density
 from .difficulty import DifficultyTest, difficulty_test, difficulty_variance, homogeneity
 from .embeddings import mean_pairwise_distance
-from .entropy import answer_entropy, sampled_entropy, token_entropy
 from .exact import exact_pass_at_k, support_change
 from .groups import (
     group_index,
@@ -14,48 +13,20 @@ from .groups import (
     uniform_groups,
     uniform_reward_percentage,
     zero_gradient_percentage,
+    zero_gradient_probability,
 )
-from .intervals import Interval, bootstrap_interval, bootstrap_intervals, paired_interval
+from .intervals import Interval, bootstrap_interval, bootstrap_intervals
 from .pass_at_k import pass_at_k, pass_at_k_curve
 from .sums import exact_mean, exact_parts
 from .texts import distinct_n, distinct_share
-from .weights import effective_sample_size, group_effective_sample_share
+from .weights import group_effective_sample_share
 
 __all__ = [
-    "CAUSES",
-    "BreakEven",
-    "Budget",
-    "DifficultyTest",
-    "Interval",
-    "answer_diversity",
-    "answer_entropy",
-    "bootstrap_interval",
-    "bootstrap_intervals",
-    "break_even",
-    "cost_per_gradient",
-    "difficulty_test",
-    "difficulty_variance",
-    "distinct_n",
-    "distinct_share",
-    "effective_sample_size",
-    "exact_mean",
-    "exact_parts",
-    "exact_pass_at_k",
-    "group_effective_sample_share",
-    "group_index",
-    "homogeneity",
-    "kernel_density",
-    "maj_at_k",
-    "mean_pairwise_distance",
-    "paired_interval",
-    "pass_at_k",
-    "pass_at_k_curve",
-    "sampled_entropy",
-    "sum_absolute_advantage",
-    "support_change",
-    "token_entropy",
-    "uniform_groups",
-    "uniform_reward_percentage",
-    "zero_gradient_causes",
-    "zero_gradient_percentage",
-]
+    "CAUSES", "BreakEven", "DifficultyTest", "Interval", "answer_diversity", "answer_entropy",
+    "bootstrap_interval", "bootstrap_intervals", "break_even", "cost_per_gradient", "difficulty_test",
+    "difficulty_variance", "distinct_n", "distinct_share", "exact_mean", "exact_parts", "exact_pass_at_k",
+    "group_effective_sample_share", "group_index", "homogeneity", "kernel_density", "maj_at_k",
+    "mean_pairwise_distance", "pass_at_k", "pass_at_k_curve", "sum_absolute_advantage", "support_change",
+    "uniform_groups", "uniform_reward_percentage", "zero_gradient_causes", "zero_gradient_percentage",
+    "zero_gradient_probability",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the final answers of a group say: how many wrong ones differ, and whether the majority is right."""
+"""What the final answers of a group say: how varied they are, and whether the majority is right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .groups import group_index
 
 
 def answer_diversity(answers: Sequence[str | None], correct: Tensor, group: Tensor) -> Tensor:
-    """Distinct wrong answers per group (Pass@k training, Fig. 7a). A missing answer is no answer.
+    """Distinct wrong answers per group (Pass@k training, Fig. 7a); responses without an answer are not counted.
 
     Args:
         answers: [R] normalised final answers, None where none was found.
@@ -34,13 +34,37 @@ def answer_diversity(answers: Sequence[str | None], correct: Tensor, group: Tens
     return torch.bincount(torch.tensor([row for row, _ in wrong], dtype=torch.long), minlength=count)
 
 
+def answer_entropy(answers: Sequence[str | None], group: Tensor) -> Tensor:
+    """Entropy of the distribution of final answers in each group; a missing answer counts as one answer.
+
+    The plug-in estimate: with n responses at most log n, and too low by about (answers − 1) / 2n.
+
+    Args:
+        answers: [R] normalised final answers, None where none was found.
+        group: [R] long.
+
+    Returns:
+        [num_groups] float64 on the CPU, nats, in ascending order of group ids.
+
+    >>> answer_entropy(["1", "2", "1", "1"], torch.tensor([0, 0, 1, 1]))  # log 2, and 0
+    tensor([0.6931, 0.0000], dtype=torch.float64)
+    """
+    index, count = group_index(group.cpu())
+    codes: dict[tuple[int, str | None], int] = {}
+    cells = [codes.setdefault(cell, len(codes)) for cell in zip(index.tolist(), answers, strict=True)]
+    owner = torch.tensor([row for row, _ in codes], dtype=torch.long)
+    votes = torch.bincount(torch.tensor(cells, dtype=torch.long), minlength=len(codes)).double()
+    share = votes / torch.bincount(index, minlength=count)[owner]
+    return torch.zeros(count, dtype=torch.float64).index_add(0, owner, -torch.special.xlogy(share, share))
+
+
 def maj_at_k(answers: Sequence[str | None], correct: Tensor, group: Tensor, k: int) -> Tensor:
     """Probability that the majority of k samples is right, for each group of n samples; exact.
 
     The mean, over all C(n, k) subsets, of whether the most frequent answer is correct. Responses judged correct vote
-    together, however they write their answer; a missing answer has no vote, though it is one of the k; where t rivals
-    draw level with the correct answer, the subset counts 1 / (1 + t). At k = 1 this is the accuracy, at k = n the
-    majority vote of all samples.
+    together, however they write their answer; a response without an answer is one of the k, but does not vote; a subset
+    where t wrong answers have as many votes as the correct one counts 1 / (1 + t). At k = 1 this is the accuracy, at
+    k = n the majority vote of all samples.
 
     Args:
         answers: [R] normalised final answers, None where none was found.

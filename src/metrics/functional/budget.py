@@ -2,33 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
-
-
-class Budget(NamedTuple):
-    """What a run has used, over all ranks.
-
-    >>> Budget(rollouts=64, tokens=1000, updates=4, questions=8, seconds={"generate": 3.0, "update": 1.0}).total_seconds
-    4.0
-    """
-
-    rollouts: float
-    """Responses that were sampled, discarded ones too."""
-    tokens: float
-    """Their tokens."""
-    updates: float
-    """Optimizer steps."""
-    questions: float
-    """Questions that were learned from: iterations × questions per iteration."""
-    seconds: Mapping[str, float] = {}
-    """Phase (`sync`, `generate`, `score`, `update`, …) → wall seconds of rank 0."""
-
-    @property
-    def total_seconds(self) -> float:
-        """Wall seconds of all phases."""
-        return sum(self.seconds.values())
 
 
 @dataclass(frozen=True, kw_only=True)

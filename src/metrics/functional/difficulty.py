@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import fsum
 from typing import NamedTuple
 
@@ -32,19 +33,24 @@ def difficulty_variance(correct: Tensor, prompt: Tensor, question: Tensor) -> Te
     >>> difficulty_variance(correct, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 0]))
     tensor([0.5000], dtype=torch.float64)
     """
+    sizes, right, owner, sums = _by_prompt(correct, prompt, question)
+    rate = right / sizes
+    noise = rate * (1 - rate) / (sizes - 1)  # 0 / 0, a NaN, for a single response
+    count = sums(torch.ones_like(rate))
+    deviation = rate - (sums(rate) / count)[owner]
+    return sums(deviation.square()) / (count - 1) - sums(noise) / count
+
+
+def _by_prompt(
+    correct: Tensor, prompt: Tensor, question: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]]:
+    """Of each prompt: responses, correct ones, index of its question; and what sums values of prompts by question."""
     row, prompts = group_index(prompt)
     owner, questions = group_index(question)
     owner = owner.new_zeros(prompts).scatter(0, row, owner)
     sizes = torch.bincount(row, minlength=prompts).double()
-    rate = torch.bincount(row, weights=correct.double(), minlength=prompts) / sizes
-    noise = rate * (1 - rate) / (sizes - 1)  # 0 / 0, a NaN, for a single response
-
-    def sums(values: Tensor) -> Tensor:
-        return values.new_zeros(questions).index_add(0, owner, values)
-
-    count = sums(torch.ones_like(rate))
-    deviation = rate - (sums(rate) / count)[owner]
-    return sums(deviation.square()) / (count - 1) - sums(noise) / count
+    right = torch.bincount(row, weights=correct.double(), minlength=prompts)
+    return sizes, right, owner, lambda values: values.new_zeros(questions).index_add(0, owner, values)
 
 
 class Homogeneity(NamedTuple):
@@ -70,7 +76,7 @@ def homogeneity(correct: Tensor, prompt: Tensor, question: Tensor) -> Homogeneit
         question: [R] long.
 
     Returns:
-        For the questions that can tell, in ascending order of their ids: those with two prompts or more, and with both
+        For the informative questions, in ascending order of their ids: those with two prompts or more, and with both
         right and wrong responses.
 
     >>> correct = torch.tensor([True, True, False, False])  # X² = 4, against 0 in 4 of 6 tables and 4 in 2 of them
@@ -78,15 +84,7 @@ def homogeneity(correct: Tensor, prompt: Tensor, question: Tensor) -> Homogeneit
     Homogeneity(statistic=tensor([4.], dtype=torch.float64), mean=tensor([1.3333], dtype=torch.float64),
         variance=tensor([3.5556], dtype=torch.float64))
     """
-    row, prompts = group_index(prompt)
-    owner, questions = group_index(question)
-    owner = owner.new_zeros(prompts).scatter(0, row, owner)
-    sizes = torch.bincount(row, minlength=prompts).double()
-    right = torch.bincount(row, weights=correct.double(), minlength=prompts)
-
-    def sums(values: Tensor) -> Tensor:
-        return values.new_zeros(questions).index_add(0, owner, values)
-
+    sizes, right, _, sums = _by_prompt(correct, prompt, question)
     n, c, k = sums(sizes), sums(right), sums(torch.ones_like(sizes))
     # S = Σ c_j² / n_j over prompts j; its moments follow from the factorial moments (c)_a / (n)_a · Π (n_j)_a.
     p1, p2, p3, p4 = (_falling(c, a) / _falling(n, a).clamp(min=1) for a in (1, 2, 3, 4))
@@ -113,9 +111,9 @@ class DifficultyTest(NamedTuple):
     statistic: float
     """Σ X² over questions, divided by its expectation if they did not: 1 on average then, larger if they do."""
     p_value: float
-    """One-sided; 1 where no question can tell."""
+    """One-sided; 1 without any informative question."""
     questions: int
-    """Questions that can tell: two prompts or more, right and wrong responses."""
+    """Informative questions: two prompts or more, right and wrong responses."""
 
     def __str__(self) -> str:
         p_value = f"p = {self.p_value:.3f}" if self.p_value >= 0.001 else "p < 0.001"

@@ -9,9 +9,10 @@ from .groups import group_index
 
 
 def mean_pairwise_distance(embeddings: Tensor, group: Tensor) -> Tensor:
-    """Mean of 1 − cosine over all pairs within each group (TA-GRPO, Fig. 4); its expectation is free of group size.
+    """Mean of 1 − cosine over all pairs within each group (TA-GRPO, Fig. 4).
 
-    Σ_{i≠j} cos = |Σ_i u_i|² − n for unit vectors u: linear in the number of responses.
+    Its expectation does not depend on the group's size. Linear in the number of responses, as
+    Σ_{i≠j} cos = |Σ_i u_i|² − n for unit vectors u.
 
     Args:
         embeddings: [R, D] float, any non-zero length. A zero vector counts as orthogonal to all others.

@@ -75,3 +75,32 @@ def sum_absolute_advantage(advantages: Tensor, group: Tensor) -> Tensor:
     """
     index, count = group_index(group)
     return torch.bincount(index, weights=advantages.abs().double(), minlength=count)
+
+
+def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bool = True) -> Tensor:
+    """Probability that all rewards of a pool are equal, so that normalised advantages have no gradient; exact.
+
+    ∏ p_n^{G_n} + ∏ (1 − p_n)^{G_n} over the prompts of a pool, for binary rewards and independent responses: what
+    `uniform_reward_percentage` measures, in expectation.
+
+    Args:
+        success: [P] float, success rate of each prompt, 0..1.
+        samples: Responses per prompt, at least 1: one number, or [P] long.
+        pooled: Whether the prompts share a pool (TA-GRPO), or each is its own (GRPO).
+
+    Returns:
+        [] float64 if pooled, else [P] float64.
+
+    Raises:
+        ValueError: a success rate or a number of samples is out of its range.
+
+    >>> zero_gradient_probability(torch.tensor([0.5, 0.0]), 2)  # all four wrong: ¼ · 1
+    tensor(0.2500, dtype=torch.float64)
+    >>> zero_gradient_probability(torch.tensor([0.5, 0.0]), 2, pooled=False)
+    tensor([0.5000, 1.0000], dtype=torch.float64)
+    """
+    success, samples = success.double(), torch.as_tensor(samples)
+    if not ((success >= 0) & (success <= 1)).all() or (samples < 1).any():
+        raise ValueError(f"Expected success rates between 0 and 1 and samples from 1, but got {success}, {samples}.")
+    right, wrong = success.pow(samples), (1 - success).pow(samples)
+    return right.prod() + wrong.prod() if pooled else right + wrong

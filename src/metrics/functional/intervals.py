@@ -23,8 +23,8 @@ def bootstrap_interval(values: Tensor, confidence: float = 0.95, num_resamples: 
     """Expanded percentile bootstrap of the mean over questions.
 
     The quantiles are those that make the interval of a normal mean a t-interval (Hesterberg 2015, arXiv 1411.5279,
-    §5.3): the plain percentiles of n values are too close by √((n − 1) / n), and know nothing of Student's t. Bounds
-    never leave the range of the values.
+    §5.3): between plain percentiles of n values the interval is too short by √((n − 1) / n), and by the difference
+    between the normal and Student's t distribution. Bounds never leave the range of the values.
 
     Args:
         values: [Q] float, one per question.
@@ -33,8 +33,8 @@ def bootstrap_interval(values: Tensor, confidence: float = 0.95, num_resamples: 
         seed: Of the resampling.
 
     Returns:
-        Mean and bounds; all NaN for no questions, bounds equal to the mean for one. With ten questions, or with a value
-        that only few of them differ in, it covers up to three points less than it says.
+        Mean and bounds; all NaN for no questions, bounds equal to the mean for one. With ten questions, or where most
+        questions have the same value, the coverage is up to three percentage points lower than nominal.
 
     >>> bootstrap_interval(torch.tensor([0.5, 0.5, 0.5]))
     Interval(value=0.5, low=0.5, high=0.5)
@@ -78,30 +78,3 @@ def expanded_tail(num_values: int, confidence: float) -> float:
         return (1 - confidence) / 2
     t = float(stats.t.ppf((1 + confidence) / 2, num_values - 1))
     return float(stats.norm.cdf(-t * (num_values / (num_values - 1)) ** 0.5))
-
-
-def paired_interval(
-    values: Tensor, baseline: Tensor, confidence: float = 0.95, num_resamples: int = 2000, seed: int = 0
-) -> Interval:
-    """Bootstrap interval of the mean difference `values − baseline`, question by question.
-
-    Both runs answered the same questions, so that a question's difficulty cancels; unpaired intervals would be wider.
-
-    Args:
-        values: [Q] float, one per question.
-        baseline: [Q] float, of the same questions in the same order.
-        confidence: Nominal coverage, 0..1.
-        num_resamples: Resamples of Q questions with replacement.
-        seed: Of the resampling.
-
-    Raises:
-        ValueError: the shapes differ.
-
-    >>> paired_interval(torch.tensor([0.5, 1.0]), torch.tensor([0.25, 0.75]))
-    Interval(value=0.25, low=0.25, high=0.25)
-    """
-    if values.shape != baseline.shape:
-        raise ValueError(
-            f"Expected the same questions on both sides, but got {tuple(values.shape)} and {tuple(baseline.shape)}."
-        )
-    return bootstrap_interval(values.double() - baseline.double(), confidence, num_resamples, seed)

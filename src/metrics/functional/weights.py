@@ -8,29 +8,12 @@ from torch import Tensor
 from .groups import group_index
 
 
-def effective_sample_size(log_weights: Tensor) -> Tensor:
-    """(Σ w)² / Σ w² of w = exp(log_weights) (Kish): n for equal weights, 1 when one weight is all that counts.
-
-    Args:
-        log_weights: [..., n] float, natural logarithms up to a constant; −inf is a weight of zero.
-
-    Returns:
-        [...] float64 in 1..n; NaN for no samples, or when all weights are zero.
-
-    >>> effective_sample_size(torch.tensor([0.0, 0.0, -torch.inf]))
-    tensor(2., dtype=torch.float64)
-    >>> effective_sample_size(torch.tensor([3.0, 1.0]).log())  # 4² / (3² + 1²)
-    tensor(1.6000, dtype=torch.float64)
-    """
-    log_weights = log_weights.double()
-    return (2 * log_weights.logsumexp(-1) - (2 * log_weights).logsumexp(-1)).exp()
-
-
 def group_effective_sample_share(log_weights: Tensor, group: Tensor) -> Tensor:
-    """Effective sample size of each group's weights over its size: 1 for equal weights, 1 / n when one is all.
+    """Effective sample size (Σ w)² / Σ w² (Kish) of each group's weights, divided by the group's size.
 
-    With log π(o|q0) − log π(o|qn) of the responses to one rephrasing it says how many of them would count if they were
-    reweighted to have come from the original question.
+    1 for n equal weights, 1 / n where one weight is all that counts. With the weights π(o|q0) / π(o|qn) of the
+    responses to one rephrasing it says what share of them would count, were they reweighted to stand for responses to
+    the original question.
 
     Args:
         log_weights: [R] float, natural logarithms up to a constant per group; NaN is left out.

@@ -7,7 +7,7 @@ from torch import Tensor
 from ...types import AdvantageStrategy, RewardGroups
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
-from .pools import Pool, accuracy, pool_index
+from .pools import Pool, accuracy, as_rewards, pool_index
 
 
 class CombinationAdvantage(AdvantageStrategy):
@@ -38,7 +38,7 @@ class CombinationAdvantage(AdvantageStrategy):
         self.pass_at_1 = GroupAdvantage(group_by, unbiased=unbiased, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] float32 advantages."""
+        """[R] advantages, in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.group_by)
         share = accuracy(groups, index, num_pools)[index]
-        return (share * self.pass_at_k(groups) + (1 - share) * self.pass_at_1(groups)).float()
+        return as_rewards(share * self.pass_at_k(groups) + (1 - share) * self.pass_at_1(groups), groups)

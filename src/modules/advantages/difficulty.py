@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...types import AdvantageStrategy, RewardGroups, require
 from .group import GroupAdvantage
-from .pools import POOLS, Pool, accuracy, check_choice, pool_index
+from .pools import POOLS, Pool, accuracy, as_rewards, check_choice, pool_index
 
 
 class DifficultyWeightedAdvantage(AdvantageStrategy):
@@ -68,8 +68,8 @@ class DifficultyWeightedAdvantage(AdvantageStrategy):
         return self.low + (self.high - self.low) * torch.sigmoid(-self.steepness * (accuracy - self.midpoint))
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] float32 advantages."""
+        """[R] advantages, in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.group_by)
         share = accuracy(groups, index, num_pools)[index]
         advantages = self.base(groups)
-        return (advantages * torch.where(advantages > 0, self.weight(share), self.weight(1 - share))).float()
+        return as_rewards(advantages * torch.where(advantages > 0, self.weight(share), self.weight(1 - share)), groups)

@@ -43,12 +43,7 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
     needs_entropy = True
 
     def __init__(
-        self,
-        k: int,
-        fraction: float = 0.5,
-        group_by: Pool = "question",
-        unbiased: bool = True,
-        epsilon: float = 1e-6,
+        self, k: int, fraction: float = 0.5, group_by: Pool = "question", unbiased: bool = True, epsilon: float = 1e-6
     ) -> None:
         if not 0 <= fraction <= 1:
             raise ValueError(f"Expected advantage.fraction to lie between 0 and 1, but got {fraction}.")
@@ -62,7 +57,7 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
         self.pass_at_1 = GroupAdvantage(group_by, unbiased=unbiased, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] float32 advantages."""
+        """[R] advantages, in the precision of the rewards."""
         if groups.entropy is None or not torch.isfinite(groups.entropy).all():
             raise ValueError(
                 "Expected a finite policy entropy for every response in RewardGroups.entropy, but got "

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...types import AdvantageStrategy, RewardGroups
 from .pass_at_k import PassAtKAdvantage
-from .pools import Pool, pool_index, pool_sum
+from .pools import Pool, as_rewards, pool_index, pool_sum
 
 
 class ExceedingPassAtKAdvantage(AdvantageStrategy):
@@ -34,8 +34,8 @@ class ExceedingPassAtKAdvantage(AdvantageStrategy):
         self.pass_at_k = PassAtKAdvantage(k, group_by=group_by, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] float32 advantages."""
+        """[R] advantages, in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.pass_at_k.group_by)
         correct = pool_sum(groups.correct, index, num_pools).clamp(min=1)
         factor = 4 / (10 * torch.log(correct + 0.5))
-        return (factor[index] * self.pass_at_k(groups)).float()
+        return as_rewards(factor[index] * self.pass_at_k(groups), groups)

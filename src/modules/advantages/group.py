@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ...types import AdvantageStrategy, RewardGroups
-from .pools import POOLS, Pool, check_choice, check_epsilon, pool_index, pool_size, pool_sum, uniform_pools
+from .pools import POOLS, Pool, as_rewards, check_choice, check_epsilon, pool_index, pool_size, pool_sum, uniform_pools
 
 
+@dataclass(eq=False)
 class GroupAdvantage(AdvantageStrategy):
     """Rewards relative to the other responses of their pool.
 
@@ -43,40 +45,31 @@ class GroupAdvantage(AdvantageStrategy):
     tensor([0., 0., 0., 0.])
     """
 
-    def __init__(
-        self,
-        group_by: Pool = "question",
-        baseline: Literal["mean", "leave_one_out", "none"] = "mean",
-        scale: Literal["std", "none", "batch"] = "std",
-        unbiased: bool = True,
-        epsilon: float = 1e-6,
-    ) -> None:
-        check_choice("group_by", group_by, POOLS)
-        check_choice("baseline", baseline, ("mean", "leave_one_out", "none"))
-        check_choice("scale", scale, ("std", "none", "batch"))
-        check_epsilon(epsilon)
-        self.group_by: Pool = group_by
-        self.baseline = baseline
-        self.scale = scale
-        self.unbiased = unbiased
-        self.epsilon = epsilon
+    group_by: Pool = "question"
+    baseline: Literal["mean", "leave_one_out", "none"] = "mean"
+    scale: Literal["std", "none", "batch"] = "std"
+    unbiased: bool = True
+    epsilon: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_choice("group_by", self.group_by, POOLS)
+        check_choice("baseline", self.baseline, ("mean", "leave_one_out", "none"))
+        check_choice("scale", self.scale, ("std", "none", "batch"))
+        check_epsilon(self.epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] float32 advantages."""
+        """[R] advantages, in the precision of the rewards."""
         rewards = groups.rewards.double()
         index, num_pools = pool_index(groups, self.group_by)
-        uniform = uniform_pools(rewards, index, num_pools)[index]
-        advantages = rewards - self._baseline(rewards, index, num_pools)
+        advantages = rewards
         if self.baseline != "none":
             # Rounding must not leave 1e-17 where the pool has no signal: such responses are skipped as zeros.
-            advantages = advantages.masked_fill(uniform, 0.0)
-        return self._scaled(advantages, rewards, index, num_pools).float()
+            uniform = uniform_pools(rewards, index, num_pools)[index]
+            advantages = (rewards - self._baseline(rewards, index, num_pools)).masked_fill(uniform, 0.0)
+        return as_rewards(self._scaled(advantages, rewards, index, num_pools), groups)
 
     def _baseline(self, rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
-        if self.baseline == "none":
-            return torch.zeros_like(rewards)
-        count = pool_size(index, num_pools)[index]
-        total = pool_sum(rewards, index, num_pools)[index]
+        count, total = pool_size(index, num_pools)[index], pool_sum(rewards, index, num_pools)[index]
         if self.baseline == "leave_one_out":
             return (total - rewards) / (count - 1).clamp(min=1)
         return total / count

@@ -7,13 +7,15 @@ pool need not come from one prompt.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import comb, sqrt
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ...types import AdvantageStrategy, RewardGroups
-from .pools import POOLS, Pool, check_choice, check_epsilon, pool_index, pool_size, pool_sum
+from .pools import POOLS, Pool, as_rewards, check_choice, check_epsilon, pool_index, pool_size, pool_sum
 
 
 def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilon: float) -> tuple[Tensor, Tensor]:
@@ -23,11 +25,7 @@ def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilo
     A⁺ = (1 − m) / (σ + ε), A⁻ = (1 − m − C(n−c−1, k−1) / C(n−1, k−1)) / (σ + ε) (arXiv 2508.10751, Eq. 11-15).
     The last term of A⁻ is (1 − m) n / (n − c), so that A⁻ = −A⁺ c / (n − c): the advantages of a pool sum to zero.
 
-    Args:
-        num_samples: [P] n of each pool.
-        num_correct: [P] c of each pool.
-        k: Size of a group.
-        epsilon: Added to σ.
+    `num_samples` and `num_correct` are n and c of each pool, [P]; `epsilon` is ε.
 
     Returns:
         Two [P] float64 tensors, 0 where σ is: none correct, fewer than k wrong, or n ≤ k; also where the share of
@@ -53,10 +51,7 @@ def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor
     A group's reward is 1 if any of its members is correct; its advantage is (reward − mean) / (σ + ε) over the groups,
     with the population standard deviation. Zero when all groups have the same reward.
 
-    Args:
-        correct: [n] bool.
-        members: [num_groups, k] long, rows of `correct`.
-        epsilon: Added to σ.
+    `correct` is [n] bool, `members` [num_groups, k] long, its rows; `epsilon` is ε.
 
     >>> group_advantages(torch.tensor([True, False, False, False]), torch.tensor([[0, 1], [2, 3]]), 0.0)
     tensor([ 1.,  1., -1., -1.], dtype=torch.float64)
@@ -70,6 +65,52 @@ def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor
     return total.index_add_(0, members.flatten(), values.repeat_interleave(members.shape[1]))
 
 
+def bootstrap_expectation(n: int, c: int, k: int, num_groups: int, epsilon: float) -> float:
+    """A⁺, the advantage of a correct response averaged over the random groups of `bootstrap`.
+
+    Each of B groups succeeds with probability u = 1 − C(n−c, k) / C(n, k), by itself, and holds k·c / (n·u) correct
+    responses if it does: A⁺ = Σ_s Bin(s; B, u) · s / (B·u) · v(s), where v(s) = (1 − s/B) / (σ + ε) is the advantage
+    of a successful group among s of B, σ = √(s/B · (1 − s/B)).
+
+    >>> round(bootstrap_expectation(4, 1, 2, 2, 0.0), 12)  # u = ½; one success of two has probability ½ and v = 1
+    0.5
+    """
+    from scipy.stats import binom
+
+    success = 1 - comb(n - c, k) / comb(n, k)
+    chance = binom.pmf(range(num_groups), num_groups, success).tolist()
+    values = (chance[s] * s * successful_group(s, num_groups, epsilon) for s in range(1, num_groups))
+    return sum(values) / (num_groups * success)
+
+
+def full_expectation(n: int, c: int, k: int, epsilon: float) -> float:
+    """A⁺, the advantage of a correct response averaged over the random disjoint groups of `full`.
+
+    Of the C(n, c) ways to place the correct responses, C(m, s) · N(s, j) · C(n − m·k, c − j) leave exactly s of the
+    m = ⌊n/k⌋ groups successful with j correct responses in them; N(s, j) is the coefficient of x^j in ((1+x)^k − 1)^s.
+
+    >>> full_expectation(4, 1, 2, 0.0)  # one of two groups always succeeds: v = 1
+    1.0
+    """
+    groups = n // k
+    rest, ways, total = n - groups * k, [1], 0.0
+    for s in range(1, groups):
+        ways = [
+            sum(ways[j - i] * comb(k, i) for i in range(1, k + 1) if 0 <= j - i < len(ways))
+            for j in range(len(ways) + k)
+        ]
+        correct = sum(j * count * comb(rest, c - j) for j, count in enumerate(ways) if j <= c)
+        total += comb(groups, s) * correct / (comb(n, c) * c) * successful_group(s, groups, epsilon)
+    return total
+
+
+def successful_group(s: int, num_groups: int, epsilon: float) -> float:
+    """The advantage of a group with a correct response, where s of `num_groups` have one; 0 < s < num_groups."""
+    share = s / num_groups
+    return (1 - share) / (sqrt(share * (1 - share)) + epsilon)
+
+
+@dataclass(eq=False)
 class PassAtKAdvantage(AdvantageStrategy):
     """The reward of a response is the pass@k of the groups of k responses that it is in (arXiv 2508.10751).
 
@@ -103,45 +144,59 @@ class PassAtKAdvantage(AdvantageStrategy):
     tensor([ 1.0000, -0.3333, -0.3333, -0.3333])
     """
 
-    def __init__(
-        self,
-        k: int,
-        estimator: Literal["analytic", "bootstrap", "full"] = "analytic",
-        group_by: Pool = "question",
-        epsilon: float = 1e-6,
-        num_groups: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        if k < 1:
-            raise ValueError(f"Expected advantage.k to be at least 1, but got {k}.")
-        check_choice("estimator", estimator, ("analytic", "bootstrap", "full"))
-        check_choice("group_by", group_by, POOLS)
-        check_epsilon(epsilon)
-        if num_groups is not None and (estimator != "bootstrap" or num_groups < 1):
+    k: int
+    estimator: Literal["analytic", "bootstrap", "full"] = "analytic"
+    group_by: Pool = "question"
+    epsilon: float = 1e-6
+    num_groups: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"Expected advantage.k to be at least 1, but got {self.k}.")
+        check_choice("estimator", self.estimator, ("analytic", "bootstrap", "full"))
+        check_choice("group_by", self.group_by, POOLS)
+        check_epsilon(self.epsilon)
+        if self.num_groups is not None and (self.estimator != "bootstrap" or self.num_groups < 1):
             raise ValueError(
                 "Expected advantage.num_groups to be null, or at least 1 with advantage.estimator=bootstrap, but got "
-                f"{num_groups} with {estimator}."
+                f"{self.num_groups} with {self.estimator}."
             )
-        self.k = k
-        self.estimator = estimator
-        self.group_by: Pool = group_by
-        self.epsilon = epsilon
-        self.num_groups = num_groups
-        self.seed = seed
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] float32 advantages."""
+        """[R] advantages, in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.group_by)
         if self.estimator == "analytic":
             n, c = pool_size(index, num_pools), pool_sum(groups.correct, index, num_pools)
             right, wrong = analytic_advantages(n, c, self.k, self.epsilon)
-            return torch.where(groups.correct, right[index], wrong[index]).float()
+            return as_rewards(torch.where(groups.correct, right[index], wrong[index]), groups)
         generator = torch.Generator().manual_seed((self.seed + round(groups.progress * 2**40)) % 2**63)
-        advantages = torch.zeros(len(index))
+        advantages = torch.zeros(len(index), dtype=torch.float64)
         for pool in range(num_pools):
             rows = (index == pool).nonzero()[:, 0]
-            advantages[rows] = self._sampled(groups.correct[rows], generator).float()
-        return advantages
+            advantages[rows] = self._sampled(groups.correct[rows], generator)
+        return as_rewards(advantages, groups)
+
+    def expected(self, groups: RewardGroups) -> Tensor:
+        """[R] the advantages averaged over the random groups of `bootstrap` and `full`, by exact sums."""
+        if self.estimator == "analytic":
+            return self(groups)
+        index, num_pools = pool_index(groups, self.group_by)
+        counts = torch.stack([pool_size(index, num_pools), pool_sum(groups.correct, index, num_pools)], 1).long()
+        distinct, kind = counts.unique(dim=0, return_inverse=True)
+        right, wrong = torch.tensor([self._expected(n, c) for n, c in distinct.tolist()], dtype=torch.float64).T
+        rows = kind[index]
+        return as_rewards(torch.where(groups.correct, right[rows], wrong[rows]), groups)
+
+    def _expected(self, n: int, c: int) -> tuple[float, float]:
+        """A⁺ and A⁻ of a pool; they sum to zero over it, since the advantages of its groups do."""
+        if not 0 < c < n or n <= self.k:
+            return 0.0, 0.0
+        if self.estimator == "full":
+            right = full_expectation(n, c, self.k, self.epsilon)
+        else:
+            right = bootstrap_expectation(n, c, self.k, self.num_groups or n, self.epsilon)
+        return right, -right * c / (n - c)
 
     def _sampled(self, correct: Tensor, generator: torch.Generator) -> Tensor:
         """[n] float64 advantages of one pool from random groups."""

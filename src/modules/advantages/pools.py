@@ -60,6 +60,11 @@ def accuracy(groups: RewardGroups, index: Tensor, num_pools: int) -> Tensor:
     return pool_sum(groups.correct, index, num_pools) / pool_size(index, num_pools)
 
 
+def as_rewards(advantages: Tensor, groups: RewardGroups) -> Tensor:
+    """[R] `advantages` in the precision of the rewards: float32 in training, float64 for exact sums."""
+    return advantages.to(torch.promote_types(groups.rewards.dtype, torch.float32))
+
+
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:
     """Refuse an option that is not one of `known`."""
     if value not in known:

@@ -43,5 +43,12 @@ class ScheduledAdvantage(AdvantageStrategy):
         self.needs_entropy = first.needs_entropy or then.needs_entropy
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] float32 advantages."""
-        return self.first(groups) if groups.progress < self.switch else self.then(groups)
+        """[R] advantages, in the precision of the rewards."""
+        return self._current(groups)(groups)
+
+    def expected(self, groups: RewardGroups) -> Tensor:
+        """[R] the advantages averaged over the random choices of the strategy that `progress` selects."""
+        return self._current(groups).expected(groups)
+
+    def _current(self, groups: RewardGroups) -> AdvantageStrategy:
+        return self.first if groups.progress < self.switch else self.then

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...types import AdvantageStrategy, RewardGroups, require
 from .group import GroupAdvantage
-from .pools import POOLS, Pool, check_choice, pool_index, pool_size, pool_sum
+from .pools import POOLS, Pool, as_rewards, check_choice, pool_index, pool_size, pool_sum
 
 DAMPINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: 1 - x,
@@ -95,7 +95,7 @@ class SemanticEntropyAdvantage(AdvantageStrategy):
         self.needs_entropy = self.base.needs_entropy
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] float32 advantages."""
+        """[R] advantages, in the precision of the rewards."""
         if groups.answers is None or len(groups.answers) != len(groups.rewards):
             raise ValueError(
                 f"Expected RewardGroups.answers of all {len(groups.rewards)} responses, but got "
@@ -105,4 +105,4 @@ class SemanticEntropyAdvantage(AdvantageStrategy):
         largest = pool_size(index, num_pools).clamp(min=2).log()
         # Rounded, so that full disagreement is exactly 1 and a full damping exactly 0.
         uncertainty = (semantic_entropy(groups, index, num_pools) / largest).round(decimals=12)
-        return (self.base(groups) * DAMPINGS[self.damping](self.alpha * uncertainty)[index]).float()
+        return as_rewards(self.base(groups) * DAMPINGS[self.damping](self.alpha * uncertainty)[index], groups)

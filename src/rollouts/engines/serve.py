@@ -3,8 +3,8 @@
     python -m tagrpo.rollouts.engines.serve Qwen/Qwen3-1.7B --port 8000 --tensor-parallel-size 2
 
 It starts with random weights: the trainer sends its own before the first sample. All options of `vllm serve` can follow
-and take precedence. The server listens on 127.0.0.1 unless `--host` says otherwise; who reaches it can change its
-weights, so keep it inside a trusted network.
+and take precedence. The server listens on 127.0.0.1 unless `--host` says otherwise. Whoever can reach it can change
+its weights: keep it inside a trusted network.
 """
 
 from __future__ import annotations
@@ -39,10 +39,7 @@ def server_arguments(model: str, options: list[str], nccl: bool, cpu: bool) -> l
 
 
 def end_with_parent() -> None:
-    """Let this process end when its parent is killed.
-
-    vLLM's engine outlives a killed server otherwise, with its memory.
-    """
+    """Let this process end when its parent is killed: else vLLM's engine outlives the server and keeps its memory."""
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
@@ -52,14 +49,12 @@ def main() -> None:
     """Entry point: `python -m tagrpo.rollouts.engines.serve MODEL [--nccl] [options of vllm serve]`."""
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
-    model, options = sys.argv[1], sys.argv[2:]
-    nccl = "--nccl" in options
+    model, nccl = sys.argv[1], "--nccl" in sys.argv
+    options = [option for option in sys.argv[2:] if option != "--nccl"]
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # opens the routes that update weights
     from vllm.platforms import current_platform
 
-    sys.argv[1:] = server_arguments(
-        model, [option for option in options if option != "--nccl"], nccl, current_platform.is_cpu()
-    )
+    sys.argv[1:] = server_arguments(model, options, nccl, current_platform.is_cpu())
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 
     serve()

@@ -26,7 +26,7 @@ Weights = Sequence[tuple[str, Tensor]]
 
 
 class Server:
-    """Calls to one server.
+    """Calls to one server; also a `VLLMWeightSyncClient` of vLLM.
 
     Raises (all methods):
         EngineError: it refuses the request, and would again.
@@ -74,8 +74,6 @@ class Server:
         response.raise_for_status()
         return response.json() if response.content else {}
 
-    # ------------------------------------------------------------------ weights
-
     @property
     def version(self) -> str:
         """What the server calls the weights that it holds."""
@@ -94,8 +92,6 @@ class Server:
         self.post("/update_weight_version", {"new_version": version}, limit)
         self.post("/resume", timeout=limit)
 
-    # vLLM's `VLLMWeightSyncClient`
-
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """Let the workers meet the sender."""
         self.post("/init_weight_transfer_engine", {"init_info": init_info})
@@ -105,7 +101,7 @@ class Server:
         try:
             self.post("/start_weight_update")
         except httpx.HTTPStatusError:
-            # A trainer that died has left a session open: an update that names no sender fails, and ends it.
+            # A trainer that died has left a session open. An update that names no sender fails, which ends it.
             with suppress(httpx.HTTPStatusError):
                 self.post("/update_weights", {"update_info": {}})
             self.post("/start_weight_update")
@@ -129,7 +125,7 @@ def stream_transfer(server: Server, weights: Weights) -> None:
         try:
             server.update_weights({"host": host, "port": port, "token": sender.token, "timeout": server.timeout})
         except BaseException:
-            sender.close()  # nobody comes any more: do not wait for them
+            sender.close()  # no worker will connect any more: stop waiting
             raise
         sending.result()
     server.finish_weight_update()
@@ -138,7 +134,7 @@ def stream_transfer(server: Server, weights: Weights) -> None:
 def nccl_transfer(server: Server, weights: Weights) -> None:
     """Send from this process's GPU to those of the server (vLLM's own backend `nccl`).
 
-    The group is made for each transfer, about a second, so that a restarted server finds no dead one.
+    Each transfer makes a group of its own, which takes about a second, so that a restarted server finds no dead one.
 
     Raises:
         EngineError: the transfer hangs. NCCL can't be interrupted: its thread stays behind.
@@ -183,14 +179,17 @@ def _within(seconds: float, task: Callable[[], None], name: str) -> None:
         try:
             task()
             outcome.set_result(None)
-        except BaseException as error:  # the caller's to see
+        except BaseException as error:  # raised where the caller waits
             outcome.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
     try:
         outcome.result(seconds)
     except TimeoutError as error:
-        raise EngineError(f"Expected the {name} to end within {seconds:.0f} s, but it hangs.") from error
+        raise EngineError(
+            f"Expected the {name} to end within {seconds:.0f} s (rollout.engine.timeout), but it hangs. Look at the "
+            "server's log, or use rollout.engine.transfer=stream."
+        ) from error
 
 
 def _free_port() -> int:

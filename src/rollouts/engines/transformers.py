@@ -1,38 +1,39 @@
 """Sampling with transformers alone, for machines without vLLM. Reproducible bit for bit on a CPU.
 
-The loop is our own because `generate` samples from one generator per process and keeps finished rows to the end:
-here a prompt is encoded once for all its samples, rows leave the batch when they finish, and the seed is an argument.
-On the embedded task that is two to three times as fast. Models with recurrent layers, whose state has no rows to
-choose from, are sampled by their own `generate`, one prompt at a time.
+The loop is our own because transformers' `generate` draws from the process's generator and keeps finished rows to the
+end. Here a prompt is encoded once for all its samples, rows leave the batch when they finish, and the seed is an
+argument, which is two to three times as fast on the embedded task. Models with recurrent layers, whose state has no
+rows to choose from, are sampled by their own `generate`, one prompt at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import islice
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     DynamicCache,
     GenerationConfig,
-    LogitsProcessor,
     LogitsProcessorList,
     PreTrainedModel,
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
-from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-from ...types import Completion, Deliver, Finish, SamplingConfig, ignore
-from .base import check_context, in_thread
+from ...types import Completion, Deliver, Engine, Finish, Request, SamplingConfig, ignore
+from .base import check_context, in_thread, stop_token_ids
+from .drawing import Drawer, draw
 
 COMPACT_BELOW = 0.75
 """Finished rows leave the cache when less than this share of it is still being sampled."""
 
 
-class TransformersEngine:
+class TransformersEngine(Engine):
     """Holds its own copy of the policy and samples prompt by prompt, many rows at a time.
 
     Args:
@@ -41,6 +42,8 @@ class TransformersEngine:
         device: Where to sample; None takes the first CUDA device of the process if there is one.
         max_rows: Responses sampled at one time.
     """
+
+    asynchronous = True
 
     def __init__(self, model_path: str, dtype: str = "float32", device: str | None = None, max_rows: int = 512) -> None:
         config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
@@ -71,41 +74,26 @@ class TransformersEngine:
                 )
             own.pop(name).copy_(tensor)
         if own:
-            raise ValueError(f"Expected all parameters of the policy, but {', '.join(sorted(own))} did not come.")
+            raise ValueError(f"Expected all parameters of the policy, but got none of {', '.join(sorted(own))}.")
 
     @torch.no_grad()
-    def generate(
-        self,
-        prompts: Sequence[Tensor],
-        num_samples: Sequence[int],
-        sampling: SamplingConfig,
-        seed: int,
-        deliver: Deliver = ignore,
-    ) -> list[list[Completion]]:
-        """See `RolloutEngine.generate`. Prompts of similar length are sampled together."""
-        check_context(prompts, sampling, self.context)
+    def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
+        """See `Engine.generate`. Prompts of similar length are sampled together."""
+        check_context(request, self.context)
+        prompts, num_samples, sampling, seed = request
         generator = torch.Generator(self.device).manual_seed(seed)
         results: list[list[Completion]] = [[] for _ in prompts]
         for part in self._parts(prompts, num_samples):
             counts = [num_samples[p] for p in part]
-            rows = self._sample([prompts[p] for p in part], counts, sampling, generator)
-            start = 0
+            rows = iter(self._sample([prompts[p] for p in part], counts, sampling, generator))
             for p, count in zip(part, counts, strict=True):
-                results[p] = rows[start : start + count]
-                start += count
+                results[p] = list(islice(rows, count))
                 deliver(p, results[p])
         return results
 
-    def begin(
-        self,
-        prompts: Sequence[Tensor],
-        num_samples: Sequence[int],
-        sampling: SamplingConfig,
-        seed: int,
-        deliver: Deliver = ignore,
-    ) -> Finish:
-        """See `AheadEngine.begin`. Both share the device: little is gained where one of them fills it."""
-        return in_thread(self.generate, prompts, num_samples, sampling, seed, deliver)
+    def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
+        """See `Engine.generate_async`. Little is gained where the update fills the device that both share."""
+        return in_thread(self.generate, request, deliver)
 
     def _parts(self, prompts: Sequence[Tensor], num_samples: Sequence[int]) -> list[list[int]]:
         """Prompts sorted by length, cut so that each part samples at most `max_rows` (but one prompt at least).
@@ -154,18 +142,13 @@ class TransformersEngine:
                 state = state.select(keep)
                 alive, chosen = alive[keep], chosen[keep]
             logits = self._forward(chosen, state)
-        return [
-            Completion(token_ids=ids[:length], logprobs=values[:length], truncated=not stopped)
-            for ids, values, length, stopped in zip(
-                tokens.cpu(), logprobs.cpu(), lengths.tolist(), finished.tolist(), strict=True
-            )
-        ]
+        return _completions(tokens, logprobs, lengths, finished)
 
     def _sample_recurrent(
         self, prompt: Tensor, count: int, sampling: SamplingConfig, generator: torch.Generator
     ) -> list[Completion]:
-        """Sample one prompt with the model's `generate`, which knows its state; unpadded, as padding would enter it."""
-        drawn = _Draw(sampling, generator)
+        """Sample one prompt with the model's own `generate`, which knows its state, and without padding."""
+        drawn = Drawer(sampling, generator)
         ids = prompt.to(self.device).expand(count, -1)
         config = GenerationConfig(
             do_sample=False,  # `drawn` has sampled already
@@ -179,27 +162,16 @@ class TransformersEngine:
             attention_mask=torch.ones_like(ids),
             logits_processor=LogitsProcessorList([drawn]),
         )
-        tokens = outputs[:, len(prompt) :].cpu()
-        logprobs = torch.stack(drawn.logprobs, 1).cpu()
-        completions = []
-        for row, stopped in enumerate(torch.isin(tokens, self.stop_ids.cpu())):
-            length = int(stopped.long().argmax()) + 1 if stopped.any() else len(stopped)
-            completions.append(
-                Completion(
-                    token_ids=tokens[row, :length], logprobs=logprobs[row, :length], truncated=not bool(stopped.any())
-                )
-            )
-        return completions
+        tokens = outputs[:, len(prompt) :]
+        stops = torch.isin(tokens, self.stop_ids)
+        finished = stops.any(1)
+        lengths = torch.where(finished, stops.long().argmax(1) + 1, tokens.shape[1])
+        return _completions(tokens, torch.stack(drawn.logprobs, 1), lengths, finished)
 
     def _encode(self, prompts: list[Tensor], counts: list[int]) -> tuple[Tensor, _State]:
         """Run each prompt once, left-padded, and fan its cache and its logits out to its samples."""
-        width = max(len(prompt) for prompt in prompts)
-        ids = torch.zeros(len(prompts), width, dtype=torch.long)
-        mask = torch.zeros(len(prompts), width, dtype=torch.long)
-        for row, prompt in enumerate(prompts):
-            ids[row, width - len(prompt) :] = prompt
-            mask[row, width - len(prompt) :] = 1
-        ids, mask = ids.to(self.device), mask.to(self.device)
+        pad = partial(pad_sequence, batch_first=True, padding_side="left")
+        ids, mask = pad(prompts).to(self.device), pad([torch.ones_like(p) for p in prompts]).to(self.device)
         state = _State(DynamicCache(config=self.model.config), mask, mask.sum(1))
         outputs = self.model(
             input_ids=ids,
@@ -226,8 +198,14 @@ class TransformersEngine:
         return outputs.logits[:, -1]
 
     def close(self) -> None:
-        """Drop the copy of the policy; what is being sampled in a thread ends with an error that nobody asks for."""
+        """Drop the copy of the policy. Sampling that is still under way in a thread ends with an error, unnoticed."""
         del self.model
+
+
+def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Tensor) -> list[Completion]:
+    """Rows of `tokens` and `logprobs` [rows, T], cut to their lengths [rows]; truncated where not finished."""
+    rows = zip(tokens.cpu(), logprobs.cpu(), lengths.tolist(), finished.tolist(), strict=True)
+    return [Completion(token_ids=i[:length], logprobs=p[:length], truncated=not end) for i, p, length, end in rows]
 
 
 class _State:
@@ -239,84 +217,12 @@ class _State:
         self.length = length
 
     def select(self, rows: Tensor) -> _State:
-        """The state of `rows`, in that order, repeated where they are."""
+        """The state of `rows`, in that order; rows may be repeated."""
         self.cache.batch_select_indices(rows)
         return _State(self.cache, self.mask[rows], self.length[rows])
 
 
 def attends_only(model: PreTrainedModel) -> bool:
-    """Whether keys and values are all that the model keeps of a text, so that rows of its cache can be chosen."""
+    """Whether the model's state is keys and values alone, so that rows of its cache can be chosen."""
     layers = DynamicCache(config=model.config).layers
     return not model._is_stateful and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
-
-
-class _Draw(LogitsProcessor):
-    """Draws each token itself and leaves `generate` no other; keeps the log-probs."""
-
-    def __init__(self, sampling: SamplingConfig, generator: torch.Generator) -> None:
-        self.sampling = sampling
-        self.generator = generator
-        self.logprobs: list[Tensor] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
-        chosen, logprobs = draw(scores, self.sampling, self.generator)
-        self.logprobs.append(logprobs)
-        return torch.full_like(scores, -torch.inf).scatter(1, chosen[:, None], 0.0)
-
-
-def draw(logits: Tensor, sampling: SamplingConfig, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """One token per row, and its log-prob at the temperature, before top-p and top-k, in float32.
-
-    Greedy decoding reports log-probs at temperature 1.
-
-    Args:
-        logits: [rows, V].
-        sampling: How to draw.
-        generator: Source of randomness.
-    """
-    logits = logits.float() / (sampling.temperature or 1.0)
-    logprobs = torch.log_softmax(logits, -1)
-    if sampling.temperature == 0:
-        chosen = logits.argmax(-1)
-    else:
-        # Gumbel-max: an exponential race; tokens outside the nucleus have weight −∞ and never win.
-        race = torch.empty_like(logprobs).exponential_(generator=generator).log_()
-        chosen = (_truncated(logprobs, sampling) - race).argmax(-1)
-    return chosen, logprobs.gather(-1, chosen[:, None])[:, 0]
-
-
-def _truncated(logprobs: Tensor, sampling: SamplingConfig) -> Tensor:
-    """Log-probs with −∞ for the tokens that top-k, then top-p, leave out."""
-    if 0 < sampling.top_k < logprobs.shape[-1]:
-        least = logprobs.topk(sampling.top_k).values[:, -1:]
-        logprobs = logprobs.masked_fill(logprobs < least, -torch.inf)
-    if sampling.top_p < 1:
-        ordered, index = logprobs.softmax(-1).sort(-1, descending=True)
-        # A token stays while the mass before it is below top_p: the likeliest one always does.
-        outside = ordered.cumsum(-1) - ordered >= sampling.top_p
-        logprobs = logprobs.masked_fill(torch.zeros_like(outside).scatter(-1, index, outside), -torch.inf)
-    return logprobs
-
-
-def stop_token_ids(model_path: str) -> list[int]:
-    """The end-of-sequence ids of a model, ascending: of its generation config, else its config, and of its tokenizer.
-
-    The tokenizer's, as vLLM stops there too: a chat model's turn often ends with a token that its base's generation
-    config does not name.
-
-    Raises:
-        ValueError: it has none.
-    """
-    try:
-        stop = GenerationConfig.from_pretrained(model_path).eos_token_id
-    except OSError:
-        stop = AutoConfig.from_pretrained(model_path, trust_remote_code=False).eos_token_id
-    ids = {stop} if isinstance(stop, int) else set(stop or ())
-    if get_tokenizer_config(model_path):
-        ids |= {AutoTokenizer.from_pretrained(model_path, trust_remote_code=False).eos_token_id} - {None}
-    if not ids:
-        raise ValueError(
-            f"Expected an eos_token_id in the generation_config.json or config.json of {model_path}, but found none. "
-            "Responses could not end; add it."
-        )
-    return sorted(ids)

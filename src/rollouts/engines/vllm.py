@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -12,14 +12,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...distributed import rank, world_size
-from ...types import Completion, Deliver, SamplingConfig, ignore
-from .base import EngineError, check_context
-from .transformers import stop_token_ids
+from ...types import Completion, Deliver, Engine, Request, ignore
+from .base import EngineError, check_context, stop_token_ids, vllm_sampling
 
 T = TypeVar("T")
 
 
-class VLLMEngine:
+class VLLMEngine(Engine):
     """Colocated vLLM. Weights are never read from disk: they come from `sync`, before the first sample.
 
     Under several ranks create it on every rank, after the process group exists. Each engine samples the prompts of its
@@ -33,8 +32,8 @@ class VLLMEngine:
         max_model_len: Context to plan for; None takes the model's.
         gpu_memory_utilization: Share of the GPU's memory that the engine may take.
         kv_cache_memory_bytes: Size of the KV cache; None lets vLLM choose. Set it on CPUs.
-        enforce_eager: Do without CUDA graphs.
-        sleep: Give the weights' and cache's memory back during the update; GPUs only.
+        enforce_eager: Whether to run without CUDA graphs.
+        sleep: Whether `sleep` gives the memory of weights and cache back during the update; GPUs only.
         tensor_parallel_size: Ranks that share an engine: for models whose weights and cache one GPU does not hold.
         options: Further arguments of `vllm.LLM`.
 
@@ -91,8 +90,12 @@ class VLLMEngine:
                 )
         self.stop_ids = stop_token_ids(model_path)
         self.context = int(self.llm.llm_engine.model_config.max_model_len)
-        self.team = _team() if tensor_parallel_size > 1 else None
-        self.sleeps = sleep
+        self.team: Any = None
+        if tensor_parallel_size > 1:
+            from vllm.distributed import get_tp_group
+
+            self.team = get_tp_group().cpu_group
+        self.can_sleep = sleep
         self.asleep = False
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
@@ -103,64 +106,52 @@ class VLLMEngine:
             self.llm.apply_model(retie_output_head)
             self.llm.reset_prefix_cache()
 
-    def generate(
-        self,
-        prompts: Sequence[Tensor],
-        num_samples: Sequence[int],
-        sampling: SamplingConfig,
-        seed: int,
-        deliver: Deliver = ignore,
-    ) -> list[list[Completion]]:
-        """See `RolloutEngine.generate`. Log-probs are those of the truncated distribution under top-p or top-k."""
+    def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
+        """See `Engine.generate`. Log-probs are those of the truncated distribution under top-p or top-k."""
+        parts = self._of_team(request)
+        place = 0 if self.team is None else dist.get_rank(self.team)
+        first = sum(len(part.prompts) for part in parts[:place])
+        # A team has the seed of its first rank, so that all of it draw the same tokens.
+        everything = Request(
+            prompts=[prompt for part in parts for prompt in part.prompts],
+            num_samples=[count for part in parts for count in part.num_samples],
+            sampling=request.sampling,
+            seed=parts[0].seed,
+        )
+        check_context(everything, self.context)
+        self._wake()
+        results: list[list[Completion]] = [[] for _ in request.prompts]
+
+        def take(row: int, samples: list[Any]) -> None:
+            p = row - first
+            if 0 <= p < len(results):
+                results[p] = [_completion(sample) for sample in sorted(samples, key=lambda s: s.index)]
+                results[p] *= request.num_samples[p] // len(samples)
+                deliver(p, results[p])
+
+        self._sample(everything, take)
+        return results
+
+    def _sample(self, request: Request, take: Callable[[int, list[Any]], None]) -> None:
+        """Let vLLM sample; `take` gets the row of each prompt and all its outputs as soon as they are finished."""
         from vllm import SamplingParams, TokensPrompt
 
-        parts = self._of_team((list(prompts), list(num_samples), seed))
-        first = sum(len(theirs) for theirs, *_ in parts[: self._place])
-        everything = [prompt for theirs, *_ in parts for prompt in theirs]
-        counts = [count for _, theirs, _ in parts for count in theirs]
-        check_context(everything, sampling, self.context)
-        self._wake()
-        wanted = [row for row, count in enumerate(counts) if count]
-        params = [
-            SamplingParams(
-                n=counts[row] if sampling.temperature else 1,  # vLLM refuses copies of the one greedy response
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                max_tokens=sampling.max_new_tokens,
-                stop_token_ids=self.stop_ids,
-                logprobs=0,
-                detokenize=False,
-            )
-            for row in wanted
-        ]
-        inputs = [TokensPrompt(prompt_token_ids=everything[row].tolist()) for row in wanted]
-        results: list[list[Completion]] = [[] for _ in prompts]
+        wanted = [row for row, count in enumerate(request.num_samples) if count]
+        counts = [request.num_samples[row] for row in wanted]
+        params = [SamplingParams(**vllm_sampling(request.sampling, count, self.stop_ids)) for count in counts]
+        inputs = [TokensPrompt(prompt_token_ids=request.prompts[row].tolist()) for row in wanted]
         with undisturbed_torch():
-            # One seed for the call: seeds per request are slower, and fail on CPUs when a prefill is cut. A team has
-            # that of its first rank, so that all of it draw the same tokens.
-            torch.manual_seed(parts[0][2])
+            # One seed for the call: seeds per request are slower, and fail on CPUs when a prefill is cut.
+            torch.manual_seed(request.seed)
             # vLLM makes its names unique with a suffix, and answers without it.
             names = [name.partition("-")[0] for name in self.llm.enqueue(inputs, params, use_tqdm=False)]
             row_of = dict(zip(names, wanted, strict=True))
             while self.llm.llm_engine.has_unfinished_requests():
                 for output in self.llm.llm_engine.step():
-                    if not output.finished or output.request_id not in row_of:  # of a call that was interrupted
-                        continue
-                    p = row_of.pop(output.request_id) - first
-                    if 0 <= p < len(prompts):
-                        samples: list[Any] = list(output.outputs)  # type: ignore[arg-type]  # of text, not of pooling
-                        results[p] = [_completion(sample) for sample in sorted(samples, key=lambda s: s.index)]
-                        results[p] *= num_samples[p] // len(samples)
-                        deliver(p, results[p])
+                    if output.finished and output.request_id in row_of:  # others are of a call that was interrupted
+                        take(row_of.pop(output.request_id), list(output.outputs))  # type: ignore[arg-type]
         if row_of:
             raise EngineError(f"Expected responses to all prompts, but vLLM dropped those to {len(row_of)} of them.")
-        return results
-
-    @property
-    def _place(self) -> int:
-        """Of this rank in its team."""
-        return 0 if self.team is None else dist.get_rank(self.team)
 
     def _of_team(self, value: T) -> list[T]:
         """`value` of every rank of the team, in the order of ranks."""
@@ -170,15 +161,15 @@ class VLLMEngine:
         dist.all_gather_object(gathered, value, group=self.team)
         return gathered
 
-    def rest(self) -> None:
-        """Give memory back until the next sync or sample, when the engine was made with `sleep`."""
-        if self.sleeps and not self.asleep:
+    def sleep(self) -> None:
+        """Give memory back until the next `sync` or `generate`, if the engine was made with `sleep`."""
+        if self.can_sleep and not self.asleep:
             self.llm.sleep(level=1)  # weights wait in host memory: nothing is lost if no sync follows
             self.asleep = True
 
     def _wake(self) -> None:
         if self.asleep:
-            torch.cuda.empty_cache()  # what the update has left cached is memory that the engine takes back
+            torch.cuda.empty_cache()  # the engine takes back memory that torch has kept since the update
             self.llm.wake_up()
             self.asleep = False
 
@@ -186,13 +177,6 @@ class VLLMEngine:
         """Shut the engine down."""
         self.llm.llm_engine.engine_core.shutdown()
         del self.llm
-
-
-def _team() -> Any:
-    """The process group of the ranks that hold the engine together, as vLLM has made it."""
-    from vllm.distributed import get_tp_group
-
-    return get_tp_group().cpu_group
 
 
 def _completion(sample: Any) -> Completion:
@@ -218,10 +202,10 @@ def retie_output_head(model: Any) -> None:
 
 
 def launch_variables() -> dict[str, str]:
-    """What vLLM reads of a process that others have launched: its rank and its GPU.
+    """The environment from which vLLM learns the rank and the GPU of a process that it has not launched itself.
 
-    Without them every process of a node takes the first GPU, and makes it the trainer's current one too. The address
-    serves the process group of one that vLLM makes where there is none.
+    Without it every process of a node takes the first GPU, and makes it the trainer's current one too. The address is
+    for the process group that vLLM makes in a single process, which has none.
     """
     device = torch.cuda.current_device() if torch.cuda.is_available() else 0
     return {"RANK": str(rank()), "LOCAL_RANK": str(device), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -243,7 +227,7 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def undisturbed_torch() -> Iterator[None]:
-    """VLLM replaces `torch.set_num_threads` by a no-op and draws from torch's random state: put both back."""
+    """Put back what vLLM changes: `torch.set_num_threads`, which it replaces by a no-op, and torch's random state."""
     set_num_threads = torch.set_num_threads
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     try:

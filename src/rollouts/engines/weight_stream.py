@@ -45,7 +45,11 @@ class WeightSender:
         return int(self.listener.getsockname()[1])
 
     def send(self) -> None:
-        """Serve all receivers, then return. OSError when one does not come, goes away, or stops reading."""
+        """Serve all receivers, then return.
+
+        Raises:
+            OSError: a receiver does not connect, disconnects, or stops reading.
+        """
         with self.listener, ThreadPoolExecutor(self.receivers) as threads:
             waiting = [threads.submit(self._serve, self._accept()) for _ in range(self.receivers)]
             for future in waiting:
@@ -67,9 +71,7 @@ class WeightSender:
             connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
-        described = [
-            (name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)) for name, tensor in self.weights
-        ]
+        described = [(name, str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in self.weights]
         with connection:
             text = json.dumps(described).encode()
             connection.sendall(len(text).to_bytes(LENGTH_BYTES) + text)
@@ -77,7 +79,7 @@ class WeightSender:
                 connection.sendall(_bytes_of(tensor))
 
     def close(self) -> None:
-        """End what is under way in `send`, which raises, and stop listening."""
+        """Stop listening and sending; a `send` that is under way raises."""
         for end in (self.listener, *self.connections):
             with suppress(OSError):  # not connected any more
                 end.shutdown(socket.SHUT_RDWR)

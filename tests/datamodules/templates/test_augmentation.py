@@ -146,7 +146,7 @@ def test_the_draw_follows_from_seed_epoch_and_question_alone():
 
     def drawn(seed=0, epoch=0, order=questions):
         augmentation = of_names(*names, seed=seed)
-        return {q: augmentation.assign(q, epoch, num_variants=1, num_samples=8)[0] for q in order}
+        return {q: augmentation.assign(q, epoch, num_phrasings=1, num_samples=8)[0] for q in order}
 
     first = drawn()
     # Written down once: the same in every process, whatever its hash seed, and on every rank.
@@ -162,14 +162,14 @@ def test_templates_are_drawn_uniformly(paper):
         augmentation = PromptAugmentation(paper.templates, draw=draw)
         counts = Counter()
         for i in range(3900):
-            for share in augmentation.assign(f"q{i}", 0, num_variants=1, num_samples=1):
+            for share in augmentation.assign(f"q{i}", 0, num_phrasings=1, num_samples=1):
                 counts.update(share)
         chi_square = sum((counts[name] - 300) ** 2 / 300 for name in PAPER)
         assert chi_square < 32.9, "p > 0.001 with 12 degrees of freedom"
 
 
-def test_a_question_has_one_template_for_all_its_variants_and_responses():
-    shares = of_names("a", "b", "c", "d").assign("q", 3, num_variants=5, num_samples=8)
+def test_a_question_has_one_template_for_all_its_rephrasings_and_responses():
+    shares = of_names("a", "b", "c", "d").assign("q", 3, num_phrasings=5, num_samples=8)
     ((name, count),) = shares[0].items()
     assert count == 8
     assert shares == [{name: 8}] * 5
@@ -177,18 +177,18 @@ def test_a_question_has_one_template_for_all_its_variants_and_responses():
 
 def test_prompts_draw_for_themselves_and_those_drawn_before_do_not_change():
     augmentation = of_names(*"abcdefgh", draw="prompt")
-    shares = augmentation.assign("q", 0, num_variants=8, num_samples=4)
+    shares = augmentation.assign("q", 0, num_phrasings=8, num_samples=4)
     assert all(list(share.values()) == [4] for share in shares)
     assert len({next(iter(share)) for share in shares}) > 2
     # With fewer rephrasings the others keep their templates.
-    assert augmentation.assign("q", 0, num_variants=3, num_samples=4) == shares[:3]
+    assert augmentation.assign("q", 0, num_phrasings=3, num_samples=4) == shares[:3]
 
 
 def test_responses_draw_for_themselves_and_none_is_lost():
     augmentation = of_names(*"abc", draw="response")
     totals = Counter()
     for i in range(300):
-        shares = augmentation.assign(f"q{i}", 0, num_variants=2, num_samples=8)
+        shares = augmentation.assign(f"q{i}", 0, num_phrasings=2, num_samples=8)
         assert [sum(share.values()) for share in shares] == [8, 8]
         assert [list(share) for share in shares] == [sorted(share) for share in shares], "in the order of the templates"
         totals.update(shares[0])
@@ -215,14 +215,14 @@ def test_every_rephrasing_is_anchored_in_its_own_template():
         for prompt in batch.prompts:
             group = batch.groups[prompt.question]
             template = datamodule.templates.templates[prompt.template]
-            question = (group.question, *group.rephrasings)[prompt.variant]
+            question = (group.question, *group.rephrasings)[prompt.rephrasing]
             assert prompt.text == template.render(question, datamodule.tokenizer)
             anchor = template.render(group.question, datamodule.tokenizer)
             assert datamodule.tokenizer(anchor)["input_ids"] == prompt.anchor_ids.tolist()
             assert datamodule.tokenizer(prompt.text)["input_ids"] == prompt.token_ids.tolist()
         samples = Counter()
         for prompt in batch.prompts:
-            samples[prompt.question, prompt.variant] += prompt.num_samples
+            samples[prompt.question, prompt.rephrasing] += prompt.num_samples
         assert set(samples.values()) == {8}
         assert len(samples) == 6 * 3
         templates = {row: {p.template for p in batch.prompts if p.question == row} for row in range(6)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from tagrpo.metrics.functional import (
     mean_pairwise_distance,
     uniform_reward_percentage,
     zero_gradient_percentage,
+    zero_gradient_probability,
 )
 
 
@@ -64,3 +65,37 @@ def test_only_distinct_wrong_answers_count():
     correct = torch.tensor([True, False, False, False, False, False])
     assert answer_diversity(answers, correct, torch.tensor([0, 0, 0, 0, 7, 7])).tolist() == [1, 1]
     assert answer_diversity(["1"], torch.tensor([True]), torch.tensor([0])).tolist() == [0]
+
+
+@pytest.mark.parametrize("samples", [2, [1, 3, 2]])
+def test_the_probability_of_no_gradient_is_that_of_all_equal_reward_vectors(samples):
+    rates = np.array([0.1, 0.5, 0.95])
+    counts = np.broadcast_to(samples, 3)
+    prompt = np.repeat(np.arange(3), counts)
+    pooled, own = 0.0, np.zeros(3)
+    for rewards in product((0, 1), repeat=len(prompt)):
+        probability = np.where(np.array(rewards) == 1, rates[prompt], 1 - rates[prompt]).prod()
+        pooled += probability * (len(set(rewards)) == 1)
+        own += probability * np.array(
+            [len({r for r, p in zip(rewards, prompt, strict=True) if p == n}) == 1 for n in range(3)]
+        )
+    found = [zero_gradient_probability(torch.tensor(rates), torch.tensor(samples), pooled=p) for p in (True, False)]
+    assert [f.dtype for f in found] == [torch.float64] * 2
+    assert float(found[0]) == pytest.approx(pooled, rel=1e-13)
+    np.testing.assert_allclose(found[1].numpy(), own, rtol=1e-13)
+
+
+def test_the_predicted_share_of_questions_without_gradient_is_measured():
+    generator = torch.Generator().manual_seed(0)
+    rates = torch.tensor([0.02, 0.1, 0.3], dtype=torch.float64)
+    rewards = (torch.rand(20_000, 3, 4, generator=generator) < rates[:, None]).double()
+    group = torch.arange(20_000)[:, None].expand(-1, 12)
+    predicted = float(zero_gradient_probability(rates, 4))
+    measured = float(uniform_reward_percentage(rewards.flatten(), group.flatten())) / 100
+    assert abs(measured - predicted) < 4 * np.sqrt(predicted * (1 - predicted) / 20_000)
+
+
+@pytest.mark.parametrize(("rate", "samples"), [(1.5, 2), (-0.1, 2), (float("nan"), 2), (0.5, 0)])
+def test_impossible_rates_and_samples_have_no_probability(rate, samples):
+    with pytest.raises(ValueError, match="Expected success rates between 0 and 1 and samples from 1"):
+        zero_gradient_probability(torch.tensor([rate]), samples)

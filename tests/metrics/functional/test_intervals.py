@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tagrpo.metrics.functional import bootstrap_interval, bootstrap_intervals, paired_interval, pass_at_k
+from tagrpo.metrics.functional import bootstrap_interval, bootstrap_intervals, pass_at_k
 
 
 def coverage(draw, truth, runs):
@@ -52,18 +52,6 @@ def test_the_width_is_that_of_the_t_interval():
         interval = bootstrap_interval(values, num_resamples=8000)
         expected = 2 * quantile * float(values.std()) / math.sqrt(size)
         assert (interval.high - interval.low) / expected == pytest.approx(1, abs=0.08)
-
-
-def test_pairing_removes_what_both_runs_share():
-    generator = torch.Generator().manual_seed(2)
-    difficulty = torch.rand(50, generator=generator)
-    ours, theirs = difficulty + 0.01, difficulty
-    paired = paired_interval(ours, theirs)
-    assert paired.low == pytest.approx(0.01, abs=1e-6)
-    assert paired.high == pytest.approx(0.01, abs=1e-6)
-    assert bootstrap_interval(ours).high - bootstrap_interval(ours).low > 0.1
-    with pytest.raises(ValueError, match="same questions on both sides"):
-        paired_interval(ours, theirs[:3])
 
 
 def test_columns_share_their_resamples():

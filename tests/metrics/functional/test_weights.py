@@ -1,4 +1,4 @@
-"""Weights, entropies, n-grams, densities, sums and budgets against plain arithmetic."""
+"""Weights, n-grams, densities, sums and budgets against plain arithmetic."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ from tagrpo.metrics.functional import (
     cost_per_gradient,
     distinct_n,
     distinct_share,
-    effective_sample_size,
     exact_mean,
     exact_parts,
     group_effective_sample_share,
     kernel_density,
-    sampled_entropy,
-    token_entropy,
 )
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -38,10 +35,13 @@ def test_exact_parts_lose_nothing():
 
 
 def test_effective_samples_of_groups_are_those_of_each_alone():
-    logs = torch.randn(12, generator=GENERATOR) * 3 + 1000  # only differences count
+    logs = torch.randn(12, generator=GENERATOR, dtype=torch.float64) * 3
     group = torch.tensor([4, 4, 4, 4, 4, 9, 9, 9, 9, 9, 9, 1])
-    expected = [effective_sample_size(logs[group == g]) / int((group == g).sum()) for g in (1, 4, 9)]
-    torch.testing.assert_close(group_effective_sample_share(logs, group), torch.stack(expected))
+    weights = [logs[group == g].exp() for g in (1, 4, 9)]
+    expected = torch.stack([w.sum() ** 2 / w.square().sum() / len(w) for w in weights])
+    torch.testing.assert_close(group_effective_sample_share(logs, group), expected)
+    torch.testing.assert_close(group_effective_sample_share(logs + 1000, group), expected, msg="only differences count")
+    assert group_effective_sample_share(torch.tensor([0.0, -torch.inf]), torch.tensor([0, 0])) == 0.5
 
 
 def test_unknown_weights_are_left_out():
@@ -49,19 +49,6 @@ def test_unknown_weights_are_left_out():
     found = group_effective_sample_share(logs, torch.tensor([0, 0, 0, 1]))
     assert found[0] == 1
     assert found[1].isnan()
-
-
-def test_token_entropy_is_that_of_the_distribution():
-    logits = torch.randn(5, 7, generator=GENERATOR, dtype=torch.float64)
-    expected = torch.distributions.Categorical(logits=logits).entropy()
-    torch.testing.assert_close(token_entropy(logits), expected)
-
-
-def test_sampled_entropy_expects_the_entropy_of_the_policy():
-    probabilities = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
-    tokens = torch.multinomial(probabilities, 40000, replacement=True, generator=GENERATOR)
-    found = sampled_entropy(list(probabilities.log()[tokens].split(8)), torch.zeros(5000).long())
-    assert float(found) == pytest.approx(float(token_entropy(probabilities.log())), abs=0.02)
 
 
 def test_distinct_ngrams_are_those_of_a_set():

@@ -52,7 +52,7 @@ def test_each_estimator_of_pass_at_k_is_an_experiment(experiment, estimator):
         ("pass_at_k_then_1", ScheduledAdvantage),
     ],
 )
-def test_each_variant_of_pass_at_k_is_an_experiment(experiment, strategy):
+def test_each_form_of_pass_at_k_is_an_experiment(experiment, strategy):
     cfg = composed(experiment)
     assert type(instantiate(cfg.advantage)) is strategy
     assert (cfg.policy.anchor, cfg.data.num_rephrasings, samples_per_question(cfg)) == ("own", 0, 32)

@@ -1,0 +1,122 @@
+"""Simulate 100,000 groups of each strategy and compare them with its exact weights: minutes.
+
+python scripts/simulate_objectives.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tagrpo.analysis.objectives import expected_weights
+from tagrpo.modules.advantages import (
+    CombinationAdvantage,
+    DifficultyWeightedAdvantage,
+    ExceedingPassAtKAdvantage,
+    GroupAdvantage,
+    PassAtKAdvantage,
+    ScheduledAdvantage,
+)
+from tagrpo.types import AdvantageStrategy, RewardGroups
+
+DETERMINISTIC: dict[str, AdvantageStrategy] = {
+    "GRPO": GroupAdvantage("prompt"),
+    "TA-GRPO": GroupAdvantage("question"),
+    "population std": GroupAdvantage("question", unbiased=False, epsilon=0.1),
+    "Dr. GRPO": GroupAdvantage("prompt", scale="none"),
+    "RLOO": GroupAdvantage("question", baseline="leave_one_out", scale="none"),
+    "pass@3": PassAtKAdvantage(3),
+    "pass@2 per prompt": PassAtKAdvantage(2, group_by="prompt"),
+    "exceeding": ExceedingPassAtKAdvantage(2),
+    "combination": CombinationAdvantage(3),
+    "difficulty": DifficultyWeightedAdvantage(),
+    "two pools": DifficultyWeightedAdvantage(base=GroupAdvantage("prompt")),
+    "scheduled": ScheduledAdvantage(PassAtKAdvantage(4), GroupAdvantage()),
+}
+OVER_THE_BATCH: dict[str, AdvantageStrategy] = {
+    "REINFORCE": GroupAdvantage("batch", scale="none"),
+    "no baseline": GroupAdvantage("batch", baseline="none"),
+    "std of the batch": GroupAdvantage("prompt", scale="batch"),
+}
+RANDOM: dict[str, AdvantageStrategy] = {
+    "bootstrap": PassAtKAdvantage(2, "bootstrap"),
+    "full": PassAtKAdvantage(3, "full"),
+    "scheduled bootstrap": ScheduledAdvantage(PassAtKAdvantage(3, "bootstrap", num_groups=5), GroupAdvantage()),
+}
+SAMPLES = torch.tensor([4, 2, 5])
+
+
+def pools(count: int = 10) -> Tensor:
+    """[count, 3] float64, unequal success rates of three prompts."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(count, len(SAMPLES), generator=generator, dtype=torch.float64) * 0.96 + 0.02
+
+
+def simulated(
+    advantages: Callable[[Tensor], Tensor], rates: Tensor, groups: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """[P] means over `groups` questions of what has the expectation w_n, and their standard errors.
+
+    It is A · score / (P · G), summed over the responses to prompt n; score = ∂ log P(verdict) / ∂p.
+    """
+    prompt = torch.arange(len(rates)).repeat_interleave(SAMPLES)
+    p = rates[prompt]
+    correct = torch.rand(groups, len(prompt), generator=generator, dtype=torch.float64) < p
+    values = advantages(correct) * torch.where(correct, 1 / p, -1 / (1 - p)) / SAMPLES[prompt] / len(rates)
+    by_prompt = torch.zeros(groups, len(rates), dtype=torch.float64).index_add_(1, prompt, values)
+    return by_prompt.mean(0), by_prompt.std(0) / groups**0.5
+
+
+def each_a_question(correct: Tensor, draw: int = 0) -> RewardGroups:
+    """Every row of `correct` [M, R] as a question of its own; `draw` changes what random strategies draw."""
+    row = torch.arange(len(correct))[:, None].expand_as(correct)
+    prompt = torch.arange(len(SAMPLES)).repeat_interleave(SAMPLES)
+    return RewardGroups(
+        rewards=correct.flatten().double(),
+        correct=correct.flatten(),
+        question=row.flatten(),
+        prompt=(row * len(SAMPLES) + prompt).flatten(),
+        progress=draw / 2**20,
+    )
+
+
+def table_of(strategy: AdvantageStrategy, *, alone: bool) -> Callable[[Tensor], Tensor]:
+    """Verdicts [M, R] → advantages [M, R], looked up among those of all 2^R vectors of verdicts.
+
+    Args:
+        strategy: Without random choices.
+        alone: Whether each vector is a batch of its own.
+    """
+    place = 2 ** torch.arange(int(SAMPLES.sum()) - 1, -1, -1)
+    verdicts = torch.arange(2 ** len(place))[:, None] // place % 2 == 1
+    parts = verdicts.split(1) if alone else [verdicts]
+    table = torch.cat([strategy(each_a_question(part)).view_as(part) for part in parts])
+    return lambda correct: table[(correct * place).sum(1)]
+
+
+def deviations(name: str, groups: int, count: int = 10) -> Tensor:
+    """[count, P] differences of the simulated from the exact weights of a strategy, in standard errors."""
+    strategy = (DETERMINISTIC | OVER_THE_BATCH | RANDOM)[name]
+    generator = torch.Generator().manual_seed(1)
+    table = None if name in RANDOM else table_of(strategy, alone=name in OVER_THE_BATCH)
+    found = []
+    for draw, rates in enumerate(pools(count)):
+
+        def drawn(correct: Tensor, draw: int = draw) -> Tensor:
+            # A strategy that loops over questions looks through all responses for each of them.
+            parts = enumerate(correct.split(100), start=draw * 10_000)
+            return torch.cat([strategy(each_a_question(part, number)).view_as(part) for number, part in parts])
+
+        mean, error = simulated(table or drawn, rates, groups, generator)
+        difference = mean - expected_weights(strategy, rates, SAMPLES)
+        found.append((difference / error).where(difference != 0, 0.0))
+    return torch.stack(found)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name in DETERMINISTIC | OVER_THE_BATCH | RANDOM:
+        found = deviations(name, 100_000)
+        print(f"{name:20s} largest of {found.numel()}: {float(found.abs().max()):.2f} standard errors", flush=True)

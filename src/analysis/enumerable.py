@@ -1,0 +1,232 @@
+"""Expected updates of whole methods on policies whose responses can all be listed, without sampling anything.
+
+A policy is a table of logits, one row for each prompt and each prefix of a response; the responses are all words over a
+small vocabulary. The expectation over a batch then splits into two sums that are both finite: over the responses to one
+prompt, and over the verdicts of all others, which is what `objectives` sums. The advantage strategy, the loss and the
+importance weights are those that training calls, in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..modules.experience import truncated_weights
+from ..modules.update import UpdateOptions
+from ..types import AdvantageStrategy, Loss, LossInputs, RewardGroups
+from .objectives import expected_advantages
+
+MAX_RESPONSES = 4096
+
+
+class Responses(NamedTuple):
+    """R responses of T tokens in all, end to end, over a vocabulary of V; S states, the prefixes that can go on."""
+
+    tokens: Tensor
+    """[T] long, 0 … V−1."""
+    states: Tensor
+    """[T] long, the prefix before each token; 0 is the empty one."""
+    response: Tensor
+    """[T] long, the response that each token is in, non-decreasing."""
+    lengths: Tensor
+    """[R] long, tokens per response."""
+    vocabulary: int
+    """V."""
+
+    @property
+    def table(self) -> tuple[int, int]:
+        """(S, V), the shape of one prompt's logits."""
+        return int(self.states.max()) + 1, self.vocabulary
+
+
+def all_responses(vocabulary: int, max_length: int = 1) -> Responses:
+    """All words of at most `max_length` tokens; token 0 ends a word, and so does the length limit.
+
+    Args:
+        vocabulary: V, tokens with the one that ends.
+        max_length: Tokens, token 0 included.
+
+    Raises:
+        ValueError: there would be more than 4,096.
+
+    >>> responses = all_responses(2, 2)  # 0, 10 and 11
+    >>> responses.tokens.tolist(), responses.states.tolist(), responses.lengths.tolist()
+    ([0, 1, 0, 1, 1], [0, 0, 1, 0, 1], [1, 2, 2])
+    """
+    count = sum((vocabulary - 1) ** n for n in range(max_length)) + (vocabulary - 1) ** max_length
+    if vocabulary < 2 or max_length < 1 or count > MAX_RESPONSES:
+        raise ValueError(
+            f"Expected a vocabulary from 2, a length from 1 and at most {MAX_RESPONSES:,} responses, but got "
+            f"{vocabulary} and {max_length}, which make {count:,}. Lower one of them."
+        )
+    words: list[tuple[int, ...]] = []
+    prefixes: list[tuple[int, ...]] = [()]
+    states: dict[tuple[int, ...], int] = {(): 0}
+    for prefix in prefixes:
+        for token in range(vocabulary):
+            word = (*prefix, token)
+            if token == 0 or len(word) == max_length:
+                words.append(word)
+            else:
+                states[word] = len(prefixes)
+                prefixes.append(word)
+    lengths = torch.tensor([len(word) for word in words])
+    return Responses(
+        tokens=torch.tensor([token for word in words for token in word]),
+        states=torch.tensor([states[word[:end]] for word in words for end in range(len(word))]),
+        response=torch.arange(len(words)).repeat_interleave(lengths),
+        lengths=lengths,
+        vocabulary=vocabulary,
+    )
+
+
+def token_logprobs(logits: Tensor, responses: Responses) -> Tensor:
+    """[P, T] log-probs of all tokens under policies `logits` [P, S, V], nats."""
+    return logits.log_softmax(-1)[:, responses.states, responses.tokens]
+
+
+def token_entropies(logits: Tensor, responses: Responses) -> Tensor:
+    """[P, T] entropy of the policy at each token, nats."""
+    logs = logits.log_softmax(-1)
+    return -(logs.exp() * logs).sum(-1)[:, responses.states]
+
+
+def probabilities(logits: Tensor, responses: Responses) -> Tensor:
+    """[P, R] probability of each response; every row sums to 1."""
+    sums = logits.new_zeros(len(logits), len(responses.lengths))
+    return sums.index_add(1, responses.response, token_logprobs(logits, responses)).exp()
+
+
+def success_rates(logits: Tensor, responses: Responses, correct: Tensor) -> Tensor:
+    """[P] probability of a correct response, with gradient; `correct` [R] bool.
+
+    >>> success_rates(torch.zeros(1, 2, 2), all_responses(2, 2), torch.tensor([True, False, True]))  # ½ + ¼
+    tensor([0.7500])
+    """
+    return probabilities(logits, responses) @ correct.to(logits.dtype)
+
+
+class Policies(NamedTuple):
+    """What an update is made of: policies that differ in age. Each is [P, S, V] float64 logits, prompt 0 being q0."""
+
+    current: Tensor
+    """π_θ, which is updated."""
+    old: Tensor
+    """Before the first update of this batch: ratios are taken to it. `current` in a first mini-batch."""
+    sampler: Tensor
+    """μ, which sampled the responses. `old` unless they are stale."""
+    reference: Tensor
+    """Of the KL term."""
+
+
+def expected_update(
+    policies: Policies | Tensor,
+    responses: Responses,
+    correct: Tensor,
+    strategy: AdvantageStrategy,
+    loss: Loss,
+    samples: int | Tensor,
+    options: UpdateOptions | None = None,
+    progress: float = 0.0,
+) -> Tensor:
+    """Minus the expected gradient of the loss of one mini-batch in the current policy's logits.
+
+    It is what `PolicyUpdate` does on average: responses are sampled by μ from every prompt, scored under q0 or their
+    own prompt (`options.anchor`), and weighted for the change of prompt and for staleness. Exact for losses whose terms
+    are proportional to |A| at either sign, or free of it, as those of `PolicyLoss` are: E[loss(A)] =
+    loss(E[max(A, 0)]) + loss(E[min(A, 0)]) − loss(0). Two limits: the normaliser of `token_mean` is its expectation, as
+    with many questions per mini-batch; random groups are averaged before the sign is taken, which is exact where
+    nothing is clipped.
+
+    Args:
+        policies: Of all ages; logits alone are all of them.
+        responses: All of them, with R ≤ 4,096.
+        correct: [R] bool, verdicts, the same for all prompts.
+        strategy: Reads rewards alone.
+        loss: Over single responses, as `PolicyLoss`.
+        samples: Responses per prompt, one number or [P] long.
+        options: `anchor`, `prompt_correction` and `staleness_cap` count; the default is q0, without correction.
+        progress: Fraction of training.
+
+    Returns:
+        [P, S, V] float64, in the direction of ascent.
+
+    >>> from tagrpo.modules.advantages import GroupAdvantage
+    >>> from tagrpo.modules.losses import PolicyLoss
+    >>> logits, right = torch.zeros(1, 1, 2, dtype=torch.float64), torch.tensor([True, False])
+    >>> expected_update(logits, all_responses(2), right, GroupAdvantage(scale="none"), PolicyLoss(kl_coef=0), 4)
+    tensor([[[ 0.1875, -0.1875]]], dtype=torch.float64)
+    >>> # ∇p = p (1 − p) = ¼, times 1 − 1/4
+    """
+    options = options or UpdateOptions()
+    ages = policies if isinstance(policies, Policies) else [policies] * 4
+    policies = Policies(*(table.detach() for table in ages))
+    logits = policies.current.requires_grad_()
+    count = len(logits)
+    score = torch.zeros(count, dtype=torch.long) if options.anchor == "original" else torch.arange(count)
+    logprobs, entropies = token_logprobs(logits, responses)[score], token_entropies(logits, responses)[score]
+    sampled = probabilities(policies.sampler, responses)
+    share = torch.as_tensor(samples).expand(count).double()
+    share = (share / share.sum())[:, None] * sampled
+    everything = LossInputs(
+        logprobs=logprobs.flatten(),
+        old_logprobs=token_logprobs(policies.old, responses)[score].flatten(),
+        reference_logprobs=token_logprobs(policies.reference, responses)[score].flatten() if loss.kl_coef else None,
+        entropy=entropies.flatten(),
+        advantages=_by_response(strategy, sampled, correct, samples, progress),
+        response=(responses.response + len(responses.lengths) * torch.arange(count)[:, None]).flatten(),
+        lengths=responses.lengths.repeat(count),
+        num_responses=1.0,
+        num_tokens=float((share * responses.lengths).sum()),
+        weights=importance_weights(policies, responses, score, options).flatten(),
+    )
+
+    def gradients(advantages: Tensor) -> Tensor:
+        """[2, P·T] derivatives of the loss in the log-prob and the entropy of each token, each response taken once."""
+        leaves = [values.detach().flatten().requires_grad_() for values in (logprobs, entropies)]
+        inputs = replace(everything, logprobs=leaves[0], entropy=leaves[1], advantages=advantages)
+        found = torch.autograd.grad(loss(inputs).loss, leaves, allow_unused=True)
+        return torch.stack([torch.zeros_like(leaves[0]) if grad is None else grad for grad in found])
+
+    positive = _by_response(PositivePart(strategy), sampled, correct, samples, progress)
+    negative = everything.advantages - positive
+    by_token = gradients(positive) + gradients(negative) - gradients(torch.zeros_like(positive))
+    by_token = by_token * share[:, responses.response].flatten()
+    total = (by_token * torch.stack([logprobs.flatten(), entropies.flatten()])).sum()
+    return -torch.autograd.grad(total, logits)[0]
+
+
+def importance_weights(policies: Policies, responses: Responses, score: Tensor, options: UpdateOptions) -> Tensor:
+    """[P, T] truncated weights of tokens: for the change of prompt, from `score` [P] long, times for staleness."""
+    sampled = token_logprobs(policies.old, responses)
+    weights = (sampled - token_logprobs(policies.sampler, responses)).exp().clamp(max=options.staleness_cap)
+    if options.prompt_correction is not None:
+        elsewhere = [n for n, m in enumerate(score.tolist()) if n != m]
+        pairs = {n: sampled[score[n]] for n in elsewhere}, {n: sampled[n] for n in elsewhere}
+        for n, corrected in truncated_weights(*pairs, options.prompt_correction).items():
+            weights[n] *= corrected
+    return weights
+
+
+class PositivePart(AdvantageStrategy):
+    """max(A, 0) of another strategy's expected advantages."""
+
+    def __init__(self, strategy: AdvantageStrategy) -> None:
+        self.strategy = strategy
+        self.needs_entropy = strategy.needs_entropy
+
+    def __call__(self, groups: RewardGroups) -> Tensor:
+        """[R] advantages."""
+        return self.strategy.expected(groups).clamp(min=0)
+
+
+def _by_response(
+    strategy: AdvantageStrategy, sampled: Tensor, correct: Tensor, samples: int | Tensor, progress: float
+) -> Tensor:
+    """[P·R] expected advantage of each response to each prompt."""
+    success = (sampled @ correct.double()).clamp(0, 1)
+    given = expected_advantages(strategy, success, samples, progress)
+    return torch.where(correct, given.correct[:, None], given.wrong[:, None]).flatten()

@@ -1,0 +1,200 @@
+"""What an advantage strategy optimises: the weight that it gives to each prompt's success rate, by exact sums.
+
+Rewards are 1 and 0 and responses independent; prompt n of a question's P prompts has the success rate p_n. At ratio 1,
+each response under its own prompt, the expected policy gradient is
+
+    E[ 1/(P·G) Σ_n Σ_g A_{n,g} ∇ log π(o_{n,g}|q_n) ] = Σ_n w_n ∇p_n,
+    w_n = (E[A | correct at n] − E[A | wrong at n]) / P,
+
+because the sum of π ∇ log π over the correct responses to a prompt is ∇p_n, and −∇p_n over the wrong ones. Both
+expectations are sums over how many responses to each prompt are correct. The theory behind it: arXiv 2510.23049.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+from math import comb, factorial, prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..types import AdvantageStrategy, RewardGroups
+
+MAX_RESPONSES = 2**26
+"""Of all configurations of counts together; they take some ten seconds."""
+CHUNK = 2**20
+"""Responses per call of a strategy."""
+
+
+class ByVerdict(NamedTuple):
+    """Advantages of one response to each prompt, given its verdict."""
+
+    correct: Tensor
+    """[…, P] float64."""
+    wrong: Tensor
+    """[…, P] float64."""
+
+
+def expected_weights(
+    strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor, progress: float = 0.0
+) -> Tensor:
+    """w_n = (E[A | correct at n] − E[A | wrong at n]) / P: what the strategy optimises, per prompt.
+
+    The P prompts are those of one question, and the whole batch for strategies that look beyond a question; whether
+    they share a pool is the strategy's choice (`group_by`). With unequal samples the expected gradient of a mean over
+    all responses is Σ_n (P · G_n / Σ G) w_n ∇p_n. Strategies with random groups are taken by their expectation.
+
+    Args:
+        strategy: Reads rewards alone.
+        success: [P] float, success rates, 0..1; 0 and 1 are the limits there.
+        samples: Responses per prompt, G: one number, or [P] long.
+        progress: Fraction of training, for strategies that change with it.
+
+    Returns:
+        [P] float64.
+
+    Raises:
+        ValueError: the strategy reads more than rewards, or makes random choices that it has no expectation of; a
+            success rate or a number of samples is out of its range; there are too many configurations of counts.
+
+    >>> from tagrpo.modules.advantages import GroupAdvantage
+    >>> expected_weights(GroupAdvantage("prompt", scale="none"), torch.tensor([0.3, 0.6]), 4)  # (1 − 1/4) / 2
+    tensor([0.3750, 0.3750], dtype=torch.float64)
+    >>> # Pooled, one sample each: A = ±½ where the two differ. First right: ½ · ½; first wrong: −½ · ½; over P = 2.
+    >>> expected_weights(GroupAdvantage("question", scale="none"), torch.tensor([0.9, 0.5]), 1)
+    tensor([0.2500, 0.2500], dtype=torch.float64)
+    """
+    given = expected_advantages(strategy, success, samples, progress)
+    return (given.correct - given.wrong) / len(given.correct)
+
+
+def expected_advantages(
+    strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor, progress: float = 0.0
+) -> ByVerdict:
+    """The two [P] expectations that `expected_weights` is made of; arguments and errors are the same.
+
+    >>> from tagrpo.modules.advantages import GroupAdvantage
+    >>> expected_advantages(GroupAdvantage(scale="none"), torch.tensor([0.5]), 2)  # r − r̄ is ±½ or 0, half the time
+    ByVerdict(correct=tensor([0.2500], dtype=torch.float64), wrong=tensor([-0.2500], dtype=torch.float64))
+    """
+    success, samples = _checked(success, samples)
+    _, kind = torch.stack([success, samples.double()]).unique(dim=1, return_inverse=True)
+    counts, orders = _configurations(kind, samples)
+    advantages = _advantages_of_counts(strategy, counts, samples, progress)
+    chance = _binomial(counts, samples, success)
+    others = torch.stack([chance[:, torch.arange(len(kind)) != n].prod(1) for n in range(len(kind))], 1)
+    # One response to prompt n is given, its others are G − 1 draws.
+    correct = others * _binomial(counts - 1, samples - 1, success) * advantages.correct
+    wrong = others * _binomial(counts, samples - 1, success) * advantages.wrong
+    # Prompts of one kind were enumerated in one order of their counts: each of their places is as likely.
+    same = (kind[:, None] == kind).double()
+    return ByVerdict(*(orders @ values @ (same / same.sum(0)) for values in (correct, wrong)))
+
+
+def count_utility(strategy: AdvantageStrategy, num_samples: int, progress: float = 0.0) -> Tensor:
+    """H(c), the worth of c correct responses in a pool: the strategy maximises E[H(C)] / num_samples.
+
+    H(0) = 0 and H(c + 1) − H(c) = A⁺(c + 1) − A⁻(c), the advantages of a correct and of a wrong response where so many
+    are correct. The gradient of E[H(C)] in the success rate of a prompt is its number of samples times
+    E[A | correct] − E[A | wrong], whatever the rates of the prompts that share the pool.
+
+    Args:
+        strategy: Reads rewards alone, and pools all responses to a question.
+        num_samples: Responses in the pool.
+        progress: Fraction of training.
+
+    Returns:
+        [num_samples + 1] float64.
+
+    >>> from tagrpo.modules.advantages import GroupAdvantage
+    >>> count_utility(GroupAdvantage(baseline="none", scale="none"), 3)  # the number of correct responses
+    tensor([0., 1., 2., 3.], dtype=torch.float64)
+    """
+    counts = torch.arange(num_samples + 1)[:, None]
+    advantages = _advantages_of_counts(strategy, counts, torch.tensor([num_samples]), progress)
+    return torch.cat([torch.zeros(1), (advantages.correct[1:, 0] - advantages.wrong[:-1, 0]).cumsum(0)])
+
+
+def _advantages_of_counts(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor, progress: float) -> ByVerdict:
+    """[M, P] advantages where `counts` [M, P] of each prompt's responses are correct; 0 for verdicts that none has.
+
+    The strategy sees many configurations in one call, each as a question of its own; one at a time if it looks beyond
+    a question, which is found out on 16 of them.
+    """
+    probes = counts[torch.linspace(0, len(counts) - 1, min(16, len(counts))).long()]
+    alone = torch.cat([_advantages(strategy, row[None], samples, progress) for row in probes])
+    together = _advantages(strategy, probes, samples, progress)
+    size = max(CHUNK // int(samples.sum()), 1) if torch.allclose(alone, together, rtol=1e-6, atol=1e-9) else 1
+    advantages = torch.cat([_advantages(strategy, part, samples, progress) for part in counts.split(size)])
+    last, prompt = samples.cumsum(0) - 1, torch.arange(len(samples)).repeat_interleave(samples)
+    correct = advantages[:, last - samples + 1].where(counts > 0, 0.0)
+    wrong = advantages[:, last].where(counts < samples, 0.0)
+    by_verdict = torch.where(_verdicts(counts, samples), correct[:, prompt], wrong[:, prompt])
+    if not torch.allclose(advantages, by_verdict, rtol=1e-5, atol=1e-9):
+        raise ValueError(
+            f"Expected equal advantages for equal rewards of one prompt, but {type(strategy).__name__} tells them "
+            "apart: it makes random choices and has no `expected` that averages over them. Give it one."
+        )
+    return ByVerdict(correct, wrong)
+
+
+def _advantages(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor, progress: float) -> Tensor:
+    """[M, R] float64 advantages of all responses, those to a prompt side by side."""
+    correct = _verdicts(counts, samples)
+    groups = RewardGroups(
+        rewards=correct.flatten().double(),
+        correct=correct.flatten(),
+        question=torch.arange(len(counts)).repeat_interleave(correct.shape[1]),
+        prompt=torch.arange(counts.numel()).view_as(counts).repeat_interleave(samples, 1).flatten(),
+        progress=progress,
+    )
+    try:
+        return strategy.expected(groups).double().view_as(correct)
+    except (AttributeError, TypeError, ValueError) as error:
+        name = type(strategy).__name__
+        raise ValueError(f"Expected a strategy that reads rewards alone, but {name} needs more: {error}") from error
+
+
+def _verdicts(counts: Tensor, samples: Tensor) -> Tensor:
+    """[M, R] bool, the first `counts` of each prompt's responses."""
+    return torch.cat([torch.arange(g) for g in samples]) < counts.repeat_interleave(samples, 1)
+
+
+def _configurations(kind: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
+    """[M, P] long counts, sorted among prompts of one kind, and the [M] float64 number of orders of each."""
+    members = [(kind == value).nonzero()[:, 0] for value in range(int(kind.max()) + 1)]
+    sizes = [comb(int(samples[places[0]]) + len(places), len(places)) for places in members]
+    total, responses = prod(sizes), int(samples.sum())
+    if total * responses > MAX_RESPONSES:
+        raise ValueError(
+            f"Expected at most {MAX_RESPONSES:,} responses over all configurations of counts, but prompts with "
+            f"{samples.tolist()} samples have {total:,} configurations of {responses} responses. Lower samples, or "
+            "give prompts the same samples and success rate: those are interchangeable."
+        )
+    row, counts, orders = torch.arange(total), samples.expand(total, -1).clone(), torch.ones(total).double()
+    for places, size in zip(members, sizes, strict=True):
+        table = torch.tensor(list(combinations_with_replacement(range(int(samples[places[0]]) + 1), len(places))))
+        # The r-th of equal counts divides by r: len! / Π (how often each count occurs)!.
+        repeated = (table[:, :, None] == table[:, None, :]).tril().sum(2).prod(1)
+        counts[:, places] = table[row % size]
+        orders *= (factorial(len(places)) / repeated.double())[row % size]
+        row = row // size
+    return counts, orders
+
+
+def _binomial(counts: Tensor, draws: Tensor, success: Tensor) -> Tensor:
+    """[M, P] float64 probabilities; 0 for counts outside 0..draws."""
+    from scipy.stats import binom
+
+    return torch.from_numpy(binom.pmf(counts.numpy(), draws.numpy(), success.numpy()))
+
+
+def _checked(success: Tensor, samples: int | Tensor) -> tuple[Tensor, Tensor]:
+    """Success rates as [P] float64 and samples as [P] long."""
+    success, counts = torch.as_tensor(success, dtype=torch.float64), torch.as_tensor(samples)
+    if success.ndim != 1 or not len(success) or not ((success >= 0) & (success <= 1)).all():
+        raise ValueError(f"Expected `success` to be [P] rates between 0 and 1, but got {success}.")
+    if counts.is_floating_point() or counts.shape not in ((), success.shape) or (counts < 1).any():
+        raise ValueError(f"Expected `samples` to be a whole number from 1, or {len(success)} of them: got {samples}.")
+    return success, counts.long().expand(len(success))

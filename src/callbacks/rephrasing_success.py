@@ -1,0 +1,94 @@
+"""Whether rephrasings and templates differ in difficulty (TA-GRPO, §5.2), and how the update treats their responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from ..metrics import DifficultyHomogeneity, MeanByName
+from ..metrics.functional import difficulty_variance, group_effective_sample_share
+from ..scalars import log_scalars
+from .shared import of_this_batch
+
+RETURNED = ("ratio", "kl", "clipped", "entropy")
+WHOLE = ("rephrasing/difficulty_variance",)
+
+
+class RephrasingSuccessMonitor(Callback):
+    """Logs means over the responses of each training batch, over all ranks, by the prompt that was sampled.
+
+    - `rephrasing/<n>/{correct,length,truncated}` and `rephrasing/<n>/reward_term/<name>` (a format reward, say):
+      responses to the original question (n = 0), or to the n-th rephrasings;
+    - `rephrasing/<n>/{ratio,kl,clipped,entropy}`: policy ratio, divergence from the reference, share of clipped tokens
+      and policy entropy, means per token, of the responses that have a gradient, where the training step returns them;
+    - `rephrasing/<n>/effective_samples`: effective sample size, as a share of the samples, of the weights
+      π(o | score prompt) / π(o | sample prompt) of the responses to one prompt, mean over prompts. Near 1, a
+      rephrasing's responses are as good as the original's; 1 / G, one response outweighs all others. Where both prompts
+      are the same, as for n = 0, the mismatch between trainer and engine is all that lowers it;
+    - `template/<name>/…`: the same by template;
+    - `rephrasing/difficulty_variance`: variance of the true success rate over the prompts of one question, without bias
+      (`difficulty_variance`), mean over the questions that allow an estimate. Zero, up to noise of either sign, where
+      rephrasing does not change how difficult a question is;
+    - `rephrasing/difficulty_p_value`: p-value, over the batch, of the test that rephrasing changes nothing
+      (`difficulty_test`). `tagrpo.analysis.difficulty` tests a whole run.
+
+    Rephrasings and templates are left out where there is only one of them, and all else where the batch has nothing to
+    estimate it from.
+
+    Reads `batch.rollouts.{prompts[…].template, prompt, question, rephrasing, correct, truncated, lengths, reward_terms,
+    logprobs}` and, where they are, `outputs[…]` ([R] each) of `ratio`, `kl`, `clipped`, `entropy` and `score_logprob`.
+    """
+
+    def __init__(self) -> None:
+        self.means = MeanByName()
+        self.difficulty = DifficultyHomogeneity()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Measure and log."""
+        rollouts = batch.rollouts
+        values = values_by_prompt(rollouts, outputs if isinstance(outputs, Mapping) else {})
+        means = of_this_batch(self.means, values)
+        for kind in ("rephrasing", "template"):
+            # Where all ranks have but one of a kind, the means over all responses say it already.
+            if len({name.split("/")[1] for name in means if name.count("/") > 1 and name.startswith(kind)}) == 1:
+                means = {name: mean for name, mean in means.items() if not name.startswith(f"{kind}/") or name in WHOLE}
+        test = of_this_batch(self.difficulty, rollouts.correct, rollouts.prompt, rollouts.question)
+        if test.questions:
+            means["rephrasing/difficulty_p_value"] = test.p_value
+        log_scalars(pl_module, means)
+
+
+def values_by_prompt(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Name of `RephrasingSuccessMonitor` → values of the responses, prompts or questions that it is the mean of."""
+    columns = {
+        "correct": rollouts.correct.double(),
+        "length": rollouts.lengths.double(),
+        "truncated": rollouts.truncated.double(),
+        **{f"reward_term/{name}": term for name, term in rollouts.reward_terms.items()},
+        **{name: outputs[name].cpu() for name in RETURNED if outputs.get(name) is not None},
+    }
+    templates = [prompt.template for prompt in rollouts.prompts]
+    rephrasings = rollouts.rephrasing.new_full((len(templates),), -1).scatter(0, rollouts.prompt, rollouts.rephrasing)
+    groups = {
+        "rephrasing": {n: rephrasings == n for n in rollouts.rephrasing.unique().tolist()},
+        "template": {name: torch.tensor([t == name for t in templates]) for name in sorted(set(templates))},
+    }
+    members = {f"{kind}/{n}": rows for kind, found in groups.items() for n, rows in found.items()}
+    values = {
+        f"{kind}/{name}": column[chosen[rollouts.prompt]]
+        for kind, chosen in members.items()
+        for name, column in columns.items()
+    }
+    if (score_logprob := outputs.get("score_logprob")) is not None:
+        sampled = torch.tensor([float(logprobs.double().sum()) for logprobs in rollouts.logprobs])
+        shares = group_effective_sample_share(score_logprob.cpu() - sampled, rollouts.prompt)
+        rows = rollouts.prompt.unique()
+        values |= {f"{kind}/effective_samples": shares[chosen[rows]] for kind, chosen in members.items()}
+    variance = difficulty_variance(rollouts.correct, rollouts.prompt, rollouts.question)
+    return values | {"rephrasing/difficulty_variance": variance}

@@ -1,0 +1,94 @@
+"""How many of a question's rephrasings are sampled, by how well the policy does on the original.
+
+Rephrasings cost rollouts, and are worth them where the original alone would give no gradient. TA-GRPO's first version
+leaves open how many suit which question; this answer is ours.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..types import QuestionGroup
+
+
+def uniform_probability(rate: float, samples: int) -> float:
+    """Probability that `samples` responses of a given success rate are all right or all wrong: p^G + (1 − p)^G.
+
+    >>> uniform_probability(0.5, 2), uniform_probability(1.0, 8)
+    (0.5, 1.0)
+    """
+    return rate**samples + (1 - rate) ** samples
+
+
+class AdaptiveRephrasings:
+    """N between `low` and `high`, in proportion to the probability that the original's own G responses are uniform.
+
+    N = low + round((high − low) · (p^G + (1 − p)^G)), halves rounded up. p is the running success rate of the original:
+    the first rate seen, then p ← decay · p + (1 − decay) · rate. A question that was never seen gets `high`.
+
+    With G = 8: p = 1 or 0 → `high`; p = 7/8 → a third of the way (0.344); p = 1/2 → `low`.
+
+    Args:
+        low: Fewest rephrasings.
+        high: Most rephrasings; questions that have fewer use all they have.
+        samples: G, responses to the original in each batch.
+        decay: Weight of the past in the running rate: 0 is the last batch alone, 1 the first batch alone.
+
+    Raises:
+        ValueError: an option is out of its range.
+
+    >>> adaptive = AdaptiveRephrasings(low=0, high=3, samples=8)
+    >>> adaptive.count("q", available=5)
+    3
+    >>> adaptive.update("q", 1.0)
+    >>> adaptive.count("q", available=5), adaptive.count("q", available=2)
+    (3, 2)
+    >>> adaptive.update("q", 0.75)  # p = 0.875, p^8 = 0.344, 3 · 0.344 = 1.03
+    >>> adaptive.count("q", available=5)
+    1
+    """
+
+    def __init__(self, low: int = 0, high: int = 3, samples: int = 8, decay: float = 0.5) -> None:
+        if not 0 <= low <= high:
+            raise ValueError(f"Expected 0 ≤ low ≤ high in data.adaptive_rephrasings, but got {low} and {high}.")
+        if samples < 1 or not 0 <= decay <= 1:
+            raise ValueError(
+                "Expected samples ≥ 1 and decay between 0 and 1 in data.adaptive_rephrasings, but got "
+                f"samples={samples} and decay={decay}."
+            )
+        self.low = low
+        self.high = high
+        self.samples = samples
+        self.decay = decay
+        self.rates: dict[str, float] = {}
+
+    def count(self, question_id: str, available: int) -> int:
+        """How many rephrasings to sample of a question that has `available` of them."""
+        if question_id not in self.rates:
+            return min(self.high, available)
+        chance = uniform_probability(self.rates[question_id], self.samples)
+        return min(self.low + math.floor((self.high - self.low) * chance + 0.5), available)
+
+    def chosen(self, group: QuestionGroup) -> QuestionGroup:
+        """The question with the first `count` of its rephrasings."""
+        return group._replace(rephrasings=group.rephrasings[: self.count(group.id, len(group.rephrasings))])
+
+    def update(self, question_id: str, rate: float) -> None:
+        """Add the share of correct responses to the original in one batch to the running rate.
+
+        Raises:
+            ValueError: the rate is not between 0 and 1.
+        """
+        if not 0 <= rate <= 1:
+            raise ValueError(f"Expected a success rate between 0 and 1 for question {question_id!r}, but got {rate}.")
+        past = self.rates.get(question_id, rate)
+        self.rates[question_id] = self.decay * past + (1 - self.decay) * rate
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running rates by question id."""
+        return {"rates": dict(self.rates)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the rates of `state_dict`."""
+        self.rates = dict(state["rates"])

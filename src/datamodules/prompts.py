@@ -1,0 +1,99 @@
+"""From questions to prompts: rendered in templates, tokenised, measured against a length limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from ..types import Prompt, QuestionGroup
+from .templates import PromptAugmentation
+
+CHUNK = 1024
+"""Prompts that are tokenised at a time to measure them, so that their tokens are not all in memory at once."""
+
+
+class Fitting(NamedTuple):
+    """Questions whose prompts are within a length limit, and what was left out."""
+
+    kept: list[QuestionGroup]
+    """Questions that fit, with the rephrasings that fit."""
+    too_long: list[str]
+    """Ids of the questions that do not fit."""
+    rephrasings_too_long: int
+    """Rephrasings that do not fit, of questions that do."""
+    prompt_tokens: list[int]
+    """Tokens of every prompt that is kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class PromptRenderer:
+    """Renders questions as prompts and tokenises them.
+
+    Args:
+        templates: Chooses the templates.
+        tokenizer: The policy's tokenizer.
+    """
+
+    templates: PromptAugmentation
+    tokenizer: PreTrainedTokenizerBase
+
+    def prompts(self, groups: Sequence[QuestionGroup], epoch: int, num_samples: int) -> list[Prompt]:
+        """The prompts of `groups` in their order: the original question first, then its rephrasings.
+
+        Args:
+            groups: Questions.
+            epoch: The draw of the templates depends on it.
+            num_samples: G, responses to each question and to each rephrasing.
+        """
+        prompts = []
+        for row, group in enumerate(groups):
+            questions = (group.question, *group.rephrasings)
+            shares = self.templates.assign(group.id, epoch, len(questions), num_samples)
+            anchors = {name: self._encode(self._render(name, group.question)) for name in dict.fromkeys(chain(*shares))}
+            for number, (question, share) in enumerate(zip(questions, shares, strict=True)):
+                for name, count in share.items():
+                    text = self._render(name, question)
+                    ids = self._encode(text) if number else anchors[name]
+                    prompts.append(Prompt(row, number, name, text, ids, anchors[name], count))
+        return prompts
+
+    def _render(self, template: str, question: str) -> str:
+        return self.templates.templates[template].render(question, self.tokenizer)
+
+    def _encode(self, text: str) -> Tensor:
+        # The template spells special tokens out; adding them here would double them.
+        return torch.tensor(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=torch.long)
+
+    def fitting(self, groups: Sequence[QuestionGroup], limit: int) -> Fitting:
+        """Leave out the questions, and of the others the rephrasings, that have a prompt of more than `limit` tokens.
+
+        Where there are several templates, the one that makes the longest prompt counts. Nothing is cut.
+        """
+        kept, too_long, dropped, used = [], [], 0, []
+        lengths = iter(self._longest([q for group in groups for q in (group.question, *group.rephrasings)]))
+        for group in groups:
+            original, *others = [next(lengths) for _ in range(1 + len(group.rephrasings))]
+            if original > limit:
+                too_long.append(group.id)
+                continue
+            fit = [(q, length) for q, length in zip(group.rephrasings, others, strict=True) if length <= limit]
+            dropped += len(others) - len(fit)
+            used += [original, *(length for _, length in fit)]
+            kept.append(group._replace(rephrasings=tuple(q for q, _ in fit)))
+        return Fitting(kept, too_long, dropped, used)
+
+    def _longest(self, questions: Sequence[str]) -> list[int]:
+        """Tokens of each question in the template that makes it longest."""
+        longest = [0] * len(questions)
+        for template in self.templates.templates.values():
+            for start in range(0, len(questions), CHUNK):
+                texts = [template.render(q, self.tokenizer) for q in questions[start : start + CHUNK]]
+                for row, ids in enumerate(self.tokenizer(texts, add_special_tokens=False)["input_ids"], start):
+                    longest[row] = max(longest[row], len(ids))
+        return longest

@@ -1,0 +1,119 @@
+"""The layout that the authors of TA-GRPO train from: one row per prompt, and rows of one index are one question."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...types import QuestionGroup
+from .base import Source, SourceReport, fingerprint
+from .rows import answers, locate, question_text, read_fields, read_table
+
+REQUIRED = {
+    "a question": ("question", "prompt"),
+    "an answer": ("answer", "reward_model.ground_truth"),
+    "the index of a question": ("index", "extra_info.index"),
+}
+POSITION = {"position": ("sub_index", "extra_info.sub_index")}
+
+
+class RephrasingRowsSource(Source):
+    """Rows that `extra_info.index` links to the question that they ask or rephrase.
+
+    Reads both forms of such data: the Parquet files of verl (`prompt`, a conversation; `reward_model.ground_truth`;
+    `extra_info` with `index` and perhaps `sub_index`), and the plain table that they are made from (`question`,
+    `answer`, `index`, `sub_index`).
+
+    - Rows of one index are ordered by `sub_index`, else as they stand. The first is taken for the original question:
+      the layout does not mark it, so look at a few questions of a file that you did not make.
+    - Lines that every prompt begins with are the instruction. They are removed, since templates bring their own, and
+      `report.notes` quotes them.
+    - Rows without a question only fill groups up to one size; they are left out. Questions whose rows have different
+      answers are left out and named under `answers_differ`, those without an answer under `without_answer`.
+
+    Args:
+        path: None reads `dataset` from the hub; otherwise a file, or a folder as for `HubSource`.
+        dataset: Name on the hub.
+        config: Configuration there; `MATH-A9-U` is the authors' training set, `MATH` the same without rephrasings.
+        split: `train` or `test`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        dataset: str = "lhkhiem28/TA-GRPO-datasets",
+        config: str | None = "MATH-A9-U",
+        split: str = "train",
+    ) -> None:
+        self.path = path
+        self.dataset = dataset
+        self.config = config
+        self.split = split
+
+    def load(self) -> list[QuestionGroup]:
+        """Read the rows and link them.
+
+        Raises:
+            FileNotFoundError: there is nothing at `path`.
+            RuntimeError: the hub can't be reached.
+            ValueError: a column is missing.
+        """
+        origin = self.dataset if self.path is None else locate(self.path, f"{self.config or 'default'}/{self.split}")
+        table = read_table(origin, self.config, self.split)
+        rows = [
+            {**row, "question": question_text(row["a question"]), "answer": answers(row["an answer"])}
+            for row in read_fields(table, origin, REQUIRED, POSITION)
+        ]
+        asked = [row for row in rows if row["question"]]
+        instruction = shared_lines([row["question"] for row in asked])
+        linked: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
+        for row in asked:
+            question = f"{row['question']}\n".removeprefix(instruction).strip()
+            if question:
+                linked[row["the index of a question"]].append({**row, "question": question})
+        groups, excluded = _groups(linked)
+        padding = table.num_rows - sum(map(len, linked.values()))
+        self.report = SourceReport(
+            origin=str(origin),
+            read=table.num_rows,
+            excluded=excluded,
+            notes=[
+                f"{table.num_rows} rows are {len(linked)} questions; {padding} rows without a question left out",
+                f"the questions have the fingerprint {fingerprint(groups)}",
+                *([f"removed from the start of every prompt: {instruction.strip()!r}"] if instruction else []),
+            ],
+        )
+        return groups
+
+
+def shared_lines(texts: Sequence[str]) -> str:
+    r"""The lines that all texts begin with, their line breaks included; empty for fewer than two different texts.
+
+    >>> shared_lines(["Think.\nBox it.\n1 + 1?", "Think.\nBox it.\n1 + 2?"])
+    'Think.\nBox it.\n'
+    >>> shared_lines(["1 + 1?", "1 + 2?"]), shared_lines(["Think.\n1 + 1?"])
+    ('', '')
+    """
+    first, last = (f"{extreme(texts, default='')}\n" for extreme in (min, max))
+    if first == last:
+        return ""
+    same = next((i for i, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    return first[: first.rfind("\n", 0, same) + 1]
+
+
+def _groups(linked: Mapping[Any, Sequence[Mapping[str, Any]]]) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
+    """One group per index; and reason → ids of those that can't be one."""
+    groups = []
+    excluded: dict[str, list[str]] = {"without_answer": [], "answers_differ": []}
+    for index, rows in linked.items():
+        original, *others = sorted(rows, key=lambda row: row.get("position") or 0)
+        if not original["answer"]:
+            excluded["without_answer"].append(str(index))
+        elif any(row["answer"] != original["answer"] for row in others):
+            excluded["answers_differ"].append(str(index))
+        else:
+            rephrasings = tuple(row["question"] for row in others)
+            groups.append(QuestionGroup(str(index), original["question"], rephrasings, original["answer"]))
+    return groups, {reason: ids for reason, ids in excluded.items() if ids}

@@ -1,0 +1,184 @@
+"""From questions to checked rephrasings: proposals by a model, the checks of their text, the judge."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from ..types import QuestionGroup
+from .calls import ApiCall, Reply
+from .candidates import Candidate, Check, Pair, Reviewed
+from .client import Client
+from .judge import Judge
+
+_RULES = """\
+Whatever you change, it must stay the same problem:
+- every number, unit, formula and condition is kept, none is added, and figures given as code are copied unchanged;
+- the same thing is asked for, in the same form (fraction, decimal, unit, number of digits, choice);
+- a reader who sees only your version can solve it;
+- nothing of the solution is given away: no intermediate result, no hint, no answer.
+Do not solve the problem and do not comment on your work. Keep LaTeX as LaTeX.
+Write each rephrasing between the tags <rephrasing> and </rephrasing>, and nothing outside of the tags."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruction:
+    """A way of rephrasing; those of the paper and of its first version are in `configs/rephraser/instructions`."""
+
+    count: int
+    """Rephrasings wanted per question."""
+    task: str
+    """What to do, with examples."""
+
+    def system(self, count: int) -> str:
+        """The system prompt that asks for `count` rephrasings of the question that follows."""
+        wanted = "one rephrasing" if count == 1 else f"{count} rephrasings, each different from the others,"
+        return f"{self.task.strip()}\n\n{_RULES}\n\nWrite {wanted} of the question that follows."
+
+
+class Rephraser(Protocol):
+    """Proposes rephrasings of questions."""
+
+    @property
+    def count(self) -> int:
+        """Rephrasings wanted per question."""
+
+    def calls(self, groups: Sequence[QuestionGroup]) -> list[ApiCall]:
+        """What it will surely ask a model; empty for one that asks none."""
+
+    async def propose(
+        self, groups: Sequence[QuestionGroup], checks: Mapping[str, Check], client: Client
+    ) -> list[Reviewed]:
+        """All candidates with the verdicts of `checks`, question by question."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRephraser:
+    """Asks a chat model.
+
+    Each instruction asks for its number of rephrasings in one call. Where the reply holds fewer that pass the checks,
+    the instruction is repeated for the missing ones.
+    """
+
+    model: str
+    """Name of the model on its server."""
+    instructions: Mapping[str, Instruction]
+    """Name → instruction."""
+    attempts: int = 2
+    """Calls per question and instruction at most."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Sampling parameters, handed to the server."""
+    seed: int | None = None
+    """Sent with each call, plus the number of the attempt; None sends none."""
+
+    def __post_init__(self) -> None:
+        counts = {name: instruction.count for name, instruction in self.instructions.items()}
+        if min(counts.values(), default=0) < 1 or self.attempts < 1:
+            raise ValueError(f"Expected counts of rephrasings and attempts ≥ 1, but got {counts} and {self.attempts}.")
+
+    @property
+    def count(self) -> int:
+        """Rephrasings wanted per question."""
+        return sum(instruction.count for instruction in self.instructions.values())
+
+    def calls(self, groups: Sequence[QuestionGroup]) -> list[ApiCall]:
+        """The first call of every question and instruction."""
+        return [self._call(group, name, i.count) for group in groups for name, i in self.instructions.items()]
+
+    async def propose(
+        self, groups: Sequence[QuestionGroup], checks: Mapping[str, Check], client: Client
+    ) -> list[Reviewed]:
+        """Ask, read, check; ask again for what is missing."""
+        reviewed = [Reviewed(group) for group in groups]
+        wanted = [(item, name, i.count) for item in reviewed for name, i in self.instructions.items()]
+        for attempt in range(self.attempts):
+            calls = [self._call(item.group, name, count, attempt) for item, name, count in wanted]
+            replies = await client.complete(calls)
+            asked, wanted = wanted, []
+            for (item, name, count), call, reply in zip(asked, calls, replies, strict=True):
+                candidates = self._candidates(call, name, reply)[:count]
+                missing = count - sum([item.add(candidate, checks) for candidate in candidates])
+                if missing and attempt + 1 < self.attempts and call.key not in client.failures:
+                    wanted.append((item, name, missing))
+                elif missing:
+                    reason = reply.fault or ("refused by the checks" if candidates else "no <rephrasing> in the reply")
+                    item.shortfall += f"{'; ' if item.shortfall else ''}{name} lacks {missing}: {reason}"
+        return reviewed
+
+    def _call(self, group: QuestionGroup, name: str, count: int, attempt: int = 0) -> ApiCall:
+        return ApiCall(
+            purpose="rephrase",
+            model=self.model,
+            system=self.instructions[name].system(count),
+            user=f"Question: {group.question}",
+            parameters={**self.parameters, **({} if self.seed is None else {"seed": self.seed + attempt})},
+            attempt=attempt,
+            expected_tokens=count * (len(group.question) // 3 + 12),  # 12 for the tags
+        )
+
+    def _candidates(self, call: ApiCall, name: str, reply: Reply) -> list[Candidate]:
+        texts = read_rephrasings(reply.text)
+        provenance = {
+            "model": reply.model or call.model,
+            "instruction": name,
+            "time": reply.time,
+            "reply_id": reply.id,
+            "key": call.key,  # of the reply in the cache
+            "seed": call.parameters.get("seed"),
+            "usage": reply.usage._asdict(),  # of the whole reply
+            "shared_by": len(texts),  # rephrasings in the reply
+        }
+        return [Candidate(text, provenance) for text in texts]
+
+
+def read_rephrasings(text: str) -> list[str]:
+    """What stands between the tags, stripped, empty ones left out.
+
+    >>> read_rephrasings("Sure! <rephrasing>Add 1 to 1.</rephrasing>"), read_rephrasings("Add 1 to 1.")
+    (['Add 1 to 1.'], [])
+    """
+    parts = re.split("<rephrasing>", text, flags=re.IGNORECASE)[1:]
+    ended = [re.split("</rephrasing>", part, maxsplit=1, flags=re.IGNORECASE) for part in parts]
+    return [inside.strip() for inside, *rest in ended if rest and inside.strip()]
+
+
+async def rephrase(
+    groups: Sequence[QuestionGroup],
+    rephraser: Rephraser,
+    checks: Mapping[str, Check],
+    judge: Judge | None,
+    client: Client,
+) -> list[Reviewed]:
+    """Propose rephrasings, check their text, then ask the judge about those that passed; every question, in order.
+
+    Questions that read the same, white space aside, share their rephrasings, which are made for the first of them:
+    `datamodules.sources.rephrased` joins rephrasings to questions by their text.
+    """
+    first = distinct(groups)
+    reviewed = await rephraser.propose(list(first.values()), checks, client)
+    if judge is not None:
+        await judge.review(reviewed, client)
+    made = dict(zip(first, reviewed, strict=True))
+    return [replace(made[same_text(group)], group=group) for group in groups]
+
+
+def planned_calls(groups: Sequence[QuestionGroup], rephraser: Rephraser, judge: Judge | None) -> list[ApiCall]:
+    """The calls of `rephrase` if all rephrasings pass and are as long as their question, for an estimate."""
+    questions = list(distinct(groups).values())
+    pairs = [Pair(q.question, f"{n} {q.question}") for q in questions for n in range(rephraser.count)]
+    return rephraser.calls(questions) + ([judge.call(pair) for pair in pairs] if judge else [])
+
+
+def distinct(groups: Sequence[QuestionGroup]) -> dict[str, QuestionGroup]:
+    """Text → the first question that has it, in order."""
+    found: dict[str, QuestionGroup] = {}
+    for group in groups:
+        found.setdefault(same_text(group), group)
+    return found
+
+
+def same_text(group: QuestionGroup) -> str:
+    """The question with its white space normalised."""
+    return " ".join(group.question.split())

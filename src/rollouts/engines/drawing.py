@@ -1,0 +1,53 @@
+"""Drawing the next token: temperature, top-k, top-p, and the log-prob of what was drawn."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from ...types import SamplingConfig
+
+
+class Drawer(LogitsProcessor):
+    """Draws each token itself and leaves transformers' `generate` no other choice; keeps the log-probs."""
+
+    def __init__(self, sampling: SamplingConfig, generator: torch.Generator) -> None:
+        self.sampling = sampling
+        self.generator = generator
+        self.logprobs: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
+        """[rows, V] scores that leave one token each."""
+        chosen, logprobs = draw(scores, self.sampling, self.generator)
+        self.logprobs.append(logprobs)
+        return torch.full_like(scores, -torch.inf).scatter(1, chosen[:, None], 0.0)
+
+
+def draw(logits: Tensor, sampling: SamplingConfig, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """One token per row of `logits` [rows, V], and its float32 log-prob at the temperature, before top-p and top-k.
+
+    Greedy decoding reports log-probs at temperature 1.
+    """
+    logits = logits.float() / (sampling.temperature or 1.0)
+    logprobs = torch.log_softmax(logits, -1)
+    if sampling.temperature == 0:
+        chosen = logits.argmax(-1)
+    else:
+        # Gumbel-max: an exponential race; tokens outside the nucleus have weight −∞ and never win.
+        race = torch.empty_like(logprobs).exponential_(generator=generator).log_()
+        chosen = (_truncated(logprobs, sampling) - race).argmax(-1)
+    return chosen, logprobs.gather(-1, chosen[:, None])[:, 0]
+
+
+def _truncated(logprobs: Tensor, sampling: SamplingConfig) -> Tensor:
+    """Log-probs with −∞ for the tokens that top-k, then top-p, leave out."""
+    if 0 < sampling.top_k < logprobs.shape[-1]:
+        least = logprobs.topk(sampling.top_k).values[:, -1:]
+        logprobs = logprobs.masked_fill(logprobs < least, -torch.inf)
+    if sampling.top_p < 1:
+        ordered, index = logprobs.softmax(-1).sort(-1, descending=True)
+        # A token stays while the mass before it is below top_p: the likeliest one always does.
+        outside = ordered.cumsum(-1) - ordered >= sampling.top_p
+        logprobs = logprobs.masked_fill(torch.zeros_like(outside).scatter(-1, index, outside), -torch.inf)
+    return logprobs

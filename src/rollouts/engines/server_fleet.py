@@ -1,0 +1,117 @@
+"""The vLLM servers of one run: which of them hold the current weights, and how they get them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import torch
+from torch import Tensor
+
+from ...distributed import gather_objects, rank
+from .base import EngineError
+from .server_weights import Server, Weights
+
+
+class ServerFleet:
+    """Servers and the weights that they are to hold. `sync` and `prepare` are collective.
+
+    Rank 0 alone holds a copy of the weights, in host memory, and sends them; all ranks know which servers are ready.
+
+    Args as for `VLLMServerEngine`. `transfer` sends weights to one server; `retries` is how often a server that answers
+    may refuse them.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        transfer: Callable[[Server, Weights], None],
+        dtype: torch.dtype,
+        timeout: float,
+        retries: int,
+        patience: float,
+    ) -> None:
+        self.servers = [Server(url.rstrip("/"), timeout) for url in urls]
+        self.transfer = transfer
+        self.dtype = dtype
+        self.retries = retries
+        self.patience = patience
+        self.run = gather_objects(uuid.uuid4().hex)[0]
+        self.syncs = 0
+        self.context = 0
+        self.weights: list[tuple[str, Tensor]] = []
+        self.ready: list[int] = []
+
+    @property
+    def version(self) -> str:
+        """What a server with the current weights calls them; no other run uses the same names."""
+        return f"{self.run}-{self.syncs}"
+
+    def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Gather the weights on rank 0, tensor by tensor, and send them to every server."""
+        self.syncs += 1
+        self.weights = []
+        for name, tensor in parameters:
+            if rank() == 0:
+                self.weights.append((name, tensor.detach().to("cpu", self.dtype, copy=True).contiguous()))
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Bring the current weights into every server that answers; all ranks learn which these are.
+
+        Raises:
+            EngineError: there is none, on every rank.
+        """
+        ready: list[int] = []
+        context, failure = 0, ""
+        if rank() == 0:
+            try:
+                ready = self._prepared()
+                context = min(self.servers[number].context for number in ready)
+            except (httpx.HTTPError, EngineError) as error:
+                failure = str(error)
+        self.ready, self.context, failure = gather_objects((ready, context, failure))[0]
+        if failure:
+            raise EngineError(failure)
+
+    def _prepared(self) -> list[int]:
+        """Numbers of the servers that hold the current weights, one at least."""
+        deadline = time.monotonic() + self.patience
+        failures = 0
+        while True:
+            with ThreadPoolExecutor(len(self.servers)) as threads:
+                states = list(threads.map(self._bring_up_to_date, self.servers))
+            ready = [number for number, state in enumerate(states) if state is None]
+            if ready:
+                return ready
+            # A server that answers and fails is not about to start: it counts against `retries`, not `patience`.
+            failures += any(server.answers for server in self.servers)
+            if failures > self.retries or time.monotonic() > deadline:
+                raise EngineError(
+                    f"Expected a vLLM server that takes the weights, but after {failures} failed attempts and "
+                    f"{self.patience - deadline + time.monotonic():.0f} s there is none: "
+                    + "; ".join(f"{s.url}: {state}" for s, state in zip(self.servers, states, strict=True))
+                    + ". Start one with `python -m tagrpo.rollouts.engines.serve` and check rollout.engine.url."
+                )
+            time.sleep(min(2.0, self.patience / 10))
+
+    def _bring_up_to_date(self, server: Server) -> str | None:
+        """None when `server` holds the current weights, else why it does not."""
+        server.answers = False
+        try:
+            held = server.version
+            server.answers = True
+            if held != self.version:
+                server.exchange_weights(self.transfer, self.weights, self.version)
+        except (httpx.HTTPError, OSError, EngineError) as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def close(self) -> None:
+        """Drop connections and the copy of the weights; the servers go on."""
+        for server in self.servers:
+            server.client.close()
+        self.weights = []

@@ -1,0 +1,88 @@
+"""One engine over the life of a run: made late, checked, synced only when the policy has changed, closed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from ...types import Engine, require
+from ..cache import weights_digest
+
+NamedWeights = Callable[[nn.Module], Iterable[tuple[str, Tensor]]]
+"""Policy → names and full tensors for an engine. Collective."""
+
+
+def own_parameters(policy: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    """The parameters of a policy that is neither sharded nor adapted, under their own names."""
+    return ((name, parameter.detach()) for name, parameter in policy.named_parameters())
+
+
+class SyncedEngine:
+    """Makes an engine when it is first needed, and streams weights into it only when they have changed.
+
+    Args:
+        make: Makes the engine, on every rank.
+        weights: What to stream.
+        asynchronous: Whether the engine will have to sample while the policy is updated.
+
+    Raises:
+        TypeError: the engine's class lacks something; as soon as the class is known, at the latest when it is made.
+        ValueError: it can't sample while the policy is updated, likewise.
+    """
+
+    def __init__(self, make: Callable[[], Engine], weights: NamedWeights, asynchronous: bool) -> None:
+        self.make = make
+        self.weights = weights
+        self.asynchronous = asynchronous
+        self._engine: Engine | None = None
+        self._synced_at: int | None = None
+        self._digest: tuple[int, str] | None = None
+        made = make.func if isinstance(make, partial) else make
+        if isinstance(made, type):
+            self._check(made)
+
+    def _check(self, engine: Any) -> None:
+        """Refuse an engine, or a class of engines."""
+        require(engine, Engine, "rollout.engine")
+        if self.asynchronous and not engine.asynchronous:
+            name = engine.__name__ if isinstance(engine, type) else type(engine).__name__
+            raise ValueError(
+                f"Expected an engine that samples while the policy is updated with rollout.ahead=true, but {name} "
+                "shares the trainer's device or random state. Use rollout=vllm_server, whose servers have devices of "
+                "their own, or rollout=transformers, or set rollout.ahead=false."
+            )
+
+    def at(self, policy: nn.Module, step: int) -> Engine:
+        """The engine with the weights of `policy` after `step` optimizer steps. Collective."""
+        if self._engine is None:
+            engine = self.make()
+            self._check(engine)
+            self._engine = engine
+        if self._synced_at != step:
+            self._engine.sync(self.weights(policy))
+            self._synced_at = step
+        return self._engine
+
+    def weights_digest(self, policy: nn.Module, step: int) -> str:
+        """Of the weights of `policy` after `step` optimizer steps. Collective."""
+        if self._digest is None or self._digest[0] != step:
+            self._digest = step, weights_digest(policy)
+        return self._digest[1]
+
+    def weights_replaced(self) -> None:
+        """Weights have changed without an optimizer step: those that the engine has are no longer theirs."""
+        self._synced_at = self._digest = None
+
+    def sleep(self) -> None:
+        """Give memory back until the engine is needed, if there is one."""
+        if self._engine is not None:
+            self._engine.sleep()
+
+    def close(self) -> None:
+        """Give the engine back; the next call of `at` makes another."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = self._synced_at = None

@@ -1,0 +1,292 @@
+"""From weights and questions to scored responses: sync the engine, generate, score, `Rollouts`.
+
+    pipeline = RolloutPipeline(partial(TransformersEngine, path), FinalAnswerReward(), decode, SamplingConfig())
+    for step, batch in enumerate(batches):
+        rollouts = pipeline.roll_out(batch, model, step)  # then an optimizer step on them
+
+Plain Python and torch; `RolloutCallback` connects it with a Lightning trainer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from ..distributed import max_over_ranks, rank, sum_over_ranks
+from ..seeds import derive_seed
+from ..types import (
+    Completion,
+    Engine,
+    QuestionBatch,
+    Request,
+    RewardTerm,
+    Rollouts,
+    SamplingConfig,
+    Seconds,
+    Verifier,
+    require,
+)
+from .cache import RolloutCache, cache_key
+from .dynamic_sampling import DynamicSampling, no_draw
+from .engines.synced import NamedWeights, SyncedEngine, own_parameters
+from .overlap import Generation, if_of_request
+from .replay import MeanEntropy, SuccessReplay, no_entropy
+from .scoring import Decode, Scoring, assemble, with_replayed, with_terms
+from .summary import means_of, totals_of
+
+Position = tuple[str, int, int]
+"""Stage and two counters that no other batch of the run has; in training the iteration and the draw."""
+
+
+class RolloutPipeline:
+    """Samples and scores batches of questions with the weights of a policy. Every method is collective over ranks.
+
+    Args:
+        engine: Makes the engine; called at the first batch, on every rank. Weights go to it at the start of a batch, if
+            the policy has made an optimizer step since the last time: right after a resume, never in vain at the end.
+        verifier: Scores responses; while others are sampled, if it works in the background.
+        decode: Token ids of n responses → n texts.
+        sampling: How training responses are drawn.
+        evaluation_sampling: How validation and test responses are drawn; None means as in training.
+        reward_terms: Name → term added to the verdict in training.
+        dynamic_sampling: Replaces questions without gradient in training batches.
+        replay: Replays past successes in training batches.
+        seed: Of all sampling.
+        asynchronous: Whether `sample_next` will be used. Needs an engine that can; not together with `replay`.
+        weights: Policy → names and full tensors for the engine.
+
+    Attributes:
+        cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
+        iteration: Training batches so far.
+        ledger: What the run has paid for, learned from or not: `prompts`, `rollouts`, `tokens`, and the
+            `discarded_questions` of dynamic sampling.
+        failures: Name (`timeout`, `memory`, …) → responses on this rank without a verdict, which count as wrong.
+        scalars: Name → value, to be logged of the last training batch: `rollout/*` are means over the responses of all
+            ranks, `budget/*` totals of the run so far.
+
+    Raises:
+        TypeError: engine, verifier or a reward term lacks something that is needed.
+        ValueError: `asynchronous` with an engine or an option that does not allow it.
+    """
+
+    def __init__(
+        self,
+        engine: Callable[[], Engine],
+        verifier: Verifier,
+        decode: Decode,
+        sampling: SamplingConfig,
+        *,
+        evaluation_sampling: SamplingConfig | None = None,
+        reward_terms: Mapping[str, RewardTerm] | None = None,
+        dynamic_sampling: DynamicSampling | None = None,
+        replay: SuccessReplay | None = None,
+        seed: int = 0,
+        asynchronous: bool = False,
+        weights: NamedWeights = own_parameters,
+    ) -> None:
+        require(verifier, Verifier, "rollout.verifier")
+        for name, term in (reward_terms or {}).items():
+            require(term, RewardTerm, f"rollout.reward_terms.{name}")
+        if asynchronous and replay is not None:
+            raise ValueError(
+                "Expected rollout.replay=null with rollout.ahead=true, but got both: which successes are replayed "
+                "depends on the policy after the update. Switch one of them off."
+            )
+        self.engine = SyncedEngine(engine, weights, asynchronous)
+        self.verifier = verifier
+        self.decode = decode
+        self.sampling = sampling
+        self.evaluation_sampling = evaluation_sampling or sampling
+        self.reward_terms = dict(reward_terms or {})
+        self.dynamic_sampling = dynamic_sampling
+        self.replay = replay
+        self.seed = seed
+        self.asynchronous = asynchronous
+        self.cache: RolloutCache | None = None
+        self.iteration = 0
+        self.ledger = dict.fromkeys(("prompts", "rollouts", "tokens", "discarded_questions"), 0)
+        self.failures: Counter[str] = Counter()
+        self.scalars: dict[str, float] = {}
+        self._next: Generation | None = None
+
+    def roll_out(
+        self,
+        batch: QuestionBatch,
+        policy: nn.Module,
+        step: int,
+        *,
+        draw: Callable[[], QuestionBatch] = no_draw,
+        observe: Callable[[QuestionBatch], None] = lambda _: None,
+        entropy: MeanEntropy = no_entropy,
+    ) -> Rollouts:
+        """Sample and score a training batch, attach its rollouts, count them.
+
+        Args:
+            batch: `rollouts` are attached; replay and dynamic sampling also exchange `groups` and `prompts`.
+            policy: Its weights sample.
+            step: Optimizer steps that it has made.
+            draw: Returns a further batch, out of turn; for dynamic sampling.
+            observe: Called with each batch that was sampled, whether it is learned from or not.
+            entropy: Mean entropy of responses under the policy; for replay.
+        """
+        failed = self.failures.total()
+
+        def rolled_out(batch: QuestionBatch, number: int, replayed: Mapping[int, Completion]) -> QuestionBatch:
+            batch.rollouts = self._roll_out(batch, policy, step, ("fit", self.iteration, number), replayed)
+            totals = sum_over_ranks(totals_of(batch))
+            self.ledger |= {name: self.ledger[name] + int(totals[name]) for name in ("prompts", "rollouts", "tokens")}
+            observe(batch)
+            return batch
+
+        replayed = self.replay.substitute(batch, self.iteration, entropy) if self.replay is not None else {}
+        rolled_out(batch, 0, replayed)
+        self.scalars = self.replay.observe(batch) if self.replay is not None else {}
+        if self.dynamic_sampling is not None:
+            filled, discarded = self.dynamic_sampling.fill_up(batch, lambda number: rolled_out(draw(), number, {}))
+            batch.groups, batch.prompts, batch.rollouts = filled.groups, filled.prompts, filled.rollouts
+            self.ledger["discarded_questions"] += int(sum_over_ranks({"n": discarded})["n"])
+        self.iteration += 1
+        if not self.asynchronous:
+            self.engine.sleep()
+        totals = sum_over_ranks({**totals_of(batch), "failed": self.failures.total() - failed})
+        budget = {**self.ledger, "updates": step}
+        self.scalars |= means_of(totals) | {f"budget/{name}": float(count) for name, count in budget.items()}
+        if self.asynchronous:
+            self.scalars["rollout/staleness"] = totals["staleness"] / totals["rollouts"]
+        assert batch.rollouts is not None
+        return batch.rollouts
+
+    def evaluate(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> Rollouts:
+        """Sample and score a batch of validation or test, attach its rollouts; the ledger does not count them.
+
+        Args as for `roll_out`; `position` is `validate` or `test` and two counters that no other batch of it has.
+        """
+        self.wait(Seconds())
+        batch.rollouts = self._roll_out(batch, policy, step, position, {})
+        return batch.rollouts
+
+    def sample_next(self, batch: QuestionBatch, policy: nn.Module, step: int, seconds: Seconds) -> None:
+        """Let the engine sample the next batch while the policy learns from the present one.
+
+        The responses are part of `state_dict`, so that a resumed run learns from them. What dynamic sampling draws is
+        not known in advance: the weights that learn from it sample it.
+
+        Args as for `roll_out`, which samples anew if it is called with another batch. Sending the weights counts among
+        the `seconds` of the present iteration.
+        """
+        self._next = self._start(batch, policy, step, ("fit", self.iteration, 0), seconds, ahead=True)
+
+    def wait(self, seconds: Seconds) -> None:
+        """Wait for the responses to the next batch, if the engine is sampling them: the phase `wait` of `seconds`.
+
+        Until then the engine can do nothing else. An error is raised by `roll_out`, where the responses are needed;
+        called once more, it lets the present weights sample them.
+        """
+        if self._next is not None:
+            self._next.join(seconds)
+
+    def _roll_out(
+        self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position, replayed: Mapping[int, Completion]
+    ) -> Rollouts:
+        """The scored responses to one batch, past successes (row of their prompt → response) among them."""
+        seconds = Seconds()
+        sampled = self._sampled_before(batch, position, seconds)
+        generation = sampled or self._start(batch, policy, step, position, seconds)
+        completions = with_replayed(generation.result(seconds), replayed)
+        with seconds.measure("score"):
+            scoring = generation.scoring or self._scoring(batch, position)
+            texts, scores = scoring.scored(completions)
+            rollouts = assemble(batch, completions, replayed, texts, scores, step - generation.step, seconds)
+            if position[0] == "fit":
+                rollouts = with_terms(rollouts, batch, self.reward_terms)
+        self.failures.update(score.failure for score in scores if score.failure)
+        return rollouts
+
+    def _start(
+        self,
+        batch: QuestionBatch,
+        policy: nn.Module,
+        step: int,
+        position: Position,
+        seconds: Seconds,
+        ahead: bool = False,
+    ) -> Generation:
+        """The responses to `batch` by the present weights, from the cache or from the engine.
+
+        The engine samples as soon as they are waited for; with `ahead`, at once and in the background.
+        """
+        request, scoring = self._request(batch, position), self._scoring(batch, position)
+        generation = Generation(cache_key(request), step, scoring, phase="wait" if ahead else "generate")
+        if scoring.cache is not None:
+            key = cache_key(self.engine.weights_digest(policy, step), generation.key)
+            generation.completions = scoring.cache.completions(scoring.position, key)
+            if not max_over_ranks(generation.completions is None):  # syncing and sampling need every rank
+                return generation
+            generation.keep = partial(scoring.cache.keep_completions, scoring.position, key)
+        with seconds.measure("sync"):
+            engine = self.engine.at(policy, step)
+        if ahead:
+            generation.finish = engine.generate_async(request, scoring.deliver)
+        else:
+            generation.finish = partial(engine.generate, request, scoring.deliver)
+        return generation
+
+    def _sampled_before(self, batch: QuestionBatch, position: Position, seconds: Seconds) -> Generation | None:
+        """What `sample_next` has begun, if that was this batch; else None, on every rank."""
+        if not self.asynchronous or position[0] != "fit" or position[2]:
+            return None
+        self.wait(seconds)
+        generation, self._next = self._next, None
+        return if_of_request(generation, cache_key(self._request(batch, position)))
+
+    def _request(self, batch: QuestionBatch, position: Position) -> Request:
+        stage, first, second = position
+        return Request(
+            prompts=[prompt.token_ids.cpu() for prompt in batch.prompts],
+            num_samples=[prompt.num_samples for prompt in batch.prompts],
+            sampling=self.sampling if stage == "fit" else self.evaluation_sampling,
+            seed=derive_seed(self.seed, stage, first, second, rank()),
+        )
+
+    def _scoring(self, batch: QuestionBatch, position: Position) -> Scoring:
+        cache = self.cache if position[0] == "fit" else None
+        return Scoring(batch, self.verifier, self.decode, cache, position[1:])
+
+    def weights_replaced(self) -> None:
+        """Weights have changed without an optimizer step, as when a checkpoint was loaded: nothing older is used."""
+        self.wait(Seconds())
+        self._next = None
+        self.engine.weights_replaced()
+
+    def close(self) -> None:
+        """Give back engine and workers, which start again when they are needed; what is being sampled is dropped."""
+        self._next = None
+        self.engine.close()
+        self.verifier.close()
+
+    def checkpointed(self) -> None:
+        """Forget rollouts on disk: a checkpoint holds all that was learned from them."""
+        if self.cache is not None:
+            self.cache.prune(self.iteration)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run goes on from; the seed of a batch depends on its iteration alone."""
+        state: dict[str, Any] = {"iteration": self.iteration, "ledger": dict(self.ledger)}
+        if self.replay is not None:
+            state["replay"] = self.replay.state_dict()
+        if self._next is not None:
+            state["next"] = self._next.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.iteration = state["iteration"]
+        self.ledger = dict(state["ledger"])
+        if self.replay is not None and "replay" in state:
+            self.replay.load_state_dict(state["replay"])
+        if self.asynchronous and "next" in state:
+            self._next = Generation.from_state(state["next"])

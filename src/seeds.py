@@ -1,0 +1,20 @@
+"""Seeds that follow from what they are for: the same in every process, on every machine, in every Python."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+
+def derive_seed(*parts: int | str) -> int:
+    """A seed in 0 … 2^62 − 1 that depends on every part and on their order, by numpy's `SeedSequence`.
+
+    Seeds of other parts give streams that are independent for all practical purposes, also where parts are neighbours
+    such as 1 and 2. `hash` of a tuple is no substitute: its value is an accident of CPython.
+
+    >>> derive_seed(0, "train", 3) == derive_seed(0, "train", 3), derive_seed(0, 1) == derive_seed(1, 0)
+    (True, False)
+    """
+    entropy = list(json.dumps(parts).encode())  # no byte is zero, and no two tuples of parts have the same text
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]) >> 2

@@ -1,0 +1,1 @@
+"""The first study: do the claims of TA-GRPO and of Pass@k training hold on a small task?"""

@@ -1,0 +1,100 @@
+"""GPU hours of `compare=study_gpu`: arithmetic from its settings and stated assumptions, not a measurement.
+
+    python -m studies.first.gpu_hours            # prints the table
+    python -m studies.first.gpu_hours --write    # writes it into docs/study_gpu.md too
+
+Updates are those of `benchmarks/cost_model.py`. Sampling takes 2 FLOP per parameter and token, divided by GPUs × peak ×
+share; the share is far below that of an update, because decoding reads weights and cache for few tokens at a time.
+Loading, verification, weight sync and checkpoints are the overhead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_module
+
+from benchmarks import cost_model
+from tagrpo.compare import methods_of
+from tagrpo.datamodules.sources.catalogue import CATALOGUE
+from tagrpo.files import write_text
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = ROOT / "docs" / "study_gpu.md"
+PRESETS = f"hydra.searchpath=[file://{ROOT}/studies/first/configs]"
+"""Where Hydra finds `compare=study` and `compare=study_gpu`."""
+MARKS = "<!-- begin hours -->", "<!-- end hours -->"
+MEANS = (1000, 2000, 3072)
+"""Tokens of a response: of short answers, of long ones, and all at the limit."""
+PROMPT = 200
+"""Tokens of a question of MATH with its instruction."""
+SAMPLING_SHARE = 0.05
+"""Of the peak; 14,400 tokens a second on an H100 with 1.7 billion parameters."""
+OVERHEAD = 1.15
+BENCHMARKS = ("amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond", "math500")
+
+
+def configurations() -> tuple[dict[str, Any], int, int]:
+    """Method → configuration of its runs; number of seeds; GPUs of a run."""
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        study = compose("compare", [PRESETS, "compare=study_gpu", "rephrasings=rephrased.jsonl"])
+        methods = methods_of(study.methods)
+        found = {method: compose("train", [*study.overrides, *own]) for method, own in methods.items()}
+    return found, len(study.seeds), study.gpus_per_run
+
+
+def hours(cfg: Any, gpus: int, mean: int) -> float:
+    """GPU hours of one run whose responses have `mean` tokens.
+
+    TA-GRPO as in the paper: 58 iterations of 256 questions with 32 responses, then 1,788 test questions likewise.
+    """
+    a = cost_model.Assumptions(
+        questions=cfg.data.batch_size,
+        responses=cfg.data.samples_per_prompt * (1 + cfg.data.num_rephrasings),
+        prompt=PROMPT,
+        mean=mean,
+        mini_batches=cfg.policy.mini_batches,
+        reference=bool(cfg.loss.kl_coef),
+        token_budget=cfg.policy.token_budget,
+    )
+    iterations = cfg.trainer.max_epochs * (CATALOGUE["math_train"].questions // a.questions)
+    iterations = 0 if cfg.trainer.max_steps == 0 else iterations
+    tested = sum(CATALOGUE[name].questions or CATALOGUE[name].rows for name in BENCHMARKS) * cfg.data.evaluation_samples
+    per_second = gpus * SAMPLING_SHARE * a.peak / (2 * (a.layer_parameters + a.head_parameters))
+    sampling = (iterations * a.questions * a.responses + tested) * mean / per_second
+    updates = iterations * sum(cost_model.seconds(gpus, a).values())
+    return OVERHEAD * gpus * (sampling + updates) / 3600
+
+
+def table() -> str:
+    """Markdown, for docs/study_gpu.md."""
+    runs, seeds, gpus = configurations()
+    lines = [
+        "| GPU hours of a run | " + " | ".join(f"{mean:,} tokens a response" for mean in MEANS) + " |",
+        "| --- |" + " ---: |" * len(MEANS),
+    ]
+    found = {method: [hours(cfg, gpus, mean) for mean in MEANS] for method, cfg in runs.items()}
+    lines += [f"| {method} | " + " | ".join(f"{x:.1f}" for x in values) + " |" for method, values in found.items()]
+    totals = [seeds * sum(values) for values in zip(*found.values(), strict=True)]
+    lines.append(f"| **all, {seeds} seeds** | " + " | ".join(f"**{total:,.0f}**" for total in totals) + " |")
+    days = " | ".join(f"{total / gpus / 24:.1f}" for total in totals)
+    return "\n".join([*lines, f"| days of one node of {gpus} | {days} |"])
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the table into docs/study_gpu.md")
+    made = table()
+    if parser.parse_args().write:
+        body = f"{MARKS[0]}\n{made}\n{MARKS[1]}"
+        text = DOCUMENT.read_text(encoding="utf-8")
+        write_text(DOCUMENT, re.sub(f"{MARKS[0]}.*?{MARKS[1]}", body, text, flags=re.DOTALL))
+    print(made)
+
+
+if __name__ == "__main__":
+    main()

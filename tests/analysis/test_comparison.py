@@ -1,0 +1,71 @@
+"""The numbers of a comparison, by hand."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from tagrpo.analysis.comparison import Methods
+from tagrpo.analysis.runs import by_method, find_runs
+
+# Correct of 8 responses to three questions, by seed.
+CORRECT = {"base": {0: [1, 2, 3]}, "grpo": {0: [2, 2, 4], 1: [4, 4, 4]}, "ta_grpo": {0: [4, 4, 4], 7: [8, 8, 8]}}
+SETTINGS = {
+    "grpo": {"policy": {"anchor": "own"}, "lr": 1e-6, "optimizer": {"lr": 1e-6}, "seed": 0},
+    "ta_grpo": {"policy": {"anchor": "original"}, "lr": 1e-5, "optimizer": {"lr": 1e-5}, "seed": 5},
+}
+
+
+@pytest.fixture
+def methods(tmp_path, write_run):
+    for method, seeds in CORRECT.items():
+        for seed, correct in seeds.items():
+            path = write_run(tmp_path, method, seed, correct, zero=50.0 + seed)
+            config = {**SETTINGS.get(method, {}), "name": method, "seed": seed, "data": {"batch_size": 2}}
+            (path / "config.yaml").write_text(yaml.safe_dump({**config, "trainer": {"default_root_dir": str(path)}}))
+    (tmp_path / "base" / "seed0" / "ledger.json").unlink()
+    return Methods(by_method(find_runs(tmp_path), list(CORRECT)))
+
+
+def test_the_trained_methods_are_those_that_made_steps(methods):
+    assert list(methods.trained) == ["grpo", "ta_grpo"]
+    assert (methods.splits, methods.largest_k) == ({"test_id": [1, 2, 4, 8]}, 8)
+
+
+def test_a_gain_is_paired_over_the_seeds_that_both_have(methods):
+    gains = methods.gains("grpo")["test_id"]
+    assert list(gains) == ["base", "ta_grpo"]
+    # Seed 0 alone is shared: (4 − 2 + 4 − 2 + 4 − 4) / 3 / 8 and (1 − 2 + 2 − 2 + 3 − 4) / 3 / 8.
+    assert gains["ta_grpo"][1].value == pytest.approx(4 / 24)
+    assert gains["base"][1].value == pytest.approx(-2 / 24)
+
+
+def test_methods_without_a_common_seed_are_not_compared(tmp_path, write_run):
+    write_run(tmp_path, "one", 0, [1, 2])
+    write_run(tmp_path, "two", 1, [1, 2])
+    methods = Methods(by_method(find_runs(tmp_path)))
+    assert methods.comparisons == []
+    assert methods.gains("one") == {"test_id": {}}
+
+
+def test_the_table_has_pass_at_k_in_percent_and_its_mean_over_splits(methods):
+    table = methods.table(1)
+    assert table.index.tolist() == list(CORRECT)
+    # (2 + 2 + 4 + 4 + 4 + 4) / 6 / 8
+    assert table.loc["grpo", "test_id"].startswith("41.7 [")
+    assert table.loc["grpo", "average"] == "41.7"
+    assert methods.at(1)["test_id"]["grpo"].value == pytest.approx(20 / 48)
+
+
+def test_settings_differ_between_trained_methods_and_are_named_once(methods):
+    assert methods.differing_settings() == {
+        "lr": {"grpo": 1e-6, "ta_grpo": 1e-5},
+        "policy.anchor": {"grpo": "own", "ta_grpo": "original"},
+    }
+
+
+def test_a_run_says_what_a_question_cost(methods):
+    (run, _) = methods.trained["grpo"]
+    # 64 responses and 1,000 tokens to two iterations of two questions.
+    assert (run.per_question("rollouts"), run.per_question("tokens")) == (16, 250)
+    assert run.wall_seconds == 1.5

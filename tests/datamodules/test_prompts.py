@@ -1,0 +1,52 @@
+"""Questions rendered, tokenised and measured in the templates that are assigned to them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from tagrpo.datamodules.prompts import PromptRenderer
+from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
+from tagrpo.starter import starter_path
+from tagrpo.types import QuestionGroup
+
+GROUP = QuestionGroup("a", "compute 1 + 2 = ?", ("3 + 4 = ?", "compute 1 + 2 , + 3 = ?"), ("3",))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(starter_path())
+
+
+def renderer(tokenizer, *formats, **options):
+    templates = {f"t{i}": PlainTemplate(text) for i, text in enumerate(formats)}
+    return PromptRenderer(PromptAugmentation(templates, **options), tokenizer)
+
+
+def test_every_prompt_knows_the_original_in_its_own_template(tokenizer):
+    drawn = renderer(tokenizer, "{question} <sep>", "? {question}", draw="response")
+    prompts = drawn.prompts([GROUP, GROUP._replace(id="b")], epoch=0, num_samples=6)
+    assert {(p.question, p.rephrasing) for p in prompts} == {(row, n) for row in (0, 1) for n in range(3)}
+    for row in (0, 1):
+        for number, question in enumerate((GROUP.question, *GROUP.rephrasings)):
+            mine = [p for p in prompts if (p.question, p.rephrasing) == (row, number)]
+            assert sum(p.num_samples for p in mine) == 6
+            for p in mine:
+                rendered = {"t0": "{} <sep>", "t1": "? {}"}[p.template].format
+                assert p.text == rendered(question)
+                assert p.token_ids.tolist() == tokenizer(rendered(question))["input_ids"]
+                assert p.anchor_ids.tolist() == tokenizer(rendered(GROUP.question))["input_ids"]
+                assert p.token_ids.dtype == torch.long
+
+
+def test_the_longest_template_decides_what_fits(tokenizer):
+    lengths = [len(tokenizer.tokenize(q)) for q in (GROUP.question, *GROUP.rephrasings)]
+    assert lengths[1] < lengths[0] < lengths[2]
+    longer = renderer(tokenizer, "{question}", "{question} <sep> <sep>")
+    found = longer.fitting([GROUP], limit=lengths[0] + 2)
+    assert found.kept == [GROUP._replace(rephrasings=GROUP.rephrasings[:1])]
+    assert (found.too_long, found.rephrasings_too_long) == ([], 1)
+    assert found.prompt_tokens == [lengths[0] + 2, lengths[1] + 2]
+    assert longer.fitting([GROUP], limit=lengths[0] + 1) == ([], ["a"], 0, [])
+    assert renderer(tokenizer, "{question}").fitting([GROUP], limit=lengths[2]).kept == [GROUP]

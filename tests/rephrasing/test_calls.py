@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from tagrpo.rephrasing.calls import Usage, read_reply
+
+from .conftest import MALFORMED
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_no_reply_breaks_the_reader(kind):
+    start = time.perf_counter()
+    reply = read_reply(MALFORMED[kind].decode(errors="replace"))
+    assert bool(reply.text) != bool(reply.fault)
+    assert reply.usage == Usage()
+    assert isinstance(reply.model + reply.id, str)
+    (reply.text + reply.fault).encode()  # can be written
+    assert time.perf_counter() - start < 5
+
+
+def test_a_well_formed_reply_is_read_whole():
+    usage = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
+    body = {"id": "c1", "model": "m-2026", "usage": usage}
+    body["choices"] = [{"finish_reason": "stop", "message": {"content": "<think>1, 2</think> Add 1."}}]
+    reply = read_reply(json.dumps(body), "now", batch=True)
+    assert (reply.text, reply.fault, reply.id, reply.model) == ("Add 1.", "", "c1", "m-2026")
+    assert reply.usage == Usage(prompt_tokens=9, completion_tokens=3, cached_tokens=4)
+    assert (reply.time, reply.batch) == ("now", True)
+
+
+@pytest.mark.parametrize("text", ["", "<think>for ever", " \n"])
+def test_why_there_is_no_text_is_said(text):
+    choice = {"message": {"content": text}, "finish_reason": "length"}
+    assert read_reply(json.dumps({"choices": [choice]})).fault == "it was cut off at its limit of tokens"
+    choice["finish_reason"] = "stop"
+    assert read_reply(json.dumps({"choices": [choice]})).fault.startswith("it holds no text: ")

@@ -1,0 +1,365 @@
+"""Sync, generate, score, `Rollouts`: with a scripted engine, and with a real one in a plain training loop."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tagrpo import types
+from tagrpo.rollouts import RolloutPipeline, SamplingConfig, TransformersEngine, VLLMEngine
+from tagrpo.rollouts.cache import RolloutCache
+from tagrpo.rollouts.dynamic_sampling import DynamicSampling
+from tagrpo.rollouts.replay import SuccessReplay
+from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
+
+IDS = torch.tensor([7, 8])
+
+
+class Engine(types.Engine):
+    """Answers every prompt with the number of the sample, and remembers what it was asked."""
+
+    def __init__(self):
+        self.synced, self.requests, self.slept, self.closed = [], [], 0, 0
+
+    def sync(self, parameters):
+        self.synced.append({name: tensor.clone() for name, tensor in parameters})
+
+    def generate(self, request, deliver=types.ignore):
+        self.requests.append(request)
+        return [
+            [
+                Completion(token_ids=torch.tensor([i] * (i + 1)), logprobs=torch.full((i + 1,), -0.5), truncated=i == 2)
+                for i in range(count)
+            ]
+            for count in request.num_samples
+        ]
+
+    def sleep(self):
+        self.slept += 1
+
+    def close(self):
+        self.closed += 1
+
+
+class Verifier(types.Verifier):
+    """Finds `says 3` correct when 3 is a reference, and gives no verdict on what `fails` names."""
+
+    def __init__(self, fails=()):
+        self.fails, self.batches, self._closed = fails, 0, 0
+
+    def __call__(self, response, reference):
+        answer = response.removeprefix("says ")
+        return Score(False, None, "timeout") if answer in self.fails else Score(answer in reference, answer)
+
+    def score_batch(self, responses, references):
+        self.batches += 1
+        return super().score_batch(responses, references)
+
+    def close(self):
+        self._closed += 1
+
+
+def decode(token_ids):
+    return [f"says {int(ids[0])}" for ids in token_ids]
+
+
+def make_pipeline(engine, verifier=None, **options):
+    return RolloutPipeline(lambda: engine, verifier or Verifier(), decode, SamplingConfig(max_new_tokens=4), **options)
+
+
+def make_batch(split="train"):
+    """Two questions, the second with a rephrasing."""
+    groups = [QuestionGroup("a", "q", (), ("0",)), QuestionGroup("b", "q", ("r",), ("1", "2"))]
+    prompts = [Prompt(q, v, "plain", "q", IDS, IDS, g) for q, v, g in ((0, 0, 3), (1, 0, 2), (1, 1, 3))]
+    return QuestionBatch(groups=groups, prompts=prompts, split=split)
+
+
+def asking(*names):
+    """One prompt for each question, of two responses: 0, which is correct where the name has `mixed` in it, and 1."""
+    groups = [QuestionGroup(name, "q", (), ("0",) if "mixed" in name else ("9",)) for name in names]
+    return QuestionBatch(groups=groups, prompts=[Prompt(i, 0, "plain", "q", IDS, IDS, 2) for i in range(len(names))])
+
+
+def make_policy():
+    policy = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(policy.weight)
+    return policy
+
+
+def step_on(policy):
+    with torch.no_grad():
+        policy.weight += 1
+
+
+def test_responses_are_scored_and_attached_in_the_order_of_the_prompts():
+    batch = make_batch()
+    rollouts = make_pipeline(Engine()).roll_out(batch, make_policy(), 0)
+    assert batch.rollouts is rollouts
+    assert rollouts.prompt.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
+    assert rollouts.question.tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
+    assert rollouts.rephrasing.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert list(rollouts.answers) == ["0", "1", "2", "0", "1", "0", "1", "2"]
+    assert rollouts.correct.tolist() == [True, False, False, False, True, False, True, True]
+    assert rollouts.rewards.tolist() == rollouts.correct.float().tolist()
+    assert rollouts.lengths.tolist() == [1, 2, 3, 1, 2, 1, 2, 3]
+    assert rollouts.truncated.tolist() == [False, False, True, False, False, False, False, True]
+    assert (rollouts.replayed.tolist(), rollouts.staleness.tolist()) == ([False] * 8, [0] * 8)
+    assert set(rollouts.seconds) == {"sync", "generate", "score"}
+
+
+def test_weights_are_streamed_only_after_the_policy_has_changed():
+    engine, policy = Engine(), make_policy()
+    pipeline = make_pipeline(engine)
+    pipeline.roll_out(make_batch(), policy, 0)
+    pipeline.roll_out(make_batch(), policy, 0)
+    step_on(policy)
+    pipeline.roll_out(make_batch(), policy, 1)
+    pipeline.evaluate(make_batch("val"), policy, 1, ("validate", 0, 0))
+    assert [float(synced["weight"]) for synced in engine.synced] == [0.0, 1.0]
+    step_on(policy)  # as a checkpoint does that is loaded
+    pipeline.weights_replaced()
+    pipeline.evaluate(make_batch("val"), policy, 1, ("validate", 0, 1))
+    assert [float(synced["weight"]) for synced in engine.synced] == [0.0, 1.0, 2.0]
+    assert (engine.slept, engine.closed) == (3, 0), "asleep during each update, and shared by all stages"
+
+
+def test_weights_go_to_the_engine_under_the_names_that_the_caller_gives_them():
+    engine = Engine()
+    pipeline = make_pipeline(engine, weights=lambda policy: [("model.weight", policy.weight.detach() + 5)])
+    pipeline.roll_out(make_batch(), make_policy(), 0)
+    assert {name: float(tensor) for name, tensor in engine.synced[0].items()} == {"model.weight": 5.0}
+
+
+def test_every_batch_has_a_seed_of_its_own_that_follows_from_the_run():
+    def seeds(**options):
+        engine, policy = Engine(), make_policy()
+        pipeline = make_pipeline(engine, **options)
+        for step in range(2):
+            pipeline.roll_out(make_batch(), policy, step)
+            pipeline.evaluate(make_batch("val"), policy, step, ("validate", 0, step))
+            pipeline.evaluate(make_batch("test"), policy, step, ("test", 0, step))
+        return [request.seed for request in engine.requests]
+
+    first = seeds()
+    assert len(set(first)) == 6
+    assert seeds() == first
+    assert set(seeds(seed=1)).isdisjoint(first)
+
+
+def test_a_resumed_pipeline_goes_on_counting():
+    engine, whole, policy = Engine(), Engine(), make_policy()
+    pipeline = make_pipeline(engine)
+    pipeline.roll_out(make_batch(), policy, 0)
+    resumed = make_pipeline(engine)
+    resumed.load_state_dict(pipeline.state_dict())
+    resumed.roll_out(make_batch(), policy, 1)
+    undisturbed = make_pipeline(whole)
+    for step in range(2):
+        undisturbed.roll_out(make_batch(), policy, step)
+    assert [r.seed for r in engine.requests] == [r.seed for r in whole.requests]
+    assert resumed.ledger == undisturbed.ledger
+    assert resumed.ledger == {"prompts": 6, "rollouts": 16, "tokens": 30, "discarded_questions": 0}
+
+
+def test_scalars_are_means_over_all_responses_and_totals_of_the_run():
+    pipeline, policy = make_pipeline(Engine()), make_policy()
+    pipeline.roll_out(make_batch(), policy, 0)
+    first = pipeline.scalars
+    pipeline.roll_out(make_batch(), policy, 3)
+    assert first["rollout/correct"] == 0.5
+    assert first["rollout/correct_original"] == pytest.approx(0.4)
+    assert first["rollout/correct_rephrasings"] == pytest.approx(2 / 3)
+    assert first["rollout/length"] == 15 / 8
+    assert first["rollout/truncated"] == 0.25
+    assert first["rollout/entropy"] == pytest.approx(0.5)
+    assert first["rollout/rephrasings"] == 0.5, "of two questions one has one"
+    assert (first["budget/rollouts"], pipeline.scalars["budget/rollouts"]) == (8, 16)
+    assert (first["budget/updates"], pipeline.scalars["budget/updates"]) == (0, 3)
+
+
+def test_reward_terms_are_added_in_training_and_kept_apart_from_the_verdict():
+    terms = {
+        "long": lambda rollouts, groups: -0.1 * rollouts.lengths,
+        "id": lambda rollouts, groups: torch.full((8,), 0.5),
+    }
+    pipeline, policy = make_pipeline(Engine(), reward_terms=terms), make_policy()
+    rollouts = pipeline.roll_out(make_batch(), policy, 0)
+    assert rollouts.correct.tolist() == [True, False, False, False, True, False, True, True]
+    torch.testing.assert_close(rollouts.rewards, rollouts.correct.float() + 0.5 - 0.1 * rollouts.lengths)
+    torch.testing.assert_close(rollouts.reward_terms["long"], -0.1 * rollouts.lengths)
+    assert pipeline.scalars["rollout/reward_term/long"] == pytest.approx(-0.1 * 15 / 8)
+    evaluated = pipeline.evaluate(make_batch("test"), policy, 0, ("test", 0, 0))
+    assert (evaluated.reward_terms, evaluated.rewards.tolist()) == ({}, evaluated.correct.float().tolist())
+
+
+def test_a_replayed_success_joins_its_prompt_and_is_not_paid_for_again():
+    def three_of(*names):
+        batch = asking(*names)
+        batch.prompts = [prompt._replace(num_samples=3) for prompt in batch.prompts]
+        return batch
+
+    engine, policy = Engine(), make_policy()
+    pipeline = make_pipeline(engine, replay=SuccessReplay(ratio=0.5, start=0.3))
+    entropy = lambda prompts, responses: torch.zeros(len(responses))  # noqa: E731
+    pipeline.roll_out(three_of("mixed a", "mixed b"), policy, 0, entropy=entropy)
+    rollouts = pipeline.roll_out(three_of("mixed c", "mixed d"), policy, 1, entropy=entropy)
+    assert [request.num_samples for request in engine.requests] == [[3, 3], [3, 2]]
+    assert rollouts.replayed.tolist() == [False] * 5 + [True]
+    assert rollouts.prompt.tolist() == [0, 0, 0, 1, 1, 1]
+    assert rollouts.token_ids[5].tolist() == [0]
+    assert rollouts.correct.tolist() == [True, False, False, True, False, True]
+    # Two of the five new responses are correct; eleven responses were sampled in all.
+    assert pipeline.scalars["rollout/correct"] == pytest.approx(0.4)
+    assert pipeline.ledger["rollouts"] == 11
+    assert (pipeline.scalars["replay/questions"], pipeline.scalars["replay/successes"]) == (3, 3)
+    resumed = make_pipeline(Engine(), replay=SuccessReplay())
+    resumed.load_state_dict(pipeline.state_dict())
+    assert list(resumed.replay.records) == list(pipeline.replay.records)
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "expected", "discarded"),
+    [
+        (["mixed 1", "mixed 2"], [["never"]], ["mixed 1", "mixed 2"], 0),
+        (["flat", "mixed 1"], [["mixed 2", "mixed 3"]], ["mixed 1", "mixed 2"], 2),
+        (["flat", "flat 2"], [["flat 3", "mixed 1"], ["mixed 2", "flat 4"]], ["mixed 1", "mixed 2"], 4),
+        (["flat", "flat 2"], [["flat 3", "mixed 1"], ["flat 4", "flat 5"]], ["flat", "mixed 1"], 4),
+    ],
+)
+def test_questions_without_gradient_are_replaced_until_the_draws_are_used_up(first, later, expected, discarded):
+    draws, observed = [asking(*names) for names in later], []
+    pipeline = make_pipeline(Engine(), dynamic_sampling=DynamicSampling("prompt", max_draws=2))
+    batch = asking(*first)
+
+    def observe(batch):
+        assert len(batch.rollouts) == 2 * len(batch.groups)
+        observed.extend(group.id for group in batch.groups)
+
+    rollouts = pipeline.roll_out(batch, make_policy(), 0, draw=lambda: draws.pop(0), observe=observe)
+    assert [group.id for group in batch.groups] == expected
+    assert rollouts.question.tolist() == [0, 0, 1, 1]
+    drawn = 2 + discarded
+    assert pipeline.ledger["discarded_questions"] == discarded
+    assert pipeline.ledger["rollouts"] == 2 * drawn, "what is thrown away is paid for"
+    assert observed == [*first, *sum(later, [])][:drawn], "and tells how hard its question is"
+
+
+def test_the_verifier_is_asked_once_a_batch_and_closed():
+    engine, verifier = Engine(), Verifier(fails=["0"])
+    pipeline = make_pipeline(engine, verifier)
+    for step in range(2):
+        pipeline.roll_out(make_batch(), make_policy(), step)
+    assert (verifier.batches, verifier._closed) == (2, 0)
+    assert pipeline.failures == {"timeout": 6}, "the first response to each of the three prompts, in two batches"
+    assert pipeline.scalars["rollout/without_verdict"] == 3 / 8
+    pipeline.close()
+    assert (verifier._closed, engine.closed) == (1, 1)
+
+
+def test_after_a_crash_rollouts_come_from_disk_if_nothing_they_follow_from_has_changed(tmp_path):
+    def roll_out(policy, **options):
+        engine = Engine()
+        pipeline = make_pipeline(engine, **options)
+        pipeline.cache = RolloutCache(tmp_path)
+        return pipeline.roll_out(make_batch(), policy, 0), pipeline, len(engine.requests)
+
+    policy = make_policy()
+    sampled, _, asked = roll_out(policy)
+    assert asked == 1
+    found, pipeline, asked = roll_out(policy)
+    assert (asked, set(found.seconds)) == (0, {"score"})
+    assert [ids.tolist() for ids in found.token_ids] == [ids.tolist() for ids in sampled.token_ids]
+    assert (found.answers, found.correct.tolist()) == (sampled.answers, sampled.correct.tolist())
+    assert pipeline.ledger["rollouts"] == 8, "they belong to the budget all the same"
+    other = make_policy()
+    step_on(other)
+    assert roll_out(other)[2] == 1
+    assert roll_out(policy, seed=1)[2] == 1
+    pipeline.checkpointed()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_lacks_something_is_refused_by_name_when_the_pipeline_is_built():
+    class NoVerifier:
+        def __call__(self, response, reference):
+            return Score(True, None)
+
+    class NoEngine:
+        def sync(self, parameters):
+            pass
+
+    with pytest.raises(
+        TypeError, match=r"rollout\.verifier to be a Verifier .*has no close, in_background, score_async"
+    ):
+        make_pipeline(Engine(), NoVerifier())
+    with pytest.raises(TypeError, match=r"rollout\.engine to be a Engine .*no asynchronous, close, generate"):
+        RolloutPipeline(NoEngine, Verifier(), decode, SamplingConfig())
+    with pytest.raises(TypeError, match=r"rollout\.reward_terms\.bonus to be a RewardTerm"):
+        make_pipeline(Engine(), reward_terms={"bonus": 0.5})
+    late = make_pipeline(NoEngine())  # of a function nobody knows what it makes
+    with pytest.raises(TypeError, match=r"rollout\.engine to be a Engine "):
+        late.roll_out(make_batch(), make_policy(), 0)
+
+
+def test_engines_that_share_the_trainers_device_are_not_sampled_from_while_it_learns():
+    with pytest.raises(ValueError, match=r"VLLMEngine.*rollout=vllm_server"):
+        RolloutPipeline(partial(VLLMEngine, "x"), Verifier(), decode, SamplingConfig(), asynchronous=True)
+    RolloutPipeline(partial(VLLMEngine, "x"), Verifier(), decode, SamplingConfig())
+    late = make_pipeline(Engine(), asynchronous=True)
+    with pytest.raises(ValueError, match=r"Engine shares the trainer's device"):
+        late.roll_out(make_batch(), make_policy(), 0)
+
+
+def test_replay_is_refused_beside_asynchronous_sampling():
+    with pytest.raises(ValueError, match=r"rollout\.replay=null"):
+        make_pipeline(Engine(), replay=SuccessReplay(), asynchronous=True)
+
+
+def test_what_an_option_needs_is_asked_for_by_name():
+    with pytest.raises(ValueError, match=r"draw=…\) with rollout\.dynamic_sampling"):
+        make_pipeline(Engine(), dynamic_sampling=DynamicSampling()).roll_out(asking("flat"), make_policy(), 0)
+    pipeline = make_pipeline(Engine(), replay=SuccessReplay(start=0.0))
+    pipeline.replay.started = True
+    past = asking("mixed")
+    make_pipeline(Engine()).roll_out(past, make_policy(), 0)
+    pipeline.replay.observe(past)
+    with pytest.raises(ValueError, match=r"entropy=…\) with rollout\.replay"):
+        pipeline.roll_out(asking("mixed 2"), make_policy(), 0)
+
+
+def test_a_plain_loop_learns_with_a_real_engine(tiny_policy):
+    """REINFORCE with a baseline on one token, without Lightning: a response is correct when it begins with `7`."""
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    pipeline = RolloutPipeline(
+        partial(TransformersEngine, str(tiny_policy)),
+        FirstCharacter(),
+        partial(tokenizer.batch_decode, skip_special_tokens=True),
+        SamplingConfig(max_new_tokens=1),
+    )
+    prompt = torch.tensor([10, 11, 12])
+    shares = []
+    for step in range(12):
+        group = QuestionGroup("a", "q", (), ("7",))
+        batch = QuestionBatch(groups=[group], prompts=[Prompt(0, 0, "plain", "q", prompt, prompt, 256)])
+        rollouts = pipeline.roll_out(batch, model, step)
+        shares.append(float(rollouts.rewards.mean()))
+        logprobs = torch.log_softmax(model(prompt[None]).logits[0, -1], -1)[torch.cat(list(rollouts.token_ids))]
+        torch.testing.assert_close(logprobs.detach(), torch.cat(list(rollouts.logprobs)), atol=1e-4, rtol=1e-4)
+        optimizer.zero_grad()
+        (-(rollouts.rewards - rollouts.rewards.mean()) * logprobs).sum().backward()
+        optimizer.step()
+    pipeline.close()
+    assert sum(shares[-3:]) > sum(shares[:3]) + 0.5
+
+
+class FirstCharacter(types.Verifier):
+    """Compares the first character with the reference."""
+
+    def __call__(self, response, reference):
+        return Score(response[:1] in reference, response[:1])

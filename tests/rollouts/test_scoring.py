@@ -1,0 +1,158 @@
+"""Responses are scored while others are still being sampled, with the scores of scoring them at the end."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from tagrpo import types
+from tagrpo.rollouts import RolloutPipeline, SamplingConfig
+from tagrpo.rollouts.cache import RolloutCache
+from tagrpo.rollouts.scoring import Scoring, with_replayed
+from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
+
+IDS = torch.tensor([7, 8])
+GROUPS = [QuestionGroup("a", "q", (), ("0 1",)), QuestionGroup("b", "q", ("r",), ("2 0", "2 2", "9 9"))]
+PROMPTS = [Prompt(q, v, "plain", "q", IDS, IDS, g) for q, v, g in ((0, 0, 3), (1, 0, 2), (1, 1, 3))]
+PAST = Completion(token_ids=torch.tensor([9, 9]), logprobs=torch.zeros(2), truncated=False)
+
+
+def make_batch():
+    return QuestionBatch(groups=GROUPS, prompts=PROMPTS)
+
+
+def responses(num_samples):
+    return [
+        [Completion(token_ids=torch.tensor([p, i]), logprobs=torch.zeros(2), truncated=False) for i in range(count)]
+        for p, count in enumerate(num_samples)
+    ]
+
+
+def decode(token_ids):
+    return [" ".join(map(str, row.tolist())) for row in token_ids]
+
+
+class Late(types.Verifier):
+    """Scores when asked at the end, and must not be asked before."""
+
+    def __call__(self, text, references):
+        return Score(text in references, text)
+
+    def score_async(self, texts, references):
+        raise AssertionError("what is scored in the foreground keeps the engine waiting")
+
+
+class Early(Late):
+    """Scores in a thread of its own."""
+
+    in_background = True
+
+    def __init__(self):
+        self.scored = threading.Event()
+        self.batches, self.at_the_end = [], []
+
+    def score_batch(self, texts, references):
+        self.at_the_end += texts
+        return super().score_batch(texts, references)
+
+    def score_async(self, texts, references):
+        found = []
+
+        def run():
+            self.batches.append(list(texts))
+            found.extend(Late.score_batch(self, texts, references))
+            self.scored.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+
+        def wait():
+            thread.join()
+            return found
+
+        return wait
+
+
+class Engine(types.Engine):
+    """Delivers prompts from the last to the first, and goes on only when the scores of each are there."""
+
+    def __init__(self, scored):
+        self.scored = scored
+
+    def sync(self, parameters):
+        list(parameters)
+
+    def generate(self, request, deliver=types.ignore):
+        results = responses(request.num_samples)
+        for p in reversed(range(len(results))):
+            deliver(p, results[p])
+            if self.scored is not None:
+                assert self.scored.wait(10), "the scores must not wait for the end of sampling"
+                self.scored.clear()
+        return results
+
+
+def rolled_out(verifier, scored=None):
+    pipeline = RolloutPipeline(lambda: Engine(scored), verifier, decode, SamplingConfig(max_new_tokens=4))
+    return pipeline.evaluate(make_batch(), torch.nn.Linear(1, 1), 0, ("validate", 0, 0))
+
+
+def test_each_prompt_is_scored_while_the_next_is_sampled_with_the_same_scores():
+    verifier = Early()
+    early, late = rolled_out(verifier, verifier.scored), rolled_out(Late())
+    assert verifier.batches == [["2 0", "2 1", "2 2"], ["1 0", "1 1"], ["0 0", "0 1", "0 2"]]
+    assert verifier.at_the_end == []
+    assert early.correct.tolist() == [False, True, False, False, False, True, False, True]
+    assert early.correct.tolist() == late.correct.tolist()
+    assert early.answers == late.answers
+
+
+@pytest.mark.parametrize("delivered", [(), (1,), (2, 0, 1)])
+def test_what_was_not_delivered_and_past_successes_are_scored_at_the_end(delivered):
+    verifier = Early()
+    scoring, sampled = Scoring(make_batch(), verifier, decode), responses([3, 2, 3])
+    for prompt in delivered:
+        scoring.deliver(prompt, sampled[prompt])
+    texts, scores = scoring.scored(with_replayed(sampled, {1: PAST}))
+    assert texts == ["0 0", "0 1", "0 2", "1 0", "1 1", "9 9", "2 0", "2 1", "2 2"]
+    assert [score.correct for score in scores] == [False, True, False, False, False, True, True, False, True]
+    late = [text for text in texts if text == "9 9" or int(text[0]) not in delivered]
+    assert verifier.at_the_end == late
+
+
+def test_a_batch_without_prompts_is_neither_decoded_nor_scored():
+    def refuse(_):
+        raise AssertionError("tokenizers make one text of nothing")
+
+    scoring = Scoring(QuestionBatch(groups=[], prompts=[]), Late(), refuse)
+    assert scoring.scored([]) == ([], [])
+
+
+def test_scores_on_disk_are_used_for_the_same_texts_and_the_same_verifier(tmp_path):
+    class Strict(Late):
+        def __init__(self, share=1.0):
+            self.share = share
+
+        def __call__(self, text, references):
+            return Score(self.share == 1.0 and text in references, text)
+
+    class Forgetful(Strict):
+        def __init__(self, share=1.0):
+            super().__init__(share)
+            self._asked = 0  # private: not a setting
+
+        def score_batch(self, texts, references):
+            self._asked += 1
+            return super().score_batch(texts, references)
+
+    def scored(verifier, sampled):
+        scoring = Scoring(make_batch(), verifier, decode, RolloutCache(tmp_path), (0, 0))
+        return scoring.scored(sampled)[1], verifier._asked
+
+    first, asked = scored(Forgetful(), responses([3, 2, 3]))
+    assert asked == 1
+    assert scored(Forgetful(), responses([3, 2, 3])) == (first, 0)
+    assert scored(Forgetful(0.5), responses([3, 2, 3]))[1] == 1
+    assert scored(Forgetful(), responses([3, 2, 2]))[1] == 1

@@ -1,0 +1,110 @@
+"""The study for a GPU node: every run has the paper's settings, and runs reach their end when they are made small."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hydra import compose, initialize_config_module
+from hydra.core.hydra_config import HydraConfig
+from transformers import AutoTokenizer
+
+from studies.first import gpu_hours
+from studies.first.gpu_hours import PRESETS
+from studies.first.page import ORDER
+from tagrpo.compare import methods_of
+from tagrpo.config import build
+from tagrpo.train import train
+
+BENCHMARKS = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond", "math500"]
+SHRUNK = [
+    "model=pretrained", "model.load.gradient_checkpointing=false", "rollout=transformers", "trainer=cpu",
+    "strategy=auto", "threads=1", "policy.compute_dtype=float32", "policy.mini_batches=1", "trainer.max_epochs=1",
+    "callbacks.embedding_diversity=null", "callbacks.progress=null", "+trainer.enable_progress_bar=false",
+    "data.batch_size=2", "data.evaluation_samples=32", "rollout.sampling.max_new_tokens=4",
+    "data.max_prompt_tokens=2000",
+    *(f"~data.evaluation.{name}" for name in BENCHMARKS if name != "math500"),
+]  # fmt: skip
+
+
+def overrides_of(rephrasings="rephrased.jsonl", data_path="copies"):
+    """Method → overrides of its runs."""
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        study = compose(
+            "compare", [PRESETS, "compare=study_gpu", f"rephrasings={rephrasings}", f"data_path={data_path}"]
+        )
+    methods = methods_of(study.methods).items()
+    return {method: [f"name={method}", *study.overrides, *own] for method, own in methods}
+
+
+METHODS = overrides_of()
+
+
+def test_its_methods_are_those_of_the_study_and_of_its_page():
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        methods = methods_of(compose("compare", [PRESETS, "compare=study"]).methods)
+        assert all(compose("train", [f"name={method}", *own]).name == method for method, own in methods.items())
+    assert list(METHODS) == list(methods) == list(ORDER)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_run_has_the_settings_of_the_paper(method):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", METHODS[method])
+    assert (cfg.model.path, cfg.data.train.dataset) == ("Qwen/Qwen3-1.7B", "math_train")
+    assert list(cfg.data.evaluation) == BENCHMARKS
+    assert (cfg.data.batch_size, cfg.policy.mini_batches, cfg.data.max_prompt_tokens) == (256, 2, 512)
+    assert (cfg.rollout.sampling.max_new_tokens, cfg.rollout.sampling.temperature) == (3072, 1.0)
+    assert (cfg.optimizer.lr, cfg.trainer.max_epochs) == (1e-6, 2)
+    assert cfg.trainer.max_steps == (0 if method == "base" else -1)
+    responses = cfg.data.samples_per_prompt * (1 + cfg.data.num_rephrasings)
+    assert responses == (8 if method in ("base", "grpo") else 32)
+    own = {"clip_high": 0.28, "kl_coef": 0.0} if method == "prompt_augmentation" else {}
+    assert (cfg.loss.clip_low, cfg.loss.clip_high, cfg.loss.kl_coef) == (
+        0.2, own.get("clip_high", 0.2), own.get("kl_coef", 0.001),
+    )  # fmt: skip
+    sampling = cfg.rollout.evaluation_sampling
+    assert (cfg.data.evaluation_samples, sampling.temperature, sampling.top_p) == (32, 1.0, 1.0)
+    assert cfg.data.train.rephrasings == "rephrased.jsonl"
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory, tiny_policy):
+    """Two questions in the layout of MATH with rephrasings, one of MATH-500, a tiny policy with a chat template."""
+    folder = tmp_path_factory.mktemp("copies")
+    rows = [{"problem": f"What is {n} + 4?", "solution": rf"\boxed{{{n + 4}}}", "level": "1"} for n in (9, 13)]
+    (folder / "math_train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    test = [{"problem": "What is 2 + 2?", "solution": r"\boxed{4}", "answer": "4", "unique_id": "a"}]
+    (folder / "math500.jsonl").write_text("\n".join(map(json.dumps, test)))
+    told = [
+        {"question": r["problem"], "rephrasings": [f"{w} {r['problem']}" for w in ("So:", "Well:", "Now:")]}
+        for r in rows
+    ]
+    (folder / "rephrased.jsonl").write_text("\n".join(map(json.dumps, told)))
+    tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }} {% endfor %}<sep>"
+    for file in ("config.json", "generation_config.json", "model.safetensors"):
+        (folder / file).write_bytes((tiny_policy / file).read_bytes())
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("method", ["base", "ta_grpo_corrected", "prompt_augmentation"])
+def test_a_run_reaches_its_end(method, copies, tmp_path):
+    overrides = [*overrides_of(copies / "rephrased.jsonl", copies)[method], *SHRUNK, f"model.path={copies}"]
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", [*overrides, f"hydra.run.dir={tmp_path}"], return_hydra_config=True)
+    cfg.hydra.runtime.output_dir = str(tmp_path)
+    HydraConfig.instance().set_config(cfg)
+    run = build(cfg)
+    train(run.module, run.datamodule, run.trainer)
+    run.close()
+    (question,) = json.loads((tmp_path / "test.json").read_text())["splits"]["math500"]["questions"]
+    assert question["n"] == 32
+    if method != "base":
+        ledger = json.loads((tmp_path / "ledger.json").read_text())
+        assert (ledger["iterations"], ledger["rollouts"]) == (1, 64), "two questions, 32 responses each"
+
+
+def test_the_hours_on_the_page_are_those_of_the_configuration():
+    assert gpu_hours.table() in gpu_hours.DOCUMENT.read_text(encoding="utf-8")

@@ -1,0 +1,90 @@
+"""Loggers that a resumed run goes on with."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+from lightning.pytorch.loggers import CSVLogger, WandbLogger
+
+from tagrpo import loggers
+from tagrpo.loggers import MetricsCSV, ResumableLogger, ResumableTensorBoard, TableLogger, wandb_run_id
+
+
+def rows_of(directory: Path) -> list[str]:
+    return (directory / "metrics.csv").read_text().splitlines()
+
+
+def test_rows_are_on_disk_at_once_and_columns_may_come_later(tmp_path):
+    logger = MetricsCSV(tmp_path)
+    logger.log_metrics({"b": 1.5, "epoch": 0}, step=0)
+    assert rows_of(tmp_path) == ["b,epoch,step", "1.5,0,0"]
+    logger.log_metrics({"a": 1 / 3}, step=1)
+    logger.log_metrics({"b": 2.0}, step=2)
+    assert rows_of(tmp_path) == ["a,b,epoch,step", ",1.5,0,0", "0.3333333333333333,,,1", ",2.0,,2"]
+
+
+def test_a_resumed_run_drops_the_rows_after_its_checkpoint(tmp_path):
+    logger = MetricsCSV(tmp_path)
+    logger.log_metrics({"a": 0.0}, step=0)
+    logger.log_metrics({"a": 1.0}, step=1)
+    state = logger.state_dict()
+    logger.log_metrics({"a": 2.0}, step=2)
+    with (tmp_path / "metrics.csv").open("a") as file:
+        file.write("3.0,")  # it died in the middle of a row
+    resumed = MetricsCSV(tmp_path)
+    resumed.load_state_dict(state)
+    assert len(rows_of(tmp_path)) == 5, "nothing is lost before there is something to log"
+    resumed.log_metrics({"a": 7.0}, step=2)
+    assert rows_of(tmp_path) == ["a,step", "0.0,0", "1.0,1", "7.0,2"]
+    assert resumed.state_dict() == {"rows": 3}
+
+
+def test_a_new_run_replaces_the_file_of_the_run_before(tmp_path):
+    MetricsCSV(tmp_path).log_metrics({"old": 1.0}, step=0)
+    logger = MetricsCSV(tmp_path)
+    assert rows_of(tmp_path)[0] == "old,step"
+    logger.log_metrics({"new": 2.0}, step=0)
+    assert rows_of(tmp_path) == ["new,step", "2.0,0"]
+
+
+def test_a_process_that_dies_while_it_adds_a_column_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    logger = MetricsCSV(tmp_path)
+    logger.log_metrics({"a": 1.0}, step=0)
+    before = rows_of(tmp_path)
+    monkeypatch.setattr(loggers.csv.DictWriter, "writeheader", lambda self: os.kill(os.getpid(), signal.SIGKILL))
+    child = os.fork()
+    if not child:
+        logger.log_metrics({"b": 1.0}, step=1)
+        os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert rows_of(tmp_path) == before
+
+
+def test_a_full_disk_is_explained(tmp_path):
+    logger = MetricsCSV(tmp_path)
+    logger.log_metrics({"a": 1.0}, step=0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(OSError, match="Make room") as raised:
+            logger.log_metrics({"a": 2.0}, step=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert raised.value.errno in (errno.EFBIG, errno.ENOSPC)
+
+
+def test_which_loggers_are_resumed_and_which_show_tables(tmp_path):
+    assert isinstance(ResumableTensorBoard(tmp_path), ResumableLogger)
+    assert not isinstance(CSVLogger(tmp_path), ResumableLogger | TableLogger)
+    assert isinstance(WandbLogger(save_dir=tmp_path, offline=True), TableLogger)
+
+
+def test_wandb_knows_a_resumed_run_by_its_id(tmp_path):
+    first = wandb_run_id(str(tmp_path), None)
+    assert wandb_run_id(str(tmp_path), "last") == first
+    assert wandb_run_id(str(tmp_path), None) != first

@@ -86,6 +86,12 @@ def check(cfg: DictConfig) -> None:
             f"Expected data.batch_size ≥ policy.mini_batches, but got {cfg.data.batch_size} and "
             f"{cfg.policy.mini_batches}: each optimizer step learns from whole questions. Raise data.batch_size."
         )
+    made_by = cfg.model.get("made_by")
+    if made_by and not (Path(cfg.model.path) / "config.json").is_file():
+        raise ValueError(
+            f"Expected the starter policy of this task at {cfg.model.path}, but it has not been made yet. Make it in "
+            f"minutes with `{made_by}`, or set model.path to another policy."
+        )
     asked = f"{cfg.template.get('instruction', '')}{cfg.template.get('format', '')}"
     if "boxed" in asked and cfg.reward._target_.endswith("FinalAnswerReward"):
         raise ValueError(

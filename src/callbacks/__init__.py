@@ -6,6 +6,7 @@ from .answer_diversity import AnswerDiversityMonitor
 from .checkpoint import Checkpointer
 from .embedding_diversity import EmbeddingDiversityMonitor, sentence_encoder
 from .exact_pass_at_k import ExactPassAtK
+from .exact_zero_gradient import ExactZeroGradient
 from .pass_at_k import PassAtKEvaluator
 from .recorder import RolloutRecorder
 from .rephrasing_success import RephrasingSuccessMonitor
@@ -18,6 +19,7 @@ __all__ = [
     "Checkpointer",
     "EmbeddingDiversityMonitor",
     "ExactPassAtK",
+    "ExactZeroGradient",
     "PassAtKEvaluator",
     "RephrasingSuccessMonitor",
     "RolloutCallback",

@@ -14,10 +14,11 @@ from torch import Tensor
 from ..distributed import gather_objects
 from ..files import write_json
 from ..metrics.functional import bootstrap_intervals, exact_pass_at_k, support_change
-from ..modules.exact import check_sampling, correct_tokens, exact_success
+from ..modules.exact import BatchSuccess, check_sampling
 from ..modules.policy import PolicyModule
 from ..rollouts.engines.transformers import stop_token_ids
-from ..types import EnumeratingVerifier, QuestionBatch, SamplingConfig, require
+from ..scalars import log_scalars
+from ..types import EnumeratingVerifier, SamplingConfig, require
 from .shared import current_iteration
 
 Success = dict[str, dict[str, float]]
@@ -86,16 +87,16 @@ class ExactPassAtK(Callback):
         """Of all evaluation questions under the current policy. Collective."""
         datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
         scorer = cast(PolicyModule, pl_module).make_scorer()
-        stop_ids = stop_token_ids(datamodule.tokenizer_path)
+        success = batch_success(trainer, self.verifier, self.sampling)
         found: Success = {}
         for loader in datamodule.val_dataloader():
             for batch in loader:
-                correct = [
-                    correct_tokens(texts, datamodule.tokenizer, stop_ids, self.sampling.max_new_tokens)
-                    for texts in self._correct_responses(batch)
-                ]
-                prompts = [prompt.token_ids for prompt in batch.prompts]
-                p = exact_success(scorer, prompts, correct, self.sampling.temperature)
+                if len(batch.prompts) != len(batch.groups):
+                    raise ValueError(
+                        f"Expected one prompt for each evaluation question, but got {len(batch.prompts)} prompts for "
+                        f"{len(batch.groups)} questions. Evaluate in one template: set data.evaluation_template."
+                    )
+                p = success(scorer, batch)
                 ids = [batch.groups[prompt.question].id for prompt in batch.prompts]
                 found.setdefault(batch.split, {}).update(zip(ids, p.tolist(), strict=True))
         merged: Success = {}
@@ -103,14 +104,6 @@ class ExactPassAtK(Callback):
             for split, questions in part.items():
                 merged.setdefault(split, {}).update(questions)
         return merged
-
-    def _correct_responses(self, batch: QuestionBatch) -> list[Sequence[str]]:
-        if len(batch.prompts) != len(batch.groups):
-            raise ValueError(
-                f"Expected one prompt for each evaluation question, but got {len(batch.prompts)} prompts for "
-                f"{len(batch.groups)} questions. Evaluate in one template: set data.evaluation_template."
-            )
-        return [self.verifier.correct_responses(batch.groups[prompt.question].answer) for prompt in batch.prompts]
 
     def _report(self, trainer: Trainer, pl_module: LightningModule) -> None:
         success = self.success(trainer, pl_module)
@@ -121,7 +114,7 @@ class ExactPassAtK(Callback):
             shares = self._support(self.untrained.get(name, {}), questions, curve)
             metrics = {f"exact_pass@k/{name}/{k}": interval.value for k, interval in intervals.items()}
             metrics |= {f"{change}/{name}/{k}": x for change, by_k in shares.items() for k, x in by_k.items()}
-            pl_module.log_dict(metrics, rank_zero_only=True)
+            log_scalars(pl_module, metrics)
             splits[name] = {
                 "num_questions": len(questions),
                 "pass_at_k": {k: interval._asdict() for k, interval in intervals.items()},
@@ -157,6 +150,12 @@ class ExactPassAtK(Callback):
         """Take it over."""
         if self.against is None:
             self.untrained = state_dict["untrained"]
+
+
+def batch_success(trainer: Trainer, verifier: EnumeratingVerifier, sampling: SamplingConfig) -> BatchSuccess:
+    """What computes the exact success of batches of the trainer's datamodule."""
+    datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
+    return BatchSuccess(verifier, datamodule.tokenizer, stop_token_ids(datamodule.tokenizer_path), sampling)
 
 
 def read_success(folder: str | Path) -> Success:

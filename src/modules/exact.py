@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..types import SamplingConfig
+from ..types import EnumeratingVerifier, QuestionBatch, SamplingConfig
 from .causal_policy import CausalPolicy
 from .scorer import PromptedResponses, Scorer
 
@@ -78,18 +79,70 @@ def exact_success(
     Returns:
         [Q] float64, on the CPU.
     """
+    success = torch.zeros(len(prompts), dtype=torch.float64)
+    with _at_temperature(scorer.policy, temperature):
+        for part in _probabilities(scorer, prompts, correct):
+            for prompt, p in part:
+                success[prompt] += p.cpu()
+    return success.clamp(max=1.0)  # rounding may lead a hair beyond
+
+
+def add_success_gradient(
+    scorer: Scorer, prompts: Sequence[Tensor], correct: Sequence[Sequence[Tensor]], weights: Tensor
+) -> None:
+    """Add −∇ Σ_q w_q p_q to the gradients of the policy: a step of a minimising optimizer ascends the weighted success.
+
+    Args:
+        scorer: Of the policy, at the policy's own temperature.
+        prompts: [Q] of [L_q] long.
+        correct: [Q], all correct responses to each prompt; see `correct_tokens`.
+        weights: [Q] float, w of each prompt.
+    """
+    for part in _probabilities(scorer, prompts, correct):
+        if part:
+            torch.stack([-weights[prompt] * p for prompt, p in part]).sum().backward()
+
+
+def _probabilities(
+    scorer: Scorer, prompts: Sequence[Tensor], correct: Sequence[Sequence[Tensor]]
+) -> Iterator[list[tuple[int, Tensor]]]:
+    """(row of the prompt, [] float64 probability with gradient) of each correct response, part by part. Collective."""
     responses = [ids for found in correct for ids in found]
     prompt = torch.repeat_interleave(torch.tensor([len(found) for found in correct], dtype=torch.long))
-    success = torch.zeros(len(prompts), dtype=torch.float64)
     nothing = torch.zeros(1, dtype=torch.long)
     scored = PromptedResponses(
         prompts=prompts or [nothing], prompt=prompt if responses else nothing, responses=responses or [nothing]
     )
-    with _at_temperature(scorer.policy, temperature):
-        for part in scorer.micro_batches(scored, torch.arange(len(responses))):
-            for row, (logprobs, _) in part.items():
-                success[prompt[row]] += logprobs.double().sum().exp().cpu()
-    return success.clamp(max=1.0)  # rounding may lead a hair beyond
+    for part in scorer.micro_batches(scored, torch.arange(len(responses))):
+        yield [(int(prompt[row]), logprobs.double().sum().exp()) for row, (logprobs, _) in part.items()]
+
+
+@dataclass(frozen=True)
+class BatchSuccess:
+    """The exact success of every prompt of a batch, rephrasings too."""
+
+    verifier: EnumeratingVerifier
+    """Lists the correct responses to a question."""
+    tokenizer: PreTrainedTokenizerBase
+    """The policy's."""
+    stop_ids: Sequence[int]
+    """Tokens that end a response."""
+    sampling: SamplingConfig
+    """How responses would be drawn."""
+
+    def __call__(self, scorer: Scorer, batch: QuestionBatch) -> Tensor:
+        """[P] float64, in the order of `batch.prompts`. Collective."""
+        correct = self.correct(batch)
+        return exact_success(scorer, [p.token_ids for p in batch.prompts], correct, self.sampling.temperature)
+
+    def correct(self, batch: QuestionBatch) -> list[list[Tensor]]:
+        """[P], all correct responses to each prompt, in tokens."""
+        limit = self.sampling.max_new_tokens
+        by_question = [
+            correct_tokens(self.verifier.correct_responses(group.answer), self.tokenizer, self.stop_ids, limit)
+            for group in batch.groups
+        ]
+        return [by_question[prompt.question] for prompt in batch.prompts]
 
 
 @contextmanager

@@ -1,20 +1,22 @@
 """An embedded task: make a target from all of the given numbers. Many expressions are correct.
 
-Modelled on `countdown` of reasoning-gym. Ours needs no dependency, asks in a few words instead of eighty, in several
-phrasings, and no two of its splits share a problem; reasoning-gym's own verdict evaluates what a model wrote.
+Modelled on `countdown` of reasoning-gym, whose generator can draw numbers and target. Ours needs no dependency.
+Questions are asked in a few words instead of eighty, in several phrasings, and no two splits share a problem.
+Reasoning-gym's own verdict, which evaluates what a model wrote, is not used.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, ClassVar
 
 from ...rewards.countdown import OPERATORS, operate, solutions
-from .generated import Family, GeneratedSource, SupervisedExample, bucket, splits_of, vocabulary_of
+from .generated import Family, GeneratedSource, SupervisedExample, bucket, reasoning_gym, splits_of, vocabulary_of
 
-LARGEST_TARGET = 99
+LARGEST_TARGET, SMALLEST = 99, 2
 LARGEST = {"usual": 15, "test_size": 20}
 """Numbers are 2..15; in the split `test_size` at least one is 16..20."""
 LARGE_SHARE = 0.05
@@ -71,6 +73,39 @@ class Problem:
         return {"numbers": self.numbers, "target": self.target}
 
 
+def own_problem(rng: random.Random, count: int, largest: int) -> Problem | None:
+    """Draw numbers, and combine them two at a time by random operations until one value is left: the target.
+
+    None where an operation has no result by the rules, or the target is too large.
+    """
+    numbers = [rng.randint(SMALLEST, largest) for _ in range(count)]
+    made = [(number, str(number)) for number in numbers]
+    while len(made) > 1:
+        rng.shuffle(made)
+        (left, one), (right, other) = made.pop(), made.pop()
+        operator = rng.choice(OPERATORS)
+        value = operate(left, operator, right)
+        if value is None:
+            return None
+        made.append((value, f"( {one} {operator} {other} )"))
+    target, expression = made[0]
+    return Problem(tuple(sorted(numbers)), target, expression[2:-2]) if target <= LARGEST_TARGET else None
+
+
+def reasoning_gym_problem(rng: random.Random, count: int, largest: int) -> Problem | None:
+    """Draw a problem of reasoning-gym's; None where it has no solution by our rules, as with a negative step."""
+    drawn = _reasoning_gym_problems(count, largest)[rng.getrandbits(30)]["metadata"]
+    found = solutions(drawn["numbers"], drawn["target"])
+    return Problem(tuple(sorted(drawn["numbers"])), drawn["target"], rng.choice(found)) if found else None
+
+
+@cache
+def _reasoning_gym_problems(count: int, largest: int) -> Any:
+    module = reasoning_gym("games.countdown")
+    ranges = {"min_value": SMALLEST, "max_value": largest, "min_target": 1, "max_target": LARGEST_TARGET}
+    return module.CountdownDataset(module.CountdownConfig(min_numbers=count, max_numbers=count, **ranges, seed=0))
+
+
 class CountdownSource(GeneratedSource[Problem]):
     """Generated countdown problems: three or four numbers 2..15, all to be used, and a target of at most 99.
 
@@ -87,12 +122,13 @@ class CountdownSource(GeneratedSource[Problem]):
 
     splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, unseen=("hybrid",))
     rephrasings = REPHRASINGS
+    generators: ClassVar = {"own": own_problem, "reasoning_gym": reasoning_gym_problem}
     largest_size = 600
 
     def sample(self, rng: random.Random) -> Problem:
         """Draw a problem with as many numbers, and in `hard` as few answers, as the regime has."""
         while True:
-            problem = sample_problem(rng, COUNTS[self.regime], large=self.split == "test_size")
+            problem = sample_problem(rng, COUNTS[self.regime], large=self.split == "test_size", draw=self.draw)
             # Answers are counted only where the problem is of use: that takes a millisecond.
             kept = self.regime == "hard" and bucket(problem) in self.splits[self.split].buckets
             if not kept or len(solutions(problem.numbers, problem.target)) <= FEW_ANSWERS:
@@ -103,25 +139,18 @@ class CountdownSource(GeneratedSource[Problem]):
         return phrase(problem, family, rng)
 
 
-def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> Problem:
-    """Draw numbers, and combine them two at a time by random operations until one value is left: the target."""
+def sample_problem(
+    rng: random.Random,
+    count: int,
+    *,
+    large: bool = False,
+    draw: Callable[[random.Random, int, int], Problem | None] = own_problem,
+) -> Problem:
+    """Draw a problem of `count` numbers, with at least one of 16..20 where it is to be `large`."""
     while True:
-        numbers = [rng.randint(2, LARGEST["test_size" if large else "usual"]) for _ in range(count)]
-        if large and max(numbers) <= LARGEST["usual"]:
-            continue
-        made = [(number, str(number)) for number in numbers]
-        while len(made) > 1:
-            rng.shuffle(made)
-            (left, one), (right, other) = made.pop(), made.pop()
-            operator = rng.choice(OPERATORS)
-            value = operate(left, operator, right)
-            if value is None:
-                break
-            made.append((value, f"( {one} {operator} {other} )"))
-        else:
-            target, expression = made[0]
-            if target <= LARGEST_TARGET:
-                return Problem(tuple(sorted(numbers)), target, expression[2:-2])
+        problem = draw(rng, count, LARGEST["test_size" if large else "usual"])
+        if problem is not None and (not large or problem.numbers[-1] > LARGEST["usual"]):
+            return problem
 
 
 def phrase(problem: Problem, family: str, rng: random.Random) -> str:

@@ -44,6 +44,6 @@ TASKS: Mapping[str, Task] = {
         countdown.supervised_example,
         lambda: build_answer_tokenizer(countdown.vocabulary()),
         CountdownReward,
-        {"chain_steps": 0, "word_steps": 2000, "gate": 0.2},
+        {"chain_steps": 0, "word_steps": 2600, "gate": 0.2},
     ),
 }

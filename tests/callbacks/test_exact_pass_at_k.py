@@ -3,82 +3,45 @@
 from __future__ import annotations
 
 import json
-import random
-from itertools import islice
 
 import pandas as pd
 import pytest
 import torch
-from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo.callbacks import ExactPassAtK
 from tagrpo.callbacks.exact_pass_at_k import read_success
-from tagrpo.config import build
-from tagrpo.datamodules.sources.shortest_path import ShortestPathSource, supervised_example, vocabulary
+from tagrpo.datamodules.sources.shortest_path import ShortestPathSource
 from tagrpo.evaluate import main
 from tagrpo.modules.causal_policy import CausalPolicy
 from tagrpo.modules.exact import correct_tokens, exact_success
 from tagrpo.modules.scorer import Scorer
 from tagrpo.rewards import FinalAnswerReward, ShortestPathReward
-from tagrpo.starter.architecture import build_answer_tokenizer, build_model, prompt_text
+from tagrpo.starter.architecture import prompt_text
 from tagrpo.train import train
 from tagrpo.types import SamplingConfig
-from tagrpo.warmstart import batches, fit, problem_sequence
-
-SMALL = [
-    "data=shortest_path", "data.train.regime=easy", "iterations=2", "logger=csv", "data.train.size=16", "seed=3",
-    "callbacks=[checkpoint,exact_pass_at_k]", "callbacks.checkpoint.every=1", "+trainer.enable_progress_bar=false",
-    "data.batch_size=4", "data.samples_per_prompt=4", "data.evaluation_batch_size=4", "data.evaluation_samples=2",
-    "data.evaluation.test_id.size=6", "~data.evaluation.test_phrasing", "~data.evaluation.test_size",
-    "optimizer.lr=0.01", "trainer.val_check_interval=1", "rollout.sampling.max_new_tokens=8", "loss.entropy_coef=0.1",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A policy that says directions, whatever it is asked."""
-    path = tmp_path_factory.mktemp("policy")
-    tokenizer = build_answer_tokenizer(vocabulary())
-    torch.manual_seed(0)
-    model, rng = build_model(tokenizer), random.Random(0)
-    examples = batches(lambda: problem_sequence(tokenizer, rng, supervised_example), 16, rng)
-    fit(model, islice(examples, 30), 30, learning_rate=2e-3)
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
-
-
-def run_of(directory, folder, *overrides):
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        overrides = [f"hydra.run.dir={directory}", *SMALL, f"model.path={folder}", *overrides]
-        cfg = compose("train", overrides, return_hydra_config=True)
-    cfg.hydra.runtime.output_dir = str(directory)
-    HydraConfig.instance().set_config(cfg)
-    return build(cfg)
 
 
 def success_of(folder):
     """The same by hand: id → p."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     scorer = Scorer(CausalPolicy(AutoModelForCausalLM.from_pretrained(folder)))
-    groups = ShortestPathSource("test_id", "easy", size=6).load()
+    groups = ShortestPathSource("test_id", "hard", size=6).load()
     prompts = [torch.tensor(tokenizer(prompt_text(group.question)).input_ids) for group in groups]
     correct = [correct_tokens(group.answer, tokenizer, [tokenizer.eos_token_id], 8) for group in groups]
     return dict(zip([group.id for group in groups], exact_success(scorer, prompts, correct).tolist(), strict=True))
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, folder):
+def trained(tmp_path_factory, small_run):
     directory = tmp_path_factory.mktemp("run")
-    run = run_of(directory, folder)
+    run = small_run(directory)
     train(run.module, run.datamodule, run.trainer, export=directory / "model")
     return directory
 
 
-def test_what_is_written_is_the_exact_success_of_the_trained_and_the_untrained_policy(trained, folder):
-    untrained, after = success_of(folder), success_of(trained / "model")
+def test_what_is_written_is_the_exact_success_of_the_trained_and_the_untrained_policy(trained, directions):
+    untrained, after = success_of(directions), success_of(trained / "model")
     assert read_success(trained)["test_id"] == pytest.approx(after, rel=1e-4)
     assert after != pytest.approx(untrained, rel=1e-2)
     written = json.loads((trained / "exact.json").read_text())
@@ -100,16 +63,16 @@ def test_it_is_logged_at_every_validation_and_in_the_test(trained):
     assert (trained / "evaluations" / "exact-000001.json").exists()
 
 
-def test_a_resumed_run_compares_with_the_policy_that_the_first_started_from(trained, folder, tmp_path):
-    run = run_of(tmp_path, folder, "iterations=3")
+def test_a_resumed_run_compares_with_the_policy_that_the_first_started_from(trained, directions, small_run, tmp_path):
+    run = small_run(tmp_path, "iterations=3")
     checkpoint = sorted((trained / "checkpoints").iterdir())[0]
     train(run.module, run.datamodule, run.trainer, resume=checkpoint, test=False)
     callback = next(c for c in run.trainer.callbacks if isinstance(c, ExactPassAtK))
-    assert callback.untrained["test_id"] == pytest.approx(success_of(folder), rel=1e-4)
+    assert callback.untrained["test_id"] == pytest.approx(success_of(directions), rel=1e-4)
 
 
-def test_evaluation_without_sampling_compares_with_another(trained, folder, tmp_path, monkeypatch, capsys):
-    arguments = [*SMALL, f"model.path={trained / 'model'}", "exact=true", f"against={trained}"]
+def test_evaluation_without_sampling_compares_with_another(trained, small_run, tmp_path, monkeypatch, capsys):
+    arguments = [*small_run.overrides, f"model.path={trained / 'model'}", "exact=true", f"against={trained}"]
     arguments = [argument for argument in arguments if "callbacks" not in argument and "progress" not in argument]
     monkeypatch.setattr("sys.argv", ["tagrpo-eval", *arguments, f"hydra.run.dir={tmp_path}"])
     main()

@@ -2,15 +2,17 @@ r"""Exact pass@k against sampling: do draws agree with it, and what does each co
 
     python benchmarks/exact.py --task shortest_path --regime easy runs/starters/shortest_path runs/ta_grpo/seed0/model
 
-For each policy and temperature, 4,096 responses to each of 500 test questions are drawn by the transformers engine and
-scored by the task's verifier. If the exact probabilities are right, then
+For each policy and temperature, 4,096 responses to each of 500 test questions are drawn and scored by the task's
+verifier. They are drawn by transformers' own forward, all draws of a question together: how many of those that share a
+prefix go on with each token is a multinomial draw, which is what independent draws count. If the exact probabilities
+are right, then
 
 - no question lies outside its 99.99 % binomial interval (of 3,000 questions, 0.3 would by chance, at most);
 - 95 % intervals cover the probabilities of 93 to 97 % of the questions. Intervals of counts are conservative, the more
   so the smaller the probability. Those of Stevens (1950), which randomise where a count lies on the bound, cover
   exactly 95 %, and are used here; Clopper and Pearson's are printed beside.
 
-Then 200 questions are evaluated both ways, exactly and by 256 draws each, on the same thread.
+Then 200 questions are evaluated both ways on one thread, exactly and by 256 draws each of the transformers engine.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ import json
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from scipy.stats import binom
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from tagrpo.modules.causal_policy import CausalPolicy
 from tagrpo.modules.exact import correct_tokens, exact_success
@@ -33,7 +36,8 @@ from tagrpo.starter.architecture import prompt_text
 from tagrpo.starter.tasks import TASKS
 from tagrpo.types import QuestionGroup, Request, SamplingConfig
 
-ROWS = 8192  # of one forward of the engine
+ROWS = 2048  # of one forward of the engine
+LONGEST = 16  # tokens of a response; the longest correct ones have 14
 FAR, NEAR = 0.9999, 0.95
 NEEDED = (0.93, 0.97)
 
@@ -42,7 +46,7 @@ class Policy:
     """A policy, its engine, and the task's verifier."""
 
     def __init__(self, folder: str, task: str) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(folder)
+        self.model, self.plain = (AutoModelForCausalLM.from_pretrained(folder) for _ in range(2))
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.engine = TransformersEngine(folder, max_rows=ROWS)
         self.engine.sync(self.model.named_parameters())
@@ -60,8 +64,33 @@ class Policy:
         ]
         return exact_success(self.scorer, self.prompts(groups), correct, sampling.temperature)
 
+    @torch.no_grad()
+    def drawn(self, group: QuestionGroup, draws: int, sampling: SamplingConfig, generator: np.random.Generator) -> int:
+        """Correct ones of `draws` responses to one question."""
+        eos, correct = self.tokenizer.eos_token_id, 0
+        cache, ids = DynamicCache(), self.prompts([group])[0][None]
+        prefixes: list[list[int]] = [[]]
+        counts = np.array([draws])
+        for length in range(1, sampling.max_new_tokens + 1):
+            logits = self.plain(input_ids=ids, past_key_values=cache, use_cache=True).logits[:, -1]
+            p = (logits.double() / sampling.temperature).softmax(-1).numpy()
+            found = generator.multinomial(counts, p / p.sum(-1, keepdims=True))
+            rows, tokens = found.nonzero()
+            ended = (tokens == eos) | (length == sampling.max_new_tokens)
+            for row, token in zip(rows[ended].tolist(), tokens[ended].tolist(), strict=True):
+                text = self.tokenizer.decode([*prefixes[row], token], skip_special_tokens=True)
+                correct += found[row, token] * self.verifier(text, group.answer).correct
+            rows, tokens = rows[~ended], tokens[~ended]
+            if not len(rows):
+                break
+            counts = found[rows, tokens]
+            prefixes = [[*prefixes[row], token] for row, token in zip(rows.tolist(), tokens.tolist(), strict=True)]
+            cache.batch_select_indices(torch.from_numpy(rows))
+            ids = torch.from_numpy(tokens)[:, None]
+        return int(correct)
+
     def sampled(self, groups: list[QuestionGroup], draws: int, sampling: SamplingConfig, seed: int) -> Tensor:
-        """[Q] correct ones of `draws` responses to each question."""
+        """[Q] correct ones of `draws` responses of the engine to each question."""
         counts = torch.zeros(len(groups), dtype=torch.long)
         completions = self.engine.generate(Request(self.prompts(groups), [draws] * len(groups), sampling, seed))
         for row, (group, drawn) in enumerate(zip(groups, completions, strict=True)):
@@ -108,18 +137,14 @@ def main() -> None:
     for folder in options.policies:
         policy = Policy(folder, options.task)
         for seed, temperature in enumerate(options.temperatures):
-            sampling = SamplingConfig(temperature=temperature, max_new_tokens=16)
-            counts = torch.cat(
-                [
-                    policy.sampled(groups[i : i + 50], options.draws, sampling, 1000 * seed + i)
-                    for i in range(0, len(groups), 50)
-                ]
-            )
+            sampling = SamplingConfig(temperature=temperature, max_new_tokens=LONGEST)
+            generator = np.random.default_rng(seed)
+            counts = torch.tensor([policy.drawn(group, options.draws, sampling, generator) for group in groups])
             found = agreement(policy.exact(groups, sampling), counts, options.draws)
             found = {"policy": folder, "temperature": temperature, **found}
             print(json.dumps(found), flush=True)
             results.append(found)
-        sampling, few = SamplingConfig(max_new_tokens=16), groups[:200]
+        sampling, few = SamplingConfig(max_new_tokens=LONGEST), groups[:200]
         start = time.process_time()
         policy.exact(few, sampling)
         exact = time.process_time() - start

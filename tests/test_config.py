@@ -142,6 +142,13 @@ def test_what_cannot_work_fails_at_once_and_says_what_to_change(tmp_path, overri
     assert message in str(raised.value) + str(raised.value.__cause__)
 
 
+@pytest.mark.parametrize("task", ["shortest_path", "countdown"])
+def test_a_starter_that_has_not_been_made_is_refused_with_the_command_that_makes_it(task, tmp_path):
+    folder = tmp_path / "starter"
+    with pytest.raises(ValueError, match=rf"`python -m tagrpo.warmstart --task {task} --output {folder}`"):
+        build(tmp_path, f"data={task}", f"model.path={folder}")
+
+
 def test_callbacks_are_built_in_the_order_of_their_stages(tmp_path):
     kinds = [type(callback).__name__ for callback in build(tmp_path).trainer.callbacks]
     ours = ["Checkpointer", "ThroughputMonitor", "ZeroGradientMonitor", "RolloutCallback", "ScalarLog"]

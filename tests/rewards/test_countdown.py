@@ -4,12 +4,12 @@ import ast
 import operator
 import random
 import sys
-import time
 from fractions import Fraction
 from itertools import permutations, product
 
 import pytest
 
+from benchmarks.hostile import COUNTDOWN as HOSTILE
 from tagrpo.rewards import CountdownReward
 from tagrpo.rewards.countdown import solutions, value_of
 from tagrpo.types import EnumeratingVerifier
@@ -114,31 +114,12 @@ def test_a_reference_that_is_no_expression_is_refused():
         reward.correct_responses("24")
 
 
-HOSTILE = {
-    "python": '__import__("os").system("touch hacked")',
-    "python of the right length": "eval('1+2')  ",
-    "deep nesting": "( " * 200_000 + "9" + " )" * 200_000,
-    "nesting of the right length": "( ( ( ( ( ( (",
-    "huge number": "9" * 1_000_000,
-    "huge power": "9 ** 9 ** 9 ** 9",
-    "unicode digits": "( ٩ - ٣ ) * ٤",
-    "wide digits": "( ９ - ３ ) * ４",
-    "superscript": "( 9 - 3 ) * ⁴",
-    "surrogate": "( 9 - 3 ) * \ud800",
-    "nul": "( 9 - 3 ) * \x00",
-    "a megabyte of spaces": " " * 1_000_000,
-    "a megabyte of text": "( 9 - 3 ) * 4 " * 80_000,
-    "format": "{0.__class__}",
-    "underscore": "( 9 - 3 ) * _",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_answers_are_wrong_within_milliseconds_and_nothing_is_evaluated(name, tmp_path, monkeypatch):
+def test_hostile_answers_are_wrong_after_little_work_and_nothing_is_evaluated(name, tmp_path, monkeypatch, lines_run):
     monkeypatch.chdir(tmp_path)
-    start, limit = time.process_time(), sys.getrecursionlimit()
-    score = reward(HOSTILE[name], REFERENCE)
-    assert time.process_time() - start < 0.02
+    limit = sys.getrecursionlimit()
+    score, lines = lines_run(reward, HOSTILE[name], REFERENCE)
+    assert lines < 200
     assert score == (False, None, None)
     assert list(tmp_path.iterdir()) == []
     assert sys.getrecursionlimit() == limit

@@ -1,11 +1,11 @@
 """Shortest paths: the walk, all correct walks, and answers that mean harm."""
 
 import random
-import time
 from itertools import product
 
 import pytest
 
+from benchmarks.hostile import SHORTEST_PATH as HOSTILE
 from tagrpo.datamodules.sources.shortest_path import sample_problem
 from tagrpo.rewards import ShortestPathReward
 from tagrpo.rewards.shortest_path import DIRECTIONS, move
@@ -69,25 +69,10 @@ def test_references_that_end_in_different_cells_are_refused():
         reward("right down", ("right down", "up"))
 
 
-HOSTILE = {
-    "python": '__import__("os").system("touch hacked")',
-    "a megabyte of steps": "right down " * 100_000,
-    "a megabyte without spaces": "right" * 200_000,
-    "a megabyte of spaces": " " * 1_000_000,
-    "unicode": "rіght down",  # a Cyrillic і
-    "wide space": "right\u2003down",
-    "huge number": "9" * 1_000_000,
-    "deep nesting": "(" * 1_000_000,
-    "surrogate": "right \ud800",
-    "two words": "__class__ __init__",
-}
-
-
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_answers_are_wrong_within_milliseconds(name, tmp_path, monkeypatch):
+def test_hostile_answers_are_wrong_after_little_work(name, tmp_path, monkeypatch, lines_run):
     monkeypatch.chdir(tmp_path)
-    start = time.process_time()
-    score = reward(HOSTILE[name], ("right down", "down right"))
-    assert time.process_time() - start < 0.02
+    score, lines = lines_run(reward, HOSTILE[name], ("right down", "down right"))
+    assert lines < 200
     assert score == (False, None, None)
     assert list(tmp_path.iterdir()) == []

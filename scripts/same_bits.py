@@ -43,7 +43,6 @@ RUNS = {
     "ahead": ["experiment=ta_grpo", "rollout.ahead=true"],
     "lora": ["experiment=ta_grpo", "lora=default"],
     "bootstrap": ["experiment=pass_at_k_bootstrap"],
-    "then_1": ["experiment=pass_at_k_then_1"],
     "entropy": ["experiment=entropy_adaptive"],
     "clusters": ["experiment=seed_grpo"],
     "sequence": ["experiment=gspo", "policy.token_budget=400"],

@@ -17,7 +17,7 @@ from tagrpo.modules.advantages import (
     ExceedingPassAtKAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
-    ScheduledAdvantage,
+    WithoutEasyAdvantage,
 )
 from tagrpo.types import AdvantageStrategy, RewardGroups
 
@@ -33,7 +33,7 @@ DETERMINISTIC: dict[str, AdvantageStrategy] = {
     "combination": CombinationAdvantage(3),
     "difficulty": DifficultyWeightedAdvantage(),
     "two pools": DifficultyWeightedAdvantage(base=GroupAdvantage("prompt")),
-    "scheduled": ScheduledAdvantage(PassAtKAdvantage(4), GroupAdvantage()),
+    "without easy": WithoutEasyAdvantage(GroupAdvantage()),
 }
 OVER_THE_BATCH: dict[str, AdvantageStrategy] = {
     "REINFORCE": GroupAdvantage("batch", scale="none"),
@@ -43,7 +43,7 @@ OVER_THE_BATCH: dict[str, AdvantageStrategy] = {
 RANDOM: dict[str, AdvantageStrategy] = {
     "bootstrap": PassAtKAdvantage(2, "bootstrap"),
     "full": PassAtKAdvantage(3, "full"),
-    "scheduled bootstrap": ScheduledAdvantage(PassAtKAdvantage(3, "bootstrap", num_groups=5), GroupAdvantage()),
+    "few groups": PassAtKAdvantage(3, "bootstrap", num_groups=5),
 }
 SAMPLES = torch.tensor([4, 2, 5])
 

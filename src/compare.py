@@ -9,36 +9,96 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import InterpolationToMissingValueError
 from rich.console import Console
 
 from .grid import Environment, GridRun, Launcher, run_grid
 from .redaction import refuse_secrets
 
+SCALES = ("demo", "paper")
 
-def methods_of(methods: DictConfig | ListConfig | None) -> dict[str, list[str]]:
-    """Method → its overrides of tagrpo-train; a mere list names experiments."""
+
+@dataclass
+class Method:
+    """What a row of a comparison is run with.
+
+    Attributes:
+        overrides: Of tagrpo-train.
+        after: The method whose trained policy this one goes on from, in a run of its own; None: the model's.
+    """
+
+    overrides: list[str]
+    after: str | None = None
+
+
+def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> dict[str, Method]:
+    """The methods of a configuration, in its order: a list of experiments, or names with what they are.
+
+    A name has a list of overrides, or a mapping with the keys `overrides`, `after`, and overrides of a single scale
+    under its name.
+
+    Raises:
+        ValueError: a mapping has another key, or `after` names no method that stands above it.
+    """
     if isinstance(methods, ListConfig):
-        return {str(name): [f"experiment={name}"] for name in methods}
-    return {str(name): list(overrides) for name, overrides in (methods or {}).items()}
+        return {str(name): Method([f"experiment={name}"]) for name in methods}
+    found: dict[str, Method] = {}
+    for name, spec in ((str(key), spec) for key, spec in (methods or {}).items()):
+        if isinstance(spec, ListConfig):
+            found[name] = Method(list(spec))
+            continue
+        if unknown := {str(key) for key in spec} - {"overrides", "after", *SCALES}:
+            keys = ", ".join(["overrides", "after", *SCALES])
+            raise ValueError(f"Expected methods.{name} to have keys of {keys}, but got {', '.join(sorted(unknown))}.")
+        after = spec.get("after")
+        if after is not None and after not in found:
+            raise ValueError(f"Expected methods.{name}.after to be a method listed above it, but got {after!r}.")
+        found[name] = Method([*spec.get("overrides", []), *spec.get(scale or "demo", [])], after)
+    return found
 
 
-def runs_of(root: Path, methods: dict[str, list[str]], seeds: list[int], overrides: list[str]) -> list[GridRun]:
+def shared_overrides(cfg: DictConfig) -> list[str]:
+    """What all runs get: the chosen groups, the preset's overrides for its scale, and those of the command line.
+
+    Raises:
+        ValueError: one of them needs a setting that was not given.
+    """
+    chosen = [f"{group}={cfg[group]}" for group in ("scale", "recipe", "model") if cfg[group] is not None]
+    try:
+        return [*chosen, *cfg.overrides_at_scale.get(cfg.scale or "demo", []), *cfg.overrides]
+    except InterpolationToMissingValueError as error:
+        missing = "".join(f" {key}=…" for key in map(str, cfg) if OmegaConf.is_missing(cfg, key) and key in str(error))
+        preset = HydraConfig.get().runtime.choices.get("compare")
+        raise ValueError(
+            f"Expected{missing}, which the preset {preset} needs at scale={cfg.scale}, but it was not given. The first "
+            f"lines of configs/comparisons/compare/{preset}.yaml show the command."
+        ) from error
+
+
+def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides: list[str]) -> list[GridRun]:
     """Every method with every seed, seed by seed, so that an interrupted comparison has whole seeds.
 
-    All get `overrides`; a method's own come after them and win.
+    All get `overrides`; a method's own come after them and win. One that another goes on from exports its policy.
     """
-    runs = []
+    runs: list[GridRun] = []
+    continued = {method.after for method in methods.values()}
     for seed in seeds:
-        for method, own in methods.items():
-            directory = root / method / f"seed{seed}"
-            arguments = [f"name={method}", f"seed={seed}", f"hydra.run.dir={directory}", *overrides, *own]
-            runs.append(GridRun(method, seed, directory, [sys.executable, "-m", "tagrpo.train", *arguments]))
+        of_seed: dict[str, GridRun] = {}
+        for name, method in methods.items():
+            directory = root / name / f"seed{seed}"
+            arguments = [f"name={name}", f"seed={seed}", f"hydra.run.dir={directory}", *overrides, *method.overrides]
+            before = of_seed[method.after] if method.after else None
+            arguments += ["export=true"] if name in continued else []
+            arguments += [f"model.path={before.directory / 'model'}"] if before else []
+            of_seed[name] = GridRun(name, seed, directory, [sys.executable, "-m", "tagrpo.train", *arguments], before)
+        runs += of_seed.values()
     return runs
 
 
@@ -83,11 +143,11 @@ def compare(
     return failed
 
 
-@hydra.main(config_path="pkg://tagrpo.configs", config_name="compare", version_base="1.3")
+@hydra.main(config_path="pkg://tagrpo.configs.comparisons", config_name="compare", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
-    methods, root, console = methods_of(cfg.methods), Path(cfg.root), Console()
+    methods, root, console = methods_of(cfg.methods, cfg.scale), Path(cfg.root), Console()
     if cfg.report_only:
         from .analysis.report import write_report
 
@@ -98,7 +158,7 @@ def main(cfg: DictConfig) -> None:
     # Being ended from outside is an interrupt too: no local run may go on without us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     launcher: Any = OmegaConf.to_container(cfg.launcher, resolve=True)
-    runs = runs_of(root, methods, list(cfg.seeds), list(cfg.overrides))
+    runs = runs_of(root, methods, list(cfg.seeds), shared_overrides(cfg))
     local = launcher["cluster"] == "local"
     places = places_of(cfg.workers, cfg.gpus_per_run) if local else [{}] * (cfg.workers or len(runs))
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 import torch
@@ -25,6 +26,7 @@ from .starter import starter_path
 
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
 OmegaConf.register_new_resolver("updates", lambda iterations, mini_batches: int(iterations) * int(mini_batches))
+OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))
 OmegaConf.register_new_resolver("wandb_offline", lambda: "WANDB_API_KEY" not in os.environ)
 OmegaConf.register_new_resolver("wandb_run_id", wandb_run_id, use_cache=True)
 
@@ -81,6 +83,11 @@ def check(cfg: DictConfig) -> None:
     Raises:
         ValueError: naming the settings and what to change.
     """
+    if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):
+        raise ValueError(
+            f"Expected an experiment whose authors ran something else than their paper says, since recipe=authors, but "
+            f"there are no settings {settings} for {cfg.name}. Use recipe=paper."
+        )
     if cfg.data.batch_size < cfg.policy.mini_batches:
         raise ValueError(
             f"Expected data.batch_size ≥ policy.mini_batches, but got {cfg.data.batch_size} and "
@@ -104,3 +111,12 @@ def check(cfg: DictConfig) -> None:
             f"Expected rollout.sampling.temperature > 0 in training, but got {temperature}: greedy responses to a "
             "prompt are all the same. Use rollout.evaluation_sampling.temperature=0 for greedy evaluation."
         )
+
+
+def exists(settings: str | None) -> bool:
+    """Whether an option of the group `settings` is a file."""
+    if not settings:
+        return False
+    sources = [source.path for source in HydraConfig.get().runtime.config_sources if source.schema == "file"]
+    folders = [Path(str(files("tagrpo.configs"))), *map(Path, sources)]
+    return any((folder / "settings" / f"{settings}.yaml").is_file() for folder in folders)

@@ -80,7 +80,7 @@ class Training(Checkpointable):
 
 @dataclass
 class GridRun:
-    """One method and seed, in a directory of its own.
+    """One method and seed, in a directory of its own. It waits for the run `after`, whose policy it goes on from.
 
     `run.json` beside the run's files says which settings it has, how often it was started, and whether it has finished.
     Changes of code or of YAML files are not noticed, only those of the command. submitit's files are in `job/`.
@@ -90,6 +90,7 @@ class GridRun:
     seed: int
     directory: Path
     command: list[str]
+    after: GridRun | None = None
     state: str = field(default="waiting", init=False)
     """waiting → queued → running → done, failed or stopped; `kept` when it had finished before."""
     seconds: float = field(default=0.0, init=False)
@@ -107,6 +108,11 @@ class GridRun:
     def active(self) -> bool:
         """Whether it has a job that has not ended, as far as is known."""
         return self.state in ("queued", "running")
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be started now."""
+        return self.state == "waiting" and (self.after is None or self.after.state in ("done", "kept"))
 
     def prepare(self) -> None:
         """Find out whether the run has finished already, or has a job in SLURM's queue from an earlier call.
@@ -198,6 +204,8 @@ class GridRun:
 
     def log_tail(self, lines: int = 15) -> str:
         """The last lines that the run wrote, or submitit where the run was not reached."""
+        if self.after and self.after.state == "failed":
+            return f"{self.directory}: not started, since {self.after.directory}, whose policy it goes on from, failed."
         path = self.directory / "log.txt"
         if self.job is not None and not (path.exists() and path.stat().st_size):
             path = self.job.paths.stderr
@@ -219,8 +227,11 @@ def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment],
                     run.poll()
                     if not run.active:
                         console.print(f"{run.method} seed {run.seed}: {run.state} after {run.seconds:.0f} s")
+                for run in runs:
+                    if run.state == "waiting" and run.after and run.after.state == "failed":
+                        run.state = "failed"
                 free = sorted(set(range(len(places))) - {run.place for run in runs if run.active})
-                for place, run in zip(free, [run for run in runs if run.state == "waiting"], strict=False):
+                for place, run in zip(free, [run for run in runs if run.ready], strict=False):
                     run.place = place
                     run.start(launcher, places[place])
                 live.update(table_of(runs), refresh=True)

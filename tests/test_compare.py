@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from tagrpo.compare import compare, methods_of, places_of, runs_of
+import tagrpo.config  # noqa: F401  resolvers of the configuration of training
+from tagrpo.compare import Method, compare, methods_of, places_of, runs_of, shared_overrides
 from tagrpo.grid import GridRun
 
-PRESETS = sorted(path.stem for path in (Path(__file__).parents[1] / "configs" / "compare").glob("*.yaml"))
+CONFIGS = Path(__file__).parents[1] / "configs"
+NEEDED = ["+rephrasings=r.jsonl", "+questions=q.jsonl", "+test=t.jsonl"]
+PRESETS = sorted(path.stem for path in (CONFIGS / "comparisons" / "compare").glob("*.yaml"))
 TEST = {
     "splits": {
         "test_id": {
@@ -29,7 +33,7 @@ TEST = {
 
 
 def test_every_method_runs_with_every_seed(tmp_path):
-    runs = runs_of(tmp_path, {"grpo": ["experiment=grpo"], "ta": []}, [0, 3], ["iterations=2"])
+    runs = runs_of(tmp_path, {"grpo": Method(["experiment=grpo"]), "ta": Method([])}, [0, 3], ["iterations=2"])
     assert [(run.method, run.seed) for run in runs] == [("grpo", 0), ("ta", 0), ("grpo", 3), ("ta", 3)]
     assert runs[2].command[1:] == [
         "-m", "tagrpo.train", "name=grpo", "seed=3", f"hydra.run.dir={tmp_path}/grpo/seed3",
@@ -38,23 +42,63 @@ def test_every_method_runs_with_every_seed(tmp_path):
 
 
 def test_a_list_of_methods_names_experiments():
-    assert methods_of(OmegaConf.create(["grpo", "dapo"])) == {
-        "grpo": ["experiment=grpo"],
-        "dapo": ["experiment=dapo"],
+    assert methods_of(OmegaConf.create(["grpo", "dapo"]), None) == {
+        "grpo": Method(["experiment=grpo"]),
+        "dapo": Method(["experiment=dapo"]),
     }
-    assert methods_of(OmegaConf.create({"a": ["x=1"]})) == {"a": ["x=1"]}
+    assert methods_of(OmegaConf.create({"a": ["x=1"]}), None) == {"a": Method(["x=1"])}
 
 
-def test_every_preset_composes_and_names_experiments_that_exist():
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        for preset in PRESETS:
-            needed = ["rephrasings=rephrased.jsonl"] if preset == "study_gpu" else []
-            cfg = compose("compare", [f"compare={preset}", *needed])
-            assert cfg.root.startswith(f"runs/{preset}")
-            for method, own in methods_of(cfg.methods).items():
-                run = compose("train", [f"name={method}", *cfg.overrides, *own])
-                assert run.name == method
-        assert methods_of(compose("compare", ["methods=[grpo]"]).methods) == {"grpo": ["experiment=grpo"]}
+STAGES = {"a": ["x=1"], "b": {"overrides": ["y=2"], "paper": ["z=3"], "demo": ["z=4"], "after": "a"}}
+
+
+def test_a_method_can_have_overrides_of_one_scale_and_go_on_from_another_method():
+    methods = methods_of(OmegaConf.create(STAGES), "paper")
+    assert methods == {"a": Method(["x=1"]), "b": Method(["y=2", "z=3"], "a")}
+    assert methods_of(OmegaConf.create(STAGES), None)["b"].overrides == ["y=2", "z=4"]
+    runs = runs_of(Path("root"), methods, [0, 1], [])
+    assert [run.after for run in runs] == [None, runs[0], None, runs[2]]
+    assert runs[2].command[-2:] == ["x=1", "export=true"]
+    assert runs[3].command[-3:] == ["y=2", "z=3", "model.path=root/a/seed1/model"]
+
+
+def test_methods_that_cannot_be_chained_are_refused():
+    with pytest.raises(ValueError, match="methods.b.after to be a method listed above it, but got 'c'"):
+        methods_of(OmegaConf.create({"a": [], "b": {"after": "c"}}), None)
+    with pytest.raises(ValueError, match="methods.b to have keys of overrides, after, demo, paper, but got then"):
+        methods_of(OmegaConf.create({"a": [], "b": {"then": "a"}}), None)
+
+
+def composed(*overrides):
+    with initialize_config_module("tagrpo.configs.comparisons", version_base="1.3"):
+        cfg = compose("compare", list(overrides), return_hydra_config=True)
+    HydraConfig.instance().set_config(cfg)
+    return cfg
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_composes_at_both_scales_and_names_experiments_that_exist(preset):
+    cfg = composed(f"compare={preset}", *NEEDED)
+    for scale in ("paper", "demo") if cfg.scale else (None,):
+        cfg = composed(f"compare={preset}", *NEEDED, *([f"scale={scale}"] if scale else []))
+        assert cfg.root.startswith(f"runs/{preset}")
+        for name, method in methods_of(cfg.methods, cfg.scale).items():
+            with initialize_config_module("tagrpo.configs", version_base="1.3"):
+                run = compose("train", [f"name={name}", *shared_overrides(cfg), *method.overrides])
+            assert run.name == name
+            # a base of zero steps, and every other row with the steps of its scale
+            assert (name == "base") == (0 in (run.iterations, run.trainer.max_steps))
+
+
+def test_experiments_can_be_compared_without_a_preset():
+    assert methods_of(composed("methods=[grpo]").methods, None) == {"grpo": Method(["experiment=grpo"])}
+
+
+def test_what_a_preset_needs_is_asked_for():
+    with pytest.raises(ValueError, match=r"Expected rephrasings=…, which the preset ta_grpo_table1 needs"):
+        shared_overrides(composed("compare=ta_grpo_table1"))
+    assert "model=qwen3_4b" in shared_overrides(composed("compare=ta_grpo_fig8", "model=qwen3_4b", *NEEDED))
+    assert shared_overrides(composed("compare=ta_grpo_table1", "scale=demo"))[:2] == ["scale=demo", "model=starter"]
 
 
 def test_what_ended_well_is_reported_and_what_failed_is_said(tmp_path, capsys):

@@ -14,6 +14,7 @@ from hydra.errors import ConfigCompositionException, MissingConfigException
 from hydra.utils import instantiate
 
 from tagrpo import config
+from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.modules import model
 from tagrpo.modules.policy import PolicyModule
 
@@ -66,6 +67,16 @@ def test_the_papers_settings_are_those_of_table_2(llm):
     assert "/" in cfg.policy.model_path
 
 
+@pytest.mark.parametrize("experiment", options("experiment"))
+def test_validation_during_training_samples_less_than_a_tenth_of_what_training_does(experiment):
+    cfg = composed(f"experiment={experiment}", "scale=paper", "data=math")
+    sampled = cfg.data.batch_size * cfg.data.samples_per_prompt * (1 + cfg.data.num_rephrasings)
+    sets = [CATALOGUE[source.dataset] for source in cfg.data.evaluation.values()]
+    asked = sum(dataset.questions or dataset.rows for dataset in sets) * cfg.data.validation_samples
+    assert 0 < asked < sampled * cfg.trainer.val_check_interval / 10
+    assert cfg.data.evaluation_samples == 128
+
+
 def command_of(group):
     """The command whose configuration chooses from a group: train, unless another one lists it."""
     for path in CONFIGS.glob("*.yaml"):
@@ -75,7 +86,13 @@ def command_of(group):
     return "train"
 
 
-@pytest.mark.parametrize("group", sorted(p.name for p in CONFIGS.iterdir() if p.is_dir()))
+@pytest.mark.parametrize(
+    "group",
+    # comparisons is the configuration of another command, and settings are those of experiments, composed above
+    sorted(
+        p.name for p in CONFIGS.iterdir() if p.is_dir() and p.name not in ("comparisons", "settings", "__pycache__")
+    ),
+)
 def test_every_option_of_every_group_composes(group):
     names = [name for name in options(group) if name != "base"]
     assert names
@@ -114,13 +131,6 @@ def test_a_benchmark_can_be_left_out():
     assert list(cfg.data.evaluation) == [name for name in BENCHMARKS if name != "minerva"]
 
 
-def test_comparisons_compose():
-    for name in options("compare"):
-        methods = composed(f"compare={name}", name="compare").methods
-        for overrides in methods.values():
-            composed(*overrides)
-
-
 @pytest.mark.parametrize(
     ("override", "error", "message"),
     [
@@ -134,11 +144,12 @@ def test_comparisons_compose():
         ("data.train.regime=easy", Exception, "mixed, hard"),
         ("loss.aggregation=constant", Exception, "loss.max_length"),
         ("template=raw_boxed", ValueError, "Use reward=mixed or reward=math"),
+        (["experiment=gspo", "recipe=authors"], ValueError, "no settings gspo/authors for gspo. Use recipe=paper"),
     ],
 )
 def test_what_cannot_work_fails_at_once_and_says_what_to_change(tmp_path, override, error, message):
     with pytest.raises(error) as raised:
-        build(tmp_path, override)
+        build(tmp_path, *([override] if isinstance(override, str) else override))
     assert message in str(raised.value) + str(raised.value.__cause__)
 
 
@@ -167,6 +178,18 @@ def test_wandb_is_offline_without_a_key(monkeypatch):
     cfg = composed("logger=wandb")
     assert cfg.logger.wandb.offline is False
     assert "secret" not in str(cfg.logger)
+
+
+@pytest.mark.parametrize("experiment", ["ta_grpo", "grpo", "grpo_matched"])
+def test_validation_at_the_papers_scale_costs_less_than_a_tenth_of_what_training_samples(experiment):
+    cfg = composed(f"experiment={experiment}", "scale=paper", "data=math")
+    asked = sum(CATALOGUE[split.dataset].questions for split in cfg.data.evaluation.values())
+    assert asked == 1788
+    iterations = cfg.trainer.max_epochs * (CATALOGUE["math_train"].questions // cfg.data.batch_size)
+    responses = cfg.data.samples_per_prompt * (1 + cfg.data.num_rephrasings)
+    trained = iterations * cfg.data.batch_size * responses
+    validated = iterations // cfg.trainer.val_check_interval * asked * cfg.data.validation_samples
+    assert 0 < validated < trained / 10
 
 
 def test_help_lists_the_groups():

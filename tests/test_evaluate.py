@@ -39,6 +39,7 @@ def test_protocols_sample_as_their_source_says(tmp_path):
     assert len(authors.data.evaluation) == 7
     paper = composed(tmp_path, "protocol=paper")
     assert (settings_of(paper)["temperature"], max(paper.callbacks.pass_at_k.ks)) == (1.0, 32)
+    assert settings_of(paper)["samples"] == 128, "of 30 questions with 32 responses pass@32 is a multiple of 1/30"
     assert authors.callbacks.pass_at_k.store == f"{tmp_path}/counts"
 
 

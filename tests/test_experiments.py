@@ -43,7 +43,7 @@ def settings(*overrides):
         ),
         (
             "noisy_rewards",
-            "grpo_matched",
+            "pass_at_1",
             {
                 "rollout.reward_terms.noise._target_": "tagrpo.rewards.terms.RewardNoise",
                 "rollout.reward_terms.noise.probability": 0.1,

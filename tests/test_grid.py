@@ -31,6 +31,22 @@ def run_here(runs, workers=1, environments=None):
     return run_grid(runs, LOCAL, environments or [{}] * workers, QUIET)
 
 
+def test_a_run_waits_for_the_one_that_it_goes_on_from(tmp_path):
+    first = grid_run(tmp_path, "first", f"time.sleep(1); {FINISH}")
+    second = grid_run(tmp_path, "second", f"assert os.path.exists('../../first/seed0/test.json'); {FINISH}")
+    second.after = first
+    assert run_here([second, first], 2) == []
+    assert [first.state, second.state] == ["done", "done"]
+
+
+def test_a_run_that_goes_on_from_a_failed_one_is_not_started(tmp_path):
+    first, second = grid_run(tmp_path, "first", "sys.exit(3)"), grid_run(tmp_path, "second", FINISH)
+    second.after = first
+    assert run_here([first, second], 2) == [first, second]
+    assert not second.directory.exists()
+    assert f"not started, since {first.directory}" in second.log_tail()
+
+
 def test_finished_runs_are_kept(tmp_path):
     assert run_here([grid_run(tmp_path, "a", FINISH), grid_run(tmp_path, "b", FINISH)], 2) == []
     again = [grid_run(tmp_path, "a", FINISH), grid_run(tmp_path, "c", FINISH)]

@@ -42,7 +42,7 @@ def grid_run(root, name, code):
 
 
 def launcher(*overrides):
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+    with initialize_config_module("tagrpo.configs.comparisons", version_base="1.3"):
         cfg = compose("compare", ["launcher=slurm", *overrides])
     return OmegaConf.to_container(cfg.launcher, resolve=True)
 

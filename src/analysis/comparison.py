@@ -17,7 +17,7 @@ Runs = Mapping[str, Sequence[RunFiles]]
 Curves = Mapping[str, Mapping[str, Mapping[int, Estimate]]]
 """Split → method → k → estimate."""
 ZERO_GRADIENT = "zero_gradient/percentage"
-SERIES_PREFIXES = ("zero_gradient/", "uniform_reward/")
+SERIES_PREFIXES = ("zero_gradient/", "uniform_reward/", "answer_diversity/distinct_wrong")
 BUDGET_COLUMNS = ("budget/rollouts", "budget/tokens", "budget/updates")
 
 
@@ -163,7 +163,7 @@ def shared_splits(runs: Sequence[RunFiles]) -> dict[str, list[int]]:
 
 
 def run_results(run: RunFiles) -> dict[str, Any]:
-    """One method and seed: every pass@k with its n and interval, the series without gradient, budgets, seconds.
+    """One method and seed: every pass@k with its n and interval, series of a few diagnostics, budgets, seconds.
 
     `series` holds one list per scalar, all as long as `iteration`, with NaN where a scalar was not logged.
     """

@@ -26,7 +26,6 @@ def add_expected_gradient(
     correct: Sequence[Sequence[Tensor]],
     strategy: AdvantageStrategy,
     max_length: int = 1,
-    progress: float = 0.0,
 ) -> Tensor:
     """Add to the policy's gradients what one batch adds on average, under `PolicyLoss(aggregation="constant")`.
 
@@ -39,7 +38,6 @@ def add_expected_gradient(
         correct: [P], all correct responses to each prompt in tokens; see `BatchSuccess.correct`.
         strategy: Reads rewards alone; others are refused by name.
         max_length: Of the loss.
-        progress: Fraction of training, for strategies that change with it.
 
     Returns:
         [P] float64, the success rates before the step.
@@ -53,7 +51,7 @@ def add_expected_gradient(
     question = torch.tensor([prompt.question for prompt in prompts])
     weights = torch.zeros_like(success)
     for rows in (question == row for row in question.unique()):
-        given = expected_weights(strategy, success[rows], samples[rows], progress)
+        given = expected_weights(strategy, success[rows], samples[rows])
         # A mean over all responses: with unequal samples a prompt weighs as much as it has.
         weights[rows] = given * len(given) * samples[rows] / samples.sum()
     add_success_gradient(scorer, token_ids, correct, (weights / max_length).to(scorer.device))

@@ -130,7 +130,6 @@ def expected_update(
     loss: Loss,
     samples: int | Tensor,
     options: UpdateOptions | None = None,
-    progress: float = 0.0,
 ) -> Tensor:
     """Minus the expected gradient of the loss of one mini-batch in the current policy's logits.
 
@@ -149,7 +148,6 @@ def expected_update(
         loss: Over single responses, as `PolicyLoss`.
         samples: Responses per prompt, one number or [P] long.
         options: `anchor`, `prompt_correction` and `staleness_cap` count; the default is q0, without correction.
-        progress: Fraction of training.
 
     Returns:
         [P, S, V] float64, in the direction of ascent.
@@ -176,7 +174,7 @@ def expected_update(
         old_logprobs=token_logprobs(policies.old, responses)[score].flatten(),
         reference_logprobs=token_logprobs(policies.reference, responses)[score].flatten() if loss.kl_coef else None,
         entropy=entropies.flatten(),
-        advantages=_by_response(strategy, sampled, correct, samples, progress),
+        advantages=_by_response(strategy, sampled, correct, samples),
         response=(responses.response + len(responses.lengths) * torch.arange(count)[:, None]).flatten(),
         lengths=responses.lengths.repeat(count),
         num_responses=1.0,
@@ -191,7 +189,7 @@ def expected_update(
         found = torch.autograd.grad(loss(inputs).loss, leaves, allow_unused=True)
         return torch.stack([torch.zeros_like(leaves[0]) if grad is None else grad for grad in found])
 
-    positive = _by_response(PositivePart(strategy), sampled, correct, samples, progress)
+    positive = _by_response(PositivePart(strategy), sampled, correct, samples)
     negative = everything.advantages - positive
     by_token = gradients(positive) + gradients(negative) - gradients(torch.zeros_like(positive))
     by_token = by_token * share[:, responses.response].flatten()
@@ -223,10 +221,8 @@ class PositivePart(AdvantageStrategy):
         return self.strategy.expected(groups).clamp(min=0)
 
 
-def _by_response(
-    strategy: AdvantageStrategy, sampled: Tensor, correct: Tensor, samples: int | Tensor, progress: float
-) -> Tensor:
+def _by_response(strategy: AdvantageStrategy, sampled: Tensor, correct: Tensor, samples: int | Tensor) -> Tensor:
     """[P·R] expected advantage of each response to each prompt."""
     success = (sampled @ correct.double()).clamp(0, 1)
-    given = expected_advantages(strategy, success, samples, progress)
+    given = expected_advantages(strategy, success, samples)
     return torch.where(correct, given.correct[:, None], given.wrong[:, None]).flatten()

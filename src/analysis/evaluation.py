@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ..files import write_json, write_text
 from .comparison import finite, shared_splits
@@ -38,14 +39,17 @@ def write_evaluation(folder: Path, settings: Mapping[str, Any]) -> Path:
 
 
 def evaluation_markdown(run: RunFiles, settings: Mapping[str, Any]) -> str:
-    """Pass@k of every split with 95 % intervals, the average over splits, and the settings of the sampling."""
+    """Pass@k of every split with 95 % intervals, averages of splits and of questions, the settings of the sampling."""
     ks = sorted(set.intersection(*map(set, shared_splits([run]).values())))
     rows = [
         [name, *(_interval(split["pass_at_k"][str(k)]) for k in ks), *_sampled(split, ks)]
         for name, split in run.test.items()
     ]
     if len(rows) > 1:
-        rows.append(["**average**", *(str(average_over_splits(run, k)) for k in ks), "", "", "", "", ""])
+        rows.append(["**average of splits**", *(str(average_over_splits(run, k)) for k in ks), "", "", "", "", ""])
+        counted = str(sum(split["num_questions"] for split in run.test.values()))
+        over_all = [str(average_over_questions(run, k)) for k in ks]
+        rows.append(["**average of questions**", *over_all, "", counted, "", "", ""])
     header = ["split", *(f"pass@{k}" for k in ks), f"maj@{ks[-1]}", "questions", "n", "tokens", "truncated"]
     lines = [
         f"# Evaluation of {settings.get('model', run.method)}",
@@ -53,7 +57,8 @@ def evaluation_markdown(run: RunFiles, settings: Mapping[str, Any]) -> str:
         *table(header, rows),
         "",
         "In percent: means over questions with 95 % intervals by bootstrap over questions, unbiased for n responses "
-        "(arXiv 2107.03374). The average gives each split the same weight. `tokens` is the mean length of a response, "
+        "(arXiv 2107.03374). One average gives each split the same weight, the other each question. "
+        "`tokens` is the mean length of a response, "
         "`truncated` the share of responses that the length limit ended.",
         "",
         *(f"- {name}: {value}" for name, value in settings.items()),
@@ -85,6 +90,11 @@ def average_over_splits(run: RunFiles, k: int) -> Estimate:
     means = np.mean([resampled_means(values, seed) for seed, values in enumerate(tables)], axis=0)
     low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
     return Estimate(float(np.mean([values.mean() for values in tables])), float(low), float(high))
+
+
+def average_over_questions(run: RunFiles, k: int) -> Estimate:
+    """Mean of pass@k over the questions of all splits, with a 95 % interval over them."""
+    return estimate(pd.concat([pass_at_k_table([run], split, k) for split in run.test], axis=1))
 
 
 def compare_evaluations(ours: RunFiles, theirs: RunFiles) -> list[Comparison]:

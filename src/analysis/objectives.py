@@ -36,9 +36,7 @@ class ByVerdict(NamedTuple):
     """[…, P] float64."""
 
 
-def expected_weights(
-    strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor, progress: float = 0.0
-) -> Tensor:
+def expected_weights(strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor) -> Tensor:
     """w_n = (E[A | correct at n] − E[A | wrong at n]) / P: what the strategy optimises, per prompt.
 
     The P prompts are those of one question, and the whole batch for strategies that look beyond a question; whether
@@ -49,7 +47,6 @@ def expected_weights(
         strategy: Reads rewards alone.
         success: [P] float, success rates, 0..1; 0 and 1 are the limits there.
         samples: Responses per prompt, G: one number, or [P] long.
-        progress: Fraction of training, for strategies that change with it.
 
     Returns:
         [P] float64.
@@ -65,13 +62,11 @@ def expected_weights(
     >>> expected_weights(GroupAdvantage("question", scale="none"), torch.tensor([0.9, 0.5]), 1)
     tensor([0.2500, 0.2500], dtype=torch.float64)
     """
-    given = expected_advantages(strategy, success, samples, progress)
+    given = expected_advantages(strategy, success, samples)
     return (given.correct - given.wrong) / len(given.correct)
 
 
-def expected_advantages(
-    strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor, progress: float = 0.0
-) -> ByVerdict:
+def expected_advantages(strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor) -> ByVerdict:
     """The two [P] expectations that `expected_weights` is made of; arguments and errors are the same.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
@@ -81,7 +76,7 @@ def expected_advantages(
     success, samples = _checked(success, samples)
     _, kind = torch.stack([success, samples.double()]).unique(dim=1, return_inverse=True)
     counts, orders = _configurations(kind, samples)
-    advantages = _advantages_of_counts(strategy, counts, samples, progress)
+    advantages = _advantages_of_counts(strategy, counts, samples)
     chance = _binomial(counts, samples, success)
     others = torch.stack([chance[:, torch.arange(len(kind)) != n].prod(1) for n in range(len(kind))], 1)
     # One response to prompt n is given, its others are G − 1 draws.
@@ -92,7 +87,7 @@ def expected_advantages(
     return ByVerdict(*(orders @ values @ (same / same.sum(0)) for values in (correct, wrong)))
 
 
-def count_utility(strategy: AdvantageStrategy, num_samples: int, progress: float = 0.0) -> Tensor:
+def count_utility(strategy: AdvantageStrategy, num_samples: int) -> Tensor:
     """H(c), the worth of c correct responses in a pool: the strategy maximises E[H(C)] / num_samples.
 
     H(0) = 0 and H(c + 1) − H(c) = A⁺(c + 1) − A⁻(c), the advantages of a correct and of a wrong response where so many
@@ -102,7 +97,6 @@ def count_utility(strategy: AdvantageStrategy, num_samples: int, progress: float
     Args:
         strategy: Reads rewards alone, and pools all responses to a question.
         num_samples: Responses in the pool.
-        progress: Fraction of training.
 
     Returns:
         [num_samples + 1] float64.
@@ -112,21 +106,21 @@ def count_utility(strategy: AdvantageStrategy, num_samples: int, progress: float
     tensor([0., 1., 2., 3.], dtype=torch.float64)
     """
     counts = torch.arange(num_samples + 1)[:, None]
-    advantages = _advantages_of_counts(strategy, counts, torch.tensor([num_samples]), progress)
+    advantages = _advantages_of_counts(strategy, counts, torch.tensor([num_samples]))
     return torch.cat([torch.zeros(1), (advantages.correct[1:, 0] - advantages.wrong[:-1, 0]).cumsum(0)])
 
 
-def _advantages_of_counts(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor, progress: float) -> ByVerdict:
+def _advantages_of_counts(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor) -> ByVerdict:
     """[M, P] advantages where `counts` [M, P] of each prompt's responses are correct; 0 for verdicts that none has.
 
     The strategy sees many configurations in one call, each as a question of its own; one at a time if it looks beyond
     a question, which is found out on 16 of them.
     """
     probes = counts[torch.linspace(0, len(counts) - 1, min(16, len(counts))).long()]
-    alone = torch.cat([_advantages(strategy, row[None], samples, progress) for row in probes])
-    together = _advantages(strategy, probes, samples, progress)
+    alone = torch.cat([_advantages(strategy, row[None], samples) for row in probes])
+    together = _advantages(strategy, probes, samples)
     size = max(CHUNK // int(samples.sum()), 1) if torch.allclose(alone, together, rtol=1e-6, atol=1e-9) else 1
-    advantages = torch.cat([_advantages(strategy, part, samples, progress) for part in counts.split(size)])
+    advantages = torch.cat([_advantages(strategy, part, samples) for part in counts.split(size)])
     last, prompt = samples.cumsum(0) - 1, torch.arange(len(samples)).repeat_interleave(samples)
     correct = advantages[:, last - samples + 1].where(counts > 0, 0.0)
     wrong = advantages[:, last].where(counts < samples, 0.0)
@@ -139,7 +133,7 @@ def _advantages_of_counts(strategy: AdvantageStrategy, counts: Tensor, samples: 
     return ByVerdict(correct, wrong)
 
 
-def _advantages(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor, progress: float) -> Tensor:
+def _advantages(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor) -> Tensor:
     """[M, R] float64 advantages of all responses, those to a prompt side by side."""
     correct = _verdicts(counts, samples)
     groups = RewardGroups(
@@ -147,7 +141,6 @@ def _advantages(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor, pr
         correct=correct.flatten(),
         question=torch.arange(len(counts)).repeat_interleave(correct.shape[1]),
         prompt=torch.arange(counts.numel()).view_as(counts).repeat_interleave(samples, 1).flatten(),
-        progress=progress,
     )
     try:
         return strategy.expected(groups).double().view_as(correct)

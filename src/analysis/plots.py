@@ -123,11 +123,14 @@ def series_over_training(
 
     Args:
         runs: Method → its runs.
-        columns: Scalar → title of its panel.
+        columns: Scalar → title of its panel; those that no run has logged have none.
         label: Label of the vertical axis.
         styles: Method → look.
         together: Whether all panels share one vertical axis that starts at zero.
     """
+    every = [run for seeds in runs.values() for run in seeds]
+    logged = [column for column in columns if any(run.scalar(column) is not None for run in every)]
+    columns = {column: columns[column] for column in logged or columns}
     figure, axes = panels(len(columns), sharey=together)
     for ax, (column, title) in zip(axes, columns.items(), strict=True):
         for method, seeds in runs.items():

@@ -21,11 +21,13 @@ SERIES = {
     ZERO_GRADIENT: "no gradient (all advantages zero)",
     "uniform_reward/original": "equal rewards: original (G)",
     "uniform_reward/rephrasings": "equal rewards: rephrasings (N·G)",
+    "uniform_reward/rephrasings_matched": "equal rewards: G of the rephrasings",
 }
 LEARNING = {
     "rollout/correct_original": "correct responses to originals",
     "rollout/entropy": "policy entropy (nats per token)",
     "train/grad_norm": "gradient norm",
+    "answer_diversity/distinct_wrong_share": "different answers among wrong ones",
 }
 
 

@@ -37,14 +37,17 @@ def equal_rewards_by_stage(run: RunFiles) -> Figure:
     columns = {
         "uniform_reward/original": "original (G)",
         "uniform_reward/rephrasings": "rephrasings (N·G)",
+        "uniform_reward/rephrasings_matched": "G of the rephrasings",
         "uniform_reward/pool": "all ((N+1)·G)",
     }
     found = {label: values for name, label in columns.items() if (values := run.scalar(name)) is not None}
     figure, (ax,) = panels(1, width=5.2)
     for index, (label, values) in enumerate(found.items()):
         means = values.groupby(stage_of(values.index.to_numpy(), int(values.index.max()))).mean()
-        place = means.index + 0.27 * (index - (len(found) - 1) / 2)
-        bars = ax.bar(place, means, 0.25, label=label, color=COLOURS[index], hatch=HATCHES[index], edgecolor="white")
+        width = 0.8 / len(found)
+        place = means.index + width * (index - (len(found) - 1) / 2)
+        look: Any = {"color": COLOURS[index], "hatch": HATCHES[index], "edgecolor": "white"}
+        bars = ax.bar(place, means, 0.92 * width, label=label, **look)
         ax.bar_label(bars, fmt="%.0f", padding=1, fontsize=7)
     ax.set_xticks(range(len(STAGES)), STAGES)
     ax.set(title=run.method, xlabel="training", ylim=(0, 105))

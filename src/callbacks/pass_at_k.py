@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..distributed import gather_objects, rank
 from ..files import write_json
 from ..metrics import EvaluationCounts
-from ..metrics.evaluation import QuestionCounts, Splits, count_batch, merge_counts, summarise
+from ..metrics.evaluation import QuestionCounts, Splits, averages, count_batch, merge_counts, summarise
 from ..scalars import log_scalars
 from .counts import CountStore
 from .shared import current_iteration
@@ -27,6 +27,9 @@ class PassAtKEvaluator(Callback):
     - `pass@k/<split>/<k>`, unbiased; at k = 1 it is the accuracy;
     - `majority@k/<split>/<k>`, exact (`maj_at_k`), and `majority/<split>` of all samples;
     - `wrong_answers/<split>`, distinct wrong answers; `length/<split>`, tokens; `truncated/<split>`, a share.
+
+    With several splits also `pass@k_average/splits/<k>`, where each split has the same weight, and
+    `pass@k_average/questions/<k>`, where each question has.
 
     Writes `<stage>.json` (`validation`, `test`) into the run directory, and the same to
     `evaluations/<stage>-<iterations trained>.json`, which the next evaluation does not replace: the counts of every
@@ -60,7 +63,9 @@ class PassAtKEvaluator(Callback):
         self.counts = EvaluationCounts()
         self._known: Splits = {}
         # All ranks' counts are in what is logged; Lightning would advise to reduce it, once for each scalar.
-        warnings.filterwarnings("ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@k)/")
+        warnings.filterwarnings(
+            "ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@k|pass@k_average)/"
+        )
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting."""
@@ -124,9 +129,13 @@ class PassAtKEvaluator(Callback):
             metrics = {f"pass@k/{name}/{k}": x["value"] for k, x in summary["pass_at_k"].items()}
             metrics |= {f"majority@k/{name}/{k}": x["value"] for k, x in summary["majority_at_k"].items()}
             log_scalars(pl_module, {**metrics, **{f"{scalar}/{name}": summary[scalar] for scalar in SCALARS}})
+        over_all = averages(report) if len(report) > 1 else {}
+        for weighed, curve in over_all.items():
+            log_scalars(pl_module, {f"pass@k_average/{weighed}/{k}": value for k, value in curve.items()})
         if trainer.is_global_zero:
             iteration = current_iteration(trainer) + 1
-            content = {"stage": stage, "iteration": iteration, "global_step": trainer.global_step, "splits": report}
+            content = {"stage": stage, "iteration": iteration, "global_step": trainer.global_step}
+            content |= {"averages": over_all, "splits": report}
             folder = Path(trainer.default_root_dir)
             write_json(folder / "evaluations" / f"{stage}-{iteration:06d}.json", content)
             write_json(folder / f"{stage}.json", content)

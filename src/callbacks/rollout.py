@@ -38,8 +38,8 @@ class RolloutCallback(Callback):
         engine, verifier, sampling: As for `RolloutPipeline`.
         ahead: Sample the next batch while the module learns from this one, see `RolloutPipeline.sample_next`. Needs an
             engine that can (`TransformersEngine`, `VLLMServerEngine`) and a train dataloader with `peek()`.
-        options: Of `RolloutPipeline`. `dynamic_sampling` needs a train dataloader with `draw()`, `replay` a module that
-            is a `SampledPolicy`.
+        options: Of `RolloutPipeline`. `dynamic_sampling` needs a train dataloader with `draw()`, `replay` one with
+            `leave_out(ids)` and a module that is a `SampledPolicy`.
     """
 
     stage = Stage.ROLLOUT
@@ -72,6 +72,12 @@ class RolloutCallback(Callback):
             require(pl_module, SampledPolicy, "the module, with rollout.replay,")
         self._tokenizer = trainer.datamodule.tokenizer  # type: ignore[attr-defined]
         self.pipeline.weights_replaced()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Have the questions that replay retires left out; by now a checkpoint has told which they are."""
+        if self.pipeline.replay is not None:
+            loader: Any = trainer.train_dataloader
+            loader.leave_out(self.pipeline.replay.retired)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Roll the training batch out, log it; with `ahead`, let the engine begin with the next one."""

@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..metrics import MeanByName
-from ..metrics.functional import group_index, uniform_groups, zero_gradient_causes
+from ..metrics.functional import group_index, uniform_groups, uniform_subset_probability, zero_gradient_causes
 from ..scalars import log_scalars
 from .shared import advantages_of, of_this_batch
 
@@ -23,14 +23,16 @@ class ZeroGradientMonitor(Callback):
       `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`, which add up to it; see
       `zero_gradient_causes`. `masked` and `clipped` are zero where the training step does not return them.
     - `uniform_reward/original`: the rewards of the G responses to the original question are all equal.
-    - `uniform_reward/rephrasings`: those of the N·G responses to its rephrasings are all equal.
+    - `uniform_reward/rephrasings`: those of the N·G responses to its rephrasings are all equal. Fig. 3 compares it with
+      the former, although more responses are less often equal for their number alone.
+    - `uniform_reward/rephrasings_matched`: those of G of the N·G responses are, averaged over which G they are.
     - `uniform_reward/pool`: those of all responses are; of these, `pool_all_correct` and `pool_all_wrong` are the
       questions whose responses are all correct, or all wrong.
     - `uniform_reward/rescued`: the rewards of the original are all equal, those of the pool are not.
 
-    Each is a percentage of the questions that have such responses; `rephrasings` is missing where no question has
-    rephrasings. The rewards include shaped terms, because these decide whether the gradient vanishes: under shaped
-    rewards the responses to a question may all be correct and yet differ in reward.
+    Each is a percentage of the questions that have such responses; `rephrasings` and `rephrasings_matched` are missing
+    where no question has rephrasings. The rewards include shaped terms, because these decide whether the gradient
+    vanishes: under shaped rewards the responses to a question may all be correct and yet differ in reward.
 
     Reads `batch.rollouts.{question, rephrasing, prompt, rewards, correct, truncated}` ([R] each),
     `outputs["advantages"]` ([R]) and, where they are, `outputs["masked"]` ([R] bool) and
@@ -62,6 +64,14 @@ def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str,
         percentages[index[members].unique()] = 100 * equal.double()
         return percentages
 
+    def matched() -> Tensor:
+        percentages = torch.full((questions,), torch.nan, dtype=torch.float64)
+        found = index[~original].unique()
+        samples = torch.bincount(index[original], minlength=questions)[found].clamp(min=1)
+        equal = uniform_subset_probability(rollouts.rewards[~original], index[~original], samples)
+        percentages[found] = 100 * equal
+        return percentages
+
     causes = zero_gradient_causes(
         advantages,
         rollouts.rewards,
@@ -79,6 +89,7 @@ def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str,
         **{f"zero_gradient/{cause}": 100 * flags.double() for cause, flags in causes.items()},
         "uniform_reward/original": first,
         "uniform_reward/rephrasings": uniform(~original),
+        "uniform_reward/rephrasings_matched": matched(),
         "uniform_reward/pool": pool,
         "uniform_reward/pool_all_correct": pool * every(rollouts.correct),
         "uniform_reward/pool_all_wrong": pool * every(~rollouts.correct),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -48,6 +48,7 @@ class QuestionLoader:
     cursor: int = field(default=0, init=False)
     served: int = field(default=0, init=False)
     _resumed: bool = field(default=False, init=False)
+    _left_out: Collection[str] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         if self.drop_last and self.batch_size % self.world_size:
@@ -75,7 +76,7 @@ class QuestionLoader:
         if not resumed:
             self.served = 0
             self._begin_epoch_if_used_up()
-        while self.cursor < self._end:
+        while not self._used_up():
             self.served += 1
             yield self._next()
 
@@ -92,19 +93,34 @@ class QuestionLoader:
         finally:
             self.epoch, self.cursor = place
 
-    @property
-    def _end(self) -> int:
-        return min(len(self) * self.batch_size, len(self.groups))
+    def leave_out(self, ids: Collection[str]) -> None:
+        """Serve the questions `ids` no more; the collection may grow, and is the same on every rank.
+
+        Others take their places, so that an epoch is shorter. They are served all the same while fewer questions than
+        a batch would be left.
+        """
+        self._left_out = ids
+
+    def _places(self) -> list[int]:
+        """Where in the epoch's order the questions stand that are still to be served in it."""
+        left_out = self._left_out if len(self.groups) - len(self._left_out) >= self.batch_size else ()
+        if not left_out:
+            return list(range(self.cursor, min(len(self) * self.batch_size, len(self.groups))))
+        order = self._order()
+        return [place for place in range(self.cursor, len(order)) if self.groups[order[place]].id not in left_out]
+
+    def _used_up(self) -> bool:
+        return len(self._places()) < (self.batch_size if self.drop_last else 1)
 
     def _begin_epoch_if_used_up(self) -> None:
-        if self.cursor >= self._end:
+        if self._used_up():
             self.epoch, self.cursor = self.epoch + 1, 0
 
     def _next(self) -> QuestionBatch:
-        rows = self._order()[self.cursor : self.cursor + self.batch_size]
-        self.cursor += self.batch_size
-        mine = rows[self.rank * len(rows) // self.world_size : (self.rank + 1) * len(rows) // self.world_size]
-        return self.make_batch([self.groups[row] for row in mine], self.epoch)
+        places, order = self._places()[: self.batch_size], self._order()
+        self.cursor = places[-1] + 1
+        mine = places[self.rank * len(places) // self.world_size : (self.rank + 1) * len(places) // self.world_size]
+        return self.make_batch([self.groups[order[place]] for place in mine], self.epoch)
 
     def _order(self) -> list[int]:
         if not self.shuffle:

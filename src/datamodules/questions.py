@@ -40,7 +40,8 @@ class QuestionDataModule(LightningDataModule):
         samples_per_prompt: G, responses to a question, and to each of its rephrasings, in training.
         num_rephrasings: N, the rephrasings used of each question: its first N. None uses all there are.
         on_fewer_rephrasings: Where fewer than N rephrasings of a question fit, `use` those, or raise an `error`.
-        evaluation_samples: Responses to each evaluation question.
+        evaluation_samples: Responses to each evaluation question in the test.
+        validation_samples: The same in the validations of a training run; None is `evaluation_samples`.
         evaluation_batch_size: Evaluation questions sampled at a time, over all ranks.
         max_prompt_tokens: Length limit of prompts.
         adaptive_rephrasings: Chooses how many of the N rephrasings of each question a batch uses, from what `observe`
@@ -66,6 +67,7 @@ class QuestionDataModule(LightningDataModule):
         num_rephrasings: int | None = 3,
         on_fewer_rephrasings: Literal["use", "error"] = "use",
         evaluation_samples: int = 32,
+        validation_samples: int | None = None,
         evaluation_batch_size: int = 64,
         max_prompt_tokens: int = 512,
         adaptive_rephrasings: AdaptiveRephrasings | None = None,
@@ -79,6 +81,7 @@ class QuestionDataModule(LightningDataModule):
             ("samples_per_prompt", samples_per_prompt, 1),
             ("num_rephrasings", num_rephrasings, 0),
             ("evaluation_samples", evaluation_samples, 1),
+            ("validation_samples", validation_samples, 1),
             ("evaluation_batch_size", evaluation_batch_size, 1),
         ):
             if value is not None and value < low:
@@ -101,6 +104,7 @@ class QuestionDataModule(LightningDataModule):
         self.num_rephrasings = num_rephrasings
         self.on_fewer_rephrasings = on_fewer_rephrasings
         self.evaluation_samples = evaluation_samples
+        self.validation_samples = validation_samples or evaluation_samples
         self.evaluation_batch_size = evaluation_batch_size
         self.max_prompt_tokens = max_prompt_tokens
         self.max_evaluation_prompt_tokens = max_evaluation_prompt_tokens or max_prompt_tokens
@@ -176,12 +180,12 @@ class QuestionDataModule(LightningDataModule):
                 f"{'.' if none_at_all else ', or set data.on_fewer_rephrasings=use.'}"
             )
 
-    def _batch(self, groups: Sequence[QuestionGroup], epoch: int, *, split: str, training: bool) -> QuestionBatch:
+    def _batch(self, groups: Sequence[QuestionGroup], epoch: int, *, split: str, samples: int) -> QuestionBatch:
+        training = split == "train"
         if training and self.adaptive_rephrasings is not None:
             groups = [self.adaptive_rephrasings.chosen(group) for group in groups]
-        num_samples = self.samples_per_prompt if training else self.evaluation_samples
         # Every evaluation asks the same prompts.
-        prompts = self._renderer(training).prompts(groups, epoch if training else 0, num_samples)
+        prompts = self._renderer(training).prompts(groups, epoch if training else 0, samples)
         return QuestionBatch(groups=list(groups), prompts=prompts, split=split)
 
     def observe(self, batch: QuestionBatch) -> None:
@@ -221,16 +225,19 @@ class QuestionDataModule(LightningDataModule):
     def train_dataloader(self) -> QuestionLoader:
         """The resumable loader of the training questions."""
         if self._train_loader is None:
-            self._train_loader = self._loader("train", self.batch_size, training=True)
+            self._train_loader = self._loader("train", self.batch_size, self.samples_per_prompt)
         return self._train_loader
 
     def val_dataloader(self) -> list[QuestionLoader]:
         """One loader per evaluation split, in the order of `evaluation`; batches carry the split's name."""
-        return [self._loader(name, self.evaluation_batch_size, training=False) for name in self.evaluation_sources]
+        return self._evaluation_loaders(self.validation_samples)
 
     def test_dataloader(self) -> list[QuestionLoader]:
-        """The same as `val_dataloader`."""
-        return self.val_dataloader()
+        """The same as `val_dataloader`, with `evaluation_samples` responses to each question."""
+        return self._evaluation_loaders(self.evaluation_samples)
+
+    def _evaluation_loaders(self, samples: int) -> list[QuestionLoader]:
+        return [self._loader(name, self.evaluation_batch_size, samples) for name in self.evaluation_sources]
 
     def transfer_batch_to_device(
         self,
@@ -241,10 +248,11 @@ class QuestionDataModule(LightningDataModule):
         """The batch unchanged: prompts stay on the CPU, where they are packed with responses; packs are moved later."""
         return batch
 
-    def _loader(self, split: str, batch_size: int, training: bool) -> QuestionLoader:
+    def _loader(self, split: str, batch_size: int, samples: int) -> QuestionLoader:
+        training = split == "train"
         return QuestionLoader(
             self._splits[split],
-            partial(self._batch, split=split, training=training),
+            partial(self._batch, split=split, samples=samples),
             batch_size,
             shuffle=training and self.shuffle,
             drop_last=training,

@@ -156,3 +156,32 @@ def summarise(questions: Mapping[str, QuestionCounts], ks: Sequence[int]) -> dic
         "truncated": mean([row["truncated"] / row["n"] for row in rows]),
         "questions": rows,
     }
+
+
+def averages(report: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    """Pass@k over several splits: `splits` → k → the mean of the splits, `questions` → k → the mean of all questions.
+
+    The two differ where splits differ in size. Only the k that all splits have.
+
+    Args:
+        report: Split → what `summarise` returns; at least one.
+
+    >>> report = {"a": {"num_questions": 3, "pass_at_k": {1: {"value": 0.0}}},
+    ...           "b": {"num_questions": 1, "pass_at_k": {1: {"value": 1.0}}}}
+    >>> averages(report)
+    {'splits': {1: 0.5}, 'questions': {1: 0.25}}
+    """
+    splits = list(report.values())
+    total = sum(split["num_questions"] for split in splits)
+    values = {
+        k: [split["pass_at_k"][k]["value"] for split in splits]
+        for k in splits[0]["pass_at_k"]
+        if all(k in split["pass_at_k"] for split in splits)
+    }
+    weights = [split["num_questions"] / total for split in splits]
+    return {
+        "splits": {k: sum(of_splits) / len(splits) for k, of_splits in values.items()},
+        "questions": {
+            k: sum(w * value for w, value in zip(weights, of_splits, strict=True)) for k, of_splits in values.items()
+        },
+    }

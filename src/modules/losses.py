@@ -7,6 +7,7 @@ tokens; for the others a response is never split.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -76,7 +77,8 @@ class PolicyLoss(Loss):
     | Dr. GRPO | token | clip | constant | 0.2, 0.2 | arXiv 2503.20783 |
     | GSPO | sequence | clip | sequence_mean | 3e-4, 4e-4 | arXiv 2507.18071 |
     | GMPO | geometric | clip | sequence_mean | 0.4, 0.4 | arXiv 2507.20673 |
-    | CISPO | token | cispo | token_mean | 1, to be tuned | arXiv 2506.13585 |
+    | CISPO | token | cispo | token_mean | none, to be tuned | arXiv 2506.13585 |
+    | ExGRPO | token | clip | constant | none, none | arXiv 2510.02245, App. D.4 |
 
     Tokens of replayed responses (ExGRPO, arXiv 2510.02245) have A ρ/(ρ + δ) instead, ρ being the token's ratio to the
     policy that sampled it and δ `replay_shaping`: bounded without a clip, and largest in gradient where ρ is small.
@@ -90,13 +92,14 @@ class PolicyLoss(Loss):
     `old_logprob`; `kl` and `entropy` where the inputs have them.
 
     Args:
-        clip_low: ε_low; the range is (1 − ε_low, 1 + ε_high), for geometric ratios (e^−ε_low, e^ε_high). 1 is no bound.
-        clip_high: ε_high; larger than `clip_low` is DAPO's clip-higher.
+        clip_low: ε_low; the range is (1 − ε_low, 1 + ε_high), for geometric ratios (e^−ε_low, e^ε_high). None: none.
+        clip_high: ε_high; larger than `clip_low` is DAPO's clip-higher. None: no upper bound.
         ratio: `token` | `sequence` | `geometric`.
         aggregation: `sequence_mean` | `token_mean` | `constant`.
         kl_coef: β; 0 needs no reference.
         kl_estimator: `k1` | `k2` | `k3`.
         entropy_coef: γ; positive values reward entropy.
+        entropy_aggregation: Of the entropy term; None is `aggregation`. `token_mean` is what ExGRPO's code does.
         dual_clip: c > 1: where A < 0 the policy term is at least c · A (arXiv 1912.09729). None: no such bound.
         objective: `clip` | `cispo`.
         max_length: The constant of `constant`, in tokens.
@@ -115,13 +118,14 @@ class PolicyLoss(Loss):
     -2.1909
     """
 
-    clip_low: float = 0.2
-    clip_high: float = 0.2
+    clip_low: float | None = 0.2
+    clip_high: float | None = 0.2
     ratio: Literal["token", "sequence", "geometric"] = "token"
     aggregation: Literal["sequence_mean", "token_mean", "constant"] = "sequence_mean"
     kl_coef: float = 0.001
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     entropy_coef: float = 0.0
+    entropy_aggregation: Literal["token_mean"] | None = None
     dual_clip: float | None = None
     objective: Literal["clip", "cispo"] = "clip"
     max_length: int | None = None
@@ -144,10 +148,16 @@ class PolicyLoss(Loss):
                 raise ValueError(
                     f"Expected loss.{name} to be one of {', '.join(known)}, but got {getattr(self, name)!r}."
                 )
-        if self.clip_low < 0 or self.clip_high < 0 or (self.ratio != "geometric" and self.clip_low > 1):
+        low, high = self.clip_low or 0.0, self.clip_high or 0.0
+        if low < 0 or high < 0 or (self.ratio != "geometric" and low > 1):
             raise ValueError(
                 "Expected 0 ≤ loss.clip_low ≤ 1 (any value from 0 with loss.ratio=geometric) and loss.clip_high ≥ 0, "
-                f"but got {self.clip_low} and {self.clip_high}."
+                f"or null for no bound, but got {self.clip_low} and {self.clip_high}."
+            )
+        if self.entropy_aggregation not in (None, "token_mean"):
+            raise ValueError(
+                "Expected loss.entropy_aggregation to be null (as the loss) or token_mean, but got "
+                f"{self.entropy_aggregation!r}."
             )
         if self.kl_coef < 0:
             raise ValueError(f"Expected loss.kl_coef to be at least 0, but got {self.kl_coef}.")
@@ -187,7 +197,8 @@ class PolicyLoss(Loss):
             ValueError: `kl_coef` needs reference log-probs, or `entropy_coef` an entropy, that the inputs lack.
         """
         advantages = inputs.advantages[inputs.response]
-        policy = SURROGATES[self.objective, self.ratio](inputs, advantages, self.clip_low, self.clip_high)
+        low, high = (math.inf if bound is None else bound for bound in (self.clip_low, self.clip_high))
+        policy = SURROGATES[self.objective, self.ratio](inputs, advantages, low, high)
         if inputs.replayed is not None:
             policy = replace_replayed(policy, inputs, advantages, self.replay_shaping)
         tokens = {
@@ -206,6 +217,7 @@ class PolicyLoss(Loss):
             value = torch.maximum(value, floor)
         tokens["clipped"] = clipped
         terms = -value if inputs.weights is None else -value * inputs.weights
+        weights = AGGREGATIONS[self.aggregation](inputs, self.max_length)
         if self.kl_coef or inputs.reference_logprobs is not None:
             kl = token_kl(inputs, self.kl_estimator)
             terms = terms + self.kl_coef * kl
@@ -215,10 +227,11 @@ class PolicyLoss(Loss):
         if self.entropy_coef:
             if inputs.entropy is None:
                 raise ValueError("Expected entropy for a loss with entropy_coef ≠ 0, but got None.")
-            terms = terms - self.entropy_coef * inputs.entropy
-        weights = AGGREGATIONS[self.aggregation](inputs, self.max_length)[inputs.response]
+            # The weights of the whole loss follow; where the entropy's are others, it brings the quotient of the two.
+            other = AGGREGATIONS[self.entropy_aggregation or self.aggregation](inputs, self.max_length)
+            terms = terms - self.entropy_coef * inputs.entropy * (other / weights)[inputs.response]
         return LossOutputs(
-            loss=(terms * weights).sum(),
+            loss=(terms * weights[inputs.response]).sum(),
             sums={name: column.sum() for name, column in tokens.items()},
             response_sums={name: response_sum(column, inputs) for name, column in tokens.items()},
         )

@@ -42,7 +42,7 @@ class PolicyModule(LightningModule):
         optimizer: Parameters → optimizer.
         token_budget: Tokens per forward on one rank; see `Scorer`.
         schedule: Learning-rate schedule by its name in transformers: `cosine`, `linear`, `constant_with_warmup`, …
-        warmup: Fraction of all optimizer steps spent warming up, 0..1.
+        warmup: Warm-up: a share of all optimizer steps where it is below 1, else their number, a whole one.
         temperature: Sampling temperature; log-probs are taken at it.
         compute_dtype: `bfloat16` computes in it while master weights stay float32; `float32`; `auto` takes bfloat16 on
             GPUs and float32 elsewhere.
@@ -65,7 +65,7 @@ class PolicyModule(LightningModule):
         *,
         token_budget: int = 16384,
         schedule: str = "cosine",
-        warmup: float = 0.1,
+        warmup: float | int = 0.1,
         temperature: float = 1.0,
         compute_dtype: ComputeType = "auto",
         compile: bool | None = None,
@@ -76,8 +76,11 @@ class PolicyModule(LightningModule):
         require(loss, Loss, "loss")
         if token_budget < 1:
             raise ValueError(f"Expected policy.token_budget to be at least 1, but got {token_budget}.")
-        if not 0 <= warmup <= 1:
-            raise ValueError(f"Expected policy.warmup to be a fraction between 0 and 1, but got {warmup}.")
+        if warmup < 0 or (warmup >= 1 and not isinstance(warmup, int)):
+            raise ValueError(
+                "Expected policy.warmup to be a share of all optimizer steps from 0 to below 1, or a whole number of "
+                f"them such as 10, but got {warmup}."
+            )
         resolve_model_path(model_path)
         self.automatic_optimization = False
         self.load_model = load_model
@@ -123,7 +126,7 @@ class PolicyModule(LightningModule):
         """The optimizer, and a schedule over optimizer steps that the update advances itself."""
         optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
         total = self.total_updates
-        warmup = math.ceil(self.warmup * total)
+        warmup = int(self.warmup) if self.warmup >= 1 else math.ceil(self.warmup * total)
         scheduler = get_scheduler(self.schedule, optimizer, num_warmup_steps=warmup, num_training_steps=total)
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 

@@ -66,7 +66,7 @@ class RolloutPipeline:
             `discarded_questions` of dynamic sampling.
         failures: Name (`timeout`, `memory`, …) → responses on this rank without a verdict, which count as wrong.
         scalars: Name → value, to be logged of the last training batch: `rollout/*` are means over the responses of all
-            ranks, `budget/*` totals of the run so far.
+            ranks, `budget/*` totals of the run so far; for `dynamic_sampling/*` see `Filled`.
 
     Raises:
         TypeError: engine, verifier or a reward term lacks something that is needed.
@@ -146,9 +146,15 @@ class RolloutPipeline:
         rolled_out(batch, 0, replayed)
         self.scalars = self.replay.observe(batch) if self.replay is not None else {}
         if self.dynamic_sampling is not None:
-            filled, discarded = self.dynamic_sampling.fill_up(batch, lambda number: rolled_out(draw(), number, {}))
-            batch.groups, batch.prompts, batch.rollouts = filled.groups, filled.prompts, filled.rollouts
-            self.ledger["discarded_questions"] += int(sum_over_ranks({"n": discarded})["n"])
+            filled = self.dynamic_sampling.fill_up(batch, lambda number: rolled_out(draw(), number, {}))
+            batch.groups, batch.prompts, batch.rollouts = (
+                filled.batch.groups,
+                filled.batch.prompts,
+                filled.batch.rollouts,
+            )
+            self.ledger["discarded_questions"] += int(sum_over_ranks({"n": filled.discarded})["n"])
+            self.scalars["dynamic_sampling/draws"] = float(filled.draws)
+            self.scalars["dynamic_sampling/limit_reached"] = float(filled.limit_reached)
         self.iteration += 1
         if not self.asynchronous:
             self.engine.sleep()

@@ -55,9 +55,11 @@ class Record:
 class SuccessReplay:
     """ExGRPO's buffer of past successes.
 
+    Questions that were solved in full are `retired`: they leave the record for good, and `QuestionLoader.leave_out`
+    keeps them out of later batches.
+
     Departures from the authors' code: successes before the start are recorded too; the success rate is that of new
-    responses alone; a question keeps only its `per_question` newest successes; a question that was solved in full is
-    never recorded again, though the data module still serves it.
+    responses alone; a question keeps only its `per_question` newest successes.
 
     Args:
         ratio: Share of each batch's questions that are replayed, 0 … 1 (the paper's 0.5).

@@ -93,7 +93,7 @@ def _entropy(regime: Regime) -> Pairs:
 CLAIMS: Sequence[Claim] = (
     Claim(
         "TA-GRPO leaves fewer questions without gradient than GRPO, with as many samples too.",
-        "TA-GRPO, §5.3 and Fig. 3",
+        "TA-GRPO, §5.2 and Fig. 3",
         _series("zero_gradient/percentage", ("ta_grpo", "grpo"), ("ta_grpo", "grpo_matched"), factor=0.01),
         smallest=0.02,
         sign=-1,
@@ -127,7 +127,7 @@ CLAIMS: Sequence[Claim] = (
     ),
     Claim(
         "Anchoring contributes: TA-GRPO has a higher pass@32 than its first version.",
-        "TA-GRPO, §4.2",
+        "TA-GRPO, §4",
         _pass(32, ("ta_grpo", "ta_grpo_v1")),
         smallest=0.02,
     ),

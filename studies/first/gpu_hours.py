@@ -39,10 +39,11 @@ BENCHMARKS = ("amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamo
 
 def configurations() -> tuple[dict[str, Any], int, int]:
     """Method → configuration of its runs; number of seeds; GPUs of a run."""
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+    with initialize_config_module("tagrpo.configs.comparisons", version_base="1.3"):
         study = compose("compare", [PRESETS, "compare=study_gpu", "rephrasings=rephrased.jsonl"])
-        methods = methods_of(study.methods)
-        found = {method: compose("train", [*study.overrides, *own]) for method, own in methods.items()}
+    methods = methods_of(study.methods, "paper")
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        found = {method: compose("train", [*study.overrides, *own.overrides]) for method, own in methods.items()}
     return found, len(study.seeds), study.gpus_per_run
 
 

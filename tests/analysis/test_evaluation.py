@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from tagrpo.analysis.evaluation import (
+    average_over_questions,
     average_over_splits,
     compare_evaluations,
     evaluation_markdown,
@@ -44,13 +46,16 @@ def test_the_table_holds_every_split_and_how_it_was_sampled(tmp_path):
     assert f"| amc | {interval} | {interval} | {interval} | {interval} | 4 | 4 | 1,234 | 2.1 % |" in text
     assert "- temperature: 0.6" in text
     # pass@1 of the splits: 7/16 and 1/16.
-    assert f"| **average** | {100 * (7 + 1) / 32:.1f} [" in text
+    assert f"| **average of splits** | {100 * (7 + 1) / 32:.1f} [" in text
 
 
 def test_the_average_weighs_splits_equally(tmp_path):
     run = write(tmp_path, {"large": [4] * 30, "small": [0] * 3})
     assert average_over_splits(run, 1).as_dict() == pytest.approx({"value": 0.5, "low": 0.5, "high": 0.5})
-    assert "**average**" not in evaluation_markdown(write(tmp_path / "one", {"small": [0, 1]}), {})
+    assert average_over_questions(run, 1).value == pytest.approx(30 / 33)
+    text = evaluation_markdown(run, {})
+    assert re.search(r"\| \*\*average of questions\*\* \| 90\.9 \[.*\|  \| 33 \|", text)
+    assert "**average" not in evaluation_markdown(write(tmp_path / "one", {"small": [0, 1]}), {})
 
 
 def test_differences_are_the_paired_t_test_with_holms_correction(tmp_path):

@@ -158,12 +158,6 @@ def test_the_weights_of_a_pool_are_the_gradient_of_a_utility_of_its_count(name):
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
 
 
-def test_progress_selects_the_strategy_that_is_weighed():
-    then = expected_weights(DETERMINISTIC["scheduled"], RATES, 2, progress=0.5)
-    assert torch.equal(then, expected_weights(GroupAdvantage(), RATES, 2))
-    assert not torch.equal(then, expected_weights(DETERMINISTIC["scheduled"], RATES, 2, progress=0.4))
-
-
 # ---------------------------------------------------------------------- simulation
 
 

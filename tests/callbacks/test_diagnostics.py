@@ -21,6 +21,7 @@ from tagrpo.callbacks import (
     ThroughputMonitor,
     ZeroGradientMonitor,
 )
+from tagrpo.callbacks.zero_gradient import question_percentages
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.types import RewardGroups
 
@@ -98,12 +99,21 @@ def fit(tmp_path, batches, *callbacks, **more):
     return pd.read_csv(tmp_path / "metrics.csv")
 
 
+def test_as_many_responses_to_rephrasings_as_to_the_original_are_compared(make_batch):
+    # Of the four responses to the rephrasings three are right: 3 of 6 pairs are equal, and no pair of the second.
+    batch = make_batch([[[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]], [[1.0, 1.0], [0.0, 0.5], [0.2, 1.0]]])
+    found = question_percentages(batch.rollouts, {"advantages": torch.ones(12)})
+    assert found["uniform_reward/rephrasings_matched"].tolist() == pytest.approx([50, 0])
+    assert found["uniform_reward/rephrasings"].tolist() == [0, 0]
+
+
 def test_zero_gradient_shares_are_counted_by_hand(tmp_path, make_batch):
     (row,) = fit(tmp_path, [make_batch(REWARDS)], ZeroGradientMonitor()).to_dict("records")
     expected = {
         "zero_gradient/percentage": 50,  # questions 1 and 2
         "uniform_reward/original": 75,  # 0, 1, 2
         "uniform_reward/rephrasings": 75,
+        "uniform_reward/rephrasings_matched": 75,
         "uniform_reward/pool": 50,
         "uniform_reward/pool_all_correct": 25,
         "uniform_reward/pool_all_wrong": 25,

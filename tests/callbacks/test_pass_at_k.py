@@ -80,6 +80,20 @@ def test_pass_at_k_is_reported_with_its_counts(tmp_path, batches):
     assert (tmp_path / "evaluations" / "test-000000.json").read_text() == (tmp_path / "test.json").read_text()
 
 
+def test_several_splits_are_averaged_by_split_and_by_question(tmp_path, batches):
+    _, trainer = evaluate(tmp_path, batches)
+    # pass@1: 1/4 and 0 in the one split; 1/2, 1 and 1/4 in the other.
+    by_split, by_question = (1 / 8 + 7 / 12) / 2, (1 / 4 + 0 + 1 / 2 + 1 + 1 / 4) / 5
+    report = json.loads((tmp_path / "test.json").read_text())["averages"]
+    assert (report["splits"]["1"], report["questions"]["1"]) == pytest.approx((by_split, by_question))
+    assert list(report["questions"]) == ["1", "2", "4"]
+    assert trainer.callback_metrics["pass@k_average/splits/1"] == pytest.approx(by_split)
+    assert trainer.callback_metrics["pass@k_average/questions/1"] == pytest.approx(by_question)
+    _, trainer = evaluate(tmp_path / "one", batches[:1])
+    assert not any(name.startswith("pass@k_average") for name in trainer.callback_metrics)
+    assert json.loads((tmp_path / "one" / "test.json").read_text())["averages"] == {}
+
+
 def test_an_evaluation_goes_on_where_it_broke_off(tmp_path, batches):
     sampled, _ = evaluate(tmp_path / "whole", batches, store=tmp_path / "whole" / "counts")
     assert len(sampled) == 5

@@ -267,6 +267,33 @@ def test_replay_asks_the_module_for_entropies_and_refuses_one_that_has_none(tmp_
     assert logged["replay/questions"].dropna().tolist() == [2, 3, 4]
 
 
+def test_retired_questions_are_not_served_again_also_not_after_a_resume(tmp_path):
+    class ThreeIsHard(types.Verifier):
+        def score_batch(self, responses, references):
+            return [
+                Score(reference != ("3",), response) for response, reference in zip(responses, references, strict=True)
+            ]
+
+    def run(folder, epochs, resume=None):
+        engine, data = Engine(), Data(7)
+        data.loader.groups = [group._replace(answer=(group.id,)) for group in data.loader.groups]
+        replay = SuccessReplay(start=1.0)
+        callback = RolloutCallback(lambda: engine, ThreeIsHard(), SamplingConfig(max_new_tokens=4), replay=replay)
+        options = {"max_epochs": epochs, "limit_val_batches": 0, "enable_checkpointing": False, "logger": False}
+        trainer = Trainer(accelerator="cpu", default_root_dir=folder, callbacks=[callback], barebones=False,
+                          enable_progress_bar=False, enable_model_summary=False, **options)  # fmt: skip
+        trainer.fit(Policy(), data, ckpt_path=resume, weights_only=False if resume else None)
+        trainer.save_checkpoint(folder / "last.ckpt")
+        return [sorted(asked) for _, _, asked in engine.calls], replay
+
+    first, replay = run(tmp_path, 1)
+    assert replay.retired == {str(i) for asked in first for i in asked} - {"3"}
+    second, replay = run(tmp_path, 2, tmp_path / "last.ckpt")
+    served = {i for asked in first for i in asked if i != 3}
+    assert second[0] == sorted(set(range(7)) - served), "what is left makes one batch"
+    assert not {i for asked in second for i in asked} & served
+
+
 def test_the_engine_is_shared_by_all_stages_and_closed_at_last(tmp_path):
     closed = []
 

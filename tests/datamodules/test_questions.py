@@ -74,6 +74,16 @@ def test_evaluation_asks_the_original_alone_and_covers_every_question():
     assert {(p.rephrasing, p.num_samples) for batch in batches for p in batch.prompts} == {(0, 7)}
 
 
+def test_validation_may_sample_less_than_the_test():
+    for given, expected in ((None, (7, 7)), (2, (2, 7))):
+        datamodule = make_datamodule(evaluation_samples=7, validation_samples=given)
+        datamodule.setup("test")
+        loaders = (*datamodule.val_dataloader(), *datamodule.test_dataloader())
+        assert tuple({p.num_samples for batch in loader for p in batch.prompts}.pop() for loader in loaders) == expected
+    with pytest.raises(ValueError, match=r"data\.validation_samples to be at least 1"):
+        make_datamodule(validation_samples=0)
+
+
 def test_prompts_over_the_limit_are_left_out_and_counted():
     short, long = "compute 1 + 2 = ?", "compute 1" + " , + 2" * 20 + " = ?"
     source = Fixed(
@@ -114,6 +124,44 @@ def test_every_epoch_has_its_own_order_and_every_question_once():
     assert sorted(sum(first, [])) == sorted(sum(second, [])) == sorted(str(i) for i in range(9))
     assert first != second
     assert ids(loader_of(9)) == first, "the order follows from the seed"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_questions_that_are_left_out_give_way_to_the_next_ones(rank):
+    gone = set()
+    loader = loader_of(10, 4, rank=rank, world_size=2)
+    whole = sum(ids(loader_of(10, 1)), [])
+    loader.leave_out(gone)
+    batches = iter(loader)
+    assert ids([next(batches)]) == [whole[:4][rank * 2 : rank * 2 + 2]]
+    gone.update([whole[0], whole[5], whole[6]])
+    # 4 and 7 of the second batch are served, with 8 and 9 of what would have been left over.
+    rest = [whole[4], whole[7], whole[8], whole[9]]
+    assert ids(batches) == [rest[rank * 2 : rank * 2 + 2]]
+    assert loader.epoch == 0
+    assert not gone & set(sum(ids(loader), []))
+    assert loader.epoch == 1
+
+
+def test_an_epoch_without_enough_questions_ends_and_the_last_batch_of_questions_is_never_left_out():
+    loader = loader_of(10, 4)
+    loader.leave_out({"0", "1", "2"})
+    assert len(ids(loader)) == 1  # seven questions are left: one batch of four
+    loader.leave_out({str(i) for i in range(6)})
+    assert sorted(sum(ids(loader), [])) == ["6", "7", "8", "9"]
+    loader.leave_out({str(i) for i in range(7)})
+    assert len(ids(loader)) == 2, "three questions make no batch: all are served"
+
+
+def test_resuming_among_questions_that_are_left_out_goes_on_with_the_next_batch():
+    gone = {"1", "4", "8"}
+    straight, stopped, resumed = loader_of(20), loader_of(20), loader_of(20)
+    for loader in (straight, stopped, resumed):
+        loader.leave_out(gone)
+    expected = ids(straight) + ids(straight)
+    seen = ids(batch for _, batch in zip(range(2), stopped, strict=False))
+    resumed.load_state_dict(stopped.state_dict())
+    assert seen + ids(resumed) + ids(resumed) == expected
 
 
 def test_resuming_in_the_middle_of_an_epoch_goes_on_with_the_next_batch():

@@ -173,6 +173,48 @@ def test_dual_clip_bounds_the_loss_of_bad_responses(method):
     assert (float(outputs.sums["clip_dual"]), float(outputs.sums["clip_high"])) == (3 + 1 + 2, 5)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_without_bounds_nothing_is_clipped(method):
+    inputs = make_inputs(seed=2)
+    inputs = replace(inputs, logprobs=(inputs.old_logprobs + 3 * inputs.advantages[inputs.response]).requires_grad_())
+    outputs = PolicyLoss(None, None, kl_coef=0.0, **METHODS[method])(inputs)
+    (gradient,) = torch.autograd.grad(outputs.loss, inputs.logprobs)
+    logprobs = inputs.logprobs.detach().requires_grad_()
+    means = torch.stack([part.mean() for part in (logprobs - inputs.old_logprobs).split(inputs.lengths.tolist())])
+    ratios = {
+        "token": torch.stack([p.exp().mean() for p in (logprobs - inputs.old_logprobs).split(inputs.lengths.tolist())]),
+        "cispo": torch.stack([
+            (p.exp().detach() * x).mean()
+            for p, x in zip((logprobs - inputs.old_logprobs).split(inputs.lengths.tolist()),
+                            logprobs.split(inputs.lengths.tolist()), strict=True)
+        ]),
+    }  # fmt: skip
+    expected = -(ratios.get(method, means.exp()) * inputs.advantages).mean()
+    torch.testing.assert_close(outputs.loss, expected, atol=1e-12, rtol=1e-12)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, logprobs)[0], atol=1e-12, rtol=1e-12)
+    assert not outputs.sums["clip_low"] + outputs.sums["clip_high"] + outputs.sums["clipped"]
+
+
+def test_one_bound_leaves_the_other_side_free():
+    inputs = make_inputs((1, 1), logprobs=torch.tensor([1.0, -1.0]), old_logprobs=torch.zeros(2), entropy=None)
+    inputs = replace(inputs, reference_logprobs=None, advantages=torch.tensor([1.0, -1.0]))
+    low, high = (PolicyLoss(*c, kl_coef=0.0)(inputs) for c in ((0.2, None), (None, 0.2)))
+    assert float(low.loss) == pytest.approx(-(math.e - 0.8) / 2)
+    assert float(high.loss) == pytest.approx(-(1.2 - math.exp(-1)) / 2)
+
+
+@pytest.mark.parametrize("aggregation", ["sequence_mean", "token_mean", "constant"])
+def test_the_entropy_term_may_be_a_token_mean_beside_any_aggregation(aggregation):
+    inputs = make_inputs(seed=6)
+    inputs = replace(inputs, entropy=inputs.entropy.requires_grad_())
+    options = {"kl_coef": 0.3, "aggregation": aggregation, "max_length": 8 if aggregation == "constant" else None}
+    value = PolicyLoss(**options, entropy_coef=0.1, entropy_aggregation="token_mean")(inputs).loss
+    expected = loop(inputs, 0.2, 0.2, 0.3, aggregation, options["max_length"]) - 0.1 * float(inputs.entropy.mean())
+    assert float(value.detach()) == pytest.approx(expected, abs=1e-12)
+    (gradient,) = torch.autograd.grad(value, inputs.entropy)
+    torch.testing.assert_close(gradient, torch.full_like(gradient, -0.1 / 11), atol=1e-15, rtol=0)
+
+
 def test_cispo_keeps_the_gradient_of_every_token():
     inputs = make_inputs(
         (1, 1, 1, 1),
@@ -365,6 +407,7 @@ def test_impossible_options_are_refused():
         ({"replay_shaping": 0.0}, "replay_shaping"),
         ({"ratio": "word"}, "ratio"),
         ({"objective": "ppo"}, "objective"),
+        ({"entropy_aggregation": "sequence_mean"}, "entropy_aggregation"),
         ({"dual_clip": 1.0}, "dual_clip"),
         ({"ratio": "geometric", "aggregation": "token_mean"}, "sequence_mean"),
         ({"ratio": "geometric", "dual_clip": 3.0}, "dual_clip"),

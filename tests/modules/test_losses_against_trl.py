@@ -35,6 +35,25 @@ METHODS = {
         {"loss_type": "dr_grpo", "max_completion_length": LONGEST},
         {"aggregation": "constant", "max_length": LONGEST},
     ),
+    "DAPO, dual clip": (  # the code base that prompt augmentation ran has it at 3; at 1.5 it acts on this data
+        {"loss_type": "dapo", "epsilon_high": 0.28, "delta": 1.5},
+        {"aggregation": "token_mean", "clip_high": 0.28, "dual_clip": 1.5},
+    ),
+    "GRPO, entropy": (
+        {"loss_type": "grpo", "entropy_coef": 0.05},
+        {"entropy_coef": 0.05, "entropy_aggregation": "token_mean"},
+    ),
+    "ExGRPO": (
+        {"loss_type": "dr_grpo", "max_completion_length": LONGEST, "epsilon": 1e6, "entropy_coef": 0.05},
+        {
+            "aggregation": "constant",
+            "max_length": LONGEST,
+            "clip_low": None,
+            "clip_high": None,
+            "entropy_coef": 0.05,
+            "entropy_aggregation": "token_mean",
+        },
+    ),
     "DAPO": ({"loss_type": "dapo", "epsilon_high": 0.28}, {"aggregation": "token_mean", "clip_high": 0.28}),
     # TRL's ε is the bound of the ratio itself, ours its distance from 1.
     "CISPO": (
@@ -104,7 +123,7 @@ def by_trl(trainer, logprobs, old, reference, advantages):
     """Loss and [T] its gradient, of TRL's own code on padded rows."""
     mask = (torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]).long()
     leaf = padded(logprobs, mask).requires_grad_()
-    trainer._get_per_token_logps_and_entropies = lambda *_, **__: (leaf, torch.zeros_like(leaf), None)
+    trainer._get_per_token_logps_and_entropies = lambda *_, **__: (leaf, entropy_of(leaf), None)
     loss = trainer.compute_loss(
         trainer.model,
         {
@@ -122,10 +141,16 @@ def by_trl(trainer, logprobs, old, reference, advantages):
     return float(loss.detach()), leaf.grad[mask.bool()]
 
 
+def entropy_of(logprobs):
+    """Stands for the policy's entropy: any function will do that has a gradient in the log-probs."""
+    return 0.3 * logprobs.square()
+
+
 def inputs_of(logprobs, old, reference, advantages):
     lengths = torch.tensor(LENGTHS)
     return LossInputs(
-        logprobs=logprobs, old_logprobs=old, reference_logprobs=reference, entropy=None, advantages=advantages,
+        logprobs=logprobs, old_logprobs=old, reference_logprobs=reference, entropy=entropy_of(logprobs),
+        advantages=advantages,
         response=torch.repeat_interleave(lengths), lengths=lengths, num_responses=len(LENGTHS),
         num_tokens=sum(LENGTHS),
     )  # fmt: skip
@@ -135,7 +160,8 @@ def rows_of(inputs, rows):
     """The part of `inputs` that belongs to the responses `rows`; normalisers stay those of the whole."""
     tokens = torch.isin(inputs.response, rows)
     lengths = inputs.lengths[rows]
-    per_token = {name: getattr(inputs, name)[tokens] for name in ("logprobs", "old_logprobs", "reference_logprobs")}
+    columns = ("logprobs", "old_logprobs", "reference_logprobs", "entropy")
+    per_token = {name: getattr(inputs, name)[tokens] for name in columns}
     response = torch.repeat_interleave(lengths)
     return replace(inputs, **per_token, advantages=inputs.advantages[rows], response=response, lengths=lengths)
 

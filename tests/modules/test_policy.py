@@ -96,13 +96,26 @@ def test_two_training_steps_are_two_updates_in_plain_torch_to_the_bit(tiny_polic
     assert torch.equal(attach.outputs["advantages"], results[1].advantages)
 
 
-def test_the_learning_rate_warms_up_and_falls_over_optimizer_steps(tiny_policy, make_batch):
-    module = make_module(tiny_policy, lr=1.0, schedule="cosine", warmup=0.25)
+@pytest.mark.parametrize("warmup", [0.25, 2])
+def test_the_learning_rate_warms_up_and_falls_over_optimizer_steps(tiny_policy, make_batch, warmup):
+    module = make_module(tiny_policy, lr=1.0, schedule="cosine", warmup=warmup)
     attach = fit(module, *[make_batch(REWARDS)] * 4)  # eight optimizer steps, two of them to warm up
     cosine = [0.5 * (1 + math.cos(math.pi * step / 6)) for step in range(6)]
     expected = [0.0, 0.5, *cosine]
     # What is logged is the rate of each iteration's second step.
     assert [logged["train/lr"] for logged in attach.logged] == pytest.approx(expected[1::2])
+
+
+def test_one_is_a_single_step_of_warm_up_and_then_the_rate_is_constant(tiny_policy, make_batch):
+    module = make_module(tiny_policy, lr=1.0, schedule="constant_with_warmup", warmup=1, mini_batches=1)
+    attach = fit(module, *[make_batch(REWARDS)] * 3)
+    assert [logged["train/lr"] for logged in attach.logged] == [0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("warmup", [1.0, 2.5, -0.1, -1])
+def test_a_warm_up_that_is_neither_a_share_nor_a_number_of_steps_is_refused(tiny_policy, warmup):
+    with pytest.raises(ValueError, match=r"policy\.warmup to be a share .* whole number"):
+        make_module(tiny_policy, warmup=warmup)
 
 
 @pytest.mark.parametrize("anchor", ["original", "own"])

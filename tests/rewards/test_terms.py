@@ -12,15 +12,22 @@ import torch
 from hydra import compose, initialize_config_module
 from hydra.utils import instantiate
 
+from tagrpo.callbacks.zero_gradient import question_percentages
 from tagrpo.modules.advantages import DifficultyWeightedAdvantage, GroupAdvantage, PassAtKAdvantage
 from tagrpo.rewards.terms import (
     LengthReward,
+    RepetitionPenalty,
     RewardNoise,
+    SignedReward,
     SoftOverlongPenalty,
     TemplateFormatTerm,
     length_reward,
+    longest_repetition,
     soft_overlong_penalty,
 )
+from tagrpo.rollouts.dynamic_sampling import DynamicSampling
+from tagrpo.rollouts.scoring import with_terms
+from tagrpo.rollouts.summary import means_of, totals_of
 from tagrpo.types import RewardGroups
 
 
@@ -107,6 +114,68 @@ def test_dapo_punishes_length_up_to_the_limit_of_sampling():
         assert not cfg.policy.mask_truncated
     filtering = composed("experiment=dapo", "reward_terms=[]", "policy.mask_truncated=true")
     assert (dict(filtering.rollout.reward_terms), filtering.policy.mask_truncated) == ({}, True)
+
+
+# ------------------------------------------------------------------ rewards of 1 and −1
+
+
+def test_a_correct_response_at_the_length_limit_earns_half_of_what_lies_between_right_and_wrong(make_batch):
+    cfg = composed("experiment=dapo", "reward_terms=[signed,overlong]")
+    batch = make_batch([[[1.0, 1.0, 0.0, 0.0]]])
+    rollouts = with_terms(with_lengths(batch, [10, 40, 10, 40]), batch, instantiate(cfg.rollout.reward_terms))
+    assert rollouts.rewards.tolist() == [1.0, 0.0, -1.0, -2.0]
+    advantages = GroupAdvantage("prompt", scale="none")(reward_groups(rollouts, rollouts.rewards))
+    assert advantages.tolist() == [1.5, 0.5, -0.5, -1.5]
+
+
+def test_signs_change_neither_which_questions_have_a_gradient_nor_what_counts_as_correct(make_batch):
+    batch = make_batch([[[1.0, 1.0]], [[0.0, 0.0]], [[1.0, 0.0]], [[0.0, 0.0]]])
+    signed = with_terms(batch.rollouts, batch, {"signed": SignedReward()})
+    assert signed.rewards.tolist() == [1, 1, -1, -1, 1, -1, -1, -1]
+    for values in ("rewards", "correct"):
+        assert DynamicSampling("prompt", values=values).informative(signed).tolist() == [2]
+    percentages = [
+        question_percentages(r, {"advantages": GroupAdvantage("prompt")(reward_groups(r, r.rewards))})
+        for r in (batch.rollouts, signed)
+    ]
+    for name, plain in percentages[0].items():
+        assert torch.equal(percentages[1][name].nan_to_num(-1), plain.nan_to_num(-1)), name
+    batch.rollouts = signed
+    logged = means_of({**totals_of(batch), "failed": 0})
+    assert (logged["rollout/correct"], logged["rollout/reward"]) == (3 / 8, 2 * 3 / 8 - 1)
+    assert logged["rollout/reward_term/signed"] == -5 / 8
+
+
+# ------------------------------------------------------------------ loops
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_repetitions_are_counted_as_by_brute_force(seed):
+    generator = np.random.default_rng(seed)
+    words = [str(w) for w in generator.integers(0, 3, 40)]
+    longest = 0
+    for n in range(1, 5):
+        for start in range(0, len(words), n):
+            times = 1
+            first = words[start : start + n]
+            while len(first) == n and words[start + times * n : start + (times + 1) * n] == first:
+                times += 1
+            longest = max(longest, times)
+    assert longest_repetition(" ".join(words), max_ngram=4) == longest
+
+
+def test_a_loop_without_an_answer_earns_the_penalty_in_all(make_batch):
+    cfg = composed("experiment=grpo", "reward_terms=[signed,repetition]")
+    batch = make_batch([[[0.0, 0.0, 0.0, 0.0, 0.0, 1.0]]])
+    loop, almost = "so it is " * 10, "so it is " * 9
+    rollouts = replace(
+        batch.rollouts,
+        text=[loop, almost, "x" * 120, "x" * 119, loop, loop],
+        answers=[None, None, None, None, "7", "8"],
+    )
+    rollouts = with_terms(rollouts, batch, instantiate(cfg.rollout.reward_terms))
+    assert rollouts.rewards.tolist() == [-1.5, -1.0, -1.5, -1.0, -1.0, 1.0]
+    assert RepetitionPenalty(max_ngram=2)(rollouts, batch.groups).tolist() == [0, 0, -0.5, 0, 0, 0]
 
 
 # ------------------------------------------------------------------ noise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -238,7 +239,11 @@ def test_questions_without_gradient_are_replaced_until_the_draws_are_used_up(fir
         assert len(batch.rollouts) == 2 * len(batch.groups)
         observed.extend(group.id for group in batch.groups)
 
-    rollouts = pipeline.roll_out(batch, make_policy(), 0, draw=lambda: draws.pop(0), observe=observe)
+    limit_reached = "flat" in expected
+    with pytest.warns(UserWarning, match="max_draws") if limit_reached else nullcontext():
+        rollouts = pipeline.roll_out(batch, make_policy(), 0, draw=lambda: draws.pop(0), observe=observe)
+    assert pipeline.scalars["dynamic_sampling/limit_reached"] == limit_reached
+    assert pipeline.scalars["dynamic_sampling/draws"] == discarded / 2
     assert [group.id for group in batch.groups] == expected
     assert rollouts.question.tolist() == [0, 0, 1, 1]
     drawn = 2 + discarded

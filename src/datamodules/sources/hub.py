@@ -15,6 +15,7 @@ from .base import Source, SourceReport, fingerprint, plain
 from .catalogue import CATALOGUE
 from .rephrased import read_rephrasings, with_rephrasings
 from .rows import answers, locate, question_text, read_fields, read_table
+from .selection import Ranges, check_ranges, select
 
 LETTERS = "ABCDEFGHIJ"
 
@@ -35,13 +36,15 @@ class HubSource(Source):
             `<dataset>.jsonl` or the like, or a copy of the hub's repository. Ids and content are the same.
         rephrasings: File of JSON lines with `question` and `rephrasings`, as `tagrpo-rephrase` writes it. Questions get
             the rephrasings of their text. None for no rephrasings.
+        within: Field of the metadata → its smallest and largest value; see `selection.select`. `{level: [3, 5]}` leaves
+            out what MATH calls levels 1 and 2, and `Level ?`.
         chunks: Numbers of the chunks to take; None takes all questions. For this, questions are ordered by a hash of
             `seed` and their text, so that chunks are random, disjoint, and the same on every machine.
         chunk_size: Questions per chunk.
         seed: Seed of the chunks and of the order of choices.
 
     Raises:
-        ValueError: an unknown dataset, or chunks that are not numbers from 0, each once.
+        ValueError: an unknown dataset, chunks that are not numbers from 0, each once, or a range that is none.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class HubSource(Source):
         chunks: Sequence[int] | None = None,
         chunk_size: int = 3749,
         seed: int = 0,
+        within: Ranges | None = None,
     ) -> None:
         if dataset not in CATALOGUE:
             raise ValueError(f"Expected `dataset` to be one of {', '.join(CATALOGUE)}, but got {dataset!r}.")
@@ -59,6 +63,7 @@ class HubSource(Source):
             raise ValueError(f"Expected `chunks` to be numbers from 0, each once, but got {list(chunks)}.")
         if chunk_size < 1:
             raise ValueError(f"Expected `chunk_size` to be at least 1, but got {chunk_size}.")
+        check_ranges(within or {})
         self.name = dataset
         self.dataset = CATALOGUE[dataset]
         self.path = path
@@ -66,6 +71,7 @@ class HubSource(Source):
         self.chunks = chunks
         self.chunk_size = chunk_size
         self.seed = seed
+        self.within = within or {}
 
     def load(self) -> list[QuestionGroup]:
         """Read the dataset.
@@ -73,12 +79,14 @@ class HubSource(Source):
         Raises:
             FileNotFoundError: there is nothing at `path`.
             RuntimeError: the hub can't be reached.
-            ValueError: columns are missing, an id is repeated, or there are fewer questions than the chunks take.
+            ValueError: columns are missing, also those of `within`, an id is repeated, or there are fewer questions
+                than the chunks take.
         """
         origin = self.dataset.hub if self.path is None else locate(self.path, self.name)
         table = read_table(origin, self.dataset.config, self.dataset.split, self.dataset.columns)
         groups, excluded = self._kept(self._groups(table, origin), origin)
         notes, warnings = self._compared(table.num_rows, groups)
+        groups, outside = select(groups, self.within, origin)
         if self.dataset.wrong_choices:
             groups = [self._with_choices(group) for group in groups]
         if self.chunks is not None:
@@ -90,7 +98,7 @@ class HubSource(Source):
             groups, told = with_rephrasings(groups, read_rephrasings(self.rephrasings))
             notes.append(told)
         self.report = SourceReport(
-            origin=str(origin), read=table.num_rows, excluded=excluded, notes=notes, warnings=warnings
+            origin=str(origin), read=table.num_rows, excluded=excluded | outside, notes=notes, warnings=warnings
         )
         return groups
 
@@ -166,7 +174,7 @@ class HubSource(Source):
             f"{count} {what} instead of {expected}"
             for what, expected, count in (
                 ("rows", known.rows, rows),
-                ("questions with an answer", known.questions, len(groups)),
+                ("questions with an answer", known.questions or len(groups), len(groups)),
                 ("as fingerprint", known.fingerprint or found, found),
             )
             if count != expected

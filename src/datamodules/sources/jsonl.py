@@ -13,6 +13,7 @@ from ...rewards.extraction import extract_reference
 from ...types import QuestionGroup
 from .base import Source, SourceReport
 from .rows import answers
+from .selection import Ranges, check_ranges, select
 
 
 class JsonLinesSource(Source):
@@ -25,6 +26,8 @@ class JsonLinesSource(Source):
         rephrasings: Field with a list of rephrasings; rows may lack it.
         id: Field with a unique id; rows without one are called `<file name>-<row>`.
         on_missing_answer: `error`; or `skip`, which leaves the question out and names it in `report`.
+        within: Field → its smallest and largest value; see `selection.select`. For a curriculum, such as
+            `{success_rate: [0, 0.75]}`.
         worked: Whether the answer is a worked solution, of which the last `\boxed{}` or what follows `####` counts.
 
     All other fields are kept in the metadata.
@@ -43,7 +46,9 @@ class JsonLinesSource(Source):
         id: str = "id",
         on_missing_answer: Literal["error", "skip"] = "error",
         worked: bool = False,
+        within: Ranges | None = None,
     ) -> None:
+        check_ranges(within or {})
         self.path = Path(path)
         if not self.path.is_file():
             raise FileNotFoundError(
@@ -59,12 +64,14 @@ class JsonLinesSource(Source):
         self.id = id
         self.on_missing_answer = on_missing_answer
         self.worked = worked
+        self.within = within or {}
 
     def load(self) -> list[QuestionGroup]:
         """Read the file.
 
         Raises:
-            ValueError: a row is broken, lacks its question or answer, or repeats an id; file and row are named.
+            ValueError: a row is broken, lacks its question, its answer or a field of `within`, or repeats an id; file
+                and row or id are named.
         """
         groups: dict[str, QuestionGroup] = {}
         without_answer: list[str] = []
@@ -81,12 +88,13 @@ class JsonLinesSource(Source):
                     number,
                     f"an answer in `{self.answer}`, but it is empty. Correct the row, or set on_missing_answer=skip",
                 )
+        kept, outside = select(list(groups.values()), self.within, self.path)
         self.report = SourceReport(
             origin=str(self.path),
             read=len(groups) + len(without_answer),
-            excluded={"without_answer": without_answer} if without_answer else {},
+            excluded=({"without_answer": without_answer} if without_answer else {}) | outside,
         )
-        return list(groups.values())
+        return kept
 
     def _rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
         if self.path.suffix == ".parquet":

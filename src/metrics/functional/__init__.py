@@ -12,6 +12,7 @@ from .groups import (
     sum_absolute_advantage,
     uniform_groups,
     uniform_reward_percentage,
+    uniform_subset_probability,
     zero_gradient_percentage,
     zero_gradient_probability,
 )
@@ -27,6 +28,6 @@ __all__ = [
     "difficulty_variance", "distinct_n", "distinct_share", "exact_mean", "exact_parts", "exact_pass_at_k",
     "group_effective_sample_share", "group_index", "homogeneity", "kernel_density", "maj_at_k",
     "mean_pairwise_distance", "pass_at_k", "pass_at_k_curve", "sum_absolute_advantage", "support_change",
-    "uniform_groups", "uniform_reward_percentage", "zero_gradient_causes", "zero_gradient_percentage",
-    "zero_gradient_probability",
+    "uniform_groups", "uniform_reward_percentage", "uniform_subset_probability", "zero_gradient_causes",
+    "zero_gradient_percentage", "zero_gradient_probability",
 ]  # fmt: skip

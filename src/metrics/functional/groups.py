@@ -42,6 +42,36 @@ def uniform_reward_percentage(rewards: Tensor, group: Tensor) -> Tensor:
     return 100 * uniform_groups(rewards.double(), group).double().mean()
 
 
+def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> Tensor:
+    """Probability that `size` responses of a group, drawn without replacement, all have the same value; exact.
+
+    Σ_v C(m_v, s) / C(m, s) over the values v of a group of m responses, m_v of which have v. Groups of unequal size can
+    be compared by it: 24 responses are less often uniform than 8 are, for their number alone.
+
+    Args:
+        values: [R] float.
+        group: [R] long.
+        size: [num_groups] long, s of each group, in ascending order of group ids; at least 1.
+
+    Returns:
+        [num_groups] float64; NaN where a group has fewer than s responses.
+
+    >>> group = torch.tensor([0, 0, 0, 0])  # of 6 pairs, 3 are of the three ones
+    >>> uniform_subset_probability(torch.tensor([1.0, 1.0, 1.0, 0.0]), group, torch.tensor([2])).round(decimals=9)
+    tensor([0.5000], dtype=torch.float64)
+    """
+    index, count = group_index(group)
+    kinds, alike = torch.stack([index.double(), values.double()]).unique(dim=1, return_counts=True)
+    owner = kinds[0].long()
+
+    def log_choose(n: Tensor, k: Tensor) -> Tensor:
+        return torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma((n - k).clamp(min=0) + 1)
+
+    of, n = size.double(), torch.bincount(index, minlength=count).double()
+    share = (log_choose(alike.double(), of[owner]) - log_choose(n, of)[owner]).exp() * (alike >= of[owner])
+    return torch.zeros_like(n).index_add(0, owner, share).masked_fill(n < of, torch.nan)
+
+
 def zero_gradient_percentage(advantages: Tensor, group: Tensor) -> Tensor:
     """Share of groups whose advantages are all zero, 0..100: those that contribute nothing to the policy term.
 

@@ -7,8 +7,8 @@ from .eta import sum_of_absolute_advantage
 from .exceeding import ExceedingPassAtKAdvantage
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
-from .scheduled import ScheduledAdvantage
 from .semantic_entropy import SemanticEntropyAdvantage
+from .without_easy import WithoutEasyAdvantage
 
 __all__ = [
     "CombinationAdvantage",
@@ -17,7 +17,7 @@ __all__ = [
     "ExceedingPassAtKAdvantage",
     "GroupAdvantage",
     "PassAtKAdvantage",
-    "ScheduledAdvantage",
     "SemanticEntropyAdvantage",
+    "WithoutEasyAdvantage",
     "sum_of_absolute_advantage",
 ]

@@ -14,28 +14,27 @@ class CombinationAdvantage(AdvantageStrategy):
     """A = c/n · A_pass@k + (1 − c/n) · A_pass@1 (arXiv 2508.10751, Eq. 18).
 
     c of the pool's n responses are correct. A_pass@k is `PassAtKAdvantage` (analytic) and counts `correct`; A_pass@1
-    is `GroupAdvantage` with mean and standard deviation, on the rewards.
+    is `GroupAdvantage` with mean and standard deviation, on the rewards. Both divide by the population's σ (Eq. 2, 12).
 
     Zero where both are. A pool with fewer than k wrong responses keeps the share 1 − c/n of A_pass@1.
 
     Args:
         k: Responses per group of Pass@k.
         group_by: The pool of both: `question` | `prompt` | `batch`.
-        unbiased: Bessel's correction in the standard deviation of Pass@1.
         epsilon: Added to both standard deviations.
 
     >>> import torch
     >>> groups = RewardGroups(
     ...     rewards=torch.tensor([1.0, 0.0, 0.0, 0.0]), correct=torch.tensor([True, False, False, False]),
     ...     question=torch.zeros(4, dtype=torch.long), prompt=torch.zeros(4, dtype=torch.long))
-    >>> CombinationAdvantage(k=2, unbiased=False, epsilon=0.0)(groups)  # ¼ (1, −⅓, …) + ¾ (√3, −1/√3, …)
+    >>> CombinationAdvantage(k=2, epsilon=0.0)(groups)  # ¼ (1, −⅓, …) + ¾ (√3, −1/√3, …)
     tensor([ 1.5490, -0.5163, -0.5163, -0.5163])
     """
 
-    def __init__(self, k: int, group_by: Pool = "question", unbiased: bool = True, epsilon: float = 1e-6) -> None:
+    def __init__(self, k: int, group_by: Pool = "question", epsilon: float = 1e-6) -> None:
         self.group_by: Pool = group_by
         self.pass_at_k = PassAtKAdvantage(k, group_by=group_by, epsilon=epsilon)
-        self.pass_at_1 = GroupAdvantage(group_by, unbiased=unbiased, epsilon=epsilon)
+        self.pass_at_1 = GroupAdvantage(group_by, unbiased=False, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] advantages, in the precision of the rewards."""

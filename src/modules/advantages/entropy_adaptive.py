@@ -18,7 +18,8 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
 
     Pools are ranked by the mean over their responses of the policy entropy. The ⌊fraction · pools⌋ of highest
     entropy use Pass@1 (`GroupAdvantage` on the rewards), to exploit what was explored; the others Pass@k
-    (`PassAtKAdvantage`, analytic, on `correct`), to explore. Of equal entropies the smaller id counts as higher.
+    (`PassAtKAdvantage`, analytic, on `correct`), to explore. Both divide by the population's σ (Eq. 2, 12). Of equal
+    entropies the smaller id counts as higher.
 
     Degenerate cases are those of the two; a single pool uses Pass@k unless `fraction` is 1.
 
@@ -26,7 +27,6 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
         k: Responses per group of Pass@k.
         fraction: Share of pools with Pass@1, 0..1; the paper's is one half.
         group_by: The pool, which is what is ranked: `question` | `prompt`.
-        unbiased: Bessel's correction in the standard deviation of Pass@1.
         epsilon: Added to both standard deviations.
 
     Raises:
@@ -36,15 +36,13 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
     >>> groups = RewardGroups(
     ...     rewards=correct.float(), correct=correct, question=torch.tensor([0] * 4 + [1] * 4),
     ...     prompt=torch.tensor([0] * 4 + [1] * 4), entropy=torch.tensor([0.2] * 4 + [0.9] * 4))
-    >>> EntropyAdaptiveAdvantage(k=2, unbiased=False, epsilon=0.0)(groups)[[0, 1, 4, 5]]
+    >>> EntropyAdaptiveAdvantage(k=2, epsilon=0.0)(groups)[[0, 1, 4, 5]]
     tensor([ 1.0000, -0.3333,  1.7321, -0.5774])
     """
 
     needs_entropy = True
 
-    def __init__(
-        self, k: int, fraction: float = 0.5, group_by: Pool = "question", unbiased: bool = True, epsilon: float = 1e-6
-    ) -> None:
+    def __init__(self, k: int, fraction: float = 0.5, group_by: Pool = "question", epsilon: float = 1e-6) -> None:
         if not 0 <= fraction <= 1:
             raise ValueError(f"Expected advantage.fraction to lie between 0 and 1, but got {fraction}.")
         if group_by == "batch":
@@ -54,7 +52,7 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
         self.fraction = fraction
         self.group_by: Pool = group_by
         self.pass_at_k = PassAtKAdvantage(k, group_by=group_by, epsilon=epsilon)
-        self.pass_at_1 = GroupAdvantage(group_by, unbiased=unbiased, epsilon=epsilon)
+        self.pass_at_1 = GroupAdvantage(group_by, unbiased=False, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] advantages, in the precision of the rewards."""

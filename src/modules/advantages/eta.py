@@ -8,7 +8,7 @@ from torch import Tensor
 from ...types import AdvantageStrategy, RewardGroups
 
 
-def sum_of_absolute_advantage(strategy: AdvantageStrategy, num_samples: int, progress: float = 0.0) -> Tensor:
+def sum_of_absolute_advantage(strategy: AdvantageStrategy, num_samples: int) -> Tensor:
     """η = c |A⁺| + (n − c) |A⁻| for c = 0 … n correct of n responses to one prompt (arXiv 2508.10751, Eq. 16).
 
     The rewards are 1 and 0. The strategy sees one pool at a time, with an entropy of 0; correct responses share an
@@ -17,7 +17,6 @@ def sum_of_absolute_advantage(strategy: AdvantageStrategy, num_samples: int, pro
     Args:
         strategy: `RewardGroups` → advantages.
         num_samples: n ≥ 1.
-        progress: Fraction of training, for strategies that change with it.
 
     Returns:
         [n + 1] float32.
@@ -44,7 +43,6 @@ def sum_of_absolute_advantage(strategy: AdvantageStrategy, num_samples: int, pro
             prompt=zeros,
             entropy=zeros.float(),
             answers=["correct"] * num_correct + [None] * (num_samples - num_correct),
-            progress=progress,
         )
         sums.append(strategy(groups).abs().sum())
     return torch.stack(sums)

@@ -12,6 +12,7 @@ from tagrpo.metrics.functional import (
     answer_diversity,
     mean_pairwise_distance,
     uniform_reward_percentage,
+    uniform_subset_probability,
     zero_gradient_percentage,
     zero_gradient_probability,
 )
@@ -28,6 +29,19 @@ def test_uniform_rewards_are_counted_per_group():
         rewards = torch.tensor(rng.choice([0.0, 1.0], 9))
         uniform = [len(set(rewards[group == g].tolist())) == 1 for g in group.unique()]
         assert float(uniform_reward_percentage(rewards, group)) == pytest.approx(100 * np.mean(uniform))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_uniform_subsets_are_counted_by_drawing_them_all(seed):
+    rng, group = random_groups(seed, 18)
+    rewards = torch.tensor(rng.choice([0.0, 0.5, 1.0], 18, p=[0.2, 0.1, 0.7]))
+    sizes = torch.tensor(rng.integers(1, 5, len(group.unique())))
+    expected = []
+    for g, size in zip(group.unique(), sizes.tolist(), strict=True):
+        subsets = list(combinations(rewards[group == g].tolist(), size))
+        expected.append(np.mean([len(set(subset)) == 1 for subset in subsets]) if subsets else np.nan)
+    found = uniform_subset_probability(rewards, group, sizes)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
 
 
 def test_zero_gradient_needs_every_advantage_to_be_zero():

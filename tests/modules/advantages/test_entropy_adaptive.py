@@ -15,7 +15,7 @@ def which(advantages, groups, k):
     names = []
     for question in groups.question.unique():
         rows = groups.question == question
-        one = torch.equal(advantages[rows], GroupAdvantage()(groups)[rows])
+        one = torch.equal(advantages[rows], GroupAdvantage(unbiased=False)(groups)[rows])
         names.append("1" if one else "k")
         assert one or torch.equal(advantages[rows], PassAtKAdvantage(k)(groups)[rows])
     return "".join(names)

@@ -10,9 +10,7 @@ from tagrpo.modules.advantages import (
     CombinationAdvantage,
     EntropyAdaptiveAdvantage,
     ExceedingPassAtKAdvantage,
-    GroupAdvantage,
     PassAtKAdvantage,
-    ScheduledAdvantage,
 )
 from tagrpo.modules.losses import PolicyLoss
 
@@ -49,19 +47,12 @@ def test_each_estimator_of_pass_at_k_is_an_experiment(experiment, estimator):
         ("combination", CombinationAdvantage),
         ("entropy_adaptive", EntropyAdaptiveAdvantage),
         ("exceeding_pass_at_k", ExceedingPassAtKAdvantage),
-        ("pass_at_k_then_1", ScheduledAdvantage),
     ],
 )
 def test_each_form_of_pass_at_k_is_an_experiment(experiment, strategy):
     cfg = composed(experiment)
     assert type(instantiate(cfg.advantage)) is strategy
     assert (cfg.policy.anchor, cfg.data.num_rephrasings, samples_per_question(cfg)) == ("own", 0, 32)
-
-
-def test_exploration_comes_before_exploitation():
-    strategy = instantiate(composed("pass_at_k_then_1").advantage)
-    assert (type(strategy.first), type(strategy.then)) == (PassAtKAdvantage, GroupAdvantage)
-    assert (strategy.first.k, strategy.switch) == (4, 0.5)
 
 
 def test_only_the_pooled_run_rephrases_and_anchors():

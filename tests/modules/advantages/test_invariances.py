@@ -19,8 +19,8 @@ from tagrpo.modules.advantages import (
     ExceedingPassAtKAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
-    ScheduledAdvantage,
     SemanticEntropyAdvantage,
+    WithoutEasyAdvantage,
 )
 from tagrpo.types import RewardGroups
 
@@ -33,7 +33,7 @@ EXACT = {
     "exceeding": ExceedingPassAtKAdvantage(2),
     "combination": CombinationAdvantage(2),
     "adaptive": EntropyAdaptiveAdvantage(2),
-    "scheduled": ScheduledAdvantage(PassAtKAdvantage(2), GroupAdvantage()),
+    "without easy": WithoutEasyAdvantage(GroupAdvantage()),
     "difficulty": DifficultyWeightedAdvantage(),
     "semantic entropy": SemanticEntropyAdvantage(0.5),
 }

@@ -29,21 +29,24 @@ SHRUNK = [
 
 def overrides_of(rephrasings="rephrased.jsonl", data_path="copies"):
     """Method → overrides of its runs."""
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+    with initialize_config_module("tagrpo.configs.comparisons", version_base="1.3"):
         study = compose(
             "compare", [PRESETS, "compare=study_gpu", f"rephrasings={rephrasings}", f"data_path={data_path}"]
         )
-    methods = methods_of(study.methods).items()
-    return {method: [f"name={method}", *study.overrides, *own] for method, own in methods}
+    methods = methods_of(study.methods, "paper").items()
+    return {method: [f"name={method}", *study.overrides, *own.overrides] for method, own in methods}
 
 
 METHODS = overrides_of()
 
 
 def test_its_methods_are_those_of_the_study_and_of_its_page():
+    with initialize_config_module("tagrpo.configs.comparisons", version_base="1.3"):
+        methods = methods_of(compose("compare", [PRESETS, "compare=study"]).methods, None)
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        methods = methods_of(compose("compare", [PRESETS, "compare=study"]).methods)
-        assert all(compose("train", [f"name={method}", *own]).name == method for method, own in methods.items())
+        assert all(
+            compose("train", [f"name={method}", *own.overrides]).name == method for method, own in methods.items()
+        )
     assert list(METHODS) == list(methods) == list(ORDER)
 
 

@@ -1,0 +1,93 @@
+"""Each method as its paper runs it: the configuration against the papers' values, and the page that is made of both."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from tagrpo.diff import differences
+
+ROOT = Path(__file__).parents[1]
+spec = importlib.util.spec_from_file_location("methods_page", ROOT / "scripts" / "methods_page.py")
+script = importlib.util.module_from_spec(spec)
+sys.modules["methods_page"] = script
+spec.loader.exec_module(script)
+
+PAPERS = dict(script.papers())
+EXPERIMENTS = {experiment: name for name, paper in PAPERS.items() for experiment in paper["own"]}
+STATED = {
+    "loss": "objective ratio clip_low clip_high dual_clip aggregation kl_coef entropy_coef",
+    "policy": "anchor schedule warmup mini_batches max_grad_norm",
+    "optimizer": "lr weight_decay",
+    "data": "batch_size samples_per_prompt num_rephrasings evaluation_samples",
+    "rollout.sampling": "temperature max_new_tokens",
+    "rollout.evaluation_sampling": "temperature",
+}
+
+
+def test_every_experiment_is_of_one_paper():
+    assert sorted(EXPERIMENTS) == sorted(path.stem for path in (ROOT / "configs" / "experiment").glob("*.yaml"))
+    assert all(set(paper["own"]) == set(paper["defines"]) for paper in PAPERS.values())
+
+
+@pytest.mark.parametrize("name", [name for name in PAPERS if name != "ours"])
+def test_every_paper_has_a_value_with_its_place_or_is_said_to_leave_it_open(name):
+    for experiment in PAPERS[name]["own"]:
+        table = {**PAPERS[name]["settings"], **PAPERS[name]["own"][experiment]}
+        assert not {f"{group}.{key}" for group, keys in STATED.items() for key in keys.split()} - set(table)
+        assert {"trainer.max_epochs", "iterations"} & set(table)
+        for key, row in table.items():
+            assert ("paper" in row and row["source"]) or row.get("open"), (experiment, key)
+            assert ("authors" in row) == ("authors_source" in row), (experiment, key)
+
+
+def test_all_settings_are_the_papers_or_have_a_reason_and_the_page_says_so():
+    # page() raises where the configuration differs from a paper without a reason, or a reason is given for nothing
+    assert script.PAGE.read_text() == script.page(), "run python scripts/methods_page.py"
+
+
+def test_a_setting_that_is_not_the_papers_needs_a_reason(monkeypatch):
+    changed = {**script.settings("pass_at_k", "paper"), "loss.kl_coef": 0.001}
+    monkeypatch.setattr(script, "settings", lambda *_: changed)
+    with pytest.raises(ValueError, match=r"loss.kl_coef = 0.0 for pass_at_k, but recipe=paper has 0.001"):
+        script.departures("pass_at_k", PAPERS["pass_at_k"], "pass_at_k")
+    paper = {**PAPERS["pass_at_k"], "departures": {"paper": {"loss.kl_coef": "why"}}}
+    assert script.departures("pass_at_k", paper, "pass_at_k") == {("paper", "loss.kl_coef"): "why"}
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="reasons for what does not differ"):
+        list(script.section("pass_at_k", paper))
+
+
+@pytest.mark.parametrize("scale", ["demo", "paper"])
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_on_common_settings_methods_differ_in_what_defines_them_alone(experiment, scale):
+    found = differences(script.settings("grpo", "common", scale), script.settings(experiment, "common", scale))
+    keys = set(found) - {"name", "data.train.num_rephrasings"}  # the embedded task makes as many as are asked for
+    defining = PAPERS[EXPERIMENTS[experiment]]["defines"][experiment]
+    assert {key for key in keys if not any(f"{key}.".startswith(f"{name}.") for name in defining)} == set()
+    assert [name for name in defining if not any(f"{key}.".startswith(f"{name}.") for key in keys)] == []
+
+
+def test_loss_and_schedule_of_the_recipes():
+    """The values that comparisons hang on, once more and written down here."""
+
+    def of(experiment, *keys, recipe="paper"):
+        return [script.settings(experiment, recipe)[key] for key in keys]
+
+    loss = ("loss.clip_low", "loss.clip_high", "loss.aggregation", "loss.kl_coef", "loss.dual_clip")
+    schedule = ("policy.schedule", "policy.warmup", "policy.mini_batches", "data.batch_size")
+    assert of("ta_grpo", *loss, *schedule) == [0.2, 0.2, "sequence_mean", 0.001, None, "cosine", 0.1, 2, 256]
+    assert of("ta_grpo", *loss, *schedule, recipe="authors") == [
+        0.2, 0.2, "token_mean", 0.001, 3.0, "cosine", 0.1, 2, 64,
+    ]  # fmt: skip
+    assert of("grpo", "data.batch_size", recipe="authors") == [256]
+    passk = [0.2, 0.28, "token_mean", 0.0, None, "constant_with_warmup", 10, 4, 128]
+    for experiment in ("pass_at_k", "pass_at_1", "combination", "entropy_bonus", "noisy_rewards"):
+        assert of(experiment, *loss, *schedule) == passk
+    assert of("dapo", *loss, *schedule) == [0.2, 0.28, "token_mean", 0.0, None, "constant_with_warmup", 320, 16, 512]
+    assert of("exgrpo", *loss[:4], "loss.entropy_aggregation") == [None, None, "constant", 0.0, "token_mean"]
+    assert of("seed_grpo", "advantage.alpha", "loss.aggregation", "loss.kl_coef") == [0.02, "constant", 0.0]
+    assert of("prompt_augmentation", *loss[1:4], *schedule) == [0.28, "token_mean", 0.0, "constant", 0.0, 4, 128]

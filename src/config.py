@@ -105,6 +105,12 @@ def check(cfg: DictConfig) -> None:
             f"Expected data.batch_size ≥ policy.mini_batches, but got {cfg.data.batch_size} and "
             f"{cfg.policy.mini_batches}: each optimizer step learns from whole questions. Raise data.batch_size."
         )
+    made_by = cfg.model.get("made_by")
+    if made_by and not (Path(cfg.model.path) / "config.json").is_file():
+        raise ValueError(
+            f"Expected the starter policy of this task at {cfg.model.path}, but it has not been made yet. Make it in "
+            f"minutes with `{made_by}`, or set model.path to another policy."
+        )
     asked = f"{cfg.template.get('instruction', '')}{cfg.template.get('format', '')}"
     if "boxed" in asked and cfg.reward._target_.endswith("FinalAnswerReward"):
         raise ValueError(
@@ -117,7 +123,7 @@ def check(cfg: DictConfig) -> None:
             f"Expected rollout.sampling.temperature > 0 in training, but got {temperature}: greedy responses to a "
             "prompt are all the same. Use rollout.evaluation_sampling.temperature=0 for greedy evaluation."
         )
-    if cfg.iterations != int(cfg.iterations):
+    if not isinstance(cfg.iterations, int) or cfg.iterations < 0:
         raise ValueError(f"Expected iterations to be a whole number, but got {cfg.iterations}.")
     for path in ("advantage", "reward", "rollout.reward_terms", "optimizer"):
         _check_finite(path, OmegaConf.to_container(OmegaConf.select(cfg, path), resolve=True))

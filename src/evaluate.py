@@ -1,6 +1,7 @@
 """`tagrpo-eval`: pass@k of a model folder, a hub model or a Lightning checkpoint, without training.
 
-Counts are kept as they come in: the same command continues an evaluation that was interrupted.
+Counts are kept as they come in: the same command continues an evaluation that was interrupted. With `exact=true`
+nothing is sampled: the probabilities of all correct responses are added up, for tasks where they can be listed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
@@ -17,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .analysis.evaluation import compare_evaluations, read_evaluation, statement, write_comparison, write_evaluation
-from .callbacks import PassAtKEvaluator
+from .callbacks import ExactPassAtK, PassAtKEvaluator
 from .config import build
 from .console import entry_point
 from .datamodules.questions import QuestionDataModule
@@ -50,7 +52,7 @@ def print_table(metrics: dict[str, float]) -> None:
     """Print pass@k by split."""
     curves: dict[str, dict[int, float]] = {}
     for name, value in metrics.items():
-        if name.startswith("pass@k/"):
+        if name.startswith(("pass@k/", "exact_pass@k/")):
             _, split, k = name.split("/")
             curves.setdefault(split, {})[int(k)] = value
     ks = sorted({k for points in curves.values() for k in points})
@@ -80,6 +82,11 @@ def main(cfg: DictConfig) -> None:
     """Console entry point."""
     with held(Path(HydraConfig.get().runtime.output_dir)):
         run = build(cfg)
+        if cfg.exact:
+            sampling = instantiate(cfg.rollout.evaluation_sampling)
+            run.trainer.callbacks = [  # type: ignore[attr-defined]
+                ExactPassAtK(instantiate(cfg.reward), sampling, against=cfg.against)
+            ]
         settings = settings_of(cfg)
         for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, PassAtKEvaluator) and callback.store is not None:
@@ -90,6 +97,9 @@ def main(cfg: DictConfig) -> None:
         finally:
             run.close()
         if not run.trainer.is_global_zero:
+            return
+        if cfg.exact:
+            print(f"Written: {run.directory / 'exact.json'}")
             return
         files = [run.directory / "test.json", write_evaluation(run.directory, settings)]
         if cfg.against is not None:

@@ -188,6 +188,13 @@ def test_pools_that_are_just_large_enough_pass(overrides):
     config.check(composed(*overrides))
 
 
+@pytest.mark.parametrize("task", ["shortest_path", "countdown"])
+def test_a_starter_that_has_not_been_made_is_refused_with_the_command_that_makes_it(task, tmp_path):
+    folder = tmp_path / "starter"
+    with pytest.raises(ValueError, match=rf"`python -m tagrpo.warmstart --task {task} --output {folder}`"):
+        build(tmp_path, f"data={task}", f"model.path={folder}")
+
+
 def test_callbacks_are_built_in_the_order_of_their_stages(tmp_path):
     kinds = [type(callback).__name__ for callback in build(tmp_path).trainer.callbacks]
     ours = ["Checkpointer", "ThroughputMonitor", "ZeroGradientMonitor", "RolloutCallback", "ScalarLog"]

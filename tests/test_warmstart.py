@@ -12,6 +12,7 @@ from tagrpo import warmstart as module
 from tagrpo.datamodules.sources.arithmetic import REPHRASINGS, SPLITS, ArithmeticSource, supervised_example
 from tagrpo.starter import starter_path
 from tagrpo.starter.architecture import build_model, build_tokenizer, prompt_text
+from tagrpo.starter.tasks import TASKS
 from tagrpo.warmstart import (
     IGNORED,
     WarmstartConfig,
@@ -187,6 +188,25 @@ def test_the_same_seed_gives_the_same_bytes_and_leaves_the_caller_s_randomness_a
     assert weights["one"] == weights["two"] != weights["other"]
     assert AutoTokenizer.from_pretrained(tmp_path / "one").tokenize("He buys 4.") == ["He", "buys", "4", "."]
     AutoModelForCausalLM.from_pretrained(tmp_path / "one")
+
+
+@pytest.mark.parametrize("task", ["countdown", "shortest_path"])
+def test_the_starter_of_a_task_with_listed_answers_reports_its_exact_accuracy(task, tmp_path):
+    settings = {**vars(TINY), "task": task, "chain_steps": 0, "validation_questions": 12}
+    report = warmstart(tmp_path, WarmstartConfig(**settings))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.get_vocab() == TASKS[task].build_tokenizer().get_vocab()
+    groups, verifier = TASKS[task].source("validation", size=12).load(), TASKS[task].verifier()
+    model, total = AutoModelForCausalLM.from_pretrained(tmp_path), 0.0
+    for group in groups:
+        for text in verifier.correct_responses(group.answer):
+            prompt = tokenizer(prompt_text(group.question)).input_ids
+            ids = torch.tensor([prompt + tokenizer(text).input_ids + [tokenizer.eos_token_id]])
+            with torch.no_grad():
+                logprobs = model(ids).logits[0, len(prompt) - 1 : -1].double().log_softmax(-1)
+            total += logprobs.gather(1, ids[0, len(prompt) :, None]).sum().exp().item()
+    assert report["validation_accuracy"] == pytest.approx(total / 12, rel=1e-4)
+    assert set(report["validation_accuracy_by_family"]) == {group.metadata["family"] for group in groups}
 
 
 def test_training_is_extended_until_the_gate_is_met(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from markdown import markdown as render_markdown
 
 from ..files import write_json, write_text
 from ..metrics.functional import CAUSES
-from . import plots
+from . import exact_plots, plots
 from .comparison import ZERO_GRADIENT, Methods
 from .run_plots import diversity_densities, why_no_gradient
 from .runs import by_method, find_runs
@@ -89,6 +89,17 @@ def draw(methods: Methods, folder: Path) -> dict[str, str]:
         made["diversity.png"] = (
             diversity_densities(trained),
             "Mean pairwise embedding distance of the responses to a question: density over questions.",
+        )
+    if exact := exact_plots.with_exact(methods.runs):
+        split = next(iter(methods.curves))
+        made["exact.png"] = (
+            exact_plots.exact_curves(exact, methods.curves, styles),
+            "Pass@k from the probabilities of all correct responses (lines: means over questions and seeds), beside "
+            "the sampled estimates (markers, with 95 % intervals).",
+        )
+        made["exact_training.png"] = (
+            exact_plots.exact_over_training(exact, split, styles),
+            f"Exact pass@k of {split} at each evaluation; thick: mean over seeds.",
         )
     for name, (figure, _) in made.items():
         plots.save(figure, folder / name)

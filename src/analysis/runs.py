@@ -47,6 +47,12 @@ class RunFiles:
         return self._json("test.json", "splits")["splits"]
 
     @cached_property
+    def exact(self) -> list[dict[str, Any]]:
+        """What `ExactPassAtK` wrote at each evaluation, by iteration; empty for runs without it."""
+        paths = sorted((self.path / "evaluations").glob("exact-*.json"))
+        return [self._json(str(path.relative_to(self.path)), "iteration", "splits") for path in paths]
+
+    @cached_property
     def ledger(self) -> dict[str, int]:
         """Totals of the training, at least `BUDGETS`; zeros for a run without any."""
         if not (self.path / "ledger.json").exists():

@@ -5,6 +5,8 @@ from ..stages import Stage, in_order
 from .answer_diversity import AnswerDiversityMonitor
 from .checkpoint import Checkpointer
 from .embedding_diversity import EmbeddingDiversityMonitor, sentence_encoder
+from .exact_pass_at_k import ExactPassAtK
+from .exact_zero_gradient import ExactZeroGradient
 from .pass_at_k import PassAtKEvaluator
 from .recorder import RolloutRecorder
 from .rephrasing_success import RephrasingSuccessMonitor
@@ -16,6 +18,8 @@ __all__ = [
     "AnswerDiversityMonitor",
     "Checkpointer",
     "EmbeddingDiversityMonitor",
+    "ExactPassAtK",
+    "ExactZeroGradient",
     "PassAtKEvaluator",
     "RephrasingSuccessMonitor",
     "RolloutCallback",

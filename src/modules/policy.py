@@ -151,16 +151,8 @@ class PolicyModule(LightningModule):
         sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
         if self.reference is not None and not sharded:
             self.reference.to(self.device)  # shards are placed by FSDP2 itself
-        scorer = Scorer(
-            self.policy,
-            self.reference,
-            token_budget=self.token_budget,
-            device=self.device,
-            # FSDP2 has its own mixed precision.
-            autocast_dtype=None if sharded else reduced_precision(self.trainer.strategy, self.compute_dtype),
-        )
         self.update = PolicyUpdate(
-            scorer,
+            self.make_scorer(),
             self.advantage,
             self.loss,
             self.optimizers(),  # type: ignore[arg-type]
@@ -209,6 +201,18 @@ class PolicyModule(LightningModule):
         """`(Hugging Face name, full tensor)` of each parameter. Collective: every rank must exhaust it."""
         reshard(self.policy)
         return full_tensors(self.policy.model)
+
+    def make_scorer(self) -> Scorer:
+        """Scores responses under the current policy, where it is and as it computes."""
+        sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
+        return Scorer(
+            self.policy,
+            self.reference,
+            token_budget=self.token_budget,
+            device=self.device,
+            # FSDP2 has its own mixed precision.
+            autocast_dtype=None if sharded else reduced_precision(self.trainer.strategy, self.compute_dtype),
+        )
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
         """[n] float32, mean entropy per token of each response under the current policy and its score prompt, nats.

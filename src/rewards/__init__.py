@@ -6,9 +6,14 @@ from `BackgroundVerifier` if it has workers. The configuration names it: `reward
 
 from ..types import Score
 from .background import BackgroundVerifier
+from .countdown import CountdownReward
 from .final_answer import FinalAnswerReward
 from .math import MathReward
 from .mixed import MixedReward
 from .multiple_choice import MultipleChoiceReward
+from .shortest_path import ShortestPathReward
 
-__all__ = ["BackgroundVerifier", "FinalAnswerReward", "MathReward", "MixedReward", "MultipleChoiceReward", "Score"]
+__all__ = [
+    "BackgroundVerifier", "CountdownReward", "FinalAnswerReward", "MathReward", "MixedReward", "MultipleChoiceReward",
+    "Score", "ShortestPathReward",
+]  # fmt: skip

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from ..datamodules.sources.generated import ANSWER_PATTERN
 from ..datamodules.sources.phrasings import TOKEN_PATTERN, vocabulary
+
+UNKNOWN = "<unk>"
 
 
 def prompt_text(question: str) -> str:
@@ -31,16 +36,39 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     '9 + 5 = 14 #### 14'
     """
     special = {"pad_token": "<pad>", "eos_token": "<eos>", "sep_token": "<sep>", "unk_token": "<unk>"}
-    ids = {word: i for i, word in enumerate([*special.values(), *vocabulary()])}
-    tokenizer = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=special["unk_token"]))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(TOKEN_PATTERN), behavior="removed", invert=True)
+    # Digits are joined.
+    return _word_level(vocabulary(), TOKEN_PATTERN, special, [(r"(?<=[0-9]) (?=[0-9])", "")])
+
+
+def build_answer_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
+    """Build the word-level tokenizer of a task whose correct responses can be listed: one token per word of `words`.
+
+    No two sequences of tokens before the stop token are decoded to the same answer: no token is left out in decoding,
+    and a number is one token. So `<eos>` pads too, and `<sep>` and `<unk>` are ordinary words.
+
+    >>> tokenizer = build_answer_tokenizer(["12", "24", "Make", "from", ".", ","])
+    >>> tokenizer.tokenize("Make 24 from 12, 3. <sep>")
+    ['Make', '24', 'from', '12', ',', '<unk>', '.', '<sep>']
+    >>> tokenizer.decode(tokenizer("12 <sep> 24<eos>").input_ids, skip_special_tokens=True)
+    '12 <sep> 24'
+    """
+    special = {"pad_token": "<eos>", "eos_token": "<eos>"}
+    return _word_level(["<sep>", UNKNOWN, *words], ANSWER_PATTERN, special, [])
+
+
+def _word_level(
+    words: Sequence[str], pattern: str, special: Mapping[str, str], joins: Sequence[tuple[str, str]]
+) -> PreTrainedTokenizerFast:
+    """A tokenizer of special tokens and words, which `pattern` finds; decoding puts spaces between, but for `joins`."""
+    ids = {word: i for i, word in enumerate(dict.fromkeys([*special.values(), *words]))}
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
     tokenizer.decoder = decoders.Sequence(
         [
             # Without word pieces, this decoder puts a space before each token but the first.
             decoders.WordPiece(prefix="<piece>", cleanup=False),
             decoders.Fuse(),
-            decoders.Replace(Regex(r"(?<=[0-9]) (?=[0-9])"), ""),
-            decoders.Replace(Regex(r" (?=[.,;:?])"), ""),
+            *(decoders.Replace(Regex(found), text) for found, text in [*joins, (r" (?=[.,;:?])", "")]),
         ]
     )
     return PreTrainedTokenizerFast(

@@ -125,6 +125,15 @@ class Verifier(Protocol):
 
 
 @runtime_checkable
+class EnumeratingVerifier(Verifier, Protocol):
+    """A verifier of tasks whose correct responses can all be listed, which makes pass@k exact."""
+
+    def correct_responses(self, reference: str | Sequence[str]) -> Sequence[str]:
+        """Every text that is scored as correct, letter by letter, each once."""
+        ...
+
+
+@runtime_checkable
 class RewardTerm(Protocol):
     """A shaped reward that is added to the verdict in training. Any callable of this form is one."""
 

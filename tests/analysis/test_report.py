@@ -9,7 +9,11 @@ from html.parser import HTMLParser
 import pytest
 import yaml
 
+from tagrpo.analysis.comparison import Methods
+from tagrpo.analysis.exact_plots import exact_curves, exact_over_training, with_exact
+from tagrpo.analysis.plots import looks
 from tagrpo.analysis.report import write_report
+from tagrpo.analysis.runs import by_method, find_runs
 
 METHODS = ["grpo", "grpo_matched", "ta_grpo"]
 
@@ -159,3 +163,27 @@ def test_the_page_needs_no_other_file_and_is_well_formed(root):
     assert all(image["src"].startswith("data:image/png;base64,") and image["alt"] for image in images)
     assert [tag for tag, _ in page.seen].count("table") == 4
     assert not [attrs for _, attrs in page.seen if "href" in attrs or "http" in attrs.get("src", "")]
+
+
+def test_exact_pass_at_k_is_drawn_beside_the_sampled_one(root, write_run, tmp_path):
+    for seed, rates in ((0, (0.5, 0.001)), (1, (0.25, 0.0))):
+        path = write_run(tmp_path, "grpo", seed, [4, 0])
+        (path / "evaluations").mkdir()
+        for iteration, scale in ((1, 0.5), (2, 1.0)):
+            questions = [{"id": f"q{i:03d}", "success": scale * p} for i, p in enumerate(rates)]
+            content = {"iteration": iteration, "splits": {"test_id": {"questions": questions}}}
+            (path / "evaluations" / f"exact-{iteration:06d}.json").write_text(json.dumps(content))
+    methods = Methods(by_method(find_runs(tmp_path)))
+    exact = with_exact(methods.runs)
+    (panel,) = exact_curves(exact, methods.curves, looks(exact)).axes
+    line = panel.lines[0]
+    at = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
+    assert at[1] == pytest.approx(100 * (0.5 + 0.001 + 0.25 + 0.0) / 4)
+    assert at[1000] == pytest.approx(100 * (1 + (1 - 0.999**1000) + 1 + 0) / 4)
+    over_training = exact_over_training(exact, "test_id", looks(exact)).axes[0].lines[-1]
+    assert over_training.get_xdata().tolist() == [1, 2]
+    assert over_training.get_ydata() == pytest.approx([at[1] / 2, at[1]])
+    write_report(tmp_path)
+    assert "](exact.png)" in (tmp_path / "report.md").read_text()
+    assert (tmp_path / "exact_training.png").exists()
+    assert "exact.png" not in (root / "report.md").read_text()

@@ -9,18 +9,15 @@ one that it can solve.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar
 
-from ...types import QuestionGroup
-from .base import Source
+from .generated import GeneratedSource, Split, SupervisedExample, bucket
 from .phrasings import FAMILIES, phrase, solution
 from .word_problems import Problem, sample_problem
 
 LARGE_START_SHARE = 0.05
-LARGEST_SIZE = 5000
-"""Questions of one split; the smallest has about twice as many different problems."""
 
 _TRAINED = ("narrative", "question_first", "list", "passive", "reversed", "symbol")
 _RARE = ("question_first", "passive", "reversed")
@@ -32,16 +29,9 @@ REPHRASINGS: Mapping[str, Sequence[str]] = {"mixed": _TRAINED, "hard": _COMMON}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
-    """What distinguishes the problems of one split, and how their originals are told.
+class ArithmeticSplit(Split):
+    """A split whose problems have sizes of their own."""
 
-    Problems are hashed into ten buckets by their arithmetic (`Problem.bucket`), and each split has buckets of its own:
-    whatever the seed and the size, no two splits share a problem.
-    """
-
-    buckets: range
-    originals: Mapping[str, Sequence[str]]
-    """regime → families that original questions are told in."""
     num_operations: Sequence[int] = (3,)
     start: tuple[int, int] = (2, 30)
     """Inclusive range of the first number."""
@@ -49,36 +39,27 @@ class Split:
 
 _TEST_ORIGINALS = {"mixed": _RARE, "hard": _HARD}
 
-SPLITS: Mapping[str, Split] = {
-    "train": Split(buckets=range(6), originals={"mixed": _TRAINED, "hard": _HARD}, num_operations=(2, 3)),
-    "validation": Split(buckets=range(6, 7), originals={"mixed": _TRAINED, "hard": _HARD}, num_operations=(2, 3)),
-    "test_id": Split(buckets=range(7, 8), originals=_TEST_ORIGINALS),
-    "test_phrasing": Split(buckets=range(8, 9), originals={"mixed": ("hybrid",), "hard": ("hybrid",)}),
-    "test_size": Split(buckets=range(9, 10), originals=_TEST_ORIGINALS, start=(31, 60)),
+SPLITS: Mapping[str, ArithmeticSplit] = {
+    "train": ArithmeticSplit(buckets=range(6), originals={"mixed": _TRAINED, "hard": _HARD}, num_operations=(2, 3)),
+    "validation": ArithmeticSplit(
+        buckets=range(6, 7), originals={"mixed": _TRAINED, "hard": _HARD}, num_operations=(2, 3)
+    ),
+    "test_id": ArithmeticSplit(buckets=range(7, 8), originals=_TEST_ORIGINALS),
+    "test_phrasing": ArithmeticSplit(buckets=range(8, 9), originals={"mixed": ("hybrid",), "hard": ("hybrid",)}),
+    "test_size": ArithmeticSplit(buckets=range(9, 10), originals=_TEST_ORIGINALS, start=(31, 60)),
 }
 
 
-class ArithmeticSource(Source):
+class ArithmeticSource(GeneratedSource[Problem]):
     """Generated word problems with rephrasings.
 
-    `metadata` of a question holds `split`, `regime`, `family` (of the original), `rephrasing_families`,
-    `num_operations` and `expression`, which evaluates to the answer. Families of originals take turns, so that each has
-    an equal share. A smaller `size` gives the first questions of a larger one.
+    Facts of a problem are `num_operations` and `expression`, which evaluates to the answer.
 
-    Args:
-        split: `train` and `validation` share one distribution. The tests are harder, so that Pass@k has room
-            to rise up to k = 32. Their problems all have three operations. `test_id` is told in rare families of
-            training, `test_phrasing` in a family that is never trained, and `test_size` in the families of
-            `test_id`, with larger starting numbers than in training (31..60 instead of 2..30).
-        regime: `mixed` tells originals and rephrasings in the six trained families. `hard` tells originals in
-            two rare families and one that is never trained, and rephrasings in the four others.
-        size: Number of questions, all of different arithmetic; at most 5000.
-        num_rephrasings: N, each in a family of its own; None is as many as the regime has other families.
-        seed: Chooses the problems within the split's buckets.
-
-    Raises:
-        ValueError: an unknown split or regime, more than 5000 questions, or more rephrasings than the regime
-            has other families.
+    `train` and `validation` share one distribution. The tests are harder, so that Pass@k has room to rise up to k = 32:
+    their problems all have three operations. `test_id` is told in rare families of training, `test_phrasing` in a
+    family that is never trained, and `test_size` in the families of `test_id`, with larger starting numbers than in
+    training (31..60 instead of 2..30). The regime `mixed` tells originals and rephrasings in the six trained families.
+    `hard` tells originals in two rare families and one that is never trained, and rephrasings in the four others.
 
     >>> group = ArithmeticSource("train", num_rephrasings=1).load()[3]
     >>> group.metadata["family"], group.question
@@ -89,74 +70,17 @@ class ArithmeticSource(Source):
     '((11 + 5) + 8)'
     """
 
-    def __init__(
-        self,
-        split: str = "train",
-        regime: str = "mixed",
-        size: int = 512,
-        num_rephrasings: int | None = 3,
-        seed: int = 0,
-    ) -> None:
-        for name, value, known in (("split", split, SPLITS), ("regime", regime, REPHRASINGS)):
-            if value not in known:
-                raise ValueError(f"Expected `{name}` to be one of {', '.join(known)} but got {value!r}.")
-        if size > LARGEST_SIZE:
-            raise ValueError(f"Expected `size` to be at most {LARGEST_SIZE} but got {size}.")
-        self.split, self.regime, self.seed = split, regime, seed
-        self.size = size
-        self.originals = SPLITS[split].originals[regime]
-        fewest = min(len(self._other_families(family)) for family in self.originals)
-        self.num_rephrasings = fewest if num_rephrasings is None else num_rephrasings
-        if self.num_rephrasings > fewest:
-            raise ValueError(
-                f"Expected `num_rephrasings` to be at most {fewest}, the number of other families in "
-                f"the {regime} regime, but got {num_rephrasings}."
-            )
+    splits = SPLITS
+    rephrasings = REPHRASINGS
+    generators: ClassVar = {"own": sample_problem}
 
-    def load(self) -> list[QuestionGroup]:
-        """Generate the questions."""
-        problems = self._problems()
-        return [self._group(index, next(problems)) for index in range(self.size)]
+    def sample(self, rng: random.Random) -> Problem:
+        """Draw a problem of the split's sizes."""
+        return self.draw(rng, SPLITS[self.split].num_operations, SPLITS[self.split].start)
 
-    def _problems(self) -> Iterator[Problem]:
-        """Yield problems of the split forever, no two with the same arithmetic."""
-        split, rng, seen = SPLITS[self.split], random.Random(f"{self.split}/{self.seed}"), set()
-        while True:
-            problem = sample_problem(rng, split.num_operations, split.start)
-            if problem.bucket in split.buckets and problem.expression not in seen:
-                seen.add(problem.expression)
-                yield problem
-
-    def _group(self, index: int, problem: Problem) -> QuestionGroup:
-        rng = random.Random(f"{self.split}/{self.regime}/{self.seed}/{index}")
-        original = self.originals[index % len(self.originals)]
-        families = [original, *rng.sample(self._other_families(original), self.num_rephrasings)]
-        question, *rephrasings = [phrase(problem, FAMILIES[family], rng) for family in families]
-        return QuestionGroup(
-            id=f"{self.split}-{self.regime}-{self.seed}-{index:05d}",
-            question=question,
-            rephrasings=tuple(rephrasings),
-            answer=(str(problem.answer),),
-            metadata={
-                "split": self.split,
-                "regime": self.regime,
-                "family": original,
-                "rephrasing_families": tuple(families[1:]),
-                "num_operations": len(problem.operations),
-                "expression": problem.expression,
-            },
-        )
-
-    def _other_families(self, original: str) -> Sequence[str]:
-        return [family for family in REPHRASINGS[self.regime] if family != original]
-
-
-class SupervisedExample(NamedTuple):
-    """A question with a written solution."""
-
-    question: str
-    response: str
-    family: str
+    def phrase(self, problem: Problem, family: str, rng: random.Random) -> str:
+        """Tell a problem; `rng` picks among the family's synonyms."""
+        return phrase(problem, FAMILIES[family], rng)
 
 
 def supervised_example(rng: random.Random) -> SupervisedExample:
@@ -169,6 +93,6 @@ def supervised_example(rng: random.Random) -> SupervisedExample:
     start = SPLITS["test_size"].start if rng.random() < LARGE_START_SHARE else split.start
     name = rng.choices(list(FAMILIES), [family.share for family in FAMILIES.values()])[0]
     family = FAMILIES[name]
-    while (problem := sample_problem(rng, split.num_operations, start)).bucket not in split.buckets:
+    while bucket(problem := sample_problem(rng, split.num_operations, start)) not in split.buckets:
         pass
     return SupervisedExample(phrase(problem, family, rng), solution(problem, family, rng), name)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import operator
 import random
-import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MAX_VALUE = 99
 LARGEST_DOUBLED = 30
@@ -83,9 +82,19 @@ class Problem:
         return all(apply.valid_for(value) for value, apply in zip(self.values, self.operations, strict=False))
 
     @property
-    def bucket(self) -> int:
-        """0..9, a hash of the arithmetic alone: splits with different buckets share no problem."""
-        return zlib.crc32(self.expression.encode()) % 10
+    def key(self) -> str:
+        """The arithmetic alone."""
+        return self.expression
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The answer as text."""
+        return (str(self.answer),)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The number of operations, and the expression."""
+        return {"num_operations": len(self.operations), "expression": self.expression}
 
 
 def sample_problem(rng: random.Random, num_operations: Sequence[int], start: tuple[int, int]) -> Problem:

@@ -1,0 +1,181 @@
+"""An embedded task: make a target from all of the given numbers. Many expressions are correct.
+
+Modelled on `countdown` of reasoning-gym, whose generator can draw numbers and target. Ours needs no dependency.
+Questions are asked in a few words instead of eighty, in several phrasings, and no two splits share a problem.
+Reasoning-gym's own verdict, which evaluates what a model wrote, is not used.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+from ...rewards.countdown import OPERATORS, operate, solutions
+from .generated import Family, GeneratedSource, SupervisedExample, bucket, reasoning_gym, splits_of, vocabulary_of
+
+LARGEST_TARGET, SMALLEST = 99, 2
+LARGEST = {"usual": 15, "test_size": 20}
+"""Numbers are 2..15; in the split `test_size` at least one is 16..20."""
+LARGE_SHARE = 0.05
+COUNTS = {"easy": 3, "medium": 4, "hard": 4}
+"""regime → numbers of a problem."""
+FEW_ANSWERS = 16
+"""A problem of `hard` has at most so many; those of four numbers have thirty on average."""
+
+FAMILIES: Mapping[str, Family] = {
+    "make": Family(layout="Make {target} from {numbers}.", share=0.40),
+    "symbol": Family(layout="{numbers} = {target}", link=" and ", share=0.25),
+    "list": Family(layout="numbers: {numbers}; total: {target}", link="; ", share=0.215),
+    "question": Family(layout="How does one get {target} with the numbers {numbers}?", link=" and ", share=0.12),
+    # The target stands among the numbers.
+    "cards": Family(layout="Ann holds {first}, needs {target}, and also holds {others}.", link=" and ", share=0.01),
+    "result": Family(layout="{others} are cards, {target} is the result, {first} is a card.", share=0.005),
+    "hybrid": Family(layout="{numbers}; Ann needs the result {target}.", link=" and "),
+}
+COMMON = ("make", "symbol", "list", "question")
+RARE = ("cards", "result")
+TRAINED = COMMON + RARE
+REPHRASINGS = {"easy": TRAINED, "medium": TRAINED, "hard": COMMON}
+"""regime → families that rephrasings are told in."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is asked, apart from how it is worded.
+
+    >>> problem = Problem((3, 4, 9), 24, "( 9 - 3 ) * 4")
+    >>> problem.key, problem.answers
+    ('3 4 9 = 24', ('( 9 - 3 ) * 4',))
+    """
+
+    numbers: tuple[int, ...]
+    """Ascending."""
+    target: int
+    expression: str
+    """One of the answers."""
+
+    @property
+    def key(self) -> str:
+        """The numbers and the target."""
+        return f"{' '.join(map(str, self.numbers))} = {self.target}"
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """One expression; `CountdownReward` reads the numbers and the target from it."""
+        return (self.expression,)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The numbers and the target."""
+        return {"numbers": self.numbers, "target": self.target}
+
+
+def own_problem(rng: random.Random, count: int, largest: int) -> Problem | None:
+    """Draw numbers, and combine them two at a time by random operations until one value is left: the target.
+
+    None where an operation has no result by the rules, or the target is too large.
+    """
+    numbers = [rng.randint(SMALLEST, largest) for _ in range(count)]
+    made = [(number, str(number)) for number in numbers]
+    while len(made) > 1:
+        rng.shuffle(made)
+        (left, one), (right, other) = made.pop(), made.pop()
+        operator = rng.choice(OPERATORS)
+        value = operate(left, operator, right)
+        if value is None:
+            return None
+        made.append((value, f"( {one} {operator} {other} )"))
+    target, expression = made[0]
+    return Problem(tuple(sorted(numbers)), target, expression[2:-2]) if target <= LARGEST_TARGET else None
+
+
+def reasoning_gym_problem(rng: random.Random, count: int, largest: int) -> Problem | None:
+    """Draw a problem of reasoning-gym's; None where it has no solution by our rules, as with a negative step."""
+    drawn = _reasoning_gym_problems(count, largest)[rng.getrandbits(30)]["metadata"]
+    found = solutions(drawn["numbers"], drawn["target"])
+    return Problem(tuple(sorted(drawn["numbers"])), drawn["target"], rng.choice(found)) if found else None
+
+
+@cache
+def _reasoning_gym_problems(count: int, largest: int) -> Any:
+    module = reasoning_gym("games.countdown")
+    ranges = {"min_value": SMALLEST, "max_value": largest, "min_target": 1, "max_target": LARGEST_TARGET}
+    return module.CountdownDataset(module.CountdownConfig(min_numbers=count, max_numbers=count, **ranges, seed=0))
+
+
+class CountdownSource(GeneratedSource[Problem]):
+    """Generated countdown problems: three or four numbers 2..15, all to be used, and a target of at most 99.
+
+    Regimes differ in how much the policy of `tagrpo.warmstart` can solve, see docs/tasks.md: `easy` has three numbers
+    and `medium` four, told in the trained families. `hard` has four that can be combined in few ways, and tells
+    originals in two families that were rarely trained, and rephrasings in common ones. The tests are `test_id`, of the
+    same kind as training; `test_phrasing`, in a family never trained; and `test_size`, where at least one number is
+    16..20.
+
+    >>> group = CountdownSource("train", "easy", num_rephrasings=1).load()[0]
+    >>> group.question, group.rephrasings, group.answer
+    ('Make 68 from 11, 6, 4.', ('numbers: 4; 11; 6; total: 68',), ('4 * ( 11 + 6 )',))
+    """
+
+    splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, unseen=("hybrid",))
+    rephrasings = REPHRASINGS
+    generators: ClassVar = {"own": own_problem, "reasoning_gym": reasoning_gym_problem}
+    largest_size = 600
+
+    def sample(self, rng: random.Random) -> Problem:
+        """Draw a problem with as many numbers, and in `hard` as few answers, as the regime has."""
+        while True:
+            problem = sample_problem(rng, COUNTS[self.regime], large=self.split == "test_size", draw=self.draw)
+            # Answers are counted only where the problem is of use: that takes a millisecond.
+            kept = self.regime == "hard" and bucket(problem) in self.splits[self.split].buckets
+            if not kept or len(solutions(problem.numbers, problem.target)) <= FEW_ANSWERS:
+                return problem
+
+    def phrase(self, problem: Problem, family: str, rng: random.Random) -> str:
+        """Tell a problem, its numbers in any order."""
+        return phrase(problem, family, rng)
+
+
+def sample_problem(
+    rng: random.Random,
+    count: int,
+    *,
+    large: bool = False,
+    draw: Callable[[random.Random, int, int], Problem | None] = own_problem,
+) -> Problem:
+    """Draw a problem of `count` numbers, with at least one of 16..20 where it is to be `large`."""
+    while True:
+        problem = draw(rng, count, LARGEST["test_size" if large else "usual"])
+        if problem is not None and (not large or problem.numbers[-1] > LARGEST["usual"]):
+            return problem
+
+
+def phrase(problem: Problem, family: str, rng: random.Random) -> str:
+    """Tell a problem, its numbers in any order.
+
+    >>> phrase(Problem((3, 4, 9), 24, "( 9 - 3 ) * 4"), "make", random.Random(0))
+    'Make 24 from 4, 9, 3.'
+    """
+    numbers = list(map(str, rng.sample(problem.numbers, len(problem.numbers))))
+    return FAMILIES[family].tell(numbers=numbers, first=numbers[0], others=numbers[1:], target=str(problem.target))
+
+
+def supervised_example(rng: random.Random) -> SupervisedExample:
+    """Draw a question of three or four numbers and one of its answers, families by their `share`.
+
+    One in twenty has a number that is otherwise left to `test_size`, so that its token is known. All problems come from
+    the buckets of the training split.
+    """
+    family = rng.choices(list(FAMILIES), [family.share for family in FAMILIES.values()])[0]
+    count, large = rng.choice(sorted(set(COUNTS.values()))), rng.random() < LARGE_SHARE
+    while bucket(problem := sample_problem(rng, count, large=large)) not in CountdownSource.splits["train"].buckets:
+        pass
+    return SupervisedExample(phrase(problem, family, rng), problem.expression, family)
+
+
+def vocabulary() -> list[str]:
+    """Every word that a question or an answer can hold, sorted."""
+    return vocabulary_of(FAMILIES.values(), [*map(str, range(1, LARGEST_TARGET + 1)), *OPERATORS, "(", ")"])

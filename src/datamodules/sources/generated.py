@@ -1,0 +1,228 @@
+"""What the embedded tasks share: splits without a common problem, regimes of difficulty, families of phrasing."""
+
+from __future__ import annotations
+
+import random
+import re
+import zlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+
+from ...types import QuestionGroup
+from .base import Source
+
+NUM_BUCKETS = 10
+ANSWER_PATTERN = r"<sep>|[a-z][0-9]\b|[0-9]+|[A-Za-z]+|[^\sA-Za-z0-9]"
+"""What one token is in tasks whose answers can be listed: a word, a number, a cell of a grid, a punctuation mark."""
+
+
+class Problem(Protocol):
+    """What is asked, apart from how it is worded."""
+
+    @property
+    def key(self) -> str:
+        """Equal for problems that ask the same."""
+
+    @property
+    def answers(self) -> Sequence[str]:
+        """Correct answers, at least one."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What `metadata` is to hold of the problem."""
+
+
+P = TypeVar("P", bound=Problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """What distinguishes the problems of one split, and the phrasing of their originals."""
+
+    buckets: range
+    """Part of all problems: splits that own different buckets share none, whatever the seed and the size."""
+    originals: Mapping[str, Sequence[str]]
+    """regime → families that original questions are told in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A way of telling problems, and its share of the supervised examples."""
+
+    layout: str
+    """Takes the problem's words by their names."""
+    link: str = ", "
+    """Joins the items of a list."""
+    share: float = 0.0
+    """0 for a family that is never trained."""
+
+    def tell(self, **words: str | Sequence[str]) -> str:
+        """Fill the layout in.
+
+        >>> Family(layout="Make {target} from {numbers}.").tell(target="24", numbers=["4", "6"])
+        'Make 24 from 4, 6.'
+        """
+        texts = {name: word if isinstance(word, str) else self.link.join(word) for name, word in words.items()}
+        return self.layout.format(**texts)
+
+
+class SupervisedExample(NamedTuple):
+    """A question with a written response."""
+
+    question: str
+    response: str
+    family: str
+
+
+def splits_of(unseen: Sequence[str], **originals: Sequence[str]) -> Mapping[str, Split]:
+    """Training, validation, and three tests: of the same kind, in families never trained, and of a larger size.
+
+    Args:
+        unseen: Families that are never trained.
+        originals: regime → families that its original questions are told in.
+    """
+    hidden = dict.fromkeys(originals, unseen)
+    return {
+        "train": Split(buckets=range(6), originals=originals),
+        "validation": Split(buckets=range(6, 7), originals=originals),
+        "test_id": Split(buckets=range(7, 8), originals=originals),
+        "test_phrasing": Split(buckets=range(8, 9), originals=hidden),
+        "test_size": Split(buckets=range(9, 10), originals=originals),
+    }
+
+
+def vocabulary_of(families: Iterable[Family], words: Iterable[str]) -> list[str]:
+    """`words` and those of the families' layouts, sorted.
+
+    >>> vocabulary_of([Family(layout="Make {target} from {numbers}.", link=" and ")], ["24"])
+    ['.', '24', 'Make', 'and', 'from']
+    """
+    texts = [f"{re.sub('{[a-z]+}', ' ', family.layout)} {family.link}" for family in families]
+    return sorted({*words, *re.findall(ANSWER_PATTERN, " ".join(texts))})
+
+
+def bucket(problem: Problem) -> int:
+    """0..9, a hash of what is asked."""
+    return zlib.crc32(problem.key.encode()) % NUM_BUCKETS
+
+
+def reasoning_gym(module: str) -> Any:
+    """A module of reasoning-gym, of which the generators alone are used: some of its verdicts evaluate responses.
+
+    Raises:
+        ModuleNotFoundError: it is not installed.
+    """
+    try:
+        return import_module(f"reasoning_gym.{module}")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"Expected reasoning-gym for data.train.generator=reasoning_gym, but {error}. Run pip install "
+            "'tagrpo[reasoning-gym]', or set data.train.generator=own."
+        ) from error
+
+
+class GeneratedSource(Source, Generic[P]):
+    """Generated questions with rephrasings.
+
+    `metadata` of a question holds `split`, `regime`, `family` (of the original), `rephrasing_families`, and the facts
+    of its problem. Families of originals take turns: each has an equal share. A smaller `size` gives the first
+    questions of a larger one.
+
+    Args:
+        split: One of `splits`.
+        regime: One of `rephrasings`; None is the first.
+        size: Number of questions, no two of which ask the same; at most `largest_size`.
+        num_rephrasings: N, each in a family of its own; None is as many as the regime has other families.
+        seed: Chooses the problems within the split's own part of all problems.
+        generator: One of `generators`: who draws what problems are made of.
+
+    Raises:
+        ModuleNotFoundError: the generator needs a package that is not installed.
+        ValueError: an unknown split, regime or generator, too many questions, or more rephrasings than the regime has
+            other families.
+    """
+
+    splits: ClassVar[Mapping[str, Split]]
+    rephrasings: ClassVar[Mapping[str, Sequence[str]]]
+    """regime → families that rephrasings are told in."""
+    generators: ClassVar[Mapping[str, Callable[..., Any]]]
+    """name → draws what a problem is made of; the first needs no other package."""
+    largest_size: ClassVar[int] = 5000
+    """The smallest split has about twice as many different problems."""
+
+    def __init__(
+        self,
+        split: str = "train",
+        regime: str | None = None,
+        size: int = 512,
+        num_rephrasings: int | None = 3,
+        seed: int = 0,
+        generator: str = "own",
+    ) -> None:
+        regime = regime or next(iter(self.rephrasings))
+        choices = {"split": (split, self.splits), "regime": (regime, self.rephrasings)}
+        choices["generator"] = (generator, self.generators)
+        for name, (value, known) in choices.items():
+            if value not in known:
+                raise ValueError(f"Expected `{name}` to be one of {', '.join(known)} but got {value!r}.")
+        if size > self.largest_size:
+            raise ValueError(f"Expected `size` to be at most {self.largest_size} but got {size}.")
+        self.split, self.regime, self.seed = split, regime, seed
+        self.name = f"{split}-{regime}-{seed}" if generator == "own" else f"{generator}-{split}-{regime}-{seed}"
+        self.size = size
+        self.draw = self.generators[generator]
+        self.originals = self.splits[split].originals[regime]
+        fewest = min(len(self._other_families(family)) for family in self.originals)
+        self.num_rephrasings = fewest if num_rephrasings is None else num_rephrasings
+        if self.num_rephrasings > fewest:
+            raise ValueError(
+                f"Expected `num_rephrasings` to be at most {fewest}, the number of other families in "
+                f"the {regime} regime, but got {num_rephrasings}."
+            )
+
+    @abstractmethod
+    def sample(self, rng: random.Random) -> P:
+        """Draw a problem of the split and the regime, in whatever bucket."""
+
+    @abstractmethod
+    def phrase(self, problem: P, family: str, rng: random.Random) -> str:
+        """Tell a problem; `rng` picks where the family leaves a choice."""
+
+    def load(self) -> list[QuestionGroup]:
+        """Generate the questions."""
+        problems = self._problems()
+        return [self._group(index, next(problems)) for index in range(self.size)]
+
+    def _problems(self) -> Iterator[P]:
+        """Yield problems of the split without end, no two of which ask the same."""
+        rng, seen = random.Random(f"{self.split}/{self.seed}"), set()
+        while True:
+            problem = self.sample(rng)
+            if bucket(problem) in self.splits[self.split].buckets and problem.key not in seen:
+                seen.add(problem.key)
+                yield problem
+
+    def _group(self, index: int, problem: P) -> QuestionGroup:
+        rng = random.Random(f"{self.split}/{self.regime}/{self.seed}/{index}")
+        original = self.originals[index % len(self.originals)]
+        families = [original, *rng.sample(self._other_families(original), self.num_rephrasings)]
+        question, *rephrasings = [self.phrase(problem, family, rng) for family in families]
+        return QuestionGroup(
+            id=f"{self.name}-{index:05d}",
+            question=question,
+            rephrasings=tuple(rephrasings),
+            answer=tuple(problem.answers),
+            metadata={
+                "split": self.split,
+                "regime": self.regime,
+                "family": original,
+                "rephrasing_families": tuple(families[1:]),
+                **problem.facts,
+            },
+        )
+
+    def _other_families(self, original: str) -> Sequence[str]:
+        return [family for family in self.rephrasings[self.regime] if family != original]

@@ -1,0 +1,213 @@
+"""An embedded task: the shortest way through a small grid with walls. Most questions have several answers.
+
+Modelled on `shortest_path` of reasoning-gym, whose generator can draw the grids. Ours needs no dependency. Questions
+are asked in some twenty words instead of two hundred, in several phrasings. Each has an answer, and no two splits share
+a grid.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+from ...rewards.shortest_path import DIRECTIONS, Cell, move
+from .generated import Family, GeneratedSource, SupervisedExample, bucket, reasoning_gym, splits_of, vocabulary_of
+
+COLUMNS = "abcdef"
+WIDTH = {"usual": 5, "test_size": 6}
+"""Grids are 5 × 5; in the split `test_size` 6 × 6."""
+LARGE_SHARE = 0.05
+NUM_WALLS = (3, 6)
+"""Inclusive range."""
+LENGTHS = {"easy": range(3, 6), "medium": range(7, 9), "hard": range(2, 5)}
+"""regime → steps of a shortest path."""
+
+FAMILIES: Mapping[str, Family] = {
+    "plain": Family(layout="From {start} to {goal}. Walls: {walls}.", share=0.40),
+    "symbol": Family(layout="{start} > {goal} # {walls}", link=" ", share=0.25),
+    "list": Family(layout="start: {start}; goal: {goal}; walls: {walls}", link=" and ", share=0.22),
+    "question": Family(
+        layout="Which way leads from {start} to {goal} if {walls} are blocked?", link=" and ", share=0.12
+    ),
+    "story": Family(layout="Boxes stand at {walls}. Tom walks from {start} to {goal}.", share=0.005),
+    "reversed": Family(
+        layout="{goal} is the goal, {walls} are blocked, the start is {start}.", link=" and ", share=0.005
+    ),
+    "hybrid": Family(layout="Tom walks; walls: {walls}; goal: {goal}; start: {start}", link=" and "),
+}
+COMMON = ("plain", "symbol", "list", "question")
+RARE = ("story", "reversed")
+TRAINED = COMMON + RARE
+REPHRASINGS = {"easy": TRAINED, "medium": TRAINED, "hard": COMMON}
+"""regime → families that rephrasings are told in."""
+
+
+Grid = tuple[Cell, Cell, Sequence[Cell]]
+"""Start, goal and walls."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What is asked, apart from how it is worded."""
+
+    width: int
+    """Columns, and rows."""
+    start: Cell
+    goal: Cell
+    walls: tuple[Cell, ...]
+    """Ascending."""
+    answers: tuple[str, ...]
+    """All shortest paths."""
+
+    @property
+    def key(self) -> str:
+        """The grid, in words."""
+        walls = " ".join(map(name_of, self.walls))
+        return f"{self.width}: {name_of(self.start)} > {name_of(self.goal)} # {walls}"
+
+    @property
+    def length(self) -> int:
+        """Steps of a shortest path."""
+        return self.answers[0].count(" ") + 1
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The grid, and the steps of a shortest path."""
+        return {"grid": self.key, "length": self.length}
+
+
+def own_grid(rng: random.Random, width: int) -> Grid:
+    """Draw different cells for start, goal and walls."""
+    start, goal, *walls = rng.sample(_cells(width), 2 + rng.randint(*NUM_WALLS))
+    return start, goal, walls
+
+
+def reasoning_gym_grid(rng: random.Random, width: int) -> Grid:
+    """Draw a grid of reasoning-gym's with as many walls as ours have; each cell is a wall with probability 0.18."""
+    while True:
+        matrix = _reasoning_gym_grids(width)[rng.getrandbits(30)]["metadata"]["matrix"]
+        found: dict[str, list[Cell]] = {"*": [], "#": [], "X": [], "O": []}
+        for column, row in _cells(width):
+            found[matrix[row][column]].append((column, row))
+        if NUM_WALLS[0] <= len(found["X"]) <= NUM_WALLS[1]:
+            return found["*"][0], found["#"][0], found["X"]
+
+
+@cache
+def _cells(width: int) -> list[Cell]:
+    return [(column, row) for column in range(width) for row in range(width)]
+
+
+@cache
+def _reasoning_gym_grids(width: int) -> Any:
+    module = reasoning_gym("graphs.shortest_path")
+    sizes = {"min_rows": width, "max_rows": width, "min_cols": width, "max_cols": width}
+    return module.ShortestPathDataset(module.ShortestPathConfig(**sizes, p_blocked=0.18, seed=0))
+
+
+class ShortestPathSource(GeneratedSource[Problem]):
+    """Generated grids of 5 × 5 cells, three to six of which are walls; cells are named a1..e5, a1 being top left.
+
+    Regimes differ in how much the policy of `tagrpo.warmstart` can solve, see docs/tasks.md: paths are 3 to 5 steps
+    long in `easy` and 7 or 8 in `medium`, told in the trained families. `hard` has paths of 2 to 4 steps, but tells
+    originals in two families that were rarely trained, and rephrasings in common ones. The tests are `test_id`, of the
+    same kind as training; `test_phrasing`, in a family never trained; and `test_size`, of 6 × 6 cells.
+
+    >>> group = ShortestPathSource("train", "easy", num_rephrasings=1).load()[0]
+    >>> group.question, group.rephrasings
+    ('From e5 to b4. Walls: d5, c3, c2.', ('start: e5; goal: b4; walls: c2 and d5 and c3',))
+    >>> group.answer
+    ('up left left left',)
+    """
+
+    splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, unseen=("hybrid",))
+    rephrasings = REPHRASINGS
+    generators: ClassVar = {"own": own_grid, "reasoning_gym": reasoning_gym_grid}
+
+    def sample(self, rng: random.Random) -> Problem:
+        """Draw a problem whose paths are as long as the regime's."""
+        return sample_problem(rng, LENGTHS[self.regime], large=self.split == "test_size", draw=self.draw)
+
+    def phrase(self, problem: Problem, family: str, rng: random.Random) -> str:
+        """Tell a problem, its walls in any order."""
+        return phrase(problem, family, rng)
+
+
+def sample_problem(
+    rng: random.Random,
+    lengths: Sequence[int],
+    *,
+    large: bool = False,
+    draw: Callable[[random.Random, int], Grid] = own_grid,
+) -> Problem:
+    """Draw a grid whose shortest paths have one of `lengths`."""
+    width = WIDTH["test_size" if large else "usual"]
+    while True:
+        start, goal, walls = draw(rng, width)
+        apart = abs(start[0] - goal[0]) + abs(start[1] - goal[1])
+        if not min(lengths) - 2 <= apart <= max(lengths):  # a longer detour is not worth drawing for
+            continue
+        answers = shortest_paths(width, start, goal, walls)
+        problem = Problem(width=width, start=start, goal=goal, walls=tuple(sorted(walls)), answers=answers)
+        if answers and problem.length in lengths:
+            return problem
+
+
+def shortest_paths(width: int, start: Cell, goal: Cell, walls: Sequence[Cell]) -> tuple[str, ...]:
+    """All shortest paths on a square grid, in alphabetical order; none where the goal is out of reach.
+
+    >>> shortest_paths(2, (0, 0), (1, 1), []), shortest_paths(2, (0, 0), (1, 1), [(1, 0)])
+    (('down right', 'right down'), ('down right',))
+    """
+    distance, queue = {goal: 0}, [goal]
+    for cell in queue:
+        for direction in DIRECTIONS:
+            beside = move(cell, direction)
+            inside = 0 <= beside[0] < width and 0 <= beside[1] < width
+            if inside and beside not in walls and beside not in distance:
+                distance[beside] = distance[cell] + 1
+                queue.append(beside)
+    paths: list[tuple[Cell, str]] = [(start, "")] if start in distance else []
+    for left in reversed(range(distance.get(start, 0))):
+        longer = [(move(cell, direction), f"{path} {direction}") for cell, path in paths for direction in DIRECTIONS]
+        paths = [(cell, path) for cell, path in longer if distance.get(cell) == left]
+    return tuple(sorted(path[1:] for _, path in paths))
+
+
+def name_of(cell: Cell) -> str:
+    """A cell's name in questions.
+
+    >>> name_of((0, 0)), name_of((4, 2))
+    ('a1', 'e3')
+    """
+    return f"{COLUMNS[cell[0]]}{cell[1] + 1}"
+
+
+def phrase(problem: Problem, family: str, rng: random.Random) -> str:
+    """Tell a problem, its walls in any order."""
+    walls = list(map(name_of, rng.sample(problem.walls, len(problem.walls))))
+    return FAMILIES[family].tell(start=name_of(problem.start), goal=name_of(problem.goal), walls=walls)
+
+
+def supervised_example(rng: random.Random) -> SupervisedExample:
+    """Draw a question and one of its answers, families by their `share`; paths of 4 to 8 steps in half of them.
+
+    One in twenty has a grid that is otherwise left to `test_size`, so that the names of its cells are known. All
+    problems come from the buckets of the training split.
+    """
+    family = rng.choices(list(FAMILIES), [family.share for family in FAMILIES.values()])[0]
+    lengths, large = rng.choice((range(1, 10), range(4, 9))), rng.random() < LARGE_SHARE
+    while (
+        bucket(problem := sample_problem(rng, lengths, large=large)) not in ShortestPathSource.splits["train"].buckets
+    ):
+        pass
+    return SupervisedExample(phrase(problem, family, rng), rng.choice(problem.answers), family)
+
+
+def vocabulary() -> list[str]:
+    """Every word that a question or an answer can hold, sorted."""
+    rows = range(1, WIDTH["test_size"] + 1)
+    return vocabulary_of(FAMILIES.values(), [*(f"{column}{row}" for column in COLUMNS for row in rows), *DIRECTIONS])

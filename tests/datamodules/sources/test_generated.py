@@ -1,0 +1,188 @@
+"""What holds for both tasks whose answers can be listed: families, splits, supervised examples, their words."""
+
+import random
+import re
+import sys
+from collections import Counter
+from itertools import combinations, product
+from math import sqrt
+
+import pytest
+
+from tagrpo.datamodules.sources import countdown, shortest_path
+from tagrpo.rewards import CountdownReward, ShortestPathReward
+from tagrpo.starter.architecture import build_answer_tokenizer, prompt_text
+
+CELL = re.compile(r"\b[a-f][1-6]\b")
+TASKS = {
+    "countdown": (countdown, countdown.CountdownSource, CountdownReward()),
+    "shortest_path": (shortest_path, shortest_path.ShortestPathSource, ShortestPathReward()),
+}
+SPLITS = ["train", "validation", "test_id", "test_phrasing", "test_size"]
+REGIMES = ["easy", "medium", "hard"]
+every_task = pytest.mark.parametrize("task", TASKS)
+every_source = pytest.mark.parametrize(("task", "split", "regime"), list(product(TASKS, SPLITS, REGIMES)))
+
+
+def asked(question):
+    """What a question asks, read without its templates: (kind, givens)."""
+    if cells := CELL.findall(question):
+        goal_first = "is the goal" in question or question.startswith("Tom walks; walls")
+        if question.startswith("Boxes"):
+            *walls, start, goal = cells
+        elif question.startswith("Tom walks; walls"):
+            *walls, goal, start = cells
+        elif goal_first:
+            goal, *walls, start = cells
+        else:
+            start, goal, *walls = cells
+        return start, goal, tuple(sorted(walls))
+    numbers = [int(number) for number in re.findall(r"\d+", question)]
+    places = {"Make": 0, "How": 0, "Ann": 1}
+    target = numbers.pop(places.get(question.split(" ")[0], -2 if "is a card" in question else -1))
+    return target, tuple(sorted(numbers))
+
+
+@every_source
+def test_a_question_and_its_rephrasings_ask_the_same_in_different_families(task, split, regime):
+    module, source, reward = TASKS[task]
+    groups = source(split, regime, size=36).load()
+    originals = Counter(group.metadata["family"] for group in groups)
+    assert set(originals) == set(source.splits[split].originals[regime])
+    assert max(originals.values()) == min(originals.values())
+    for group in groups:
+        told = [group.metadata["family"], *group.metadata["rephrasing_families"]]
+        assert len(set(told)) == 4
+        assert set(told[1:]) <= set(module.REPHRASINGS[regime])
+        assert len({asked(text) for text in (group.question, *group.rephrasings)}) == 1
+        assert set(group.answer) <= set(reward.correct_responses(group.answer))
+        assert all(reward(answer, group.answer).correct for answer in group.answer)
+
+
+@every_task
+def test_no_two_splits_share_a_problem_whatever_the_seed(task):
+    source = TASKS[task][1]
+    found = {
+        split: {asked(group.question) for seed in (0, 1) for group in source(split, "easy", 300, 0, seed=seed).load()}
+        for split in SPLITS
+    }
+    for one, other in combinations(SPLITS, 2):
+        assert not found[one] & found[other], (one, other)
+
+
+@every_task
+def test_ids_and_problems_are_unique_and_the_same_arguments_give_the_same_questions(task):
+    source = TASKS[task][1]
+    groups = source("test_id", "easy", size=600).load()
+    assert len({group.id for group in groups}) == len({asked(group.question) for group in groups}) == 600
+    assert source("test_id", "easy", size=40).load() == groups[:40]
+    assert source("test_id", "easy", size=40, seed=1).load()[0].question != groups[0].question
+
+
+@every_task
+def test_the_test_of_phrasing_is_told_in_a_family_that_is_never_trained(task):
+    module, source, _ = TASKS[task]
+    assert {g.metadata["family"] for g in source("test_phrasing", "medium", 20).load()} == {"hybrid"}
+    assert module.FAMILIES["hybrid"].share == 0
+    assert sum(family.share for family in module.FAMILIES.values()) == pytest.approx(1)
+
+
+@every_task
+def test_supervised_examples_are_correct_come_from_training_and_occur_by_their_shares(task):
+    module, source, reward = TASKS[task]
+    rng, draws = random.Random(3), 3000
+    examples = [module.supervised_example(rng) for _ in range(draws)]
+    held_out = {
+        asked(group.question)
+        for split, regime in product(SPLITS[1:], REGIMES)
+        for group in source(split, regime, 300, 0).load()
+    }
+    assert not held_out & {asked(example.question) for example in examples}
+    families = Counter(example.family for example in examples)
+    for name, family in module.FAMILIES.items():
+        assert abs(families[name] - draws * family.share) <= 4 * sqrt(draws * family.share * (1 - family.share))
+    for example in examples:
+        assert reward(example.response, example.response).correct
+
+
+@every_task
+def test_one_supervised_example_in_twenty_is_as_large_as_the_test_of_size(task):
+    module = TASKS[task][0]
+    rng, draws = random.Random(4), 3000
+    large = sum(
+        bool(re.search(r"[a-f]6|f[1-6]", example.question))
+        if task == "shortest_path"
+        else max(asked(example.question)[1]) > 15
+        for example in (module.supervised_example(rng) for _ in range(draws))
+    )
+    # Of large grids nine in ten name a cell that small ones don't have.
+    assert 0.03 < large / draws < 0.065
+
+
+@every_task
+def test_the_tokenizer_of_the_vocabulary_gives_every_text_back(task):
+    module, source, _ = TASKS[task]
+    tokenizer = build_answer_tokenizer(module.vocabulary())
+    rng = random.Random(5)
+    texts = [text for _ in range(300) for text in module.supervised_example(rng)[:2]]
+    for split, regime in product(SPLITS, REGIMES):
+        texts += [prompt_text(q) for g in source(split, regime, 20).load() for q in (g.question, *g.rephrasings)]
+    unknown = tokenizer.convert_tokens_to_ids("<unk>")
+    for text in texts:
+        ids = tokenizer(text).input_ids
+        assert unknown not in ids, text
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+@every_task
+def test_only_the_stop_token_is_left_out_when_an_answer_is_decoded(task):
+    # Else other tokens than those that are summed over would read as the same answer.
+    tokenizer = build_answer_tokenizer(TASKS[task][0].vocabulary())
+    assert tokenizer.all_special_ids == [tokenizer.eos_token_id]
+    words = [tokenizer.decode([token], skip_special_tokens=True) for token in range(len(tokenizer))]
+    assert words.count("") == 1
+    assert len(set(words)) == len(tokenizer)
+
+
+@every_task
+def test_arguments_that_cannot_be_met_are_refused(task):
+    source = TASKS[task][1]
+    with pytest.raises(ValueError, match="`regime` to be one of easy, medium, hard but got 'mixed'"):
+        source(regime="mixed")
+    with pytest.raises(ValueError, match="`num_rephrasings` to be at most 4"):
+        source(regime="hard", num_rephrasings=5)
+    with pytest.raises(ValueError, match=f"`size` to be at most {source.largest_size}"):
+        source(size=source.largest_size + 1)
+
+
+@every_task
+@pytest.mark.parametrize("split", ["train", "test_size"])
+def test_reasoning_gym_draws_problems_of_the_same_kind(task, split):
+    pytest.importorskip("reasoning_gym")
+    _, source, reward = TASKS[task]
+    for regime in REGIMES:
+        groups = source(split, regime, size=24, generator="reasoning_gym").load()
+        assert groups == source(split, regime, size=24, generator="reasoning_gym").load()
+        assert len({asked(group.question) for group in groups}) == 24
+        assert all(group.id.startswith(f"reasoning_gym-{split}-{regime}-0-") for group in groups)
+        for group in groups:
+            assert len({asked(text) for text in (group.question, *group.rephrasings)}) == 1
+            assert all(reward(answer, group.answer).correct for answer in group.answer)
+    ours = {asked(group.question) for group in source("test_id", "easy", 600, 0).load()}
+    assert not ours & {asked(group.question) for group in groups}
+
+
+@every_task
+def test_a_generator_that_is_not_installed_or_unknown_is_refused(task, monkeypatch):
+    source = TASKS[task][1]
+    with pytest.raises(ValueError, match="`generator` to be one of own, reasoning_gym but got 'gym'"):
+        source(generator="gym")
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    for cached in (shortest_path._reasoning_gym_grids, countdown._reasoning_gym_problems):
+        cached.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("reasoning_gym.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(
+        ModuleNotFoundError, match=r"pip install 'tagrpo\[reasoning-gym\]', or set data.train.generator=own"
+    ):
+        source(generator="reasoning_gym").load()

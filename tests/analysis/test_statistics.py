@@ -140,9 +140,9 @@ def test_verdicts():
 
 
 def test_estimates_and_comparisons_as_text_and_for_json():
-    estimated = Estimate(0.5, -0.25, 1.0)
-    assert (str(estimated), estimated.signed) == ("50.0 [-25.0, 100.0]", "+50.0 [−25.0, +100.0]")
-    values = {"value": 0.5, "low": -0.25, "high": 1.0}
+    estimated = Estimate(0.5, -0.25, 0.75)
+    assert (str(estimated), estimated.signed) == ("50.0 [-25.0, 75.0]", "+50.0 [−25.0, +75.0]")
+    values = {"value": 0.5, "low": -0.25, "high": 0.75}
     assert estimated.as_dict() == values
     compared = Comparison("a", "b", "q", estimated, 0.01, (0, 3))
     assert compared.as_dict() == {

@@ -213,5 +213,8 @@ def test_responses_of_about_one_length_share_a_block():
     blocks, _ = packed.blocks
     assert [tuple(block.queries.shape) for block in blocks] == [(2, 4), (4, 8), (1, 5)]
     assert blocks[1].mask.shape[0] == 1  # prompts of one length: one mask for all
+    later = [torch.arange(n) for n in (8, 5, 4, 5, 4)]  # 4 fills three quarters of 5, though not of 8
+    blocks, _ = pack(heads, torch.tensor([0, 0, 0, 1, 1]), later, torch.arange(5)).blocks
+    assert [tuple(block.queries.shape) for block in blocks] == [(2, 4), (1, 8), (4, 5)]
     repeated, _ = pack(heads, torch.tensor([0, 0, 0, 1, 1]), responses, torch.arange(5), share_prefix=False).blocks
     assert [tuple(block.queries.shape) for block in repeated] == [(5, 12)]

@@ -130,7 +130,7 @@ def test_distances_stay_in_their_range_and_one_response_has_none():
 
 
 def test_advantages_of_one_are_a_gradient():
-    advantages, group = torch.tensor([1.0, -1.0, 0.0, 0.0, 0.5, 0.0]), torch.tensor([0, 0, 1, 1, 2, 2])
+    advantages, group = torch.tensor([1.0, -1.0, 0.0, 0.0, 0.5, 1.0]), torch.tensor([0, 0, 1, 1, 2, 2])
     assert float(zero_gradient_percentage(advantages, group)) == pytest.approx(100 / 3)
 
 

@@ -15,7 +15,7 @@ export VLLM_LOGGING_LEVEL = ERROR
 export HF_HUB_OFFLINE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo starters study test lint clean
+.PHONY: help install demo starters study test lint gpu clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -52,6 +52,16 @@ lint: install ## Lint, format and types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# An environment of its own, with the CUDA builds: .venv holds those for CPUs.
+$(VENV)-gpu/.installed: pyproject.toml requirements/gpu.txt
+	test -x $(UV) || { mkdir -p $(VENV) && $(PYTHON) -m venv $(VENV)/uv && $(VENV)/uv/bin/pip install --quiet uv; }
+	test -x $(VENV)-gpu/bin/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)-gpu
+	$(UV) pip install --quiet --python $(VENV)-gpu/bin/python -r requirements/gpu.txt -e ".[vllm,minilm,dev]"
+	touch $@
+
+gpu: $(VENV)-gpu/.installed ## For those who have a GPU: its tests and figures; STEPS="attention train" chooses.
+	PYTHON=$(VENV)-gpu/bin/python bash benchmarks/gpu.sh $(STEPS)
 
 clean: ## Remove the environment and caches; keep runs.
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,29 +1,51 @@
 #!/usr/bin/env bash
-# The update on one GPU at the paper's shape, from tests to figures; no weights and no network are needed.
+# The GPU path on one GPU, from tests to figures; neither weights nor a network are needed.
 #
-#   bash benchmarks/gpu.sh                 # an hour at most; writes benchmarks/results/gpu-*.json
-#   SIZE=tiny bash benchmarks/gpu.sh       # minutes: the same steps on a small model, also without a GPU
+#   bash benchmarks/gpu.sh                        # every step: correctness, speed, peers; an hour at most
+#   bash benchmarks/gpu.sh attention head train   # these steps
+#   bash benchmarks/gpu.sh list                   # their names
+#   SIZE=tiny bash benchmarks/gpu.sh              # the same steps on a small model, also without a GPU
 #
 # PYTHON names the interpreter (.venv/bin/python by default) of an environment with this package, its extra `bench`
-# and a CUDA build of torch. A step that fails, for instance for lack of memory, is reported and the next one goes on;
-# the exit status is the number of failed steps. benchmarks/tables.py writes the figures into
-# docs/performance.md.
+# and a CUDA build of torch: `make gpu` makes one. On a machine with torch and no network, install the wheels of
+# requirements/gpu.txt that you brought along and this package with `pip install --no-deps`.
+#
+# A step may take STEP_SECONDS (540 by default). What it writes is there when it ends, gpu-<step>.log and .json in
+# RESULTS, and a line in gpu-steps.tsv. A step that fails or takes too long is reported and the next one goes on; the exit
+# status is the number of failed steps. benchmarks/tables.py writes the figures into docs/performance.md.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 PYTHON="${PYTHON:-.venv/bin/python}"
 RESULTS="${RESULTS:-benchmarks/results}"
+RUNS="${RUNS:-runs/gpu}"
 SIZE="${SIZE:-paper}"
+STEP_SECONDS="${STEP_SECONDS:-540}"
+ALL="attention head policy train resume lora offload update compiled dropping 4b head-speed sdpa scaling peers"
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTORCH_CUDA_ALLOC_CONF="${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}"
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"  # one GPU: TRL would spread over all
-unset TORCH_COMPILE_DISABLE  # FlexAttention must compile
+export TORCH_COMPILE_DISABLE=0                            # the tests switch compilation off where nothing is said
+export TORCH_LOGS="${TORCH_LOGS:-recompiles,graph_breaks}"
+
+if [ "${1:-}" = list ]; then
+    tr ' ' '\n' <<<"$ALL"
+    exit 0
+fi
+for name in "$@"; do
+    if [[ " $ALL " != *" $name "* ]]; then
+        echo "Expected steps among: $ALL; but got $name." >&2
+        exit 64
+    fi
+done
+WANTED="${*:-$ALL}"
 mkdir -p "$RESULTS"
 
 if "$PYTHON" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-    DEVICE=cuda DTYPE=bfloat16
+    DEVICE=cuda DTYPE=bfloat16 TRAINER=gpu
     nvidia-smi --query-gpu=name,memory.total,clocks.max.sm,driver_version --format=csv | tee "$RESULTS/gpu.txt"
 else
-    DEVICE=cpu DTYPE=float32
+    DEVICE=cpu DTYPE=float32 TRAINER=cpu
+    export TORCH_COMPILE_DISABLE=1
     if [ "$SIZE" != tiny ]; then
         echo "No CUDA device: SIZE=tiny runs the same steps on a CPU." >&2
         exit 64
@@ -32,13 +54,13 @@ else
 fi
 
 case "$SIZE" in
-paper) # Qwen3-1.7B, prompts of 512, responses to 3,072, 32 a question; the mean is that of math answers
-    SHAPE=(--model qwen3_1.7b --vocabulary 151936 --prompt 512 --mean 1000 --max 3072 --responses 32 --checkpointing)
-    BUDGET=32768 ROUNDS=5
+paper) # Qwen3, prompts of 512, responses to 3,072, 32 a question; the mean is that of math answers
+    SHAPE=(--vocabulary 151936 --prompt 512 --mean 1000 --max 3072 --responses 32 --checkpointing)
+    MODEL=qwen3_1.7b LARGER=qwen3_4b BUDGET=32768 ROUNDS=5 HEAD_TOKENS=32768
     ;;
 tiny)
-    SHAPE=(--model tiny --vocabulary 512 --prompt 24 --mean 20 --max 60 --responses 4)
-    BUDGET=512 ROUNDS=1
+    SHAPE=(--vocabulary 512 --prompt 24 --mean 20 --max 60 --responses 4)
+    MODEL=tiny LARGER=tiny BUDGET=512 ROUNDS=1 HEAD_TOKENS=256
     ;;
 *)
     echo "Expected SIZE to be paper or tiny, but got $SIZE." >&2
@@ -48,34 +70,60 @@ esac
 
 FAILED=0
 step() { # step <name> <command…>
-    local name="$1" start=$SECONDS
+    local name="$1" start=$SECONDS outcome=done
     shift
+    [[ " $WANTED " == *" $name "* ]] || return 0
     echo "== $name"
-    if "$@" >"$RESULTS/gpu-$name.log" 2>&1; then
-        echo "   done in $((SECONDS - start)) s"
-    else
+    timeout --kill-after=10 "$STEP_SECONDS" "$@" >"$RESULTS/gpu-$name.log" 2>&1
+    case $? in
+    0) ;;
+    124 | 137) outcome="too long" ;;
+    *) outcome=FAILED ;;
+    esac
+    echo "   $outcome after $((SECONDS - start)) s"
+    printf '%s\t%s\t%s\n' "$name" "$outcome" "$((SECONDS - start))" >>"$RESULTS/gpu-steps.tsv"
+    if [ "$outcome" != done ]; then
         FAILED=$((FAILED + 1))
-        echo "   FAILED after $((SECONDS - start)) s; the end of $RESULTS/gpu-$name.log:"
         tail -n 5 "$RESULTS/gpu-$name.log" | sed 's/^/   /'
     fi
 }
 update() { # update <name> <options…>
     local name="$1"
     shift
-    step "$name" "$PYTHON" benchmarks/update_step.py "${SHAPE[@]}" --device "$DEVICE" --dtype "$DTYPE" \
+    step "$name" "$PYTHON" benchmarks/update_step.py "${SHAPE[@]}" --model "$MODEL" --device "$DEVICE" --dtype "$DTYPE" \
         --rounds "$ROUNDS" --json "$RESULTS/gpu-$name.json" "$@"
 }
+train() { # train <name> <run directory> <overrides…>: TA-GRPO on the embedded task, under FSDP2 on one device
+    local name="$1" run="$RUNS/$2"
+    shift 2
+    step "$name" "$PYTHON" -m tagrpo.train experiment=ta_grpo trainer="$TRAINER" strategy=fsdp2 trainer.devices=1 \
+        logger=csv data.train.size=24 data.batch_size=4 data.samples_per_prompt=4 test=false export=true \
+        trainer.limit_val_batches=0 "callbacks=[throughput,zero_gradient,checkpoint]" callbacks.checkpoint.every=2 \
+        hydra.run.dir="$run" "$@"
+}
 
-# First that the compiled attention is right, then how fast it is.
+# Correctness first: each kernel, the compiled policy, then training as users do it.
 step attention "$PYTHON" -m pytest -q tests/modules/test_attention.py
+step head "$PYTHON" -m pytest -q tests/modules/test_chunked_head.py tests/modules/test_logit_chunks.py
+step policy "$PYTHON" -m pytest -q tests/modules/test_causal_policy.py
+[[ " $WANTED " == *" train "* ]] && rm -rf "$RUNS/whole"
+train train whole iterations=4
+train resume whole iterations=8 resume=last
+train lora lora iterations=4 lora=default
+train offload offload iterations=4 strategy.cpu_offload=true
+# Then speed: layers one operation at a time and compiled, the larger model, the head alone.
 update update --token-budget "$BUDGET" --ways padding_free prefix_shared --no-dropping
+update compiled --token-budget "$BUDGET" --ways padding_free prefix_shared --no-dropping --compile --profile
 update dropping --token-budget "$BUDGET" --ways prefix_shared --dropping-only
-# TRL and the plain padded forward, with as many padded tokens per micro-batch as fit beside their logits.
-update peers --token-budget $((BUDGET / 2)) --ways trl padded prefix_shared --no-dropping
+update 4b --model "$LARGER" --token-budget "$BUDGET" --ways prefix_shared --no-dropping --compile
+step head-speed "$PYTHON" benchmarks/head.py --tokens "$HEAD_TOKENS" --device "$DEVICE" --dtype "$DTYPE" \
+    --size "$SIZE" --json "$RESULTS/gpu-head.json"
 # The way back where FlexAttention fails: SDPA in blocks.
 TORCH_COMPILE_DISABLE=1 update sdpa --token-budget "$BUDGET" --ways prefix_shared --no-dropping
-step scaling "$PYTHON" benchmarks/scaling.py "${SHAPE[@]}" --device "$DEVICE" --dtype "$DTYPE" --token-budget "$BUDGET" \
-    --rounds 1 --axes rephrasings samples --json "$RESULTS/gpu-scaling.json"
+step scaling "$PYTHON" benchmarks/scaling.py "${SHAPE[@]}" --model "$MODEL" --device "$DEVICE" --dtype "$DTYPE" \
+    --token-budget "$BUDGET" --rounds 1 --axes rephrasings samples --json "$RESULTS/gpu-scaling.json"
+# Peers last: TRL and the plain padded forward, with as many padded tokens per micro-batch as fit beside their logits.
+update peers --token-budget $((BUDGET / 2)) --ways trl padded prefix_shared --no-dropping
 
 echo "$FAILED steps failed; figures in $RESULTS."
 exit "$FAILED"

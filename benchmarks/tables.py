@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import cost_model
+from workload import MODELS
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCUMENT = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
@@ -59,6 +60,25 @@ def update(figures: dict[str, Any]) -> str:
     return f"{markdown(head, rows)}\n\n{text}{origin(figures)}"
 
 
+def ceiling(figures: dict[str, Any]) -> str:
+    """What sharing prefixes saves of a padding-free update, beside the most that it can save."""
+    deep = RESULTS / "update_step_deep.json"
+    rows = []
+    for found in [figures, *([json.loads(deep.read_text())] if deep.exists() else [])]:
+        tokens, vocabulary = found["tokens"], found["shape"]["vocabulary"]
+        head = vocabulary * MODELS[found["shape"]["model"]][0]
+        layers = found["parameters"] - head
+        limit = tokens["repeated"] / tokens["distinct"]
+        products = [layers * tokens[kind] + head * tokens["response"] for kind in ("repeated", "distinct")]
+        reached = found["speedup"]["prefix_shared over padding_free"]["median"]
+        rows.append([
+            f"{layers / 1e6:.1f} M layers, {head / 1e6:.1f} M head", f"{limit:.2f}", f"{products[0] / products[1]:.2f}",
+            f"{reached:.2f}", f"{100 * reached / limit:.0f} %", f"{100 * reached * products[1] / products[0]:.0f} %",
+        ])  # fmt: skip
+    head_line = ["model", "ceiling: ratio of tokens", "ratio of products, head included", "measured", "of the ceiling"]
+    return markdown([*head_line, "of the products"], rows) + origin(figures)
+
+
 def dropping(figures: dict[str, Any]) -> str:
     found = figures["dropping"]
     row = [
@@ -79,6 +99,17 @@ def iteration(figures: dict[str, Any]) -> str:
     return markdown(["method/engine", *phases, "sync", "overhead"], rows) + origin(figures)
 
 
+def head(figures: dict[str, Any]) -> str:
+    rows = [
+        [
+            kind, f"{found['seconds']:.3f}", f"{found['tflops']:.0f}", f"{found['peak_mib']:.0f}",
+            f"{found['gradient_difference']:.1e}",
+        ]
+        for kind, found in figures["heads"].items()
+    ]  # fmt: skip
+    return markdown(["head", "seconds", "TFLOP/s", "peak MiB", "gradient differs by"], rows) + origin(figures)
+
+
 def scaling(figures: dict[str, Any]) -> str:
     tables = []
     for rows in figures.values():
@@ -89,11 +120,15 @@ def scaling(figures: dict[str, Any]) -> str:
 
 
 TABLES = {
+    "ceiling": ("update_step.json", ceiling),
     "update": ("update_step.json", update),
     "dropping": ("dropping.json", dropping),
     "iteration": ("iteration.json", iteration),
     "scaling": ("scaling.json", scaling),
     "gpu-update": ("gpu-update.json", update),
+    "gpu-compiled": ("gpu-compiled.json", update),
+    "gpu-4b": ("gpu-4b.json", update),
+    "gpu-head": ("gpu-head.json", head),
     "gpu-peers": ("gpu-peers.json", update),
     "gpu-sdpa": ("gpu-sdpa.json", update),
     "gpu-dropping": ("gpu-dropping.json", dropping),

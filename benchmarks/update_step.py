@@ -14,6 +14,7 @@ default, which would cost it another forward.
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -33,6 +34,8 @@ from workload import (
     useful_flop,
 )
 
+from tagrpo.modules import packing
+
 Times = dict[str, list[tuple[float, float]]]
 
 
@@ -49,7 +52,7 @@ def rounds(updates: Updates, ways: Sequence[str], count: int, device: str) -> Me
     rate = MatrixRate(device, updates.model.dtype)
     found = Measured({name: [] for name in (*ways, "product")}, {}, {})
     updates.run(ways[-1])
-    for _ in range(count):
+    for index in range(count):
         for way in ways:
             updates.model.zero_grad(set_to_none=False)
 
@@ -57,7 +60,8 @@ def rounds(updates: Updates, ways: Sequence[str], count: int, device: str) -> Me
                 found.times[way].append(seconds(lambda: updates.run(way), device))
 
             found.peak[way] = peak_memory(timed, device)
-            found.gradients[way] = updates.gradient()
+            if index == count - 1:  # copies of gigabytes
+                found.gradients[way] = updates.gradient()
         found.times["product"].append(rate())
     return found
 
@@ -83,6 +87,20 @@ def measure(shape: argparse.Namespace) -> dict[str, object]:
     ways = [way for way in WAYS if way in shape.ways]
     updates = Updates(shape, data, ways)
     times, gradients, peak = rounds(updates, ways, shape.rounds, device)
+    optimizer = torch.optim.AdamW(updates.model.parameters(), fused=True if device == "cuda" else None)
+    optimizer.step()  # makes its state
+    layouts, masks = 0, packing.block_mask
+
+    def counted(*arguments: Tensor) -> object:
+        nonlocal layouts
+        layouts += 1
+        return masks(*arguments)
+
+    packing.block_mask = counted
+    updates.run(ways[-1])
+    packing.block_mask = masks
+    if shape.profile:
+        profile(updates, ways[-1], shape.json)
     flop, rate = useful_flop(updates.model, data.tokens), MatrixRate(device, updates.model.dtype)
     unit = rate.flop / flop  # seconds of the update at the matrix rate, over those of one product
     pairs = [("padded", "prefix_shared"), ("padding_free", "prefix_shared"), ("trl", "prefix_shared")]
@@ -90,6 +108,8 @@ def measure(shape: argparse.Namespace) -> dict[str, object]:
     return {
         "parameters": sum(p.numel() for p in updates.model.parameters()),
         "tokens": data.tokens,
+        "optimizer_seconds": seconds(optimizer.step, device)[1],
+        "masks_built": layouts,
         "seconds": {name: median(t[0] for t in values) for name, values in times.items()},
         "wall_seconds": {name: median(t[1] for t in values) for name, values in times.items()},
         "tokens_per_second": {w: data.tokens["response"] / median(t[0] for t in times[w]) for w in ways},
@@ -101,6 +121,19 @@ def measure(shape: argparse.Namespace) -> dict[str, object]:
         },
         "gradient_difference": {way: difference(gradients, way, ways[0]) for way in ways[1:]},
     }
+
+
+def profile(updates: Updates, way: str, json: Path | None) -> None:
+    """Print the kernels that take longest in one update, and write a trace beside `json`."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if updates.model.device.type == "cuda":
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as found:
+        updates.run(way)
+    order = "self_cuda_time_total" if len(activities) > 1 else "self_cpu_time_total"
+    print(found.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=60))
+    if json is not None:
+        found.export_chrome_trace(str(json.with_suffix(".trace.json.gz")))
 
 
 def measure_dropping(shape: argparse.Namespace, questions: int = 5) -> dict[str, object]:
@@ -121,6 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="One update, four ways: seconds, memory, share of the matrix rate.")
     add_shape(parser)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--profile", action="store_true", help="of the last way, after the rounds")
     dropping = parser.add_mutually_exclusive_group()
     dropping.add_argument("--no-dropping", action="store_true", help="leave the measurement of dropping out")
     dropping.add_argument("--dropping-only", action="store_true", help="measure nothing else")

@@ -30,6 +30,7 @@ MODELS = {
     "20m": (384, 1024, 8, 6, 2, 64, True),
     "tiny": (64, 128, 2, 2, 1, 32, True),
     "qwen3_1.7b": (2048, 6144, 28, 16, 8, 128, True),
+    "qwen3_4b": (2560, 9728, 36, 32, 8, 128, True),
 }
 WAYS = ("trl", "padded", "padding_free", "prefix_shared")
 
@@ -74,6 +75,7 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vocabulary", type=int, default=16384)
     parser.add_argument("--token-budget", type=int, default=4096, help="per micro-batch, the same for each way")
     parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing, for each way")
+    parser.add_argument("--compile", action="store_true", help="compile decoder layers; packed ways on a GPU only")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--rounds", type=int, default=5, help="all ways run in turn in each")
@@ -128,6 +130,8 @@ class Updates:
         self.shape, self.data = shape, data
         self.model = build(shape)
         self.policy = CausalPolicy(self.model)
+        if shape.compile and shape.device == "cuda":  # attention on a CPU has another graph for every batch
+            self.policy.compile_layers()
         self.trainer = trl_trainer(self.model, shape, data) if "trl" in ways else None
 
     def run(self, way: str) -> None:

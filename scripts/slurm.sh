@@ -14,13 +14,17 @@
 #SBATCH --signal=USR1@600
 set -euo pipefail
 
-name=tagrpo-$SLURM_JOB_ID
-for override in "$@"; do [[ $override == name=* ]] && name=${override#name=}; done
-run=runs/$name/seed0
-export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+name=tagrpo-$SLURM_JOB_ID seed=0
+for override in "$@"; do
+    [[ $override == name=* ]] && name=${override#name=}
+    [[ $override == seed=* ]] && seed=${override#seed=}
+done
+run=runs/$name/seed$seed
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_ADDR
 
 srun --kill-on-bad-exit=1 tagrpo-train "$@" name="$name" hydra.run.dir="$run" resume=auto \
     trainer.num_nodes="$SLURM_NNODES" trainer.devices="$SLURM_NTASKS_PER_NODE"
 
-# test.json is the last file of a run that has ended by itself; without it the job goes back into the queue.
-[[ -e $run/test.json ]] || scontrol requeue "$SLURM_JOB_ID"
+# A run that has ended by itself leaves `finished`, with or without a test; without it the job goes back into the queue.
+[[ -e $run/finished ]] || scontrol requeue "$SLURM_JOB_ID"

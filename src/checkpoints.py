@@ -2,7 +2,8 @@
 
 `<run>/checkpoints/iteration-000020.ckpt` holds the state after 20 iterations: a file, or a folder of shards under
 FSDP2. Each is written under another name, forced to disk, and then renamed; a process that dies, or a disk that is
-full, leaves every earlier checkpoint as it was.
+full, leaves every earlier checkpoint as it was. Before one is loaded, all of it is compared with the checksums that
+were written with it, and nothing in it is unpickled but containers, numbers and tensors.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import json
 import pickle
 import re
 import shutil
-import zipfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +23,24 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.distributed.checkpoint import metadata
 
-from .files import disk_full_explained, partial_path, remove, sync, write_json, written_whole
+from .files import (
+    DamagedFileError,
+    check_torch_file,
+    checksum,
+    disk_full_explained,
+    partial_path,
+    remove,
+    sync,
+    write_json,
+    written_whole,
+)
 
 MARKER = "complete.json"
-"""Written into a folder of shards after all else: file → size in bytes."""
+"""Written into a folder of shards after all else: file → size in bytes and CRC-32."""
+METADATA = ".metadata"
+"""What torch writes about the shards."""
+REST = "meta.pt"
+"""All that is no tensor of the model or the optimizer; as Lightning calls it."""
 SHARD_TYPES = {
     ("collections", "OrderedDict"),
     ("pathlib", "Path"),
@@ -65,15 +82,27 @@ def begin_folder(partial: Path) -> None:
 
 
 def commit_folder(partial: Path, path: Path) -> None:
-    """Mark a folder of shards as complete, force it to disk, and rename it to `path`."""
+    """Mark a folder of shards as complete, force it to disk, and rename it to `path`.
+
+    Raises:
+        pickle.UnpicklingError: there is something among the shards that `check` would refuse.
+    """
+    check_metadata(partial)
     with disk_full_explained(path):
         files = [file for file in sorted(partial.iterdir()) if file.name != MARKER]
         for file in files:
             sync(file)
-        write_json(partial / MARKER, {file.name: file.stat().st_size for file in files})
+        write_json(partial / MARKER, seals_of(files))
     remove(path)
     partial.replace(path)
     sync(path.parent)
+
+
+def seals_of(files: Sequence[Path]) -> dict[str, list[int]]:
+    """Name → size in bytes and CRC-32 of each file, read side by side."""
+    with ThreadPoolExecutor() as pool:
+        sums = list(pool.map(checksum, files))
+    return {file.name: [file.stat().st_size, value] for file, value in zip(files, sums, strict=True)}
 
 
 def name_of(iteration: int) -> str:
@@ -102,42 +131,59 @@ def checkpoints_in(directory: Path) -> list[Path]:
 
 
 def check(path: Path) -> None:
-    """Check that a checkpoint is complete, without reading its tensors.
+    """Read a whole checkpoint and check that it is what was written.
 
     Raises:
         FileNotFoundError: there is none.
-        TornCheckpointError: parts of it are missing.
+        TornCheckpointError: parts of it are missing or damaged.
+        pickle.UnpicklingError: it could run code.
     """
-    if path.is_dir():
-        marker = path / MARKER
-        if not marker.is_file():
-            raise TornCheckpointError(f"it has no {MARKER}")
-        for name, size in json.loads(marker.read_text()).items():
-            found = (path / name).stat().st_size if (path / name).is_file() else None
-            if found != size:
-                raise TornCheckpointError(f"{name} has {found} bytes instead of {size}")
-        check_metadata(path)
-    elif path.is_file():
-        try:
-            zipfile.ZipFile(path).close()  # the table of contents is the last thing in the file
-        except zipfile.BadZipFile as error:
-            raise TornCheckpointError(f"the file of {path.stat().st_size} bytes breaks off ({error})") from error
-    else:
+    if not path.exists():
         raise FileNotFoundError(f"Expected a checkpoint at {path}, but there is nothing. Check `resume`.")
+    try:
+        if path.is_dir():
+            _check_folder(path)
+        else:
+            check_torch_file(path)
+    except (DamagedFileError, OSError) as damage:
+        raise TornCheckpointError(str(damage)) from damage
+    if path.is_dir():
+        check_metadata(path)
+
+
+def _check_folder(path: Path) -> None:
+    if not (path / MARKER).is_file():
+        raise DamagedFileError(f"it has no {MARKER}")
+    try:
+        expected = dict(json.loads((path / MARKER).read_text()))
+    except ValueError as error:
+        raise DamagedFileError(f"{MARKER} is damaged ({error})") from error
+    missing = [name for name in (METADATA, *expected) if name not in expected or not (path / name).is_file()]
+    if missing:
+        raise DamagedFileError(f"it lacks {missing[0]}")
+    for name, seal in seals_of([path / name for name in expected]).items():
+        if expected[name] != seal:
+            raise DamagedFileError(f"{name} has size and checksum {seal} instead of {expected[name]}")
 
 
 def check_metadata(path: Path) -> None:
-    """Check that loading the metadata of a folder of shards runs no foreign code: torch unpickles it unguarded.
+    """Check that loading a folder of shards runs no foreign code: torch unpickles its metadata, and entries of bytes.
 
     Raises:
-        pickle.UnpicklingError: it names something that is not known to be harmless.
+        pickle.UnpicklingError: the metadata name something that is not known to be harmless, or entries of bytes.
     """
-    with (path / ".metadata").open("rb") as file:
+    with (path / METADATA).open("rb") as file:
         _GuardedUnpickler(file).load()
 
 
 class _GuardedUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if name == metadata.BytesStorageMetadata.__name__:
+            raise pickle.UnpicklingError(
+                "Expected the shards of a checkpoint to hold tensors alone, but there are entries of bytes, which "
+                "torch would unpickle. Don't load it: unless an earlier version of this package wrote it, it could "
+                "run code."
+            )
         known = (module, name) in SHARD_TYPES
         known |= module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         known |= module == metadata.__name__ and getattr(getattr(metadata, name, None), "__module__", "") == module
@@ -150,12 +196,14 @@ class _GuardedUnpickler(pickle.Unpickler):
 
 
 def newest(directory: Path) -> Path | None:
-    """The newest complete checkpoint in `directory`; warns of torn ones, which are passed over."""
+    """The newest intact checkpoint in `directory`; warns of the others, which are passed over."""
     for path in reversed(checkpoints_in(directory)):
         try:
             check(path)
         except TornCheckpointError as torn:
-            rank_zero_warn(f"Passed over the checkpoint {path}: {torn}. It was not written to its end.")
+            rank_zero_warn(
+                f"Passed over the checkpoint {path}: {torn}. It was not written to its end, or has been damaged since."
+            )
         else:
             return path
     return None
@@ -200,7 +248,7 @@ def set_aside(directory: Path, after: int) -> None:
     """Move checkpoints of more than `after` iterations to `<directory>.previous`; delete what was never finished.
 
     A run that starts anew, or from an older checkpoint, will not lead to them, so that `resume=last` must not find
-    them. What was moved there earlier is deleted.
+    them. What was moved there earlier stays; further folders are called `.previous-2` and so on.
     """
     if not directory.is_dir():
         return
@@ -209,8 +257,8 @@ def set_aside(directory: Path, after: int) -> None:
     later = [path for path in checkpoints_in(directory) if (iteration_of(path) or 0) > after]
     if not later:
         return
-    previous = directory.with_name(directory.name + ".previous")
-    shutil.rmtree(previous, ignore_errors=True)
+    names = (f"{directory.name}.previous{f'-{number}' if number > 1 else ''}" for number in count(1))
+    previous = next(path for path in map(directory.with_name, names) if not path.exists())
     previous.mkdir()
     for path in later:
         path.replace(previous / path.name)

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError
 from rich.console import Console
 
+from .console import entry_point
 from .grid import Environment, GridRun, Launcher, run_grid
 from .redaction import refuse_secrets
 
@@ -143,6 +144,7 @@ def compare(
     return failed
 
 
+@entry_point
 @hydra.main(config_path="pkg://tagrpo.configs.comparisons", config_name="compare", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""

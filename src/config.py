@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -24,6 +25,17 @@ from .scalars import ScalarLog
 from .stages import in_order
 from .starter import starter_path
 
+
+def fused_optimizer(accelerator: str) -> bool | None:
+    """Whether the optimizer takes all parameters in one kernel; None on CPUs, where torch's default is best.
+
+    >>> fused_optimizer("gpu"), fused_optimizer("cpu")
+    (True, None)
+    """
+    return True if accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available()) else None
+
+
+OmegaConf.register_new_resolver("fused", fused_optimizer)
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
 OmegaConf.register_new_resolver("updates", lambda iterations, mini_batches: int(iterations) * int(mini_batches))
 OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))
@@ -110,6 +122,49 @@ def check(cfg: DictConfig) -> None:
         raise ValueError(
             f"Expected rollout.sampling.temperature > 0 in training, but got {temperature}: greedy responses to a "
             "prompt are all the same. Use rollout.evaluation_sampling.temperature=0 for greedy evaluation."
+        )
+    if not isinstance(cfg.iterations, int) or cfg.iterations < 0:
+        raise ValueError(f"Expected iterations to be a whole number, but got {cfg.iterations}.")
+    for path in ("advantage", "reward", "rollout.reward_terms", "optimizer"):
+        _check_finite(path, OmegaConf.to_container(OmegaConf.select(cfg, path), resolve=True))
+    if cfg.data.train is not None:
+        _check_pools("advantage", cfg.advantage, cfg.data)
+
+
+def _check_finite(path: str, settings: object) -> None:
+    """Refuse factors that make every reward or step infinite in float32."""
+    if isinstance(settings, Mapping | list):
+        items: Iterable[tuple[object, object]] = (
+            settings.items() if isinstance(settings, Mapping) else enumerate(settings)
+        )
+        for name, value in items:
+            _check_finite(f"{path}.{name}", value)
+    elif isinstance(settings, float) and not abs(settings) <= torch.finfo(torch.float32).max:
+        raise ValueError(
+            f"Expected {path} to be a finite number, but got {settings}: nothing could be learned with it."
+        )
+
+
+def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:
+    """Refuse pools so small that every advantage is zero. Strategies are told by their settings, nested ones too."""
+    for name, part in advantage.items():
+        if isinstance(part, DictConfig):
+            _check_pools(f"{path}." + str(name), part, data)
+    pool, k = advantage.get("group_by") or "question", advantage.get("k")
+    if advantage.get("baseline") == "none" and advantage.get("scale") == "none":
+        return
+    size, settings = data.samples_per_prompt, "data.samples_per_prompt"
+    if pool != "prompt":
+        if data.num_rephrasings is None:  # as many as there are
+            return
+        size, settings = size * (data.num_rephrasings + 1), f"{settings} · (data.num_rephrasings + 1)"
+    if pool == "batch":
+        size, settings = size * data.batch_size, f"{settings} · data.batch_size"
+    if size < 2 or (k is not None and size <= k):
+        raise ValueError(
+            f"Expected pools of more than {1 if k is None else k} responses, but {path}.group_by={pool} makes pools of "
+            f"{settings} = {size}: all advantages would be zero. Raise data.samples_per_prompt"
+            + (f", or lower {path}.k." if k is not None else f", or set {path}.group_by=batch.")
         )
 
 

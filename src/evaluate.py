@@ -6,9 +6,11 @@ nothing is sampled: the probabilities of all correct responses are added up, for
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
@@ -19,9 +21,11 @@ from rich.table import Table
 from .analysis.evaluation import compare_evaluations, read_evaluation, statement, write_comparison, write_evaluation
 from .callbacks import ExactPassAtK, PassAtKEvaluator
 from .config import build
+from .console import entry_point
 from .datamodules.questions import QuestionDataModule
 from .modules.policy import PolicyModule
 from .redaction import save_resolved
+from .run_directory import held
 
 
 def evaluate(
@@ -72,33 +76,37 @@ def settings_of(cfg: DictConfig) -> dict[str, Any]:
     }
 
 
+@entry_point
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="evaluate", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
-    run = build(cfg)
-    if cfg.exact:
-        sampling = instantiate(cfg.rollout.evaluation_sampling)
-        run.trainer.callbacks = [ExactPassAtK(instantiate(cfg.reward), sampling, against=cfg.against)]  # type: ignore[attr-defined]
-    settings = settings_of(cfg)
-    for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, PassAtKEvaluator) and callback.store is not None:
-            rank_zero_only(callback.store.check)(settings)
-    rank_zero_only(save_resolved)(cfg, run.directory)
-    try:
-        print_table(evaluate(run.module, run.datamodule, run.trainer, checkpoint=cfg.checkpoint))
-    finally:
-        run.close()
-    if not run.trainer.is_global_zero:
-        return
-    if cfg.exact:
-        print(f"Written: {run.directory / 'exact.json'}")
-        return
-    files = [run.directory / "test.json", write_evaluation(run.directory, settings)]
-    if cfg.against is not None:
-        ours, theirs = read_evaluation(run.directory, str(cfg.name)), read_evaluation(cfg.against)
-        files.append(write_comparison(ours, theirs, run.directory))
-        print(statement(ours.method, theirs.method, compare_evaluations(ours, theirs)).replace("**", ""))
-    print("Written: " + ", ".join(map(str, files)))
+    with held(Path(HydraConfig.get().runtime.output_dir)):
+        run = build(cfg)
+        if cfg.exact:
+            sampling = instantiate(cfg.rollout.evaluation_sampling)
+            run.trainer.callbacks = [  # type: ignore[attr-defined]
+                ExactPassAtK(instantiate(cfg.reward), sampling, against=cfg.against)
+            ]
+        settings = settings_of(cfg)
+        for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, PassAtKEvaluator) and callback.store is not None:
+                rank_zero_only(callback.store.check)(settings)
+        rank_zero_only(save_resolved)(cfg, run.directory)
+        try:
+            print_table(evaluate(run.module, run.datamodule, run.trainer, checkpoint=cfg.checkpoint))
+        finally:
+            run.close()
+        if not run.trainer.is_global_zero:
+            return
+        if cfg.exact:
+            print(f"Written: {run.directory / 'exact.json'}")
+            return
+        files = [run.directory / "test.json", write_evaluation(run.directory, settings)]
+        if cfg.against is not None:
+            ours, theirs = read_evaluation(run.directory, str(cfg.name)), read_evaluation(cfg.against)
+            files.append(write_comparison(ours, theirs, run.directory))
+            print(statement(ours.method, theirs.method, compare_evaluations(ours, theirs)).replace("**", ""))
+        print("Written: " + ", ".join(map(str, files)))
 
 
 if __name__ == "__main__":

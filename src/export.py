@@ -10,7 +10,7 @@ import torch.distributed.checkpoint as dcp
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
-from .checkpoints import check, check_metadata, newest
+from .checkpoints import check, newest
 from .modules.causal_policy import CausalPolicy
 from .modules.lora import LoraSettings
 from .modules.model import load_causal_lm, save_model
@@ -19,8 +19,8 @@ from .modules.model import load_causal_lm, save_model
 def export(checkpoint: str | Path, folder: str | Path, config: DictConfig | None = None) -> Path:
     """Write the policy of a checkpoint so that `AutoModelForCausalLM.from_pretrained` loads it.
 
-    Needs no GPU and no process group, whatever the checkpoint was trained on; adapters are merged. Only the weights are
-    read, optimizer states are not.
+    Needs no GPU and no process group, whatever the checkpoint was trained on; adapters are merged. All of it is
+    checked, but only the weights are loaded, optimizer states are not.
 
     Args:
         checkpoint: A checkpoint, or the directory of a run, of which the newest complete one is taken.
@@ -32,7 +32,8 @@ def export(checkpoint: str | Path, folder: str | Path, config: DictConfig | None
 
     Raises:
         FileNotFoundError: there is no checkpoint, or no `config.yaml` beside its folder.
-        TornCheckpointError: the checkpoint is not complete.
+        TornCheckpointError: the checkpoint is not complete, or damaged.
+        pickle.UnpicklingError: it could run code.
         RuntimeError: the weights are not those of the model that the configuration names.
     """
     path = _checkpoint_of(Path(checkpoint).expanduser())
@@ -76,7 +77,6 @@ def _load_weights(policy: CausalPolicy, path: Path) -> None:
     """Fill `policy`, which is called `policy` in the module that wrote the checkpoint."""
     holder = torch.nn.ModuleDict({"policy": policy})
     if path.is_dir():
-        check_metadata(path)
         weights = holder.state_dict()
         dcp.load({"state_dict": weights}, checkpoint_id=path, no_dist=True)
     else:

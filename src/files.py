@@ -1,18 +1,32 @@
-"""Files that are written whole: whoever reads one finds its old content or its new content, never a part."""
+"""Files that are written whole, checked when they are read back, and locked against a second process.
+
+Whoever reads one finds its old content or its new content, never a part. Damage to a disk is noticed by CRC-32: torch
+stores that of every record of its files, but does not look at it when it loads them; `checksum` is that of any file.
+"""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import pickle
+import secrets
 import shutil
+import warnings
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers that mean: the disk is full, the quota is used up, or files may not be as large."""
+
+
+class DamagedFileError(ValueError):
+    """A file that was not written to its end, or has been damaged since."""
 
 
 def partial_path(path: Path) -> Path:
@@ -49,6 +63,17 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
+def create_private(path: Path, text: str) -> None:
+    """Write `text` to `path`, readable by this user alone, unless another process has written it before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".partial-{secrets.token_hex(8)}-{path.name}")
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    with suppress(FileExistsError):
+        os.link(partial, path)  # unlike a rename, it replaces nothing
+    partial.unlink()
+
+
 def sync(path: Path) -> None:
     """Force a file's content, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -56,6 +81,55 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def lock(file: IO[Any], advice: str) -> None:
+    """Lock an open file until it is closed. A process that dies gives its locks back; `advice` ends the message.
+
+    Raises:
+        RuntimeError: another process has locked it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RuntimeError(f"Expected {file.name} to be free, but another process is using it. {advice}") from error
+    except OSError as error:
+        warnings.warn(
+            f"Expected a file system that can lock {file.name}, but: {error}. See to it yourself that no second "
+            "process uses it.",
+            stacklevel=2,
+        )
+
+
+def checksum(path: Path) -> int:
+    """CRC-32 of a file's content."""
+    value = 0
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            value = zlib.crc32(part, value)
+    return value
+
+
+def check_torch_file(path: Path) -> None:
+    """Read a file of `torch.save` once, compare every record with its CRC-32, and check that torch can load it.
+
+    Raises:
+        DamagedFileError: it is not what was written.
+        pickle.UnpicklingError: it is intact and could run code.
+    """
+    import torch
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+        if broken is None:  # torch is stricter about the table of contents
+            torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError:
+        raise
+    except Exception as error:  # there is hardly an exception that a damaged table of contents can't cause
+        raise DamagedFileError(f"it can't be read ({type(error).__name__}: {error})") from error
+    if broken is not None:
+        raise DamagedFileError(f"the checksum of its record {broken} is another one")
 
 
 def remove(path: Path) -> None:
@@ -96,6 +170,8 @@ def disk_full_explained(path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:  # that of several ranks at once is no Exception
+        if isinstance(error.__context__, KeyboardInterrupt) and isinstance(error, RuntimeError):
+            raise error.__context__ from None  # torch's zip writer hides it behind an error of its own
         number = None if isinstance(error, KeyboardInterrupt | SystemExit) else _no_room(error)
         if number is None:
             raise

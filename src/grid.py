@@ -53,10 +53,9 @@ class Training(Checkpointable):
         began = time.monotonic()
         if submitit.JobEnvironment().cluster == "local":  # a process group of its own, to be ended as a whole
             os.setsid()
-            write_text(self.directory / "job" / "group", str(os.getpid()))
-        resume = ["resume=auto"] if int(os.environ.get("SLURM_RESTART_COUNT", "0")) else []
+        write_text(self.directory / "job" / "group", str(os.getpid()))
         # The signal that SLURM sends before the end is for submitit, but it reaches all processes of the job.
-        command = ["sh", "-c", 'trap "" USR2; exec "$@"', "sh", *self.command, *resume]
+        command = ["sh", "-c", 'trap "" USR2; exec "$@"', "sh", *self.command, "resume=auto"]
         # One thread: several processes with threads on all cores slow each other down. No SLURM_NTASKS: it makes
         # Lightning wait for SLURM to start the ranks of the run.
         merged = {"OMP_NUM_THREADS": "1", **os.environ, "SLURM_NTASKS": None, **self.environment}
@@ -145,9 +144,9 @@ class GridRun:
                 self.state, self.job = "queued", job
 
     def start(self, launcher: Launcher, environment: Environment) -> None:
-        """Submit the run as a job, in an empty directory."""
+        """Submit the run as a job, which continues what there is of the run."""
         directory = self.directory.absolute()
-        shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(directory / "job", ignore_errors=True)
         self.starts += 1
         versions = {name: version(name) for name in ("tagrpo", "torch", "lightning", "transformers")}
         noted = {"settings": self.settings, "finished": False, "starts": self.starts, "seconds": 0.0}
@@ -168,7 +167,7 @@ class GridRun:
     def poll(self) -> None:
         """Note whether the run has begun, how long it has taken, and whether its job has ended."""
         assert self.job is not None
-        if self.state == "queued" and (self.directory / "log.txt").exists():
+        if self.state == "queued" and (self.directory / "job" / "group").exists():
             self.state, self._began = "running", time.monotonic()
         if self.state == "running":
             self.seconds = time.monotonic() - self._began

@@ -104,12 +104,15 @@ def _read_rows(path: Path, count: int) -> tuple[Sequence[str], list[dict[str, An
 
 
 class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
-    """TensorBoard's files. When a run is resumed, TensorBoard no longer shows what was logged after the checkpoint."""
+    """TensorBoard's files. It does not show what an earlier attempt at the run has logged after its checkpoint."""
 
     _last_step = -1
+    _began = False
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        """Log, and note the step."""
+        """Log, and note the step; of a new start, TensorBoard forgets all that came before."""
+        if not self._began:
+            self._forget_later_steps()
         super().log_metrics(metrics, step)
         self._last_step = max(self._last_step, -1 if step is None else step)
 
@@ -118,7 +121,7 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         return {"step": self._last_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Tell TensorBoard to forget later steps."""
+        """Go on after that step, and have TensorBoard forget later ones."""
         self._last_step = state_dict["step"]
         self._forget_later_steps()
 
@@ -126,6 +129,7 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
     def _forget_later_steps(self) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
+        self._began = True
         start = Event(step=self._last_step + 1, session_log=SessionLog(status=SessionLog.START))
         self.experiment.file_writer.add_event(start)
 

@@ -24,6 +24,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.progress import Progress
 
+from .console import entry_point
 from .files import write_text
 from .redaction import refuse_secrets, save_resolved
 from .rephrasing.audit import audit_frame, by_check, by_instruction, coverage, read_reviewed, recheck, sample_groups
@@ -130,6 +131,7 @@ def execute(cfg: DictConfig) -> bool:
     return not client.failures
 
 
+@entry_point
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="rephrase", version_base="1.3")
 def run(cfg: DictConfig) -> None:
     """Run the command; exit with 1 where calls got no reply."""
@@ -146,7 +148,6 @@ def run(cfg: DictConfig) -> None:
 
 def main() -> None:
     """Console entry point."""
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # for terminals that know ASCII alone
     sys.argv[1:] = with_commands(sys.argv[1:])
     run()
 

@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
 from .checkpoints import resolve
 from .config import build
+from .console import entry_point
 from .datamodules.questions import QuestionDataModule
 from .modules.policy import PolicyModule
 from .redaction import save_resolved
+from .run_directory import begin, end, held
 
 
 def train(
@@ -67,16 +70,21 @@ def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None
     return None if name is None else metrics[name]
 
 
+@entry_point
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="train", version_base="1.3")
 def main(cfg: DictConfig) -> float | None:
     """Console entry point; returns the objective to Hydra, for a sweeper that searches for its best value."""
-    run = build(cfg)
-    rank_zero_only(save_resolved)(cfg, run.directory)
-    export = run.directory / "model" if cfg.export else None
-    try:
-        metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
-    finally:
-        run.close()
+    directory = Path(HydraConfig.get().runtime.output_dir)
+    with held(directory):
+        begin(cfg, directory)
+        run = build(cfg)
+        rank_zero_only(save_resolved)(cfg, directory)
+        export = directory / "model" if cfg.export else None
+        try:
+            metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
+        finally:
+            run.close()
+        end(directory)
     return objective_of(metrics, cfg.objective)
 
 

@@ -20,7 +20,7 @@ from workload import WAYS, Experience, Updates, experience, peak_memory  # noqa:
 
 SHAPE = argparse.Namespace(
     questions=2, responses=4, prompt=12, mean=8, max=20, model="tiny", vocabulary=128, token_budget=96,
-    checkpointing=False, device="cpu", dtype="float32", seed=0,
+    checkpointing=False, compile=False, device="cpu", dtype="float32", seed=0,
 )  # fmt: skip
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import pickle
 import resource
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,9 +25,10 @@ from tagrpo.checkpoints import (
     name_of,
     newest,
     resolve,
+    seals_of,
     set_aside,
 )
-from tagrpo.files import disk_full_explained, remove
+from tagrpo.files import disk_full_explained, remove, write_json
 
 CONTENT = {"state_dict": {"weight": torch.arange(50_000.0)}, "global_step": 4}
 
@@ -74,6 +77,21 @@ def test_a_disk_that_is_full_is_said_to_be_and_leaves_the_checkpoint_before_inta
     assert not (tmp_path / name_of(20)).exists()
 
 
+def test_an_interrupt_is_not_taken_for_a_full_disk(tmp_path):
+    class Interrupted(io.FileIO):
+        def write(self, content):
+            if self.tell() > 1000:
+                raise KeyboardInterrupt
+            return super().write(content)
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        disk_full_explained(tmp_path / "x"),
+        Interrupted(tmp_path / "x", "w") as file,
+    ):
+        torch.save(CONTENT, file)
+
+
 def test_a_process_that_dies_while_it_writes_leaves_the_old_content(tmp_path, monkeypatch):
     path = write_file(tmp_path, 10)
 
@@ -108,14 +126,38 @@ def lose_marker(path: Path) -> None:
     (path / "complete.json").unlink()
 
 
+def zero_tensor(path: Path) -> None:
+    content, weight = path.read_bytes(), CONTENT["state_dict"]["weight"].numpy().tobytes()
+    assert content.count(weight) == 1
+    path.write_bytes(content.replace(weight, bytes(len(weight))))
+    assert not torch.load(path, weights_only=True)["state_dict"]["weight"].any(), "torch does not notice"
+
+
+def damage_pickle(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"global_step", b"global_stop"))
+
+
+SHARD_FILES = [".metadata", "__0_0.distcp", "complete.json"]
+
+
+def flip(name: str, path: Path) -> None:
+    content = bytearray((path / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / name).write_bytes(content)
+
+
 @pytest.mark.parametrize(
-    ("write", "tear"), [(write_file, tear_file), (write_shards, tear_shards), (write_shards, lose_marker)]
-)
+    ("write", "tear"),
+    [
+        (write_file, tear_file), (write_shards, tear_shards), (write_shards, lose_marker), (write_file, zero_tensor),
+        (write_file, damage_pickle), *((write_shards, partial(flip, name)) for name in SHARD_FILES),
+    ],
+)  # fmt: skip
 def test_torn_checkpoints_are_passed_over_with_a_warning(write, tear, tmp_path):
     good, torn = write(tmp_path, 9), write(tmp_path, 10)
     tear(torn)
     for resume in ("auto", "last"):
-        with pytest.warns(UserWarning, match="iteration-000010.ckpt.*not written to its end"):
+        with pytest.warns(UserWarning, match="iteration-000010.ckpt.*has been damaged"):
             assert resolve(resume, tmp_path) == good
     with pytest.raises(TornCheckpointError, match="resume=last"):
         resolve(torn, tmp_path)
@@ -144,9 +186,10 @@ def test_a_run_that_takes_another_course_moves_the_checkpoints_of_the_former_one
         set_aside(directory, after=10)
     assert [path.name for path in checkpoints_in(directory)] == [name_of(10)]
     assert [path.name for path in checkpoints_in(tmp_path / "checkpoints.previous")] == [name_of(20), name_of(30)]
-    with pytest.warns(UserWarning, match="Moved 1 checkpoints"):
+    with pytest.warns(UserWarning, match="Moved 1 checkpoints.*previous-2"):
         set_aside(directory, after=0)
-    assert [path.name for path in checkpoints_in(tmp_path / "checkpoints.previous")] == [name_of(10)]
+    assert [path.name for path in checkpoints_in(tmp_path / "checkpoints.previous-2")] == [name_of(10)]
+    assert len(checkpoints_in(tmp_path / "checkpoints.previous")) == 2, "what was moved earlier stays"
 
 
 class Harmful:
@@ -157,14 +200,28 @@ class Harmful:
 def test_shards_whose_metadata_could_run_code_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = write_shards(tmp_path, 10)
-    content = pickle.dumps({"state_dict_metadata": Harmful()})
-    (path / ".metadata").write_bytes(content)
-    marker = path / "complete.json"
-    sizes = {file.name: file.stat().st_size for file in path.iterdir() if file != marker}
-    marker.write_text(str(sizes).replace("'", '"'))
+    (path / ".metadata").write_bytes(pickle.dumps({"state_dict_metadata": Harmful()}))
+    write_json(path / "complete.json", seals_of([file for file in path.iterdir() if file.name != "complete.json"]))
     with pytest.raises(pickle.UnpicklingError, match="it could run code"):
         check(path)
     assert not (tmp_path / "harmed").exists()
+
+
+def test_shards_with_entries_of_bytes_are_refused_when_read_and_when_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder, path = tmp_path / ".partial-x", tmp_path / name_of(10)
+    begin_folder(folder)
+    dcp.save({"state_dict": {"weight": torch.zeros(2), "extra": Harmful()}}, checkpoint_id=folder, no_dist=True)
+    with pytest.raises(pickle.UnpicklingError, match="entries of bytes"):
+        commit_folder(folder, path)
+    write_json(folder / "complete.json", seals_of([*folder.iterdir()]))
+    folder.rename(path)
+    for attempt in (lambda: check(path), lambda: newest(tmp_path), lambda: resolve(path, tmp_path)):
+        with pytest.raises(pickle.UnpicklingError, match="Don't load it"):
+            attempt()
+    # It is no empty threat: this is what loading it would do.
+    dcp.load({"state_dict": {"weight": torch.zeros(2), "extra": 0}}, checkpoint_id=path, no_dist=True)
+    assert (tmp_path / "harmed").exists()
 
 
 def test_a_file_that_could_run_code_is_refused(tmp_path):

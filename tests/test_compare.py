@@ -16,6 +16,7 @@ from rich.console import Console
 
 import tagrpo.config  # noqa: F401  resolvers of the configuration of training
 from tagrpo.compare import Method, compare, methods_of, places_of, runs_of, shared_overrides
+from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.grid import GridRun
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -88,6 +89,18 @@ def test_every_preset_composes_at_both_scales_and_names_experiments_that_exist(p
             assert run.name == name
             # a base of zero steps, and every other row with the steps of its scale
             assert (name == "base") == (0 in (run.iterations, run.trainer.max_steps))
+
+
+@pytest.mark.parametrize("preset", ["ta_grpo_table1", "ta_grpo_fig6", "ta_grpo_fig7", "ta_grpo_fig8"])
+def test_dynamic_sampling_makes_as_many_steps_as_two_epochs_without_it(preset):
+    methods = methods_of(composed(f"compare={preset}", *NEEDED).methods, "paper")
+    rows = {name: method.overrides for name, method in methods.items() if "_ds" in name}
+    assert rows
+    for overrides in rows.values():
+        chunks = next((o.split("=")[1] for o in overrides if "chunks" in o), "[]")
+        questions = CATALOGUE["math_train"].questions + 3749 * len(json.loads(chunks))
+        assert f"trainer.max_steps={2 * 2 * (questions // 256)}" in overrides  # mini-batches and epochs
+        assert "trainer.max_epochs=-1" in overrides
 
 
 def test_experiments_can_be_compared_without_a_preset():

@@ -12,6 +12,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException, MissingConfigException
 from hydra.utils import instantiate
+from omegaconf.errors import InterpolationResolutionError
 
 from tagrpo import config
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
@@ -35,6 +36,12 @@ def build(tmp_path, *overrides):
     cfg.hydra.runtime.output_dir = str(tmp_path)
     HydraConfig.instance().set_config(cfg)
     return config.build(cfg)
+
+
+def test_iterations_are_whole(tmp_path):
+    for iterations in ("1.5", "-1", "many"):
+        with pytest.raises((ValueError, InterpolationResolutionError), match="iterations"):
+            build(tmp_path, f"iterations={iterations}")
 
 
 @pytest.fixture(autouse=True)
@@ -144,6 +151,20 @@ def test_a_benchmark_can_be_left_out():
         ("data.train.regime=easy", Exception, "mixed, hard"),
         ("loss.aggregation=constant", Exception, "loss.max_length"),
         ("template=raw_boxed", ValueError, "Use reward=mixed or reward=math"),
+        ("iterations=1.5", ValueError, "iterations to be a whole number, but got 1.5"),
+        ("+advantage.epsilon=inf", ValueError, "advantage.epsilon to be a finite number"),
+        ("optimizer.lr=nan", ValueError, "optimizer.lr to be a finite number"),
+        (["reward_terms=length", "rollout.reward_terms.length.wrong=-inf"], ValueError, "length.wrong"),
+        (["reward_terms=length", "rollout.reward_terms.length.weight=1e39"], ValueError, "length.weight"),
+        (["experiment=grpo", "data.samples_per_prompt=1"], ValueError, "pools of data.samples_per_prompt = 1"),
+        (
+            ["experiment=ta_grpo", "data.samples_per_prompt=1", "data.num_rephrasings=0"],
+            ValueError,
+            "Raise data.samples_per_prompt",
+        ),
+        (["experiment=pass_at_k", "advantage.k=32"], ValueError, "more than 32 responses"),
+        (["experiment=pass_at_1", "+advantage.base={k: 99}"], ValueError, "lower advantage.base.k"),
+        (["advantage=combination", "advantage.k=40"], ValueError, "(data.num_rephrasings + 1) = 32"),
         (["experiment=gspo", "recipe=authors"], ValueError, "no settings gspo/authors for gspo. Use recipe=paper"),
     ],
 )
@@ -151,6 +172,20 @@ def test_what_cannot_work_fails_at_once_and_says_what_to_change(tmp_path, overri
     with pytest.raises(error) as raised:
         build(tmp_path, *([override] if isinstance(override, str) else override))
     assert message in str(raised.value) + str(raised.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["advantage=pass_at_k", "advantage.k=31"],
+        ["data.samples_per_prompt=1", "data.num_rephrasings=1"],
+        ["experiment=grpo", "advantage.group_by=batch", "data.samples_per_prompt=1"],
+        ["experiment=grpo", "advantage.baseline=none", "advantage.scale=none", "data.samples_per_prompt=1"],
+        ["advantage=pass_at_k", "advantage.k=99", "data.num_rephrasings=null"],
+    ],
+)
+def test_pools_that_are_just_large_enough_pass(overrides):
+    config.check(composed(*overrides))
 
 
 @pytest.mark.parametrize("task", ["shortest_path", "countdown"])

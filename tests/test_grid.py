@@ -76,11 +76,11 @@ def test_where_a_run_wrote_nothing_the_log_is_that_of_submitit(tmp_path):
     assert failed.log_tail().splitlines()[-1].endswith("ended with 5: see log.txt.")
 
 
-def test_an_unfinished_run_starts_anew_in_an_empty_directory(tmp_path):
-    # The second run needs a file that the first must not leave behind.
-    code = "assert not os.path.exists('left.txt'); open('left.txt', 'w'); "
+def test_an_unfinished_run_is_continued_in_its_directory(tmp_path):
+    # The second attempt needs what the first has left behind, as a run needs its checkpoint.
+    code = "assert 'resume=auto' in sys.argv; first = not os.path.exists('left.txt'); open('left.txt', 'w'); "
     switch = tmp_path / "switch"
-    code += f"os.path.exists({str(switch)!r}) or exit(1); {FINISH}"
+    code += f"first and exit(1); os.path.exists({str(switch)!r}) or exit(2); {FINISH}"
     assert len(run_here([grid_run(tmp_path, "a", code)])) == 1
     switch.touch()
     assert run_here([grid_run(tmp_path, "a", code)]) == []

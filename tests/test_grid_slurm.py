@@ -139,8 +139,7 @@ def test_a_run_whose_job_has_ended_without_it_starts_anew(slurm, tmp_path):
 
 def test_a_job_out_of_time_returns_to_the_queue_and_its_run_continues(slurm, tmp_path):
     code = (
-        "resumed = 'resume=auto' in sys.argv; open('began', 'a').write('x'); "
-        "assert resumed == os.path.exists('checkpoint'), 'neither anew nor without a checkpoint'; "
+        "assert 'resume=auto' in sys.argv; open('began', 'a').write('x'); resumed = os.path.exists('checkpoint'); "
         "save = lambda *_: (time.sleep(1), open('checkpoint', 'w'), sys.exit(0)); signal.signal(signal.SIGTERM, save); "
         "resumed or (open('ready', 'w'), time.sleep(600)); " + FINISH
     )

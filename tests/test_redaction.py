@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
+from hypothesis import given
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from tagrpo.config import build
+from tagrpo.console import entry_point
 from tagrpo.redaction import literal_secrets, redacted, refuse_secrets, save_resolved
 from tagrpo.train import train
 
@@ -67,6 +70,8 @@ def test_a_secret_given_as_a_setting_ends_the_program_and_its_copies_are_deleted
     "command",
     [
         ["tagrpo.compare", "overrides=['seed=1','+logger.wandb.api_key=SECRET']", "root=DIRECTORY"],
+        ["tagrpo.train", "-m", "+logger.x.api_key=SECRET,b", "hydra.sweep.dir=DIRECTORY"],
+        ["tagrpo.train", "name=SECRET", "+root=DIRECTORY"],
         ["tagrpo.rephrase", "+server.api_key=SECRET", "rephraser.model=m", "input=a.jsonl", "output=DIRECTORY/b.jsonl"],
     ],
 )
@@ -76,9 +81,87 @@ def test_comparisons_and_rephrasing_refuse_secrets_too(tmp_path, command):
         [sys.executable, "-m", *filled, f"hydra.run.dir={tmp_path}"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert "api_key. Settings are written to files" in done.stderr
+    assert ". Settings are written to files" in done.stderr
+    assert list(tmp_path.iterdir()) == []
     assert SECRET not in done.stdout + done.stderr
     assert files_with(SECRET, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "server.api_key_env=KEY", "server.base_url=https://me:hunter2secret@host/v1",
+        "server.base_url=https://host/v1?api_key=hunter2secret", "server.base_url='https://host/v1?a=1&token=hunter2secret'",
+        "+server.headers={Authorization: Bearer hunter2secret}", "+server.headers.X-Api-Key=hunter2secret",
+        "+rephraser.parameters.extra_body.key=hunter2secret", "+logger.wandb_key=hunter2secret", "name=KEY",
+        "~logger.api_key=hunter2secret", "overrides=['seed=1','+a.api_key=hunter2secret']", "name=runs/KEY/seed0",
+        "methods={grpo: [+logger.password=hunter2secret]}", "KEY", "name=0123456789abcdef-from-the-environment",
+    ],
+)  # fmt: skip
+def test_an_argument_with_a_secret_is_refused_before_hydra_sees_it(argument, monkeypatch):
+    monkeypatch.setenv("SOME_TOKEN", "0123456789abcdef-from-the-environment")
+    called = []
+    monkeypatch.setattr(sys, "argv", ["tagrpo-train", "seed=1", argument.replace("KEY", SECRET)])
+    with pytest.raises(SystemExit) as left:
+        entry_point(lambda: called.append(1))()
+    assert "Expected no secrets among the settings" in str(left.value)
+    assert not called
+    for secret in (SECRET, "hunter2secret", "from-the-environment"):
+        assert secret not in str(left.value)
+
+
+def test_ordinary_arguments_pass_on(monkeypatch):
+    arguments = [
+        "experiment=ta_grpo", "-m", "seed=0,1", "--config-dir", "/a/b", "optimizer.lr=1e-6",
+        "server.api_key_env=MY_KEY", "data.sort_key=question",
+        "server.base_url=http://localhost:8000/v1", "+logger.wandb.api_key=${oc.env:WANDB_API_KEY}",
+        "template.instruction='Basic arithmetic: bear the sign'", "~callbacks.progress",
+        "model.path=hub/hf_models_qwen3_1b_instruct",
+        "methods=[grpo,dapo]", "launcher=slurm", "rollout.sampling.stop=['</s>']",
+        "tokenizer.eos_token=<|end_of_text_12|>",
+    ]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["tagrpo-train", *arguments])
+    assert entry_point(lambda: "ran")() == "ran"
+
+
+def test_a_directory_named_after_a_secret_variable_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    directory = tmp_path / f"run-{SECRET}"
+    (directory / ".hydra").mkdir(parents=True)
+    with pytest.raises(SystemExit, match="the name of the run's directory"):
+        build(composed(directory, "+name2=${oc.env:HF_TOKEN}"))
+    assert not directory.exists()
+
+
+def test_redaction_finds_secrets_by_their_spelling():
+    content = {
+        "url": "https://me:hunter2@host/v1?token=abc&n=1", "header": ["Authorization: Bearer abc123def456"],
+        "name": f"run of {SECRET}", "X-Api-Key": "a", "plain": "https://host/v1?n=1",
+    }  # fmt: skip
+    cleaned = redacted(content)
+    assert cleaned == {
+        "url": "https://me:<removed>@host/v1?token=<removed>&n=1", "header": ["Authorization: Bearer <removed>"],
+        "name": "run of <removed>", "X-Api-Key": "<removed>", "plain": "https://host/v1?n=1",
+    }  # fmt: skip
+    assert redacted(cleaned) == cleaned
+
+
+@given(
+    st.recursive(
+        st.text() | st.none() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_any_settings_can_be_searched_and_redacted(content):
+    settings = {"settings": content}
+    list(literal_secrets(settings))
+    assert redacted(redacted(settings)) == redacted(settings)
+
+
+@pytest.mark.parametrize("unit", ["a", "=", "-sk-a", "-eyJa", "://a:", "?key", "Bearer ", "a=", "a: ", "&_", "${"])
+def test_long_settings_are_searched_in_linear_time(unit):
+    text = unit * (200_000 // len(unit))
+    assert redacted({"a": [text]}) is not None
+    list(literal_secrets({"a": [text]}))
 
 
 def test_what_counts_as_a_secret():

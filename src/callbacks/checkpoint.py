@@ -94,8 +94,17 @@ class Checkpointer(Callback):
                 callback.pipeline.cache = RolloutCache(self.directory_of(trainer).with_name("rollout_cache"))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen to signals; move away checkpoints that this run will not lead to."""
+        """Listen to signals; move away checkpoints that this run will not lead to.
+
+        Raises:
+            RuntimeError: the ranks have not resumed from the same checkpoint, as when one of them could not read it.
+        """
         self.stop.listen()
+        if len(counts := set(gather_objects(self._done))) > 1:
+            raise RuntimeError(
+                f"Expected all ranks to resume from the same checkpoint, but they are at iterations {sorted(counts)}. "
+                "Give the path of the newest one that all of them can read as `resume`."
+            )
         if trainer.is_global_zero:
             set_aside(self.directory_of(trainer), self._done)
         trainer.strategy.barrier()
@@ -144,6 +153,7 @@ class Checkpointer(Callback):
         """Note how far loops and loader are: from this hook, and from no later one, Lightning can resume mid-epoch."""
         self._done = trainer.fit_loop.total_batch_idx + 1
         self._progress = trainer.fit_loop.state_dict()
+        self._before = None  # it belongs to the weights before this batch
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save what was trained."""
@@ -151,9 +161,10 @@ class Checkpointer(Callback):
         self.save(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count the last epoch where there was nothing left to train, as the run that trained it did."""
+        """Where there was nothing left to train, end as the run did that trained it, and clear up what it left."""
         if self._progress is None and self._done:
             trainer.fit_loop.epoch_progress.current.completed = self._epoch
+            self._prune(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Save where the policy is still that of the end of the last iteration."""
@@ -176,10 +187,14 @@ class Checkpointer(Callback):
         finally:
             self._saving = False
         self._saved_at = self._done
+        self._prune(trainer)
+
+    def _prune(self, trainer: Trainer) -> None:
+        """Delete the oldest checkpoints, and rollouts that the newest covers."""
         for callback in self._rollout_callbacks(trainer):
             callback.pipeline.checkpointed()
         if trainer.is_global_zero and self.keep is not None:
-            for path in checkpoints_in(directory)[: -self.keep]:
+            for path in checkpoints_in(self.directory_of(trainer))[: -self.keep]:
                 remove(path)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -67,6 +67,15 @@ class PassAtKEvaluator(Callback):
             "ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@k|pass@k_average)/"
         )
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Delete evaluations of iterations that are still to come, and the test of a run that is continued."""
+        folder = Path(trainer.default_root_dir)
+        if trainer.is_global_zero:
+            (folder / "test.json").unlink(missing_ok=True)
+            for path in (folder / "evaluations").glob("*-*.json"):
+                if int(path.stem.rpartition("-")[2]) > current_iteration(trainer) + 1:
+                    path.unlink()
+
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting."""
         self.counts.reset()

@@ -55,6 +55,12 @@ class RolloutRecorder(Callback):
         self.table_rows = table_rows
         self._step = 0
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Delete files of iterations that are still to come: those of an earlier attempt, perhaps with more ranks."""
+        for path in (Path(trainer.default_root_dir) / "rollouts").glob("*.parquet") if trainer.is_global_zero else ():
+            if int(path.stem.split("-")[-2]) > current_iteration(trainer):  # also of half-written ones
+                path.unlink()
+
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Note the optimizer steps before those on this batch."""
         self._step = trainer.global_step

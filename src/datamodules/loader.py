@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -131,7 +133,12 @@ class QuestionLoader:
     def state_dict(self) -> dict[str, Any]:
         """Epoch, position in it, batches served since `iter`, and the questions and seed that these refer to."""
         place = {"epoch": self.epoch, "cursor": self.cursor, "served": self.served}
-        return {**place, "questions": len(self.groups), "seed": self.seed}
+        return {**place, "questions": len(self.groups), "digest": self._digest, "seed": self.seed}
+
+    @cached_property
+    def _digest(self) -> str:
+        """Of ids, texts, rephrasings and answers, in their order."""
+        return hashlib.sha256(repr([tuple(group[:4]) for group in self.groups]).encode()).hexdigest()[:16]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after the batch at which `state_dict` was called.
@@ -139,10 +146,11 @@ class QuestionLoader:
         Raises:
             ValueError: the state belongs to other questions or another seed.
         """
-        if (state["questions"], state["seed"]) != (len(self.groups), self.seed):
+        then = state["questions"], state["digest"], state["seed"]
+        if then != (now := (len(self.groups), self._digest, self.seed)):
             raise ValueError(
-                f"Expected to resume on {state['questions']} questions with seed {state['seed']}, but the data has "
-                f"{len(self.groups)} and seed {self.seed}. Resume with the data configuration of the checkpoint."
+                "Expected to resume on {} questions with digest {} and seed {}, but the data has {} with digest {} and "
+                "seed {}. Resume with data.train and seed as they were.".format(*then, *now)
             )
         self.epoch, self.cursor, self.served = state["epoch"], state["cursor"], state["served"]
         self._resumed = True

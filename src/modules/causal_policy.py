@@ -30,8 +30,7 @@ class CausalPolicy(nn.Module):
     Args:
         model: Any causal language model of transformers, with or without adapters of peft.
         temperature: Log-probs and entropies are those of softmax(logits / temperature).
-        chunk_size: Response tokens whose logits exist at one time, prefix-shared path only. None: as many as have
-            2^22 logits on a CPU, whose caches more would leave, and 2^27 elsewhere.
+        chunk_size: Response tokens whose logits exist at one time, prefix-shared path only; None: `rows_at_once`.
     """
 
     def __init__(self, model: PreTrainedModel, temperature: float = 1.0, chunk_size: int | None = None) -> None:
@@ -86,8 +85,7 @@ class CausalPolicy(nn.Module):
         ).last_hidden_state[0]
         head = model.get_output_embeddings()
         inputs = hidden.index_select(0, batch.predictors), head.weight, head.bias, batch.targets
-        logits_at_once = 2**22 if hidden.device.type == "cpu" else 2**27
-        chunk_size = self.chunk_size or max(logits_at_once // len(head.weight), 1)
+        chunk_size = self.chunk_size or rows_at_once(hidden.device.type, len(head.weight))
         if loss is None:
             return head_scores(*inputs, self.temperature, entropy, chunk_size)
         return head_loss(*inputs, loss, self.temperature, entropy, chunk_size)
@@ -108,3 +106,8 @@ class CausalPolicy(nn.Module):
             column = column - column.min()
         logits = self.model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits
         return logits[row, column]
+
+
+def rows_at_once(device: str, vocabulary: int) -> int:
+    """Rows of logits at one time: 2^22 logits on a CPU, whose caches more would leave, and 2^28 elsewhere, or 1 GiB."""
+    return max((2**22 if device == "cpu" else 2**28) // vocabulary, 1)

@@ -6,16 +6,16 @@ its gradient (`head_loss`); for any other use the backward makes the logits agai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-EntropyMode = Literal["none", "detached", "grad"]
-"""Of each token's distribution: not at all; without gradient; with it."""
+from .logit_chunks import EntropyMode, HeadConfig, make_head
+
 TokenLoss = Callable[[slice, Tensor, Tensor | None], Tensor]
 """(tokens, their [t] log-probs, their [t] entropies) → [] loss of these tokens; the losses of all tokens add up."""
 
@@ -76,7 +76,7 @@ def head_scores(
     [0.6667, 0.6365]
     """
     hidden, weight, bias = _as_autocast(hidden, weight, bias)
-    config = _Config(temperature, entropy, chunk_size)
+    config = HeadConfig(temperature, entropy, chunk_size)
     logprobs, entropies = _HeadScores.apply(hidden, weight, bias, targets, config)
     return TokenScores(logprobs, None if entropy == "none" else entropies)
 
@@ -106,7 +106,7 @@ def head_loss(
     """
     hidden, weight, bias = _as_autocast(hidden, weight, bias)
     with torch.autocast(hidden.device.type, enabled=False):
-        config = _Config(temperature, entropy, chunk_size)
+        config = HeadConfig(temperature, entropy, chunk_size)
         total, logprobs, entropies = _HeadLoss.apply(hidden, weight, bias, targets, config, loss)
     return TokenScores(logprobs, None if entropy == "none" else entropies, total)
 
@@ -118,18 +118,12 @@ def _as_autocast(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[T
     return hidden.to(dtype), weight.to(dtype), bias if bias is None else bias.to(dtype)
 
 
-class _Config(NamedTuple):
-    temperature: float
-    entropy: EntropyMode
-    chunk_size: int
-
-
 class _HeadScores(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, config: _Config
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, config: HeadConfig
     ) -> tuple[Tensor, Tensor]:
-        head = _Head(hidden, weight, bias, config)
+        head = make_head(hidden, weight, bias, config)
         logprobs, normalisers, entropies = hidden.new_zeros(3, len(targets), dtype=torch.float32)
         for rows in head.chunks:
             logprobs[rows], normalisers[rows], entropies[rows] = head.score(rows, targets[rows])
@@ -144,7 +138,7 @@ class _HeadScores(torch.autograd.Function):
     def backward(ctx: Any, grad_logprobs: Tensor, grad_entropies: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, normalisers, entropies = ctx.saved_tensors
         config = ctx.config._replace(entropy="grad" if ctx.config.entropy == "grad" else "none")
-        head = _Head(hidden, weight, bias, config, ctx.needs_input_grad)
+        head = make_head(hidden, weight, bias, config, ctx.needs_input_grad)
         for rows in head.chunks:
             head.score_again(rows, normalisers[rows])
             head.backward(rows, targets[rows], grad_logprobs[rows], entropies[rows], grad_entropies[rows])
@@ -154,9 +148,15 @@ class _HeadScores(torch.autograd.Function):
 class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, config: _Config, loss: TokenLoss
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        config: HeadConfig,
+        loss: TokenLoss,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        head = _Head(hidden, weight, bias, config, ctx.needs_input_grad)
+        head = make_head(hidden, weight, bias, config, ctx.needs_input_grad)
         entropy = config.entropy
         total = hidden.new_zeros((), dtype=torch.float32)
         logprobs, entropies = hidden.new_zeros(2, len(targets), dtype=torch.float32)
@@ -179,86 +179,3 @@ class _HeadLoss(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, None  # scaled in place, hence only once
         return *(g if g is None else g.mul_(upstream) for g in gradients), None, None, None
-
-
-class _Head:
-    """Logits of one chunk of rows after the other, what they say, and what flows back through them.
-
-    With z = ln Σ exp xᵥ and p = exp(x − z): ∂(log pₜ)/∂xᵥ = [v = t] − pᵥ and ∂H/∂xᵥ = −pᵥ (ln pᵥ + H). All buffers of
-    [chunk, V] are float32 and reused from chunk to chunk.
-    """
-
-    def __init__(
-        self,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        config: _Config,
-        needs_gradient: Sequence[bool] = (False, False, False),
-    ) -> None:
-        self.hidden, self.weight, self.bias = hidden, weight, bias
-        self.temperature, self.entropy, chunk_size = config
-        self.chunks = [slice(start, start + chunk_size) for start in range(0, len(hidden), chunk_size)]
-        self.x = weight.new_empty(min(chunk_size, len(hidden)), len(weight), dtype=torch.float32)
-        self.product = self.x if weight.dtype == torch.float32 else torch.empty_like(self.x, dtype=weight.dtype)
-        self.p = self.x if self.entropy == "none" else torch.empty_like(self.x)
-        self.total = self.x[:0, 0]
-        self.grad_hidden = torch.empty_like(hidden) if needs_gradient[0] else None
-        # Sums over chunks are taken in float32, whatever the type of the products.
-        self.grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_gradient[1] else None
-        self.grad_bias = torch.zeros(len(weight), device=weight.device) if needs_gradient[2] else None
-
-    def _logits(self, rows: slice) -> Tensor:
-        hidden = self.hidden[rows]
-        product = torch.mm(hidden, self.weight.t(), out=self.product[: len(hidden)])
-        x = product if product.dtype == torch.float32 else self.x[: len(hidden)].copy_(product)
-        if self.bias is not None:
-            x.add_(self.bias)
-        return x if self.temperature == 1 else x.div_(self.temperature)
-
-    def score(self, rows: slice, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[rows] log-probs, normalisers z and entropies (zeros where there are none) of a chunk."""
-        x = self._logits(rows)
-        top = x.amax(1)
-        chosen = x.gather(1, targets[:, None])[:, 0]
-        x.sub_(top[:, None])
-        p = torch.exp(x, out=self.p[: len(x)])
-        self.total = p.sum(1)
-        log_total = self.total.log()
-        normalisers = top + log_total
-        nothing = self.entropy == "none"
-        entropies = torch.zeros_like(top) if nothing else log_total - torch.linalg.vecdot(p, x) / self.total
-        return chosen - normalisers, normalisers, entropies
-
-    def score_again(self, rows: slice, normalisers: Tensor) -> None:
-        """A chunk whose normalisers are known."""
-        x = self._logits(rows).sub_(normalisers[:, None])
-        torch.exp(x, out=self.p[: len(x)])
-        self.total = torch.ones_like(normalisers)
-
-    def backward(
-        self, rows: slice, targets: Tensor, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor
-    ) -> None:
-        """Add what flows back through the chunk that was scored last, given gradients [rows] of its scores."""
-        p, x = self.p[: len(targets)], self.x[: len(targets)]  # in proportion to the probabilities; ln p
-        share = 1 / (self.temperature * self.total)
-        if self.entropy == "grad":
-            x.add_((entropies - self.total.log())[:, None]).mul_(-(grad_entropies * share)[:, None])
-            p.mul_(x.sub_((grad_logprobs * share)[:, None]))
-        else:
-            p.mul_(-(grad_logprobs * share)[:, None])
-        p.scatter_add_(1, targets[:, None], grad_logprobs[:, None] / self.temperature)
-        product = p.to(self.weight.dtype)
-        if self.grad_hidden is not None:
-            torch.mm(product, self.weight, out=self.grad_hidden[rows])
-        if self.grad_weight is not None and product is p:
-            self.grad_weight.addmm_(product.t(), self.hidden[rows])
-        elif self.grad_weight is not None:
-            self.grad_weight.add_(product.t() @ self.hidden[rows])
-        if self.grad_bias is not None:
-            self.grad_bias.add_(p.sum(0))
-
-    def gradients(self) -> tuple[Tensor | None, ...]:
-        """Of `hidden`, `weight` and `bias`, in their types; None where not asked for."""
-        sums = (g if g is None else g.to(self.weight.dtype) for g in (self.grad_weight, self.grad_bias))
-        return self.grad_hidden, *sums

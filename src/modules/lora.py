@@ -7,7 +7,7 @@ of W; with the adapters off the model is the reference policy, for which no seco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -77,15 +77,16 @@ def adapters_off(model: nn.Module) -> AbstractContextManager[Any]:
     return rescale_adapter_scale(model, 0.0)
 
 
-def merged_weight(layer: Any, full: Callable[[Tensor], Tensor]) -> Tensor:
-    """W + (α / r) · B A of one of `adapted_layers`, summed in float32 or wider, in the type of W.
-
-    `full` makes a full tensor of a parameter that may be sharded.
-    """
-    weight, a, b = (full(x.weight) for x in (layer.base_layer, layer.lora_A[ADAPTER], layer.lora_B[ADAPTER]))
+def merged_weight(layer: Any, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """W + (α / r) · B A of one of `adapted_layers`, summed in float32 or wider, in the type of W."""
     wide = torch.promote_types(weight.dtype, torch.float32)
     update = b.to(wide) @ a.to(wide) * layer.scaling[ADAPTER]
     return (weight.to(wide) + (update.T if layer.fan_in_fan_out else update)).to(weight.dtype)
+
+
+def adapter_parameters(layer: Any) -> tuple[Tensor, Tensor]:
+    """A [r, in] and B [out, r] of one of `adapted_layers`."""
+    return layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
 
 
 def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:

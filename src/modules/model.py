@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -9,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from .lora import LoraSettings, add_adapters
-from .sharding import full_tensors
+from .sharding import decoder_layers, full_tensors
 
 
 def resolve_model_path(path: str | Path) -> str:
@@ -36,7 +37,7 @@ def load_causal_lm(
     *,
     dtype: torch.dtype = torch.float32,
     weights: Literal["pretrained", "random"] = "pretrained",
-    gradient_checkpointing: bool = False,
+    gradient_checkpointing: bool | float = False,
     lora: LoraSettings | None = None,
 ) -> PreTrainedModel:
     """Load a causal language model for training, on the CPU.
@@ -45,11 +46,13 @@ def load_causal_lm(
         path: Folder or hub name; see `resolve_model_path`.
         dtype: Of the master weights. Keep float32: an update of 1e-6 vanishes in bfloat16.
         weights: `random` reads the configuration only and initialises from torch's random state.
-        gradient_checkpointing: Recompute each layer's activations in the backward.
+        gradient_checkpointing: Recompute the activations of layers in the backward: of all, none, or this share of
+            them, the first ones. Each layer that keeps its activations costs memory and saves a fourth of its work.
         lora: Freeze the weights and train low-rank adapters; None trains the weights.
 
     Raises:
         FileNotFoundError: nothing is found at `path`.
+        ValueError: `gradient_checkpointing` is no share.
     """
     path = resolve_model_path(path)
     try:
@@ -64,14 +67,30 @@ def load_causal_lm(
             f"{error}. Check model.path, the network, and HF_HUB_OFFLINE."
         ) from error
     if gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        model.config.use_cache = False
+        checkpoint_layers(model, float(gradient_checkpointing))
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0  # dropout would make the ratio of the first mini-batch differ from one
     if lora is not None:
         add_adapters(model, lora)
     return model
+
+
+def checkpoint_layers(model: PreTrainedModel, share: float) -> None:
+    """Recompute the activations of the first `share` of the decoder layers in the backward.
+
+    Raises:
+        ValueError: `share` is not above 0 and at most 1.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(
+            f"Expected model.load.gradient_checkpointing to be true, false or the share of layers, but got {share}."
+        )
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.config.use_cache = False
+    layers = decoder_layers(model) if share < 1 else []
+    for layer in layers[math.ceil(share * len(layers)) :]:
+        layer.gradient_checkpointing = False  # type: ignore[assignment]
 
 
 def save_model(

@@ -16,6 +16,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 
 from ..scalars import log_scalars
@@ -125,6 +126,7 @@ class PolicyModule(LightningModule):
     def configure_optimizers(self) -> Any:
         """The optimizer, and a schedule over optimizer steps that the update advances itself."""
         optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
+        self._learning_rates = [group["lr"] for group in optimizer.param_groups]
         total = self.total_updates
         warmup = int(self.warmup) if self.warmup >= 1 else math.ceil(self.warmup * total)
         scheduler = get_scheduler(self.schedule, optimizer, num_warmup_steps=warmup, num_training_steps=total)
@@ -160,6 +162,16 @@ class PolicyModule(LightningModule):
             gradient_sync=partial(gradient_sync, self.trainer.strategy),
         )
         self.update.skipped_in_a_row = self._skipped_in_a_row
+        self._apply_learning_rate()
+
+    def _apply_learning_rate(self) -> None:
+        """Have the optimizer go on with the learning rate and the schedule of the settings, not of the checkpoint."""
+        scheduler = self.lr_schedulers()
+        assert isinstance(scheduler, LambdaLR)
+        scheduler.base_lrs = list(self._learning_rates)
+        groups = scheduler.optimizer.param_groups
+        for group, base, factor in zip(groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
+            group["initial_lr"], group["lr"] = base, base * factor(scheduler.last_epoch)
 
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> dict[str, Any]:  # noqa: ARG002
         """Learn from the rollouts of one batch, and log how it went.

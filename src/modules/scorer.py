@@ -110,10 +110,10 @@ class Scorer:
         logprobs: dict[int, Tensor] = {}
         entropy = torch.zeros(len(responses.responses))
         for part in self.micro_batches(responses, rows, "detached"):
-            for row, (row_logprobs, row_entropy) in part.items():
-                assert row_entropy is not None
-                logprobs[row] = row_logprobs
-                entropy[row] = row_entropy.mean().cpu()
+            if part:
+                logprobs |= {row: row_logprobs for row, (row_logprobs, _) in part.items()}
+                means = [row_entropy.mean() for _, row_entropy in part.values() if row_entropy is not None]
+                entropy[list(part)] = torch.stack(means).cpu()
         return ResponseScores(logprobs, entropy)
 
     def micro_batches(

@@ -6,15 +6,19 @@ Gradients are averaged over ranks by FSDP2 and DDP alike; losses are therefore s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from .lora import adapted_layers, is_adapter, merged_weight
+from .lora import adapted_layers, adapter_parameters, is_adapter, merged_weight
+
+BUCKET = 2**27
+"""Numbers of parameters that are gathered at one time: 512 MiB of float32 on each rank."""
 
 
 def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None, cpu_offload: bool = False) -> None:
@@ -33,7 +37,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
     layers = decoder_layers(module)
     # Inputs are not cast: FSDP2 would copy the packed batch for every layer, and each build its attention layout anew.
     mixed = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    offload = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
+    offload = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy()
     for layer in layers:
         fully_shard(layer, mesh=mesh, mp_policy=mixed, offload_policy=offload)
     fully_shard(module, mesh=mesh, mp_policy=mixed, offload_policy=offload)
@@ -62,19 +66,54 @@ def reshard(root: nn.Module) -> None:
 
 
 def full_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield `(name, full tensor)` of every parameter, one at a time, detached; tied parameters once.
+    """Yield `(name, full tensor)` of every parameter, detached; tied parameters once.
 
     Adapters are merged into the weights that they belong to, and names are those of the model without adapters.
     Collective under FSDP2: every rank must exhaust it. There, `reshard` the root first: after a forward without
-    gradient it holds its parameters in the type that it computes in.
+    gradient it holds its parameters in the type that it computes in. Shards are gathered `BUCKET` numbers at a time.
     """
-    adapted = {f"{name}.base_layer.weight": layer for name, layer in adapted_layers(model)}
-    for name, parameter in model.named_parameters():
-        if not is_adapter(name):
-            tensor = merged_weight(adapted[name], _full) if name in adapted else _full(parameter)
+    layers = {f"{name}.base_layer.weight": layer for name, layer in adapted_layers(model)}
+    wanted = [(name, parameter) for name, parameter in model.named_parameters() if not is_adapter(name)]
+    for bucket in _buckets(wanted):
+        adapted = {name: adapter_parameters(layers[name]) for name, _ in bucket if name in layers}
+        both = [parameter for pair in adapted.values() for parameter in pair]
+        gathered = _gathered([parameter.detach() for _, parameter in bucket] + [p.detach() for p in both])
+        adapters = iter(gathered[len(bucket) :])
+        for (name, _), tensor in zip(bucket, gathered, strict=False):
+            if name in adapted:
+                tensor = merged_weight(layers[name], tensor, next(adapters), next(adapters))  # noqa: PLW2901
             yield name.replace(".base_layer.", "."), tensor
 
 
-def _full(parameter: Tensor) -> Tensor:
-    tensor = parameter.detach()
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+def _buckets(named: Sequence[tuple[str, Tensor]]) -> Iterator[list[tuple[str, Tensor]]]:
+    """Cut parameters, in their order, into runs of at most `BUCKET` numbers, or of one larger parameter."""
+    bucket: list[tuple[str, Tensor]] = []
+    for item in named:
+        if bucket and sum(p.numel() for _, p in bucket) + item[1].numel() > BUCKET:
+            yield bucket
+            bucket = []
+        bucket.append(item)
+    yield bucket
+
+
+def _gathered(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The full tensors, of all shards of one type in one collective."""
+    full = list(tensors)
+    sharded = [(row, t) for row, t in enumerate(tensors) if isinstance(t, DTensor)]
+    for dtype in dict.fromkeys(t.dtype for _, t in sharded):
+        rows = [row for row, t in sharded if t.dtype == dtype]
+        mesh = tensors[rows[0]].device_mesh  # type: ignore[attr-defined]
+        # FSDP2 cuts the first dimension into equal parts, of which the last ranks may have less or nothing.
+        sizes = [-(-tensors[row].shape[0] // mesh.size()) * tensors[row][:1].numel() for row in rows]
+        own = torch.cat([_padded(tensors[row].to_local(), size) for row, size in zip(rows, sizes, strict=True)])  # type: ignore[attr-defined]
+        everyone = own.new_empty(mesh.size() * len(own))
+        dist.all_gather_into_tensor(everyone, own, group=mesh.get_group())
+        for row, columns in zip(rows, everyone.view(mesh.size(), -1).split(sizes, dim=1), strict=True):
+            shape = tensors[row].shape
+            full[row] = columns.flatten()[: shape.numel()].view(shape)
+    return full
+
+
+def _padded(shard: Tensor, size: int) -> Tensor:
+    flat = shard.flatten()
+    return flat if len(flat) == size else torch.cat([flat, flat.new_zeros(size - len(flat))])

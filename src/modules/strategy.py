@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.distributed.checkpoint as dcp
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..checkpoints import begin_folder, check_metadata, commit_folder
+from ..checkpoints import REST, begin_folder, check_metadata, commit_folder
 from ..files import disk_full_explained, partial_path, removed_on_error
 from .causal_policy import CausalPolicy
 from .sharding import shard
@@ -80,17 +87,38 @@ class FullyShardedStrategy(ModelParallelStrategy):
             begin_folder(partial)
         self.barrier()
         with removed_on_error(partial), disk_full_explained(path):
-            super().save_checkpoint(checkpoint, partial, storage_options)
+            shards = {"state_dict": checkpoint.pop("state_dict")}
+            # Settings of the optimizer are no tensors: among the shards they would be bytes that loading unpickles.
+            optimizers = checkpoint.pop("optimizer_states")
+            shards |= {f"optimizer_{i}": {"state": optimizer["state"]} for i, optimizer in enumerate(optimizers)}
+            dcp.save(shards, checkpoint_id=partial)
+            if self.is_global_zero:
+                groups = [optimizer["param_groups"] for optimizer in optimizers]
+                torch.save({**checkpoint, "param_groups": groups}, partial / REST)
             self.barrier()
             if self.is_global_zero:
                 commit_folder(partial, path)
         self.barrier()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Load a folder of shards, once its metadata is known to be harmless."""
-        if Path(checkpoint_path).is_dir():
-            check_metadata(Path(checkpoint_path))
-        return super().load_checkpoint(checkpoint_path, weights_only=True if weights_only is None else weights_only)
+        """Load a checkpoint; of a folder of shards, once its metadata are known to be harmless."""
+        path = Path(self.broadcast(checkpoint_path))
+        if not path.is_dir():
+            return super().load_checkpoint(path, weights_only=True if weights_only is None else weights_only)
+        check_metadata(path)
+        rest: dict[str, Any] = torch.load(path / REST, weights_only=True)
+        groups = rest.pop("param_groups")
+        assert self.model is not None
+        assert self.lightning_module is not None
+        weights = get_model_state_dict(self.model)
+        dcp.load({"state_dict": weights}, checkpoint_id=path)
+        self.model.load_state_dict(weights, strict=self.lightning_module.strict_loading)
+        for index, optimizer in enumerate(self.optimizers):
+            state = {"state": get_optimizer_state_dict(self.model, optimizer)["state"]}
+            dcp.load({f"optimizer_{index}": state}, checkpoint_id=path)
+            options = StateDictOptions(cpu_offload=True)
+            set_optimizer_state_dict(self.model, optimizer, {**state, "param_groups": groups[index]}, options=options)
+        return rest
 
 
 def reduced_precision(strategy: Strategy, compute_type: ComputeType) -> torch.dtype | None:

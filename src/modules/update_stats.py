@@ -33,9 +33,10 @@ class UpdateStats:
 
     def add(self, parts: Sequence[LossOutputs], rows: Tensor) -> None:
         """Add a micro-batch of the responses `rows`, whose tokens are in one part or in several."""
-        for outputs in parts:
-            self.loss += float(outputs.loss.detach())
-            self.token_sums.update({name: float(value) for name, value in outputs.sums.items()})
+        scalars = [torch.stack([outputs.loss.detach(), *outputs.sums.values()]) for outputs in parts]
+        for loss, *sums in torch.stack(scalars).tolist():  # one wait for the device, not one for each number
+            self.loss += loss
+            self.token_sums.update(dict(zip(parts[0].sums, sums, strict=True)))
         for name in parts[0].response_sums:
             values = torch.stack([outputs.response_sums[name] for outputs in parts]).sum(0)
             self.response_sums.setdefault(name, {}).update(zip(rows.tolist(), values.tolist(), strict=True))
@@ -47,8 +48,10 @@ class UpdateStats:
         """
         if len(log_ratio):
             self.compared += len(log_ratio)
-            self.mismatch += float((torch.expm1(log_ratio) - log_ratio).sum())
-            self.largest_mismatch = max(self.largest_mismatch, float(log_ratio.abs().max()))
+            mismatch = (torch.expm1(log_ratio) - log_ratio).sum()
+            total, largest = torch.stack([mismatch, log_ratio.abs().max()]).tolist()
+            self.mismatch += total
+            self.largest_mismatch = max(self.largest_mismatch, largest)
 
     def add_staleness(self, log_ratio: Tensor, log_cap: float) -> None:
         """Add log π − log μ ([t], nats) of tokens that an earlier policy μ has sampled, under the sampled prompt.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -10,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from ..files import lock
 from .calls import Reply, read_reply
 
 logger = logging.getLogger(__name__)
@@ -29,13 +29,7 @@ class ReplyCache:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+b")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._file.close()
-            raise RuntimeError(
-                f"Expected {path} to be free, but another process is using it. Wait for it, or set another `work`."
-            ) from error
+        lock(self._file, "Wait for it, or set another `work`.")
         self._replies: dict[str, Reply] = {}
         self.batches: dict[str, dict[str, Any]] = {}
         """File of a batch of calls → what is known of the batch: `keys`, and `status` once it is over."""

@@ -95,16 +95,35 @@ class Reviewed:
     def from_group(cls, group: QuestionGroup) -> Reviewed:
         """What a row says, read through a source; a file that lacks provenance has candidates without it."""
         metadata = dict(group.metadata)
-        described = metadata.pop("provenance", None) or [{}] * len(group.rephrasings)
-        refused, shortfall = metadata.pop("refused", None) or [], str(metadata.pop("shortfall", None) or "")
+        described, refused = metadata.pop("provenance", None) or [], metadata.pop("refused", None) or []
+        shortfall = str(metadata.pop("shortfall", None) or "")
+        if not isinstance(described, list) or not isinstance(refused, list):
+            raise ValueError(f"Question {group.id}: expected lists in `provenance` and `refused`. Remove them.")
+        described = described or [{}] * len(group.rephrasings)
         if len(described) != len(group.rephrasings):
             raise ValueError(
                 f"Question {group.id}: expected one entry of `provenance` per rephrasing, but got {len(described)} for "
                 f"{len(group.rephrasings)}. Remove `provenance` from rows whose rephrasings were edited."
             )
-        entries = [{**entry, "text": text} for text, entry in zip(group.rephrasings, described, strict=True)]
-        candidates = [_candidate(**entry) for entry in entries + refused]
+        try:
+            entries = [
+                *zip(group.rephrasings, described, strict=True),
+                *((_text_of(entry), entry) for entry in refused),
+            ]
+            candidates = [_candidate(**{**entry, "text": text}) for text, entry in entries]
+        except TypeError as error:
+            raise ValueError(
+                f"Question {group.id}: expected `provenance` and `refused` as tagrpo-rephrase writes them, lists of "
+                f"objects with `verdicts`, but {error}. Remove what was not written by it."
+            ) from error
         return cls(group._replace(metadata=metadata, rephrasings=()), candidates, shortfall)
+
+
+def _text_of(entry: Any) -> str:
+    text = entry.get("text") if isinstance(entry, dict) else None
+    if not isinstance(text, str):
+        raise TypeError(f"a refused rephrasing is {str(entry)[:80]!r}")
+    return text
 
 
 def review(pair: Pair, checks: Mapping[str, Check]) -> list[Verdict]:

@@ -39,7 +39,8 @@ class MultipleChoiceReward(Verifier):
             r"\b(?i:answer|choice|option)[\s*_]{0,8}(?::|=|(?i:is|was|should be)\b)[\s:=*_$({\[]{0,8}"
             rf"(?:\\(?:text(?:bf)?|mathrm|mathbf|bf)\s?\{{\(?)?{letter}(?![\w'’])(?!(?<=a)\s+[A-Za-z])"
         )
-        self._marked = re.compile(rf"\(([{choices}])\)|^[ \t*]*([{choices}])[ \t*]*[.)]?[ \t*]*$")
+        self._alone = re.compile(rf"([{choices}])[ \t*]*[.)]?")
+        self._marked = re.compile(rf"\(([{choices}])\)")
 
     def __call__(self, response: str, reference: Reference) -> Score:
         """Score one response against its reference letters."""
@@ -57,6 +58,7 @@ class MultipleChoiceReward(Verifier):
         stated = self._stated.findall(response)
         if stated:
             return str(stated[-1]).upper()
-        last_line = response.rstrip().rpartition("\n")[2]
-        marked = {"".join(groups) for groups in self._marked.findall(last_line)}
+        last_line = response.rstrip().rpartition("\n")[2].strip(" \t*")
+        alone = self._alone.fullmatch(last_line)
+        marked = {alone[1]} if alone else set(self._marked.findall(last_line))
         return marked.pop() if len(marked) == 1 else None

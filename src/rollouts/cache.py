@@ -8,9 +8,7 @@ weights, prompts or settings are never found.
 from __future__ import annotations
 
 import hashlib
-import pickle
 import warnings
-import zipfile
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import partial
@@ -22,11 +20,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from ..distributed import gather_objects, rank
-from ..files import written_whole
+from ..files import DamagedFileError, check_torch_file, written_whole
 from ..types import Completion, Score
 
-UNREADABLE = (RuntimeError, EOFError, KeyError, zipfile.BadZipFile, pickle.UnpicklingError)
-"""What torch raises when it reads a damaged file."""
 MAX_DEPTH = 4
 """How deep a cache key looks into objects that hold objects."""
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -35,7 +31,8 @@ INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 class RolloutCache:
     """Files `<iteration>-<draw>-<rank>.<kind>.pt` in `folder`, which is made when the first is written.
 
-    A file that can't be read, or has another key, counts as absent: it costs a generation, never a wrong one.
+    A file that is damaged, of which it warns, or has another key counts as absent: it costs a generation, never a wrong
+    one.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -74,10 +71,12 @@ class RolloutCache:
         if not path.exists():
             return None
         try:
-            found = torch.load(path, weights_only=True)
-            return found["content"] if found["key"] == key else None
-        except UNREADABLE:
+            check_torch_file(path)
+        except DamagedFileError as damage:
+            warnings.warn(f"Passed over the kept rollouts {path}: {damage}. They are made again.", stacklevel=2)
             return None
+        found = torch.load(path, weights_only=True)
+        return found["content"] if found["key"] == key else None
 
     def _write(self, position: Sequence[int], kind: str, key: str, content: dict[str, Any]) -> None:
         path = self._path(position, kind)

@@ -133,6 +133,16 @@ def assemble(
 
 
 def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, RewardTerm]) -> Rollouts:
-    """The same rollouts, their rewards increased by every one of `terms`."""
+    """The same rollouts, their rewards increased by every one of `terms`.
+
+    Raises:
+        FloatingPointError: a term is not finite. Advantages of infinite rewards that are all equal would be zero.
+    """
     added = {name: term(rollouts, batch.groups).float() for name, term in terms.items()}
+    for name, term in added.items():
+        if others := int((~torch.isfinite(term)).sum()):
+            raise FloatingPointError(
+                f"Expected finite rewards, but rollout.reward_terms.{name} returned {others} others for {len(term)} "
+                "responses. Correct its settings, or what it divides by."
+            )
     return replace(rollouts, rewards=sum(added.values(), start=rollouts.rewards), reward_terms=added)

@@ -44,8 +44,9 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
         "rollout/truncated": totals["truncated"] / count,
         "rollout/without_verdict": totals["failed"] / count,
         "rollout/rephrasings": totals["rephrasings"] / totals["questions"],
-        "rollout/entropy": -totals["logprob"] / totals["tokens"],
     }
+    if totals["tokens"]:  # responses may all be empty
+        means["rollout/entropy"] = -totals["logprob"] / totals["tokens"]
     if originals:
         means["rollout/correct_original"] = totals["correct_original"] / originals
     if others:

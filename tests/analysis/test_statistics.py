@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from tagrpo.analysis.statistics import (
     Comparison,
+    Difference,
     Estimate,
+    corrected,
     difference,
     estimate,
     holm,
@@ -130,3 +137,77 @@ def test_verdicts():
     assert Comparison("a", "b", "pass@k/x/1", gap, 0.049, (0,)).verdict == "higher"
     assert Comparison("a", "b", "pass@k/x/1", gap, 0.05, (0,)).verdict == "undecided"
     assert Comparison("a", "b", "pass@k/x/1", Estimate(-0.1, -0.2, -0.01), 0.01, (0,)).verdict == "lower"
+
+
+def test_estimates_and_comparisons_as_text_and_for_json():
+    estimated = Estimate(0.5, -0.25, 1.0)
+    assert (str(estimated), estimated.signed) == ("50.0 [-25.0, 100.0]", "+50.0 [−25.0, +100.0]")
+    values = {"value": 0.5, "low": -0.25, "high": 1.0}
+    assert estimated.as_dict() == values
+    compared = Comparison("a", "b", "q", estimated, 0.01, (0, 3))
+    assert compared.as_dict() == {
+        "method": "a", "baseline": "b", "quantity": "q", "difference": values, "p_value": 0.01, "seeds": [0, 3],
+        "verdict": "higher",
+    }  # fmt: skip
+
+
+def test_results_cannot_be_changed():
+    gap = Estimate(0.1, 0.05, 0.15)
+    for result, name in (
+        (gap, "value"), (Difference(gap, 0.5, (0,)), "p_value"), (Comparison("a", "b", "q", gap, 0.1, (0,)), "p_value"),
+    ):  # fmt: skip
+        with pytest.raises(FrozenInstanceError):
+            setattr(result, name, 0.0)
+
+
+def test_an_estimate_is_the_middle_95_percent_of_4000_resamples():
+    table = np.random.default_rng(4).random((3, 7))
+    means = resampled_means(table)
+    assert means.shape == (4000,)
+    assert np.array_equal(means, resampled_means(table, seed=0))
+    found = estimate(pd.DataFrame(table))
+    assert found.value == pytest.approx(table.mean())
+    assert (found.low, found.high) == pytest.approx((np.percentile(means, 2.5), np.percentile(means, 97.5)))
+
+
+@pytest.mark.parametrize(("values", "variance"), [([0.0, 1.0, 2.0], 1 / 3), ([0.0, 0.0, 3.0, 3.0], 3 / 4)])
+def test_resampled_seeds_have_the_variance_of_their_mean(values, variance):
+    table = np.repeat(np.array(values)[:, None], 4, axis=1)  # s² / S with Bessel's correction
+    assert resampled_means(table).var() == pytest.approx(variance, rel=0.08)
+
+
+def test_one_seed_is_resampled_over_its_questions():
+    means = resampled_means(np.array([[0.0, 2.0] * 50]))
+    assert means.mean() == pytest.approx(1.0, abs=0.02)
+    assert means.var() == pytest.approx(1 / 100, rel=0.1)
+
+
+def test_degenerate_standard_errors():
+    assert standard_error(np.array([[3.0]])) == (float("inf"), 1.0)
+    assert standard_error(np.zeros((2, 3))) == (0.0, 3.0)  # 1 degree of freedom of seeds, 2 of questions
+    assert standard_error(np.array([[0.0, 2.0]])) == (1.0, 1.0)
+
+
+def test_five_odd_questions_are_named_of_more():
+    ours = pd.DataFrame([[1.0] * 8], columns=[f"q{i}" for i in range(8)])
+    with pytest.raises(ValueError, match=r"only one has q2, q3, q4, q5, q6 \(6 in all\)\. Evaluate both"):
+        difference(ours, ours[["q0", "q1"]])
+
+
+def test_comparisons_are_corrected_together_and_keep_their_order():
+    gaps = [Difference(Estimate(v, v - 0.1, v + 0.1), p, (0, 1)) for v, p in ((0.2, 0.02), (-0.3, 0.01), (0.1, 0.9))]
+    found = corrected([(f"m{i}", "b", "q", gap) for i, gap in enumerate(gaps)])
+    assert [comparison.method for comparison in found] == ["m0", "m1", "m2"]
+    assert [comparison.p_value for comparison in found] == pytest.approx([0.04, 0.03, 0.9])
+    assert [comparison.difference.value for comparison in found] == [0.2, -0.3, 0.1]
+    assert [comparison.verdict for comparison in found] == ["higher", "lower", "undecided"]
+    assert found[0].seeds == (0, 1)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_is_what_its_definition_says(p_values):
+    ranked = sorted(p_values)
+    steps = [min(1.0, max((len(ranked) - j) * ranked[j] for j in range(i + 1))) for i in range(len(ranked))]
+    assert sorted(holm(p_values)) == pytest.approx(steps)
+    by_size = [corrected for _, corrected in sorted(zip(p_values, holm(p_values), strict=True))]
+    assert all(one <= other for one, other in pairwise(by_size))

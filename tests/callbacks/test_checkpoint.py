@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -131,6 +132,28 @@ def test_an_engine_that_fails_leaves_a_checkpoint_of_the_state_before_the_batch(
     assert (tmp_path / "ledger.json").read_text() == (whole[0] / "ledger.json").read_text()
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "Input/output error")], ids=repr)
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_interrupt_or_an_error_while_a_checkpoint_is_written_leaves_none_of_it(
+    at, error, whole, tmp_path, monkeypatch
+):
+    writes = []
+
+    def save(content, file, real=torch.save):
+        if "state_dict" in content:
+            writes.append(file)
+            if len(writes) == at:
+                raise error
+        real(content, file)
+
+    monkeypatch.setattr(torch, "save", save)
+    with pytest.raises((SystemExit, OSError)):
+        trained(tmp_path)
+    assert names(tmp_path) == [f"iteration-{number:06d}.ckpt" for number in range(1, at)]
+    assert_equal(weights_of(trained(tmp_path, resume="auto")), whole[1])
+    pd.testing.assert_frame_equal(logged(tmp_path).reset_index(drop=True), logged(whole[0]).reset_index(drop=True))
+
+
 def test_what_a_failed_batch_has_counted_is_not_in_its_checkpoint(tmp_path, monkeypatch):
     def fail(self, *arguments, real=RolloutCallback.on_train_batch_start):
         real(self, *arguments)
@@ -162,7 +185,7 @@ def test_sigterm_ends_the_run_after_its_iteration_with_exit_code_zero(whole, tmp
     assert_equal(weights_of(trained(tmp_path, resume="last")), whole[1])
 
 
-def test_a_new_run_in_the_same_directory_sets_the_old_one_aside(tmp_path):
+def test_without_the_command_a_new_run_in_the_same_directory_sets_the_old_one_aside(tmp_path):
     trained(tmp_path, "iterations=2")
     with pytest.warns(UserWarning, match="Moved 2 checkpoints"):
         trained(tmp_path, "iterations=1", "seed=1")
@@ -178,6 +201,62 @@ def test_a_finished_run_that_is_resumed_trains_no_more(whole, tmp_path, monkeypa
     assert_equal(weights_of(trained(tmp_path, resume="last")), whole[1])
     assert (tmp_path / "metrics.csv").read_bytes() == written
     assert json.loads((tmp_path / "ledger.json").read_text())["iterations"] == 3
+
+
+def test_what_a_kill_after_the_last_checkpoint_has_left_is_cleared_up(tmp_path):
+    trained(tmp_path)
+    extra = tmp_path / "checkpoints" / "iteration-000001.ckpt"
+    extra.write_bytes((tmp_path / "checkpoints" / "iteration-000003.ckpt").read_bytes())
+    kept = tmp_path / "rollout_cache" / "000002-0-0.scores.pt"
+    kept.touch()
+    trained(tmp_path, resume="last")
+    assert names(tmp_path) == ["iteration-000002.ckpt", "iteration-000003.ckpt"]
+    assert not kept.exists()
+
+
+def test_files_of_iterations_that_are_still_to_come_are_deleted(tmp_path):
+    options = ["callbacks=[pass_at_k,recorder,checkpoint]", "callbacks.checkpoint.keep=null"]
+    trained(tmp_path, *options)
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "rollouts").iterdir()}
+    (tmp_path / "test.json").write_text("{}")
+    later = [
+        tmp_path / "evaluations" / "test-000003.json",
+        tmp_path / "rollouts" / "000002-1.parquet",
+    ]  # two ranks then
+    later.append(tmp_path / "rollouts" / ".partial-000001-1.parquet")
+    for path in later:
+        path.touch()
+    with pytest.warns(UserWarning, match="Moved 2"):
+        trained(tmp_path, *options, resume=tmp_path / "checkpoints" / "iteration-000001.ckpt")
+    after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "rollouts").iterdir()}
+    assert set(after) == {f"{number:06d}-0.parquet" for number in range(3)}
+    assert {name for name in after if after[name] == before[name]} == {"000000-0.parquet"}
+    assert not any(path.exists() for path in [*later, tmp_path / "test.json"])
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_a_resumed_run_goes_on_with_the_learning_rate_that_it_is_given(schedule, tmp_path):
+    options = [f"policy.schedule={schedule}", "policy.warmup=0", "trainer.limit_val_batches=0"]
+    trained(tmp_path, *options, "iterations=2")
+    trained(tmp_path, *options, "iterations=4", "optimizer.lr=5e-4", resume="last")
+    rates = logged(tmp_path)["train/lr"].astype(float).tolist()
+    # The mean of the rates of both optimizer steps: of 4 steps in all, then of 8.
+    linear = [
+        1e-3 * (1 + 3 / 4) / 2,
+        1e-3 * (2 / 4 + 1 / 4) / 2,
+        5e-4 * (4 / 8 + 3 / 8) / 2,
+        5e-4 * (2 / 8 + 1 / 8) / 2,
+    ]
+    last = [1e-3 * 3 / 4, 1e-3 / 4, 5e-4 * 3 / 8, 5e-4 / 8]
+    first = [1e-3, 1e-3 * 2 / 4, 5e-4 * 4 / 8, 5e-4 * 2 / 8]
+    expected = {"constant": [[1e-3, 1e-3, 5e-4, 5e-4]], "linear": [linear, last, first]}[schedule]
+    assert any(rates == pytest.approx(wanted) for wanted in expected), rates
+
+
+def test_other_questions_in_the_same_number_are_refused(tmp_path):
+    trained(tmp_path, "iterations=1")
+    with pytest.raises(ValueError, match="Expected to resume on 8 questions with digest .*data.train"):
+        trained(tmp_path, "data.train.regime=hard", resume="last")
 
 
 AHEAD = [
@@ -238,6 +317,16 @@ def test_a_run_that_samples_ahead_and_is_killed_meanwhile_ends_as_an_undisturbed
 def test_tensorboard_forgets_what_came_after_the_checkpoint(tmp_path):
     trained(tmp_path, "callbacks.checkpoint.keep=null")
     trained(tmp_path, resume=tmp_path / "checkpoints" / "iteration-000001.ckpt")
+    events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == [0, 1, 2]
+
+
+def test_tensorboard_shows_each_step_once_where_a_run_ended_before_its_first_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(PolicyModule, "training_step", failing(PolicyModule.training_step, [], at=2))
+    with pytest.raises(Broken):
+        trained(tmp_path, "callbacks.checkpoint.every=10")
+    trained(tmp_path, resume="auto")
     events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"scalars": 0})
     events.Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [0, 1, 2]

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from tagrpo.modules import attention
 from tagrpo.modules.attention import blocked_attention, grouped_attention, sparse_attention, supports_prefix_sharing
-from tagrpo.modules.layouts import visible_blocks
+from tagrpo.modules.layouts import block_mask, visible_blocks
 from tagrpo.modules.packing import pack
 
 SMALL = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1}
@@ -203,3 +203,44 @@ def test_layers_compile_to_at_most_four_graphs_for_any_lengths(tiny_policy):
     graphs, difference = result.stdout.split()[-2:]
     assert int(graphs) <= 4
     assert float(difference) < 1e-4
+
+
+def blocks_token_by_token(batch, size):
+    """What `visible_blocks` says, from the tokens of each block."""
+    prompt, owner = batch.prompt.tolist(), batch.owner.tolist()
+    blocks = [range(start, min(start + size, len(prompt))) for start in range(0, len(prompt), size)]
+    some, full = (torch.zeros(len(blocks), len(blocks), dtype=torch.bool) for _ in range(2))
+    for q, queries in enumerate(blocks):
+        for k, keys in enumerate(blocks[: q + 1]):
+            prefix = max((prompt[t] for t in keys if owner[t] < 0), default=-1) >= min(prompt[t] for t in queries)
+            first = min((owner[t] for t in queries if owner[t] >= 0), default=len(prompt))
+            some[q, k] = prefix or max(owner[t] for t in keys) >= first
+            prompts, owners = {prompt[t] for t in (*queries, *keys)}, {owner[t] for t in (*queries, *keys)}
+            one = (len(prompts) == 1 and all(owner[t] < 0 for t in keys)) or (len(owners) == 1 and -1 not in owners)
+            full[q, k] = one and k < q and len(queries) == size
+    return some, full
+
+
+@pytest.mark.parametrize("share_prefix", [True, False])
+@pytest.mark.parametrize("block_size", [1, 2, 4, 16])
+def test_blocks_are_those_of_their_tokens_and_the_mask_lists_them(block_size, share_prefix):
+    for seed in range(6):
+        batch = packed(seed, share_prefix)
+        some, full = visible_blocks(batch.prompt, batch.owner, block_size)
+        expected_some, expected_full = blocks_token_by_token(batch, block_size)
+        assert torch.equal(some, expected_some)
+        assert torch.equal(full, expected_full)
+        mask = block_mask(batch.prompt, batch.owner, block_size)
+        listed = []
+        for numbers, columns in (
+            (mask.kv_num_blocks, mask.kv_indices),
+            (mask.full_kv_num_blocks, mask.full_kv_indices),
+        ):
+            dense = torch.zeros_like(some)
+            for row, count in enumerate(numbers[0, 0].tolist()):
+                assert columns[0, 0, row, :count].tolist() == sorted(columns[0, 0, row, :count].tolist())
+                dense[row, columns[0, 0, row, :count].long()] = True
+            listed.append(dense)
+        assert torch.equal(listed[0], some & ~full)
+        assert torch.equal(listed[1], full)
+    assert block_mask(batch.prompt, batch.owner).BLOCK_SIZE == (128, 128)

@@ -8,7 +8,16 @@ import pytest
 import torch
 from torch import nn
 
+from tagrpo.modules import logit_chunks
 from tagrpo.modules.chunked_head import TokenScores, head_loss, head_scores, token_scores
+
+
+@pytest.fixture(params=["buffers", "fused"], autouse=True)
+def kind(request, monkeypatch):
+    """Both heads, that of CPUs and that of GPUs; the latter uncompiled."""
+    monkeypatch.setattr(logit_chunks, "compiled", lambda function: function)
+    monkeypatch.setattr(logit_chunks, "fuses", lambda _: request.param == "fused")
+    return request.param
 
 
 def inside(*arguments, loss, **options) -> TokenScores:
@@ -29,7 +38,7 @@ both = pytest.mark.parametrize("taken", [inside, outside])
 
 @both
 @pytest.mark.parametrize("entropy", ["none", "detached", "grad"])
-@pytest.mark.parametrize(("chunk_size", "temperature"), [(1, 1.0), (4, 0.7), (99, 1.3)])
+@pytest.mark.parametrize(("chunk_size", "temperature"), [(1, 1.0), (4, 0.7), (3, 2.0), (99, 1.3)])
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_the_chunked_head_equals_autograd_through_all_logits(taken, entropy, chunk_size, temperature, with_bias):
     torch.manual_seed(0)
@@ -107,3 +116,38 @@ def test_a_frozen_head_costs_no_gradient_of_its_weight(taken, largest_tensor):
 def test_minus_infinity_among_the_logits_gives_a_finite_entropy():
     scores = token_scores(torch.tensor([[0.0, 0.0, -torch.inf]]), torch.tensor([1]), 1.0, "grad")
     torch.testing.assert_close(scores.entropy, torch.tensor([2.0]).log())
+
+
+@both
+def test_by_default_1024_rows_of_logits_exist_at_one_time(taken, largest_tensor):
+    sizes = []
+
+    def loss(part, logprobs, _):
+        sizes.append(len(logprobs))
+        return logprobs.sum()
+
+    with largest_tensor(set()) as seen:
+        taken(torch.randn(2049, 2), torch.randn(16, 2), None, torch.arange(2049) % 16, loss=loss)
+    assert sizes == ([1024, 1024, 1] if taken is inside else [2049])
+    assert seen.numel == 1024 * 16
+
+
+def test_a_loss_may_leave_the_entropy_alone():
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(5, 3, requires_grad=True), torch.randn(7, 3)
+    arguments = (hidden, weight, None, torch.arange(5))
+    gradients = []
+    for entropy in ("none", "grad"):
+        head_loss(*arguments, log_likelihood, entropy=entropy).loss.backward()
+        gradients.append(hidden.grad.clone())
+        hidden.grad = None
+    torch.testing.assert_close(*gradients)
+
+
+@both
+def test_a_gradient_of_the_gradient_is_refused(taken):
+    hidden = torch.randn(5, 3, requires_grad=True)
+    scores = taken(hidden, torch.randn(7, 3), None, torch.arange(5), loss=log_likelihood)
+    (gradient,) = torch.autograd.grad(scores.loss, hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"once_differentiable|does not require grad"):
+        gradient.sum().backward()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
 import torch
 
 from tagrpo.modules.experience import Experience, cat_rows, join_reward_groups, split_by_question
+from tagrpo.modules.packing import pack
 from tagrpo.types import RewardGroups
 
 REWARDS = [[[1.0, 0.0], [0.0]], [[1.0], [0.0, 0.0]]]
@@ -65,3 +69,38 @@ def test_rows_without_a_value_take_the_default():
     values = {5: torch.tensor([1.0, 2.0])}
     packed = cat_rows(values, torch.tensor([3, 5]), torch.tensor([7.0, 8.0, 9.0]), [1, 2])
     assert packed.tolist() == [7.0, 1.0, 2.0]
+
+
+def test_one_step_of_age_is_stale(make_batch):
+    batch = make_batch([[[1.0, 0.0, 1.0]]])
+    rollouts = replace(batch.rollouts, staleness=torch.tensor([0, 1, 2]), replayed=torch.tensor([False, False, True]))
+    assert Experience.from_rollouts(rollouts, "own").stale.tolist() == [False, True, False]
+
+
+def test_answers_entropies_and_progress_of_all_ranks_are_joined():
+    parts = [
+        RewardGroups(
+            rewards=torch.tensor([float(rank), 1.0]), correct=torch.tensor([False, True]),
+            question=torch.tensor([0, 1]), prompt=torch.tensor([0, 2]), entropy=torch.tensor([0.5 + rank, 1.0]),
+            answers=answers, progress=0.25 + rank,
+        )
+        for rank, answers in enumerate((["1", None], ["2", "3"]))
+    ]  # fmt: skip
+    joined = join_reward_groups(parts)
+    assert joined.answers == ["1", None, "2", "3"]
+    assert joined.rewards.tolist() == [0.0, 1.0, 1.0, 1.0]
+    assert joined.question.tolist() == [0, 1, 2, 3]
+    assert joined.prompt.tolist() == [0, 2, 3, 5]
+    assert joined.entropy.tolist() == [0.5, 1.0, 1.5, 1.0]
+    assert joined.progress == 0.25
+
+
+def test_fields_are_named_and_columns_cannot_be_changed(make_batch):
+    experience = Experience.from_rollouts(make_batch(REWARDS).rollouts, "own")
+    packed = pack(experience.prompts, experience.prompt, experience.responses, torch.tensor([0]))
+    columns = experience.columns(packed, torch.device("cpu"))
+    with pytest.raises(FrozenInstanceError):
+        columns.stale = None
+    for one in (experience, columns):
+        with pytest.raises(TypeError):
+            type(one)(*vars(one).values())

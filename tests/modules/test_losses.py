@@ -11,7 +11,7 @@ import torch
 
 from tagrpo.modules import losses
 from tagrpo.modules.losses import PolicyLoss, token_kl
-from tagrpo.modules.surrogates import MAX_LOG_RATIO
+from tagrpo.modules.surrogates import MAX_LOG_RATIO, bounded_exp
 from tagrpo.types import LossInputs
 
 
@@ -420,3 +420,77 @@ def test_impossible_options_are_refused():
 
 def test_the_documented_numbers_are_right():
     assert doctest.testmod(losses).failed == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("dual_clip", [None, 1.5])
+@pytest.mark.parametrize("ratio", ["token", "sequence", "geometric"])
+def test_what_counts_as_clipped_is_what_has_lost_its_gradient(ratio, dual_clip, seed):
+    if ratio == "geometric" and dual_clip:
+        return
+    inputs = make_inputs(seed=seed, lengths=(9, 1, 5, 8, 7, 3))
+    signs = torch.tensor([1.0, -1.0, 0.0, -1.0, 0.4, 1.0], dtype=torch.float64)
+    inputs = replace(inputs, advantages=signs * inputs.advantages.abs().clamp(max=0.9))
+    loss = PolicyLoss(clip_low=0.1, clip_high=0.2, ratio=ratio, kl_coef=0.0, dual_clip=dual_clip)
+    outputs = loss(inputs)
+    outputs.loss.backward()
+    advantage = inputs.advantages[inputs.response]
+    silent = (inputs.logprobs.grad == 0) & (advantage != 0)
+    counts = [int(silent[inputs.response == row].sum()) for row in range(6)]
+    assert outputs.response_sums["clipped"].tolist() == counts
+    assert sum(counts) == float(outputs.sums["clipped"]) > 0
+
+
+def test_flags_of_the_clip_range_token_by_token():
+    log_ratios = torch.tensor([-0.7, 0.0, 0.7] * 4, dtype=torch.float64)
+    advantages = torch.tensor([1.0, 0.5, 0.0, -1.0], dtype=torch.float64)
+    old = -torch.ones(12, dtype=torch.float64)
+    inputs = make_inputs(
+        (3, 3, 3, 3), logprobs=old + log_ratios, old_logprobs=old, advantages=advantages, reference_logprobs=None
+    )
+    # Bounds of zero: a ratio of exactly 1 lies within them.
+    for options, low, high in (
+        ({}, [0, 0, 0, 1], [1, 1, 0, 0]),
+        ({"ratio": "geometric"}, [0, 0, 0, 1], [1, 1, 0, 0]),
+        ({"objective": "cispo"}, [1, 1, 1, 1], [1, 1, 1, 1]),
+        ({"ratio": "sequence"}, [0, 0, 0, 0], [0, 0, 0, 0]),
+    ):
+        outputs = PolicyLoss(clip_low=0.0, clip_high=0.0, kl_coef=0.0, **options)(inputs)
+        assert outputs.response_sums["clip_low"].tolist() == low, options
+        assert outputs.response_sums["clip_high"].tolist() == high, options
+        clipped = [0] * 4 if "objective" in options else [a + b for a, b in zip(low, high, strict=True)]
+        assert outputs.response_sums["clipped"].tolist() == clipped, options
+
+
+def test_dual_clip_leaves_good_responses_alone_and_includes_its_bound():
+    old = -torch.ones(3, dtype=torch.float64)
+    bound = float(torch.tensor(0.7, dtype=torch.float64).exp())
+    inputs = make_inputs(
+        (1, 1, 1), logprobs=old + torch.tensor([0.1, 0.7, 0.7001]), old_logprobs=old, reference_logprobs=None,
+        advantages=torch.tensor([0.5, -1.0, -1.0], dtype=torch.float64),
+    )  # fmt: skip
+    outputs = PolicyLoss(kl_coef=0.0, dual_clip=bound)(
+        replace(inputs, logprobs=old + torch.tensor([0.1, 0.7, 0.71], dtype=torch.float64))
+    )
+    assert outputs.response_sums["clip_dual"].tolist() == [0, 0, 1]
+    assert outputs.response_sums["clipped"].tolist() == [0, 0, 1]
+    assert float(outputs.loss) == pytest.approx((-0.5 * math.exp(0.1) + 2 * bound) / 3)
+
+
+def test_defaults_and_the_ends_of_ranges():
+    loss = PolicyLoss()
+    assert (loss.clip_low, loss.clip_high, loss.kl_coef, loss.replay_shaping) == (0.2, 0.2, 0.001, 0.1)
+    assert MAX_LOG_RATIO == 20.0
+    assert loss != PolicyLoss()  # an object, to be told from others
+    assert len({loss, PolicyLoss()}) == 2
+    PolicyLoss(clip_low=1.0, clip_high=0.0)
+    PolicyLoss(aggregation="constant", max_length=1)
+    for refused in ({"clip_low": -0.01}, {"clip_high": -0.01}, {"clip_low": 1.01}):
+        with pytest.raises(ValueError, match="loss.clip_low"):
+            PolicyLoss(**refused)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_log_ratios_are_bounded_at_20(sign):
+    far = bounded_exp(torch.tensor([1000.0 * sign, 19.9 * sign], dtype=torch.float64))
+    assert far.tolist() == pytest.approx([math.exp(20 * sign), math.exp(19.9 * sign)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -123,3 +125,93 @@ def test_nothing_to_pack_and_empty_sequences_are_refused():
         pack([one], torch.tensor([0]), [one[:0]], torch.tensor([0]))
     with pytest.raises(ValueError, match="response 0"):
         pack([one[:0]], torch.tensor([0]), [one], torch.tensor([0]))
+
+
+def test_two_prompts_are_packed_token_by_token():
+    prompts, prompt = [torch.tensor([7, 8]), torch.tensor([9])], torch.tensor([1, 0, 1])
+    responses = [torch.tensor([1]), torch.tensor([2, 3]), torch.tensor([4, 5])]
+    packed = pack(prompts, prompt, responses, torch.tensor([2, 0, 1]))
+    assert packed.input_ids.tolist() == [[7, 8, 2, 3, 9, 1, 4, 5]]
+    assert packed.position_ids.tolist() == [[0, 1, 2, 3, 0, 1, 1, 2]]
+    assert packed.prompt.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert packed.owner.tolist() == [-1, -1, 0, 0, -1, 1, 2, 2]
+    assert packed.rows.tolist() == [1, 0, 2]
+    assert packed.targets.tolist() == [2, 3, 1, 4, 5]
+    assert packed.predictors.tolist() == [1, 2, 4, 4, 6]
+    assert packed.response.tolist() == [0, 0, 1, 2, 2]
+    assert packed.lengths.tolist() == [2, 1, 2]
+    assert packed.spans == [(0, 2, 2, 2), (4, 1, 5, 1), (4, 1, 6, 2)]
+    repeated = pack(prompts, prompt, responses, torch.tensor([0, 2]), share_prefix=False)
+    assert repeated.prompt.tolist() == [0, 0, 1, 1, 1]
+    assert repeated.owner.tolist() == [-1, 0, -1, 1, 1]
+
+
+def test_a_batch_moves_with_all_tensors_but_its_rows():
+    packed = pack([torch.tensor([7])], torch.tensor([0]), [torch.tensor([1])], torch.tensor([0]))
+    moved = packed.to("meta")
+    kept = {name for name, value in vars(moved).items() if isinstance(value, torch.Tensor) and not value.is_meta}
+    assert kept == {"rows"}
+    assert {name for name, value in vars(moved).items() if isinstance(value, torch.Tensor)} > {"rows", "targets"}
+    assert (moved.spans, moved.share_prefix) == (packed.spans, True)
+    assert packed.blocks is packed.blocks  # made once
+    with pytest.raises(FrozenInstanceError):
+        packed.lengths = None
+    with pytest.raises(TypeError):
+        type(packed)(*vars(moved).values())
+
+
+def test_a_budget_that_is_met_exactly_is_not_left():
+    heads = torch.tensor([1, 1])
+    plan = plan_micro_batches(heads, torch.tensor([0, 1]), torch.tensor([4, 4]), 10)
+    assert [part.tolist() for part in plan] == [[0, 1]]
+    assert len(plan_micro_batches(heads, torch.tensor([0, 1]), torch.tensor([4, 4]), 9)) == 2
+    plan = plan_micro_batches(heads, torch.tensor([0, 1]), torch.tensor([4, 4]), 10, share_prefix=False)
+    assert [part.tolist() for part in plan] == [[0, 1]]
+    assert len(plan_micro_batches(heads, torch.tensor([0, 1]), torch.tensor([4, 4]), 9, share_prefix=False)) == 2
+
+
+def seen_by(blocks, slots):
+    """Token → the tokens that it sees, from the blocks of attention."""
+    outputs = []
+    for block in blocks:
+        n, size = block.queries.shape
+        for row in range(n):
+            for place in range(size):
+                if block.mask is None:
+                    keys = block.keys[row, : place + 1]
+                else:
+                    keys = block.keys[row][block.mask[row if len(block.mask) > 1 else 0, 0, place]]
+                outputs.append((int(block.queries[row, place]), sorted(keys.tolist())))
+    return [outputs[slot] for slot in slots.tolist()]
+
+
+@given(
+    heads=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    responses=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=7),
+    share_prefix=st.booleans(),
+)
+@settings(deadline=None, max_examples=60)
+def test_blocks_show_every_token_what_it_may_see(heads, responses, share_prefix):
+    prompt = torch.tensor([p % len(heads) for p, _ in responses])
+    tokens = [torch.arange(length) for _, length in responses]
+    packed = pack([torch.arange(n) for n in heads], prompt, tokens, torch.arange(len(responses)), share_prefix)
+    blocks, slots = packed.blocks
+    owner, of = packed.owner.tolist(), packed.prompt.tolist()
+    expected = [
+        (q, [k for k in range(q + 1) if of[k] == of[q] and owner[k] in (-1, owner[q])]) for q in range(len(owner))
+    ]
+    assert seen_by(blocks, slots) == expected
+    for block in blocks:  # the shortest fills three quarters of the longest
+        sizes = [len(set(row.tolist())) for row in block.queries]
+        assert min(sizes) >= 0.75 * max(sizes) or max(sizes) == 1
+
+
+def test_responses_of_about_one_length_share_a_block():
+    heads = [torch.arange(4)] * 2
+    responses = [torch.arange(n) for n in (8, 6, 5, 8, 7)]
+    packed = pack(heads, torch.tensor([0, 0, 0, 1, 1]), responses, torch.arange(5))
+    blocks, _ = packed.blocks
+    assert [tuple(block.queries.shape) for block in blocks] == [(2, 4), (4, 8), (1, 5)]
+    assert blocks[1].mask.shape[0] == 1  # prompts of one length: one mask for all
+    repeated, _ = pack(heads, torch.tensor([0, 0, 0, 1, 1]), responses, torch.arange(5), share_prefix=False).blocks
+    assert [tuple(block.queries.shape) for block in repeated] == [(5, 12)]

@@ -259,3 +259,85 @@ def test_offloaded_parameters_stay_in_host_memory_and_buffers_move():
 
 def test_ranks_wait_as_long_as_the_strategy_says():
     assert FullyShardedStrategy(timeout_minutes=7)._timeout == timedelta(minutes=7)
+
+
+GATHERING = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+from tagrpo.modules import sharding
+from tagrpo.modules.causal_policy import CausalPolicy
+from tagrpo.modules.lora import LoraSettings
+from tagrpo.modules.model import load_causal_lm
+
+dist.init_process_group("gloo")
+for lora in (None, LoraSettings(rank=3)):
+    for bucket in (1, 5000, 2**27):  # one by one, some, all at once
+        sharding.BUCKET = bucket
+        model = load_causal_lm(sys.argv[1], lora=lora)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.01)  # adapters begin at zero
+        before = dict(sharding.full_tensors(model))
+        calls = []
+        gather = dist.all_gather_into_tensor
+        dist.all_gather_into_tensor = lambda *a, **k: calls.append(a) or gather(*a, **k)
+        policy = CausalPolicy(model)
+        sharding.shard(policy, init_device_mesh("cpu", (3,)), None)
+        after = dict(sharding.full_tensors(model))
+        dist.all_gather_into_tensor = gather
+        assert list(before) == list(after)
+        for name, tensor in before.items():
+            assert torch.equal(tensor, after[name]), name
+        assert len(calls) == {1: len(before), 2**27: 1}.get(bucket, len(calls)) < 2 * len(before), len(calls)
+"""
+
+
+@pytest.mark.distributed
+def test_shards_of_three_ranks_are_gathered_to_the_bit_in_as_many_collectives_as_there_are_buckets(
+    tiny_policy, tmp_path
+):
+    (tmp_path / "gathering.py").write_text(GATHERING)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    result = subprocess.run(
+        [*command, str(tmp_path / "gathering.py"), str(tiny_policy)],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+@pytest.mark.distributed
+def test_clipping_of_shards_in_few_kernels_gives_the_same_norm_and_gradients(tiny_policy, tmp_path):
+    program = """
+from tagrpo.modules.update import clip_gradients
+policy(packed).logprobs.sum().backward()
+found = []
+for kernels in (True, None):
+    own = list(policy.parameters())
+    saved = [p.grad.clone() for p in own]
+    norm = torch.nn.utils.clip_grad_norm_(own, 0.1, foreach=kernels)
+    found.append((norm.full_tensor(), [p.grad.full_tensor() for p in own]))
+    for p, g in zip(own, saved):
+        p.grad = g
+torch.testing.assert_close(found[0], found[1])
+assert float(clip_gradients(policy.parameters(), 0.1).full_tensor()) == float(found[1][0])
+print("same")
+"""
+    assert in_process_group(tiny_policy, "gloo", program, tmp_path).strip() == "same"
+
+
+@pytest.mark.distributed
+def test_an_offloaded_policy_trains_also_where_there_is_no_gpu(tiny_policy, tmp_path):
+    program = """
+other = CausalPolicy(load_causal_lm(folder))
+shard(other, init_device_mesh("cpu", (ranks,)), torch.bfloat16, cpu_offload=True)
+losses = [p(packed).logprobs.sum() for p in (policy, other)]
+for loss in losses:
+    loss.backward()
+found = [[p.grad.full_tensor() for p in model.parameters()] for model in (policy, other)]
+print(losses[0].item() == losses[1].item(), all(torch.equal(a, b) for a, b in zip(*found)))
+"""
+    assert in_process_group(tiny_policy, "gloo", program, tmp_path).split() == ["True", "True"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import linecache
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
@@ -10,8 +13,10 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM
 
+from tagrpo.modules import update as update_module
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.causal_policy import CausalPolicy
+from tagrpo.modules.experience import Experience
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.model import load_causal_lm
 from tagrpo.modules.scorer import Scorer
@@ -283,3 +288,178 @@ def test_advantages_that_are_not_finite_end_the_run(tiny_policy, make_batch):
 def test_what_lacks_something_is_refused_by_name(tiny_policy):
     with pytest.raises(TypeError, match=r"advantage to be .*AdvantageStrategy.* has no expected, needs_entropy"):
         make_update(tiny_policy, advantage=lambda groups: groups.rewards)
+
+
+def test_the_options_are_those_of_the_papers_run():
+    options = UpdateOptions()
+    assert (options.anchor, options.mini_batches, options.max_grad_norm) == ("original", 2, 1.0)
+    assert (options.mask_truncated, options.prompt_correction, options.skip_grad_norm) == (False, None, None)
+    assert (options.staleness_cap, options.max_skipped) == (2.0, 5)
+    UpdateOptions(mini_batches=1, staleness_cap=1.0)
+    with pytest.raises(ValueError, match="policy.mini_batches to be at least 1"):
+        UpdateOptions(mini_batches=0)
+    with pytest.raises(ValueError, match="policy.staleness_cap to be at least 1"):
+        UpdateOptions(staleness_cap=0.99)
+    with pytest.raises(FrozenInstanceError):
+        options.mini_batches = 3
+    with pytest.raises(TypeError):
+        UpdateOptions("own")
+
+
+class Progress(AdvantageStrategy):
+    """Keeps the progress that it is told; all advantages are minus one, in `rewards`' sign."""
+
+    def __call__(self, groups):
+        self.told = groups.progress
+        return torch.where(groups.rewards > 0.5, 1.0, -1.0)
+
+
+def test_progress_is_zero_unless_it_is_told_and_a_response_with_an_advantage_of_minus_one_is_learned(
+    tiny_policy, make_batch
+):
+    strategy = Progress()
+    update = make_update(tiny_policy, advantage=strategy, mini_batches=1)
+    batch = make_batch(REWARDS)
+    result = update(batch.rollouts, len(batch.groups))
+    assert strategy.told == 0.0
+    assert result.stats.dropped == 0
+    update(batch.rollouts, len(batch.groups), progress=0.75)
+    assert strategy.told == 0.75
+
+
+def test_old_logprobs_are_scored_for_later_mini_batches_alone(tiny_policy, make_batch, monkeypatch):
+    update = make_update(tiny_policy, mini_batches=2)
+    scored, score = [], update.scorer.score
+    monkeypatch.setattr(update.scorer, "score", lambda e, rows: scored.append(rows.tolist()) or score(e, rows))
+    batch = make_batch(REWARDS)
+    update(batch.rollouts, len(batch.groups))
+    second = (batch.rollouts.question == 1).nonzero()[:, 0].tolist()
+    assert scored == [second]
+
+
+class Entropy(Progress):
+    """A strategy that needs the entropy of every response."""
+
+    needs_entropy = True
+
+    def __call__(self, groups):
+        self.entropy = groups.entropy
+        return super().__call__(groups)
+
+
+def test_the_first_mini_batch_has_no_old_logprobs_even_where_a_strategy_needed_them(
+    tiny_policy, make_batch, monkeypatch
+):
+    strategy = Entropy()
+    update = make_update(tiny_policy, advantage=strategy, mini_batches=2)
+    known, columns = [], Experience.columns
+
+    def spy(self, packed, device):
+        known.append(sorted(self.old_logprobs))
+        return columns(self, packed, device)
+
+    monkeypatch.setattr(Experience, "columns", spy)
+    batch = make_batch(REWARDS)
+    update(batch.rollouts, len(batch.groups))
+    assert torch.isfinite(strategy.entropy).all()
+    assert known
+    assert all(rows == (batch.rollouts.question == 1).nonzero()[:, 0].tolist() for rows in known)
+
+
+def test_gradients_are_synchronised_with_the_last_micro_batch_alone(tiny_policy, make_batch):
+    told = []
+    update = make_update(tiny_policy, mini_batches=1, token_budget=12)
+
+    @contextmanager
+    def gradient_sync(last):
+        told.append(last)
+        yield
+
+    update.gradient_sync = gradient_sync
+    batch = make_batch(REWARDS)
+    update(batch.rollouts, len(batch.groups))
+    assert len(told) > 2
+    assert told == [False] * (len(told) - 1) + [True]
+
+
+def test_the_learning_rate_is_that_of_the_first_group(tiny_policy, make_batch):
+    update = make_update(tiny_policy, mini_batches=1)
+    update.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 0.5})
+    (result,) = learn(update, make_batch(REWARDS))
+    assert result.stats.lr == 0.1
+
+
+def test_skipped_steps_are_counted_and_a_good_one_forgives(tiny_policy, make_batch):
+    batch = make_batch(REWARDS)
+    update = make_update(tiny_policy, mini_batches=1, skip_grad_norm=1e-9, max_skipped=2)
+    with pytest.warns(UserWarning, match="Skipped an optimizer step") as warned:
+        (result,) = learn(update, batch)
+    assert linecache.getline(warned[0].filename, warned[0].lineno).strip() == "self._apply_gradient(stats)"
+    assert result.stats.skipped == 1
+    assert update.skipped_in_a_row == 1
+    update.options = UpdateOptions(max_grad_norm=1e9, mini_batches=1)
+    learn(update, batch)
+    assert update.skipped_in_a_row == 0
+
+
+def test_updates_are_told_apart(tiny_policy):
+    update = make_update(tiny_policy)
+    assert len({update, make_update(tiny_policy)}) == 2
+    assert update != copy(update)
+
+
+@pytest.mark.parametrize("terms", [{"entropy_coef": 1.0, "kl_coef": 0.0}, {"entropy_coef": 0.0, "kl_coef": 1.0}])
+def test_other_terms_learn_from_responses_without_an_advantage(tiny_policy, make_batch, terms):
+    update = make_update(tiny_policy, loss=PolicyLoss(**terms), mini_batches=2)
+    batch = make_batch([[[1.0, 1.0]], [[0.0, 0.0]]])
+    (result,) = learn(update, batch)
+    assert result.stats.dropped == 0
+    if terms["entropy_coef"]:
+        assert min(result.stats.grad_norms) > 1e-3  # the entropy has a gradient
+    assert 0 <= result.seconds < 3600
+
+
+def test_a_norm_at_its_limit_is_not_skipped(tiny_policy, make_batch):
+    batch = make_batch(REWARDS)
+    (first,) = learn(make_update(tiny_policy, mini_batches=1), batch)
+    (norm,) = first.stats.grad_norms
+    (again,) = learn(make_update(tiny_policy, mini_batches=1, skip_grad_norm=norm), batch)
+    assert again.stats.grad_norms == [norm]
+    assert again.stats.skipped == 0
+
+
+def test_losses_are_multiplied_by_the_number_of_ranks_that_average_gradients(tiny_policy, make_batch, monkeypatch):
+    batch = make_batch(REWARDS)
+    (alone,) = learn(make_update(tiny_policy, mini_batches=1), batch)
+    monkeypatch.setattr(update_module, "world_size", lambda: 2)
+    (of_two,) = learn(make_update(tiny_policy, mini_batches=1), batch)
+    assert of_two.stats.grad_norms == pytest.approx([2 * norm for norm in alone.stats.grad_norms], rel=1e-5)
+
+
+def scored_by(update, rollouts, monkeypatch):
+    """The rows of each call of `Scorer.score` in one update, and whether under the own prompts."""
+    calls, score = [], update.scorer.score
+
+    def spy(experience, rows):
+        calls.append(rows.tolist())
+        return score(experience, rows)
+
+    monkeypatch.setattr(update.scorer, "score", spy)
+    update(rollouts, 2)
+    return calls
+
+
+def test_only_responses_that_need_a_weight_are_scored_for_it(tiny_policy, make_batch, monkeypatch):
+    # Rows 3-5 and 9-11 answer rephrasings. Question 0 has the same reward everywhere, so no gradient.
+    batch = make_batch([[[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], [[0.0, 1.0, 0.5], [1.0, 0.0, 0.0]]])
+    replayed, staleness = torch.zeros(12, dtype=torch.bool), torch.zeros(12, dtype=torch.long)
+    replayed[9], staleness[[4, 7, 10]] = True, 1
+    rollouts = replace(batch.rollouts, replayed=replayed, staleness=staleness)
+    update = make_update(tiny_policy, mini_batches=1, prompt_correction=2.0)
+    assert scored_by(update, rollouts, monkeypatch) == [[10, 11], [10, 11]]
+    update = make_update(tiny_policy, mini_batches=1)
+    assert scored_by(update, rollouts, monkeypatch) == [[10]]
+    update = make_update(tiny_policy, mini_batches=2)
+    new = [6, 7, 8, 10, 11]  # of question 1
+    with_gradient = [row for row in new if float(update._advantages(rollouts, None, 0.0)[row])]
+    assert scored_by(update, rollouts, monkeypatch) == [[10], with_gradient]

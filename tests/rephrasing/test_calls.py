@@ -4,8 +4,11 @@ import json
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tagrpo.rephrasing.calls import Usage, read_reply
+from tagrpo.rephrasing.rephraser import read_rephrasings
 
 from .conftest import MALFORMED
 
@@ -37,3 +40,29 @@ def test_why_there_is_no_text_is_said(text):
     assert read_reply(json.dumps({"choices": [choice]})).fault == "it was cut off at its limit of tokens"
     choice["finish_reason"] = "stop"
     assert read_reply(json.dumps({"choices": [choice]})).fault.startswith("it holds no text: ")
+
+
+NAMES = [
+    "choices",
+    "message",
+    "content",
+    "finish_reason",
+    "usage",
+    "prompt_tokens",
+    "prompt_tokens_details",
+    "model",
+    "id",
+]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("\ud83d</think>"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+)
+
+
+@given(st.text() | st.binary().map(lambda body: body.decode(errors="replace")) | JSON.map(json.dumps))
+def test_any_body_is_a_text_or_the_reason_why_there_is_none(body):
+    reply = read_reply(body)
+    assert bool(reply.text) != bool(reply.fault)
+    assert all(type(count) is int and count >= 0 for count in reply.usage)
+    (reply.text + reply.model + reply.id).encode()
+    read_rephrasings(reply.text)

@@ -6,8 +6,10 @@ from functools import partial
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tagrpo.rephrasing.candidates import Pair, Verdict, accepted, review
+from tagrpo.rephrasing.candidates import Pair, Reviewed, Verdict, accepted, review
 from tagrpo.rephrasing.checks import (
     TEXT_CHECKS,
     answer_not_leaked,
@@ -18,6 +20,7 @@ from tagrpo.rephrasing.checks import (
     well_formed,
 )
 from tagrpo.rephrasing.symbols import renaming, symbols_kept
+from tagrpo.types import QuestionGroup
 
 # Pairs of the paper's own examples (Box 1) in the spelling of the dataset.
 GOOD = [
@@ -253,3 +256,54 @@ def test_checks_end_on_endless_texts(unit):
 def test_a_broken_character_is_refused_unless_the_question_has_it():
     assert [v.check for v in review(Pair("Add 1.", "Add \ufffd 1."), TEXT_CHECKS)] == ["readable"]
     assert len(review(Pair("Add \ufffd 1.", "Add 1 to \ufffd."), TEXT_CHECKS)) == len(TEXT_CHECKS)
+
+
+PIECES = [
+    "$",
+    "\\\\(",
+    "\\\\)",
+    "\\\\[",
+    "{",
+    "}",
+    "\\\\frac",
+    "x^2",
+    "1,000",
+    "3.5",
+    "half",
+    "=",
+    "Find ",
+    "?",
+    "\\n",
+    "[asy]",
+    "é",
+]
+TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=12).map("".join)
+
+
+@given(TEXTS, TEXTS, TEXTS)
+@settings(deadline=None)
+def test_every_check_has_a_verdict_on_any_text(question, rephrasing, answer):
+    verdicts = review(Pair(question, rephrasing, (answer,), (question,)), {**TEXT_CHECKS, "symbols": symbols_kept})
+    assert verdicts
+    for verdict in verdicts:
+        assert verdict.passed in (True, False, None)
+        assert isinstance(verdict.reason, str)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["text", "verdicts", "check", "passed", "reason", "value", "x"]), inner)
+        ),
+    ),
+    st.sampled_from(["provenance", "refused", "shortfall"]),
+)
+def test_a_foreign_file_of_rephrasings_is_read_or_refused_by_question(value, name):
+    group = QuestionGroup("q7", "1 + 1?", ("Add 1 and 1.",), ("2",), {name: value})
+    try:
+        Reviewed.from_group(group)
+    except ValueError as refusal:
+        if not str(refusal).startswith("Question q7: expected"):
+            raise

@@ -12,6 +12,7 @@ import pytest
 from tagrpo.rephrasing.cache import ReplyCache
 from tagrpo.rephrasing.calls import ApiCall
 from tagrpo.rephrasing.client import Client, Server, ServerRefusedError
+from tagrpo.rollouts.engines.access import shared_token
 
 pytestmark = pytest.mark.vllm
 
@@ -20,7 +21,8 @@ pytestmark = pytest.mark.vllm
 def ready(vllm_server):
     for _ in range(600):
         try:
-            urllib.request.urlopen(f"{vllm_server}/health", timeout=1)
+            token = {"Authorization": f"Bearer {shared_token()}"}
+            urllib.request.urlopen(urllib.request.Request(f"{vllm_server}/health", headers=token), timeout=1)
             return vllm_server
         except OSError:
             time.sleep(0.5)
@@ -32,7 +34,7 @@ def test_a_vllm_server_is_asked_once_and_refuses_clearly(ready, tiny_policy, tmp
     user = "Tom has 3 apples. He buys 2. How many?"
     one = ApiCall(purpose="rephrase", model=str(tiny_policy), system="Compute", user=user, parameters=parameters)
     wanted = [one, dataclasses.replace(one, user="Mia has 3 apples."), dataclasses.replace(one, user="Tom " * 500)]
-    settings = Server(base_url=f"{ready}/v1", api_key_env="NO_SUCH_KEY", concurrency=1)
+    settings = Server(base_url=f"{ready}/v1", api_key_env="TAGRPO_TOKEN", concurrency=1)
     with ReplyCache(tmp_path / "replies.jsonl") as cache:
         client = Client(settings, cache, lambda answered, wanted: None)
         replies = asyncio.run(client.complete(wanted))

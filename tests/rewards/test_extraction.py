@@ -235,3 +235,16 @@ def test_every_math_solution_with_an_answer_yields_it():
 def test_every_gsm8k_solution_yields_its_number():
     for row in rows("gsm8k_train"):
         assert extract_reference(row["answer"]) == re.search(r"#### (\S+)\Z", row["answer"])[1]
+
+
+def test_statements_end_with_their_line_and_their_first_sentence():
+    assert extract_answer("answer:\n5") == "5"
+    assert extract_answer("The answer is 3. It is 4. Yes. No.") == "3"
+    assert extract_answer("The answer is 3") == "3"
+    assert extract_answer("The answer is **\nnothing") == "nothing"
+    assert extract_answer("The answer is x\n$7$") == "x"
+
+
+def test_a_box_at_the_very_beginning_counts():
+    assert last_boxed(r"\boxed{1}") == "1"
+    assert last_boxed(r"\boxed{1} \boxed{2") == "1"

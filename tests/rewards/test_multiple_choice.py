@@ -1,4 +1,8 @@
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tagrpo.rewards import MultipleChoiceReward, Score
 
@@ -73,6 +77,23 @@ def test_ten_choices_are_as_good_as_four():
 def test_a_megabyte_of_near_misses_is_read_to_its_end():
     noise = "answer is " * 50_000 + "(" * 50_000 + "\\boxed{A" * 50_000 + "answer" + " " * 500_000
     assert MultipleChoiceReward()(noise + "\nAnswer: C", "C") == Score(True, "C")
+
+
+@pytest.mark.parametrize(
+    "unit", ["*", " ", "\t", "* ", ".", "(", "(A", "A", "A*", "a\n", "\\boxed{A", "answer:", "option is ("]
+)
+def test_half_a_megabyte_of_one_character_costs_no_more_than_its_length(unit):
+    """Quadratic time would be hours. The last line decides, and it is no choice but where the noise is blank."""
+    noise = unit * (500_000 // len(unit))
+    assert MultipleChoiceReward()(f"A{noise}x", "A").answer is None
+    assert MultipleChoiceReward()(f"x{noise}x\n{noise}\nC.", "C") == Score(True, "C")
+
+
+@given(st.text(st.sampled_from("ABDabx() \t*.)\n"), max_size=12))
+def test_the_last_line_is_read_as_its_plain_pattern_reads_it(text):
+    line = text.rstrip().rpartition("\n")[2]
+    letters = {a or b for a, b in re.findall(r"\(([ABCD])\)|^[ \t*]*([ABCD])[ \t*]*[.)]?[ \t*]*$", line)}
+    assert MultipleChoiceReward()(text, "C").answer == (letters.pop() if len(letters) == 1 else None)
 
 
 def test_bad_settings_and_references_are_errors():

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from enum import Enum
 from fractions import Fraction
 from functools import partial
@@ -66,7 +67,31 @@ def test_a_damaged_file_counts_as_absent(content, tmp_path):
     cache.keep_completions((3, 0), "x", COMPLETIONS)
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-40] if content is None else content)
-    assert cache.completions((3, 0), "x") is None
+    with pytest.warns(UserWarning, match="Passed over the kept rollouts .*000003-0-0.completions.pt"):
+        assert cache.completions((3, 0), "x") is None
+
+
+def test_no_bit_of_a_file_can_flip_and_change_what_is_found(tmp_path):
+    cache = RolloutCache(tmp_path)
+    cache.keep_scores((3, 0), "x", SCORES)
+    (path,) = tmp_path.iterdir()
+    whole, found = path.read_bytes(), []
+    for place in range(0, len(whole), 7):
+        content = bytearray(whole)
+        content[place] ^= 1 << place % 8
+        path.write_bytes(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            found.append(cache.scores((3, 0), "x"))
+    assert {str(scores) for scores in found} == {str(SCORES), "None"}, "bits between the records mean nothing"
+    assert found.count(None) > len(found) // 2
+
+
+def test_a_disk_that_can_not_be_read_costs_a_generation(tmp_path):
+    cache = RolloutCache(tmp_path)
+    (tmp_path / "000003-0-0.scores.pt").mkdir()  # reading it is an error of the system
+    with pytest.warns(UserWarning, match="IsADirectoryError"):
+        assert cache.scores((3, 0), "x") is None
 
 
 def test_only_what_a_checkpoint_covers_is_deleted(tmp_path):

@@ -189,3 +189,59 @@ def test_ranks_share_what_they_find_and_replay_different_questions(make_batch, m
 def test_impossible_options_are_refused(options):
     with pytest.raises(ValueError, match=rf"replay\.{next(iter(options))}"):
         SuccessReplay(**options)
+
+
+def test_options_at_the_ends_of_their_ranges():
+    replay = SuccessReplay(ratio=1, start=0.0, per_question=1)
+    assert (replay.spread, replay.seed, SuccessReplay().per_question) == (0.125, 0, 8)
+    SuccessReplay(start=1.0)
+    for refused in (
+        {"ratio": 1.01},
+        {"ratio": 0},
+        {"start": -0.01},
+        {"start": 1.01},
+        {"spread": 0},
+        {"per_question": 0},
+    ):
+        with pytest.raises(ValueError, match="Expected 0 < replay.ratio"):
+            SuccessReplay(**refused)
+
+
+def test_replay_begins_after_a_larger_share_of_correct_responses_not_an_equal_one(make_batch):
+    half = with_ids(make_batch([[[1.0, 0.0]]]), "a")
+    replay = SuccessReplay(start=0.5)
+    replay.observe(half)
+    assert not replay.started
+    replay = SuccessReplay(start=0.49)
+    replay.observe(half)
+    assert replay.started
+
+
+def test_questions_that_were_only_replayed_tell_nothing_and_those_after_them_do(make_batch):
+    batch = with_ids(make_batch([[[1.0, 0.0]], [[1.0, 0.0]]]), "a", "b")
+    batch.rollouts = replace(batch.rollouts, replayed=torch.tensor([True, True, False, False]))
+    replay = SuccessReplay()
+    replay.observe(batch)
+    assert list(replay.records) == ["b"]
+
+
+def test_what_is_drawn_fills_the_count_exactly():
+    replay = recorded(dict.fromkeys("abcde", 0.5))
+    for count in range(6):
+        assert len(replay.draw(count, 0, set())) == count
+
+
+def test_state_keeps_everything_of_a_question(make_batch):
+    replay = SuccessReplay(start=0.0)
+    batch = with_ids(make_batch(PARTLY), "a", "b", "c", "d")
+    batch.groups = [group._replace(metadata={"level": 3}) for group in batch.groups]
+    replay.observe(batch)
+    again = SuccessReplay()
+    again.load_state_dict(replay.state_dict())
+    assert again.records.keys() == replay.records.keys() == {"a", "b"}
+    for id, record in replay.records.items():
+        assert again.records[id].group == record.group == batch.groups["ab".index(id)]
+        assert again.records[id].rate == record.rate
+    chosen = again.substitute(with_ids(make_batch(PARTLY), "p", "q", "r", "s"), 0, no_entropy)
+    assert chosen
+    assert not any(success.truncated for success in chosen.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ import torch
 from tagrpo import types
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig
 from tagrpo.rollouts.cache import RolloutCache
-from tagrpo.rollouts.scoring import Scoring, with_replayed
+from tagrpo.rollouts.scoring import Scoring, with_replayed, with_terms
+from tagrpo.rollouts.summary import means_of, totals_of
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 
 IDS = torch.tensor([7, 8])
@@ -19,7 +21,7 @@ PROMPTS = [Prompt(q, v, "plain", "q", IDS, IDS, g) for q, v, g in ((0, 0, 3), (1
 PAST = Completion(token_ids=torch.tensor([9, 9]), logprobs=torch.zeros(2), truncated=False)
 
 
-def make_batch():
+def two_questions():
     return QuestionBatch(groups=GROUPS, prompts=PROMPTS)
 
 
@@ -96,7 +98,7 @@ class Engine(types.Engine):
 
 def rolled_out(verifier, scored=None):
     pipeline = RolloutPipeline(lambda: Engine(scored), verifier, decode, SamplingConfig(max_new_tokens=4))
-    return pipeline.evaluate(make_batch(), torch.nn.Linear(1, 1), 0, ("validate", 0, 0))
+    return pipeline.evaluate(two_questions(), torch.nn.Linear(1, 1), 0, ("validate", 0, 0))
 
 
 def test_each_prompt_is_scored_while_the_next_is_sampled_with_the_same_scores():
@@ -112,7 +114,7 @@ def test_each_prompt_is_scored_while_the_next_is_sampled_with_the_same_scores():
 @pytest.mark.parametrize("delivered", [(), (1,), (2, 0, 1)])
 def test_what_was_not_delivered_and_past_successes_are_scored_at_the_end(delivered):
     verifier = Early()
-    scoring, sampled = Scoring(make_batch(), verifier, decode), responses([3, 2, 3])
+    scoring, sampled = Scoring(two_questions(), verifier, decode), responses([3, 2, 3])
     for prompt in delivered:
         scoring.deliver(prompt, sampled[prompt])
     texts, scores = scoring.scored(with_replayed(sampled, {1: PAST}))
@@ -148,7 +150,7 @@ def test_scores_on_disk_are_used_for_the_same_texts_and_the_same_verifier(tmp_pa
             return super().score_batch(texts, references)
 
     def scored(verifier, sampled):
-        scoring = Scoring(make_batch(), verifier, decode, RolloutCache(tmp_path), (0, 0))
+        scoring = Scoring(two_questions(), verifier, decode, RolloutCache(tmp_path), (0, 0))
         return scoring.scored(sampled)[1], verifier._asked
 
     first, asked = scored(Forgetful(), responses([3, 2, 3]))
@@ -156,3 +158,23 @@ def test_scores_on_disk_are_used_for_the_same_texts_and_the_same_verifier(tmp_pa
     assert scored(Forgetful(), responses([3, 2, 3])) == (first, 0)
     assert scored(Forgetful(0.5), responses([3, 2, 3]))[1] == 1
     assert scored(Forgetful(), responses([3, 2, 2]))[1] == 1
+
+
+def test_a_reward_that_is_not_finite_is_refused_by_the_name_of_its_term(make_batch):
+    batch = make_batch([[[1.0, 0.0]]])
+    terms = {
+        "fine": lambda rollouts, groups: torch.ones(2),
+        "broken": lambda rollouts, groups: torch.tensor([1.0, -torch.inf]),
+    }
+    with pytest.raises(FloatingPointError, match=r"rollout.reward_terms.broken returned 1 others for 2 responses"):
+        with_terms(batch.rollouts, batch, terms)
+    assert with_terms(batch.rollouts, batch, {"fine": terms["fine"]}).rewards.tolist() == [2.0, 1.0]
+
+
+def test_responses_that_are_all_empty_have_means_but_no_entropy(make_batch):
+    batch = make_batch([[[1.0, 0.0]]])
+    empty = [torch.zeros(0, dtype=torch.long)] * 2
+    batch.rollouts = replace(batch.rollouts, token_ids=empty, logprobs=[torch.zeros(0)] * 2)
+    means = means_of({**totals_of(batch), "failed": 0})
+    assert (means["rollout/length"], means["rollout/correct"]) == (0.0, 0.5)
+    assert "rollout/entropy" not in means

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
+from tagrpo.rollouts.engines import weight_stream
+from tagrpo.rollouts.engines.access import shared_token
 from tagrpo.rollouts.engines.weight_stream import WeightSender, receive_weights
 from tagrpo.types import Request
 
@@ -42,6 +46,8 @@ class FakeServer:
                 route = self.path.strip("/").partition("?")[0]
                 fake.calls.append(route)
                 try:
+                    if self.headers["Authorization"] != f"Bearer {shared_token()}":
+                        raise Refusal(401)
                     fake.fail.get(route, lambda: None)()
                     status, reply = 200, getattr(fake, route.replace("/", "_"), lambda _: {})(body)
                 except Refusal as refusal:
@@ -300,7 +306,7 @@ def test_options_that_make_no_sense_are_refused(tiny_policy, options):
 
 
 def test_the_stream_answers_only_who_knows_the_token():
-    sender = WeightSender(WEIGHTS, receivers=1, timeout=5.0)
+    sender = WeightSender(WEIGHTS, 1, timeout=5.0, host="127.0.0.1")
     thread = threading.Thread(target=sender.send)
     thread.start()
     with pytest.raises(OSError, match="ended|reset"):
@@ -310,8 +316,49 @@ def test_the_stream_answers_only_who_knows_the_token():
     assert all(torch.equal(received[name], tensor) and received[name].dtype == tensor.dtype for name, tensor in WEIGHTS)
 
 
+def test_silent_strangers_hold_up_neither_the_receivers_nor_the_end(monkeypatch):
+    monkeypatch.setattr(weight_stream, "HANDSHAKE_SECONDS", 3600.0)
+    sender = WeightSender(WEIGHTS, 2, timeout=3600.0, host="127.0.0.1")
+    strangers = [socket.create_connection(("127.0.0.1", sender.port)) for _ in range(5)]
+    thread = threading.Thread(target=sender.send)
+    thread.start()
+    for _ in range(2):
+        received = dict(receive_weights("127.0.0.1", sender.port, sender.token, 20.0))
+        assert received.keys() == dict(WEIGHTS).keys()
+    thread.join(60)
+    assert not thread.is_alive(), "nobody waits for those who say nothing"
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_who_says_nothing_for_the_time_of_a_handshake_is_dropped(monkeypatch):
+    monkeypatch.setattr(weight_stream, "HANDSHAKE_SECONDS", 0.05)
+    sender = WeightSender(WEIGHTS, 1, timeout=3600.0, host="127.0.0.1")
+    thread = threading.Thread(target=sender.send)
+    thread.start()
+    with socket.create_connection(("127.0.0.1", sender.port), timeout=60) as stranger:
+        stranger.sendall(b"half")
+        assert stranger.recv(1) == b"", "the sender hangs up"
+    dict(receive_weights("127.0.0.1", sender.port, sender.token, 20.0))
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_weights_are_offered_only_at_the_address_towards_the_server():
+    sender = WeightSender(WEIGHTS, 1, timeout=1.0, host=weight_stream.address_towards("127.0.0.1"))
+    assert sender.listener.getsockname()[0] == "127.0.0.1"
+    sender.close()
+
+
+def test_a_trainer_with_another_token_is_told_so(server, make_engine, monkeypatch):
+    engine = make_engine(server.url, retries=0)
+    monkeypatch.setenv("TAGRPO_TOKEN", "the token of somebody else")
+    with pytest.raises(EngineError, match=r"answered 401.*TAGRPO_TOKEN.*same value"):
+        engine.sync(WEIGHTS)
+
+
 def test_a_sender_that_nobody_comes_to_can_be_closed():
-    sender = WeightSender(WEIGHTS, receivers=1, timeout=60.0)
+    sender = WeightSender(WEIGHTS, 1, timeout=60.0, host="127.0.0.1")
     raised = []
 
     def send():
@@ -327,6 +374,24 @@ def test_a_sender_that_nobody_comes_to_can_be_closed():
     thread.join(5)
     assert not thread.is_alive()
     assert raised
+
+
+@pytest.mark.vllm
+def test_a_failed_nccl_transfer_is_reported_with_its_cause(server, make_engine, monkeypatch):
+    from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+
+    class Engine:
+        def send_weights(self):
+            raise RuntimeError("the cause")
+
+        def shutdown(self):
+            raise RuntimeError("what followed")
+
+    monkeypatch.setattr(WeightTransferTrainerFactory, "trainer_init", lambda *_, **__: Engine())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    with pytest.raises(RuntimeError, match="the cause"):
+        make_engine(server.url, transfer="nccl").sync(WEIGHTS)
 
 
 @pytest.mark.vllm
@@ -396,3 +461,17 @@ def test_a_killed_vllm_server_is_waited_for_and_samples_the_same_from_the_same_w
 
     assert tokens(kill) == expected
     assert killed
+
+
+@pytest.mark.vllm
+def test_a_real_server_answers_nobody_without_the_token_on_any_of_its_routes(tiny_policy, vllm_server):
+    VLLMServerEngine(str(tiny_policy), vllm_server, timeout=60, patience=240).fleet._prepared()
+    allowed = {"Authorization": f"Bearer {shared_token()}"}
+    routes = httpx.get(f"{vllm_server}/openapi.json", headers=allowed).json()["paths"]
+    assert {"/collective_rpc", "/update_weights", "/inference/v1/generate", "/health"} <= routes.keys()
+    others = {"/openapi.json": {"get": {}}, "/docs": {"get": {}}, "/metrics": {"get": {}}, "/nowhere": {"get": {}}}
+    for route, methods in {**routes, **others}.items():
+        for method in methods:
+            for headers in ({}, {"Authorization": "Bearer of bad news"}):
+                answer = httpx.request(method, vllm_server + route, headers=headers)
+                assert answer.status_code == 401, (method, route)

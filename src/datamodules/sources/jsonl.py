@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 from ...rewards.extraction import extract_reference
 from ...types import QuestionGroup
 from .base import Source, SourceReport
-from .rows import answers
+from .rows import answers, is_known, read_json_lines
 from .selection import Ranges, check_ranges, select
 
 
@@ -100,17 +99,7 @@ class JsonLinesSource(Source):
         if self.path.suffix == ".parquet":
             yield from enumerate(pq.read_table(self.path).to_pylist(), start=1)
             return
-        with self.path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise self._error(number, f"a JSON object, but {error}") from error
-                if not isinstance(row, dict):
-                    raise self._error(number, f"a JSON object, but got {type(row).__name__}")
-                yield number, row
+        yield from read_json_lines(self.path)
 
     def _group(self, number: int, row: dict[str, Any]) -> QuestionGroup:
         question = row.get(self.question)
@@ -122,13 +111,13 @@ class JsonLinesSource(Source):
         rephrasings = row.get(self.rephrasings) or []
         if not isinstance(rephrasings, list) or not all(isinstance(text, str) and text.strip() for text in rephrasings):
             raise self._error(number, f"a list of texts in `{self.rephrasings}`, but got {rephrasings!r}")
-        answer = row.get(self.answer)
+        answer, name = row.get(self.answer), row.get(self.id)
         known = (self.question, self.answer, self.rephrasings, self.id)
         return QuestionGroup(
-            id=str(row.get(self.id, f"{self.path.stem}-{number}")),
+            id=str(name) if is_known(name) else f"{self.path.stem}-{number}",
             question=question,
             rephrasings=tuple(rephrasings),
-            answer=answers(extract_reference(str(answer or "")) if self.worked else answer),
+            answer=answers(extract_reference(str(answer) if is_known(answer) else "") if self.worked else answer),
             metadata={name: value for name, value in row.items() if name not in known},
         )
 

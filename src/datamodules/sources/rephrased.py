@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ...types import QuestionGroup
 from .base import plain
+from .rows import read_json_lines
 
 Rephrasings = Mapping[str, tuple[str, ...]]
 """`plain` text of a question → its rephrasings."""
@@ -24,25 +25,19 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
     if not path.is_file():
         raise FileNotFoundError(f"Expected a file of rephrasings at {path}, but found none. Set `rephrasings`.")
     found: dict[str, tuple[str, ...]] = {}
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-                question, rephrasings = plain(row["question"]), tuple(row["rephrasings"])
-            except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError(
-                    f"{path}, row {number}: expected an object with `question`, a text, and `rephrasings`, a list of "
-                    f"texts, but {type(error).__name__}: {error}."
-                ) from error
-            if isinstance(row["rephrasings"], str) or not all(isinstance(text, str) and text for text in rephrasings):
-                raise ValueError(f"{path}, row {number}: expected a list of texts in `rephrasings`.")
-            if found.setdefault(question, rephrasings) != rephrasings:
-                raise ValueError(
-                    f"{path}, row {number}: expected each question once, but an earlier row has other rephrasings of "
-                    f"{row['question'][:80]!r}."
-                )
+    for number, row in read_json_lines(path):
+        question, rephrasings = row.get("question"), row.get("rephrasings")
+        texts: list[Any] = rephrasings if isinstance(rephrasings, list) else [None]
+        if not isinstance(question, str) or not all(isinstance(text, str) and text for text in texts):
+            raise ValueError(
+                f"{path}, row {number}: expected `question`, a text, and `rephrasings`, a list of texts, but got "
+                f"{str(question)[:80]!r} and {str(rephrasings)[:80]!r}."
+            )
+        if found.setdefault(plain(question), tuple(texts)) != tuple(texts):
+            raise ValueError(
+                f"{path}, row {number}: expected each question once, but an earlier row has other rephrasings of "
+                f"{question[:80]!r}."
+            )
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...types import QuestionGroup
 from .base import Source, SourceReport, fingerprint
-from .rows import answers, locate, question_text, read_fields, read_table
+from .rows import answers, is_known, locate, question_text, read_fields, read_table
 
 REQUIRED = {
     "a question": ("question", "prompt"),
@@ -30,8 +30,8 @@ class RephrasingRowsSource(Source):
       the layout does not mark it, so look at a few questions of a file that you did not make.
     - Lines that every prompt begins with are the instruction. They are removed, since templates bring their own, and
       `report.notes` quotes them.
-    - Rows without a question only fill groups up to one size; they are left out. Questions whose rows have different
-      answers are left out and named under `answers_differ`, those without an answer under `without_answer`.
+    - Rows without a question or an index only fill groups up to one size; they are left out. Questions whose rows have
+      different answers are left out and named under `answers_differ`, those without an answer under `without_answer`.
 
     Args:
         path: None reads `dataset` from the hub; otherwise a file, or a folder as for `HubSource`.
@@ -71,7 +71,7 @@ class RephrasingRowsSource(Source):
         linked: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
         for row in asked:
             question = f"{row['question']}\n".removeprefix(instruction).strip()
-            if question:
+            if question and is_known(row["the index of a question"]):
                 linked[row["the index of a question"]].append({**row, "question": question})
         groups, excluded = _groups(linked)
         padding = table.num_rows - sum(map(len, linked.values()))
@@ -80,7 +80,7 @@ class RephrasingRowsSource(Source):
             read=table.num_rows,
             excluded=excluded,
             notes=[
-                f"{table.num_rows} rows are {len(linked)} questions; {padding} rows without a question left out",
+                f"{table.num_rows} rows are {len(linked)} questions; {padding} rows without question or index left out",
                 f"the questions have the fingerprint {fingerprint(groups)}",
                 *([f"removed from the start of every prompt: {instruction.strip()!r}"] if instruction else []),
             ],
@@ -103,12 +103,17 @@ def shared_lines(texts: Sequence[str]) -> str:
     return first[: first.rfind("\n", 0, same) + 1]
 
 
+def _position(row: Mapping[str, Any]) -> float:
+    position = row.get("position")
+    return float(position) if position is not None and is_known(position) else 0.0
+
+
 def _groups(linked: Mapping[Any, Sequence[Mapping[str, Any]]]) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
     """One group per index; and reason → ids of those that can't be one."""
     groups = []
     excluded: dict[str, list[str]] = {"without_answer": [], "answers_differ": []}
     for index, rows in linked.items():
-        original, *others = sorted(rows, key=lambda row: row.get("position") or 0)
+        original, *others = sorted(rows, key=_position)
         if not original["answer"]:
             excluded["without_answer"].append(str(index))
         elif any(row["answer"] != original["answer"] for row in others):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,28 @@ def read_table(
         ) from error
 
 
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number from 1, object) of each line of a file in UTF-8; empty lines are left out.
+
+    Raises:
+        ValueError: a line is no object in JSON, or its encoding is broken; file and row are named.
+    """
+    with path.open("rb") as file:  # a text file would not say in which row its encoding is broken
+        for number, line in enumerate(file, start=1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                if not text.strip():
+                    continue
+                row = json.loads(text)
+            except (ValueError, RecursionError) as error:  # RecursionError: brackets by the thousand
+                raise ValueError(
+                    f"{path}, row {number}: expected a JSON object in UTF-8, but {type(error).__name__}: {error}."
+                ) from error
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}, row {number}: expected a JSON object, but got {type(row).__name__}.")
+            yield number, row
+
+
 def _state(path: Path) -> str:
     """A name that changes when the file or folder changes."""
     files = sorted(found for found in path.rglob("*") if found.is_file()) if path.is_dir() else [path]
@@ -128,17 +152,26 @@ def question_text(field: Any) -> str:
     ('1 + 1?', '')
     """
     if isinstance(field, list):
-        turns = [turn["content"] for turn in field if turn.get("role") == "user"]
+        turns = [turn.get("content") for turn in field if isinstance(turn, Mapping) and turn.get("role") == "user"]
         field = turns[-1] if turns else None
     return field.strip() if isinstance(field, str) else ""
 
 
-def answers(field: Any) -> tuple[str, ...]:
-    """The accepted answers in a field that holds one or a list of them, as texts; empty ones are left out.
+def is_known(field: Any) -> bool:
+    """Whether a field says anything: None does not, nor NaN, which is how tables without nulls write it.
 
-    >>> answers(142.0), answers([" 2 ", ""]), answers(None)
-    (('142',), ('2',), ())
+    >>> is_known(0), is_known(None), is_known(float("nan"))
+    (True, False, False)
+    """
+    return field is not None and not (isinstance(field, float) and isnan(field))
+
+
+def answers(field: Any) -> tuple[str, ...]:
+    """The accepted answers in a field that holds one or a list of them, as texts; empty and unknown ones are left out.
+
+    >>> answers(142.0), answers([" 2 ", ""]), answers(None), answers(float("nan"))
+    (('142',), ('2',), (), ())
     """
     found = field if isinstance(field, list) else [field]
-    texts = (str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in found if v is not None)
+    texts = (str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in found if is_known(v))
     return tuple(text.strip() for text in texts if text.strip())

@@ -3,8 +3,8 @@
     python -m tagrpo.rollouts.engines.serve Qwen/Qwen3-1.7B --port 8000 --tensor-parallel-size 2
 
 It starts with random weights: the trainer sends its own before the first sample. All options of `vllm serve` can follow
-and take precedence. The server listens on 127.0.0.1 unless `--host` says otherwise. Whoever can reach it can change
-its weights: keep it inside a trusted network.
+and take precedence. The server listens on 127.0.0.1 unless `--host` says otherwise, and refuses every request without
+the token that it shares with the trainer (see `access.py` and docs/multi_node.md).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import json
 import os
 import signal
 import sys
+
+from .access import VARIABLE, RequireToken, shared_token
 
 
 def server_arguments(model: str, options: list[str], nccl: bool, cpu: bool) -> list[str]:
@@ -25,6 +27,7 @@ def server_arguments(model: str, options: list[str], nccl: bool, cpu: bool) -> l
     return [
         *("--model", model),
         *("--host", "127.0.0.1"),
+        *("--middleware", f"{RequireToken.__module__}.{RequireToken.__name__}"),
         *("--load-format", "dummy"),
         *("--logprobs-mode", "processed_logprobs"),  # at the sampling temperature, of the tokens that were drawn
         *("--worker-extension-cls", "tagrpo.rollouts.engines.vllm_worker.WorkerExtension"),
@@ -51,6 +54,7 @@ def main() -> None:
         sys.exit(__doc__)
     model, nccl = sys.argv[1], "--nccl" in sys.argv
     options = [option for option in sys.argv[2:] if option != "--nccl"]
+    os.environ[VARIABLE] = shared_token()
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # opens the routes that update weights
     from vllm.platforms import current_platform
 

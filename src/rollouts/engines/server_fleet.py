@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...distributed import gather_objects, rank
+from .access import shared_token
 from .base import EngineError
 from .server_weights import Server, Weights
 
@@ -34,12 +35,12 @@ class ServerFleet:
         retries: int,
         patience: float,
     ) -> None:
-        self.servers = [Server(url.rstrip("/"), timeout) for url in urls]
+        self.run, token = gather_objects((uuid.uuid4().hex, shared_token()))[0]
+        self.servers = [Server(url.rstrip("/"), timeout, token) for url in urls]
         self.transfer = transfer
         self.dtype = dtype
         self.retries = retries
         self.patience = patience
-        self.run = gather_objects(uuid.uuid4().hex)[0]
         self.syncs = 0
         self.context = 0
         self.weights: list[tuple[str, Tensor]] = []
@@ -56,7 +57,7 @@ class ServerFleet:
         self.weights = []
         for name, tensor in parameters:
             if rank() == 0:
-                self.weights.append((name, tensor.detach().to("cpu", self.dtype, copy=True).contiguous()))
+                self.weights.append((name, tensor.detach().to(self.dtype).to("cpu", copy=True).contiguous()))
         self.prepare()
 
     def prepare(self) -> None:

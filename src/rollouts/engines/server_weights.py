@@ -14,6 +14,7 @@ import httpx
 import torch
 from torch import Tensor
 
+from .access import FILE, VARIABLE
 from .base import EngineError
 from .weight_stream import WeightSender, address_towards
 
@@ -21,6 +22,11 @@ UNFINISHED = "unfinished"
 """Version of a server while weights are on their way into it."""
 CONTROL_SECONDS = 60.0
 """Limit of calls that neither sample nor move weights."""
+HINTS = {
+    401: f"Its token is another one: set {VARIABLE} to the same value for the server and all ranks, or copy {FILE}.",
+    403: "Start the server with `python -m tagrpo.rollouts.engines.serve`.",
+    404: "Start the server with `python -m tagrpo.rollouts.engines.serve`.",
+}
 
 Weights = Sequence[tuple[str, Tensor]]
 
@@ -33,11 +39,12 @@ class Server:
         httpx.HTTPError: it is gone, hangs, or has failed.
     """
 
-    def __init__(self, url: str, timeout: float) -> None:
+    def __init__(self, url: str, timeout: float, token: str) -> None:
         self.url = url
         self.timeout = timeout
         self.answers = False
         self.client = httpx.Client(
+            headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(timeout, connect=10.0),
             # A connection for each request: kept ones are dead after a restart or an error of the server.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
@@ -65,11 +72,10 @@ class Server:
     @staticmethod
     def _checked(response: httpx.Response) -> dict[str, Any]:
         if 400 <= response.status_code < 500:
-            closed = response.status_code in (403, 404)
-            hint = " Start the server with `python -m tagrpo.rollouts.engines.serve`." if closed else ""
+            hint = HINTS.get(response.status_code, "")
             raise EngineError(
                 f"Expected {response.request.url} to accept the request, but it answered {response.status_code}: "
-                f"{response.text[:500]}.{hint}"
+                f"{response.text[:500]}. {hint}"
             )
         response.raise_for_status()
         return response.json() if response.content else {}
@@ -119,11 +125,11 @@ def stream_transfer(server: Server, weights: Weights) -> None:
     """Send over TCP to every worker of the server (backend `stream` of `vllm_worker`)."""
     workers = int(server.get("/get_world_size")["world_size"])
     server.start_weight_update()
-    with closing(WeightSender(weights, workers, server.timeout)) as sender, ThreadPoolExecutor(1) as thread:
+    host = address_towards(server.host)
+    with closing(WeightSender(weights, workers, server.timeout, host)) as sender, ThreadPoolExecutor(1) as thread:
         sending = thread.submit(sender.send)
-        host, port = address_towards(server.host), sender.port
         try:
-            server.update_weights({"host": host, "port": port, "token": sender.token, "timeout": server.timeout})
+            server.update_weights({"host": host, "port": sender.port, "token": sender.token, "timeout": server.timeout})
         except BaseException:
             sender.close()  # no worker will connect any more: stop waiting
             raise
@@ -155,18 +161,26 @@ def nccl_transfer(server: Server, weights: Weights) -> None:
 
     def send() -> None:
         torch.cuda.set_device(device)
+        host = address_towards(server.host)
         info = NCCLTrainerInitInfo(
-            master_address=address_towards(server.host),
-            master_port=_free_port(),
+            master_address=host,
+            master_port=_free_port(host),
             world_size=1 + int(server.get("/get_world_size")["world_size"]),
             rank=0,
         )
         engine = WeightTransferTrainerFactory.trainer_init(info, client=server, source=Source())
+
+        def close() -> None:
+            engine.shutdown()
+            server.post("/shutdown_weight_transfer_engine", timeout=CONTROL_SECONDS)
+
         try:
             engine.send_weights()
-        finally:
-            engine.shutdown()
-            server.post("/shutdown_weight_transfer_engine")
+        except BaseException:
+            with suppress(Exception):  # it would take the place of the cause
+                close()
+            raise
+        close()
 
     _within(server.timeout, send, f"NCCL transfer of weights to {server.url}")
 
@@ -192,6 +206,6 @@ def _within(seconds: float, task: Callable[[], None], name: str) -> None:
         ) from error
 
 
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as listener:
+def _free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as listener:
         return int(listener.getsockname()[1])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ...distributed import rank, world_size
+from ...seeds import derive_seed
 from ...types import Completion, Deliver, Engine, Request, ignore
 from .base import EngineError, check_context, stop_token_ids, vllm_sampling
 
@@ -62,7 +65,7 @@ class VLLMEngine(Engine):
             )
         # In process, so that tensors are handed over as they are; must stand before the import.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        with undisturbed_torch():
+        with undisturbed():
             try:
                 from vllm import LLM
             except ImportError as error:
@@ -101,7 +104,7 @@ class VLLMEngine(Engine):
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Stream the weights in, repair the tied output head, forget cached prefixes."""
         self._wake()
-        with undisturbed_torch():
+        with undisturbed():
             self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(parameters)})
             self.llm.apply_model(retie_output_head)
             self.llm.reset_prefix_cache()
@@ -138,10 +141,12 @@ class VLLMEngine(Engine):
 
         wanted = [row for row, count in enumerate(request.num_samples) if count]
         counts = [request.num_samples[row] for row in wanted]
-        params = [SamplingParams(**vllm_sampling(request.sampling, count, self.stop_ids)) for count in counts]
+        params = [
+            SamplingParams(**vllm_sampling(request.sampling, count, self.stop_ids), seed=seed, flat_logprobs=True)
+            for count, seed in zip(counts, self._seeds(request.seed, wanted), strict=True)
+        ]
         inputs = [TokensPrompt(prompt_token_ids=request.prompts[row].tolist()) for row in wanted]
-        with undisturbed_torch():
-            # One seed for the call: seeds per request are slower, and fail on CPUs when a prefill is cut.
+        with undisturbed():
             torch.manual_seed(request.seed)
             # vLLM makes its names unique with a suffix, and answers without it.
             names = [name.partition("-")[0] for name in self.llm.enqueue(inputs, params, use_tqdm=False)]
@@ -152,6 +157,15 @@ class VLLMEngine(Engine):
                         take(row_of.pop(output.request_id), list(output.outputs))  # type: ignore[arg-type]
         if row_of:
             raise EngineError(f"Expected responses to all prompts, but vLLM dropped those to {len(row_of)} of them.")
+
+    @staticmethod
+    def _seeds(seed: int, rows: list[int]) -> list[int | None]:
+        """A seed for each prompt, whose samples count on from it; on CPUs none, as `torch.manual_seed` is enough.
+
+        On GPUs vLLM draws requests without a seed from numpy's global state, which knows nothing of ours. On CPUs it
+        fails on requests with one when a prefill is cut.
+        """
+        return [derive_seed(seed, row) if torch.cuda.is_available() else None for row in rows]
 
     def _of_team(self, value: T) -> list[T]:
         """`value` of every rank of the team, in the order of ranks."""
@@ -180,11 +194,9 @@ class VLLMEngine(Engine):
 
 
 def _completion(sample: Any) -> Completion:
-    ids = list(sample.token_ids)
-    logprobs = [step[token].logprob for token, step in zip(ids, sample.logprobs, strict=True)]
     return Completion(
-        token_ids=torch.tensor(ids, dtype=torch.long),
-        logprobs=torch.tensor(logprobs, dtype=torch.float32),
+        token_ids=torch.tensor(list(sample.token_ids), dtype=torch.long),
+        logprobs=torch.tensor(sample.logprobs.logprobs, dtype=torch.float32),  # flat: one of each token
         truncated=sample.finish_reason == "length",
     )
 
@@ -226,12 +238,19 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed_torch() -> Iterator[None]:
-    """Put back what vLLM changes: `torch.set_num_threads`, which it replaces by a no-op, and torch's random state."""
-    set_num_threads = torch.set_num_threads
+def undisturbed() -> Iterator[None]:
+    """Put back what vLLM changes: the random states of torch, numpy and `random`, and torch's number of threads.
+
+    On CPUs it also replaces `torch.set_num_threads` by a no-op.
+    """
+    set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002 (vLLM uses the global one)
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     try:
         with torch.random.fork_rng(devices):  # other GPUs belong to other ranks
             yield
     finally:
         torch.set_num_threads = set_num_threads
+        torch.set_num_threads(threads)
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002

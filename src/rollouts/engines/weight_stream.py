@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,25 +20,31 @@ from torch import Tensor
 
 TOKEN_BYTES = 32
 LENGTH_BYTES = 8
+HANDSHAKE_SECONDS = 10.0
+STRANGERS = 16
+"""Connections without the token that are borne with at one time."""
 
 
 class WeightSender:
     """Listens on a free port and sends the same tensors to each receiver that knows the token.
 
+    Whoever connects has `HANDSHAKE_SECONDS` to show it, and holds up nobody else meanwhile.
+
     Args:
         weights: (name, tensor) on the CPU, contiguous.
         receivers: Connections to wait for.
-        timeout: Seconds that a connection, or a chunk of bytes, may take.
+        timeout: Seconds until all of them have connected, and that a chunk of bytes may take.
+        host: Address to listen at, that of this machine at which the receivers can reach it.
     """
 
-    def __init__(self, weights: Sequence[tuple[str, Tensor]], receivers: int, timeout: float) -> None:
+    def __init__(self, weights: Sequence[tuple[str, Tensor]], receivers: int, timeout: float, host: str) -> None:
         self.weights = weights
         self.receivers = receivers
         self.timeout = timeout
         self.token = secrets.token_hex(TOKEN_BYTES // 2)
-        self.listener = socket.create_server(("", 0), backlog=receivers)
-        self.listener.settimeout(timeout)
+        self.listener = socket.create_server((host, 0), backlog=receivers + STRANGERS)
         self.connections: list[socket.socket] = []
+        self.admitted: list[socket.socket] = []
 
     @property
     def port(self) -> int:
@@ -50,40 +57,56 @@ class WeightSender:
         Raises:
             OSError: a receiver does not connect, disconnects, or stops reading.
         """
-        with self.listener, ThreadPoolExecutor(self.receivers) as threads:
-            waiting = [threads.submit(self._serve, self._accept()) for _ in range(self.receivers)]
-            for future in waiting:
-                future.result()
-
-    def _accept(self) -> socket.socket:
-        """The next connection that shows the token; others are dropped."""
-        while True:
-            connection, _ = self.listener.accept()
-            connection.settimeout(self.timeout)
-            shown = bytearray(TOKEN_BYTES)
+        deadline = time.monotonic() + self.timeout
+        with self.listener, ThreadPoolExecutor(self.receivers + STRANGERS) as threads:
+            sending = []
             try:
-                _receive_into(connection, memoryview(shown))
+                while len(self.admitted) < self.receivers:
+                    self.listener.settimeout(max(deadline - time.monotonic(), 0.001))
+                    connection, _ = self.listener.accept()
+                    self.connections.append(connection)
+                    sending.append(threads.submit(self._answer, connection))
             except OSError:
-                shown = bytearray()
-            if secrets.compare_digest(bytes(shown), self.token.encode()):
-                self.connections.append(connection)
-                return connection
-            connection.close()
+                if len(self.admitted) < self.receivers:  # not the end of listening, which the last one brings about
+                    self.close()
+                    raise
+        for future in sending:
+            future.result()
 
-    def _serve(self, connection: socket.socket) -> None:
-        described = [(name, str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in self.weights]
+    def _answer(self, connection: socket.socket) -> None:
+        """Send the tensors if the connection shows the token, and drop it otherwise."""
         with connection:
-            text = json.dumps(described).encode()
-            connection.sendall(len(text).to_bytes(LENGTH_BYTES) + text)
-            for _, tensor in self.weights:
-                connection.sendall(_bytes_of(tensor))
+            shown = bytearray(TOKEN_BYTES)
+            with suppress(OSError):
+                _receive_into(connection, memoryview(shown), time.monotonic() + HANDSHAKE_SECONDS)
+            if not secrets.compare_digest(bytes(shown), self.token.encode()):
+                return
+            self.admitted.append(connection)
+            if len(self.admitted) == self.receivers:
+                _end(self.listener)
+                for other in set(self.connections) - set(self.admitted):
+                    _end(other)
+            connection.settimeout(self.timeout)
+            self._send_to(connection)
+
+    def _send_to(self, connection: socket.socket) -> None:
+        described = [(name, str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in self.weights]
+        text = json.dumps(described).encode()
+        connection.sendall(len(text).to_bytes(LENGTH_BYTES) + text)
+        for _, tensor in self.weights:
+            connection.sendall(_bytes_of(tensor))
 
     def close(self) -> None:
         """Stop listening and sending; a `send` that is under way raises."""
         for end in (self.listener, *self.connections):
-            with suppress(OSError):  # not connected any more
-                end.shutdown(socket.SHUT_RDWR)
+            _end(end)
             end.close()
+
+
+def _end(connection: socket.socket) -> None:
+    """Wake whoever waits at it."""
+    with suppress(OSError):  # not connected any more
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def receive_weights(host: str, port: int, token: str, timeout: float) -> Iterator[tuple[str, Tensor]]:
@@ -116,10 +139,12 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
 
 
-def _receive_into(connection: socket.socket, target: memoryview) -> None:
-    """Fill `target`."""
+def _receive_into(connection: socket.socket, target: memoryview, deadline: float | None = None) -> None:
+    """Fill `target`, before the moment `deadline` of the monotonic clock if there is one."""
     done = 0
     while done < len(target):
+        if deadline is not None:
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
         count = connection.recv_into(target[done:])
         if not count:
             raise ConnectionError(f"Expected {len(target)} bytes of weights, but the stream ended after {done}.")

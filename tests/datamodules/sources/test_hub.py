@@ -283,9 +283,12 @@ def test_rephrasings_come_from_a_file_by_the_text_of_the_question(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"question": "Q"', "row 1: expected an object"),
-        ('{"question": "Q"}', "row 1: expected an object"),
-        ('{"question": "Q", "rephrasings": "R"}', "row 1: expected a list of texts"),
+        ('{"question": "Q"', "row 1: expected a JSON object"),
+        ('{"question": "Q"}', "row 1: expected `question`, a text"),
+        (
+            '{"question": "Q", "rephrasings": "R"}',
+            "row 1: expected `question`, a text, and `rephrasings`, a list of texts",
+        ),
         (
             '{"question": "Q", "rephrasings": ["R"]}\n{"question": "Q ", "rephrasings": ["S"]}',
             "row 2: expected each question once",

@@ -8,14 +8,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tagrpo.datamodules.sources.jsonl import JsonLinesSource
+from tagrpo.datamodules.sources.rephrased import read_rephrasings
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 
 
 def write(path, *rows):
-    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
+    lines = [row if isinstance(row, str | bytes) else json.dumps(row) for row in rows]
+    path.write_bytes(b"\n".join(line.encode() if isinstance(line, str) else line for line in lines) + b"\n")
     return path
 
 
@@ -42,6 +46,10 @@ def test_parquet_reads_like_json_lines(tmp_path):
     ("bad", "message"),
     [
         ('{"question": ', r"row 2: expected a JSON object"),
+        (b'{"question": "\xff", "answer": "1"}', r"row 2: expected a JSON object in UTF-8, but UnicodeDecodeError"),
+        ("[" * 100_000, r"row 2: expected a JSON object in UTF-8, but RecursionError"),
+        ('{"question": "x", "answer": ' + "9" * 5000 + "}", r"row 2: expected a JSON object in UTF-8, but ValueError"),
+        ('{"question": "x", "answer": NaN}', r"row 2: expected an answer"),
         ("[1]", r"row 2: expected a JSON object, but got list"),
         (
             {"problem": "x", "answer": "1"},
@@ -58,6 +66,48 @@ def test_a_broken_row_is_named(tmp_path, bad, message):
     with pytest.raises(ValueError, match=message) as error:
         JsonLinesSource(path).load()
     assert str(path) in str(error.value)
+
+
+def test_a_row_without_an_id_is_called_after_its_place(tmp_path):
+    path = write(
+        tmp_path / "q.jsonl", {"id": None, "question": "x", "answer": 0}, {"id": 0, "question": "y", "answer": 1}
+    )
+    assert [(group.id, group.answer) for group in JsonLinesSource(path).load()] == [("q-1", ("0",)), ("0", ("1",))]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
+    path = write(tmp_path / "q.jsonl", b'\xef\xbb\xbf{"question": "x", "answer": "1"}')
+    assert JsonLinesSource(path).load()[0].question == "x"
+
+
+LINES = st.binary(max_size=30) | st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["question", "answer", "id", "rephrasings", "x"]), inner)
+    ),
+    max_leaves=8,
+).map(lambda row: json.dumps(row).encode())
+
+
+@given(st.lists(LINES, max_size=4), st.booleans())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_file_is_read_or_refused_by_name(tmp_path, lines, worked):
+    path = tmp_path / "q.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    groups = read_or_refused(path, JsonLinesSource(path, worked=worked).load)
+    assert all(group.question.strip() and group.answer and all(group.answer) for group in groups)
+    assert len({group.id for group in groups}) == len(groups)
+    read_or_refused(path, lambda: read_rephrasings(path))
+
+
+def read_or_refused(path, read):
+    try:
+        return read()
+    except ValueError as refusal:
+        if not str(refusal).startswith(f"{path}, row "):
+            raise
+        return []
 
 
 def test_questions_without_an_answer_can_be_skipped_and_are_named(tmp_path):

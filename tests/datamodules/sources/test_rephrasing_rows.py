@@ -6,9 +6,12 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tagrpo.datamodules.sources.base import fingerprint
 from tagrpo.datamodules.sources.rephrasing_rows import RephrasingRowsSource
+from tagrpo.datamodules.sources.rows import answers, question_text
 
 INSTRUCTION = "Think first.\nPut the answer in \\boxed{}.\n"
 TABLE = [  # index, sub_index, question, answer: two questions of two rows each; one is filled up
@@ -60,7 +63,7 @@ def test_rows_of_one_index_become_one_group_in_the_order_of_sub_index(tmp_path):
     source = source_of(tmp_path, [verl_row(*row) for row in TABLE])
     assert source.load() == EXPECTED
     assert source.report.read == 6
-    assert "6 rows are 2 questions; 1 rows without a question left out" in source.report.notes
+    assert "6 rows are 2 questions; 1 rows without question or index left out" in source.report.notes
     assert any("Put the answer in" in note for note in source.report.notes)
 
 
@@ -88,3 +91,25 @@ def test_rows_of_one_question_with_different_answers_are_left_out_and_named(tmp_
 def test_a_table_without_an_index_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"the index of a question in one of the columns index, extra_info.index"):
         source_of(tmp_path, [{"question": "a", "answer": "1"}]).load()
+
+
+def test_rows_without_an_index_are_left_out(tmp_path):
+    rows = [table_row(*row) for row in [(1.0, None, "a?", "1"), (None, 0.0, "b?", "2"), (1.0, 0.0, "c?", "1")]]
+    source = source_of(tmp_path, rows)
+    assert [(group.question, group.rephrasings) for group in source.load()] == [("a?", ("c?",))]
+    assert "3 rows are 1 questions; 1 rows without question or index left out" in source.report.notes
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["role", "content"]), inner | st.just("user"), max_size=2)
+        ),
+        max_leaves=6,
+    )
+)
+def test_any_field_holds_a_question_and_answers_or_none(field):
+    assert isinstance(question_text(field), str)
+    assert all(isinstance(text, str) and text for text in answers(field))

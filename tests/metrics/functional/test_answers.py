@@ -8,8 +8,11 @@ from itertools import combinations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tagrpo.metrics.functional import answer_entropy, maj_at_k
+from tagrpo.metrics.functional.answers import majority_probability
 
 
 def vote(answers, correct, subset):
@@ -51,3 +54,15 @@ def test_answer_entropy_is_that_of_the_shares():
     answers = ["1"] * 4 + ["2"] * 2 + ["3", None]
     found = answer_entropy(answers, torch.tensor([3] * 8))
     assert found.tolist() == pytest.approx([-sum(p * math.log(p) for p in shares)])
+
+
+def test_the_number_of_votes_is_from_one_to_all():
+    for k in (0, 3):
+        with pytest.raises(ValueError, match=f"got k={k} with 2 samples"):
+            maj_at_k(["1", "2"], torch.tensor([True, False]), torch.tensor([0, 0]), k)
+
+
+@given(st.integers(1, 40), st.lists(st.integers(1, 20), min_size=1, max_size=4), st.integers(0, 9), st.data())
+def test_the_probability_of_a_majority_is_one(correct, rivals, silent, data):
+    k = data.draw(st.integers(1, correct + sum(rivals) + silent))
+    assert 0 <= majority_probability(correct, tuple(sorted(rivals)), silent, k) <= 1

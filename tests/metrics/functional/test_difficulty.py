@@ -9,6 +9,7 @@ import torch
 from scipy import stats
 
 from tagrpo.metrics.functional import difficulty_test, difficulty_variance, homogeneity
+from tagrpo.metrics.functional.difficulty import DifficultyTest, pooled_difficulty_test
 
 
 @pytest.mark.parametrize(("sizes", "correct"), [((2, 2), 2), ((3, 1, 2), 2), ((1, 1), 1), ((4, 3, 2), 5), ((5, 2), 6)])
@@ -71,3 +72,21 @@ def test_the_variance_of_difficulty_is_unbiased():
     truth = float(rates[0].var())
     error = float(found.std()) / 4000**0.5
     assert abs(float(found.mean()) - truth) < 4 * error
+
+
+def test_a_question_with_one_prompt_tells_nothing():
+    correct = torch.tensor([True, False, True, True, False, False])
+    prompt, question = torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([0, 0, 7, 7, 7, 7])
+    found = homogeneity(correct, prompt, question)
+    assert len(found.statistic) == 1  # question 7
+    assert float(found.statistic) == pytest.approx(4.0)
+
+
+def test_the_statistic_is_divided_by_its_expectation_and_reads_well():
+    found = pooled_difficulty_test([4.0, 2.0], [2.0, 1.0], [1.0, 1.0])
+    assert (found.statistic, found.questions) == (2.0, 2)
+    assert found.p_value == pytest.approx(float(stats.chi2.sf(6 / (2 / 6), 3 / (2 / 6))))
+    assert str(DifficultyTest(1.5, 0.25, 3)) == "X² is 1.50 times that of equal difficulty over 3 questions, p = 0.250"
+    assert str(DifficultyTest(1.5, 0.001, 3)).endswith("p = 0.001")
+    assert str(DifficultyTest(9.0, 0.0009, 3)).endswith("p < 0.001")
+    assert str(DifficultyTest(1.0, 1.0, 3)).endswith("p = 1.000")

@@ -113,3 +113,30 @@ def test_the_predicted_share_of_questions_without_gradient_is_measured():
 def test_impossible_rates_and_samples_have_no_probability(rate, samples):
     with pytest.raises(ValueError, match="Expected success rates between 0 and 1 and samples from 1"):
         zero_gradient_probability(torch.tensor([rate]), samples)
+
+
+def test_distances_stay_in_their_range_and_one_response_has_none():
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(200, 5, generator=generator)
+    ids = torch.arange(200)
+    equal = mean_pairwise_distance(vectors.repeat(3, 1), ids.repeat(3))
+    assert equal.min() >= 0
+    assert equal.max() < 1e-12
+    opposite = mean_pairwise_distance(torch.cat([vectors, -vectors]), ids.repeat(2))
+    assert opposite.max() <= 2
+    assert opposite.min() > 2 - 1e-12
+    assert mean_pairwise_distance(vectors, ids).isnan().all()
+    assert mean_pairwise_distance(torch.eye(2), torch.zeros(2)).tolist() == [1.0]
+
+
+def test_advantages_of_one_are_a_gradient():
+    advantages, group = torch.tensor([1.0, -1.0, 0.0, 0.0, 0.5, 0.0]), torch.tensor([0, 0, 1, 1, 2, 2])
+    assert float(zero_gradient_percentage(advantages, group)) == pytest.approx(100 / 3)
+
+
+def test_certain_success_and_certain_failure_are_probabilities():
+    assert zero_gradient_probability(torch.tensor([0.0, 1.0]), 3, pooled=False).tolist() == [1.0, 1.0]
+    assert float(zero_gradient_probability(torch.tensor([0.0, 1.0]), 1)) == 0.0
+    for success, samples in ((1.01, 1), (-0.01, 1), (0.5, 0)):
+        with pytest.raises(ValueError, match="success rates between 0 and 1"):
+            zero_gradient_probability(torch.tensor([success]), samples)

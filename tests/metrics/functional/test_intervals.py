@@ -6,8 +6,10 @@ import math
 
 import pytest
 import torch
+from scipy import stats
 
-from tagrpo.metrics.functional import bootstrap_interval, bootstrap_intervals, pass_at_k
+from tagrpo.metrics.functional import bootstrap_interval, bootstrap_intervals, intervals, pass_at_k
+from tagrpo.metrics.functional.intervals import expanded_tail
 
 
 def coverage(draw, truth, runs):
@@ -64,3 +66,28 @@ def test_columns_share_their_resamples():
 def test_the_edges():
     assert all(math.isnan(x) for x in bootstrap_interval(torch.tensor([])))
     assert bootstrap_interval(torch.tensor([0.25])) == (0.25, 0.25, 0.25)
+
+
+def test_the_defaults_are_a_95_percent_interval_of_2000_resamples():
+    values = torch.rand(12, generator=torch.Generator().manual_seed(1))
+    expected = bootstrap_interval(values, confidence=0.95, num_resamples=2000, seed=0)
+    assert bootstrap_interval(values) == expected
+    assert bootstrap_intervals(values[:, None]) == [expected]
+
+
+def test_resamples_may_be_drawn_one_at_a_time(monkeypatch):
+    values = torch.rand(20, 2, generator=torch.Generator().manual_seed(1))
+    at_once = bootstrap_intervals(values, num_resamples=50)
+    monkeypatch.setattr(intervals, "CHUNK", 1)
+    assert bootstrap_intervals(values, num_resamples=50) == at_once
+
+
+@pytest.mark.parametrize(("values", "confidence"), [(2, 0.95), (3, 0.9), (10, 0.5)])
+def test_tails_are_those_of_students_interval_in_units_of_the_bootstraps_error(values, confidence):
+    reach = stats.t.interval(confidence, values - 1, scale=(1 / values) ** 0.5)[1]  # of values with s = 1
+    error = ((values - 1) / values / values) ** 0.5  # of a bootstrap mean: the standard deviation without correction
+    assert expanded_tail(values, confidence) == pytest.approx(stats.norm.sf(reach / error))
+
+
+def test_one_value_has_plain_tails():
+    assert expanded_tail(1, 0.9) == pytest.approx(0.05)

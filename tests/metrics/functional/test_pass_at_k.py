@@ -38,3 +38,9 @@ def test_counts_out_of_range_are_refused():
             pass_at_k(*arguments)
     with pytest.raises(ValueError, match="0 ≤ num_correct"):
         pass_at_k(4, 5, 1)
+
+
+@pytest.mark.parametrize("wrong", [-1, 5])
+def test_counts_outside_of_the_samples_are_refused(wrong):
+    with pytest.raises(ValueError, match="0 ≤ num_correct ≤ num_samples"):
+        pass_at_k(4, torch.tensor([1, wrong]), 1)

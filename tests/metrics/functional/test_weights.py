@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import FrozenInstanceError
 from fractions import Fraction
 
 import pytest
@@ -91,3 +92,42 @@ def test_break_even_is_where_both_pay_the_same_for_a_gradient():
         break_even(0, 0, 1, 0)
     with pytest.raises(ValueError, match=r"percentages in 0\.\.100"):
         break_even(1, 120, 1, 0)
+
+
+def test_break_even_at_its_bounds():
+    even = break_even(1, 50, 1, 50)
+    assert (even.pays, even.threshold, even.cost_ratio, even.gradient_ratio) == (False, 50.0, 1.0, 1.0)
+    assert break_even(1, 0, 2, 0).threshold == 0.0  # half the price pays at any percentage
+    assert break_even(1, 100, 1, 0).gradient_ratio == 0.0
+    assert break_even(1, 0, 1, 100).pays
+    for costs in ((1, 0, 0, 0), (1, 0, -0.5, 0), (-0.5, 0, 1, 0)):
+        with pytest.raises(ValueError, match="positive costs"):
+            break_even(*costs)
+    for ours, theirs in ((-0.5, 0), (100.5, 0), (0, -0.5), (0, 100.5)):
+        with pytest.raises(ValueError, match="percentages"):
+            break_even(1, ours, 1, theirs)
+    with pytest.raises(FrozenInstanceError):
+        even.pays = True
+    with pytest.raises(TypeError):
+        type(even)(1.0, 1.0, 1.0, True)
+
+
+def test_densities_of_other_spreads_are_sums_of_normal_densities():
+    grid = torch.linspace(0.5, 2.5, 41, dtype=torch.float64)
+    # Equal values: the bandwidth is a hundredth of the grid's 2. A heavy tail: the interquartile range / 1.34 decides.
+    tail = torch.tensor([1.0, 1.1, 1.2, 1.3, 2.4], dtype=torch.float64)
+    for values, width in (
+        (torch.full((7,), 1.5, dtype=torch.float64), 0.02),
+        (tail, 0.9 * 0.2 / 1.34 * 5**-0.2),
+        (torch.tensor([0.6, 2.4], dtype=torch.float64), 0.9 * 0.9 / 1.34 * 2**-0.2),
+    ):
+        normal = stats.norm(0, width)
+        expected = sum(normal.pdf(grid.numpy() - v) + normal.pdf(grid.numpy() + v) for v in values.tolist()) / len(
+            values
+        )
+        torch.testing.assert_close(kernel_density(values, grid), torch.from_numpy(expected), rtol=1e-9, atol=1e-12)
+
+
+def test_n_grams_have_at_least_one_token():
+    with pytest.raises(ValueError, match="n to be at least 1, but got 0"):
+        distinct_n([torch.tensor([1])], torch.tensor([0]), 0)

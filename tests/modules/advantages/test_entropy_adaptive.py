@@ -54,3 +54,21 @@ def test_impossible_options_are_refused():
     for options, name in (({"fraction": 1.5}, "fraction"), ({"group_by": "batch"}, "group_by"), ({"k": 0}, "k")):
         with pytest.raises(ValueError, match=name):
             EntropyAdaptiveAdvantage(**{"k": 2} | options)
+
+
+def test_all_or_none_of_the_questions_may_explore(pools):
+    groups = replace(pools((1, 3), (2, 2)), entropy=torch.arange(8.0))
+    one, many = GroupAdvantage(unbiased=False), PassAtKAdvantage(2)
+    assert torch.equal(EntropyAdaptiveAdvantage(2, fraction=1.0)(groups), one(groups))
+    assert torch.equal(EntropyAdaptiveAdvantage(2, fraction=0.0)(groups), many(groups))
+    for fraction in (-0.01, 1.01):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            EntropyAdaptiveAdvantage(2, fraction=fraction)
+
+
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf])
+def test_an_entropy_that_is_not_finite_is_refused(broken, pools):
+    entropy = torch.ones(4)
+    entropy[2] = broken
+    with pytest.raises(ValueError, match="finite policy entropy"):
+        EntropyAdaptiveAdvantage(2)(replace(pools((1, 3)), entropy=entropy))

@@ -56,3 +56,7 @@ def test_strategies_that_need_more_than_rewards_are_measured_too():
 def test_no_responses_are_refused():
     with pytest.raises(ValueError, match="num_samples"):
         sum_of_absolute_advantage(GroupAdvantage(), 0)
+
+
+def test_one_response_is_enough_to_be_measured():
+    assert sum_of_absolute_advantage(GroupAdvantage("batch", baseline="none", scale="none"), 1).tolist() == [0.0, 1.0]

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tagrpo.modules.advantages import GroupAdvantage
+from tagrpo.modules.advantages.pools import pool_index
 from tagrpo.types import RewardGroups
 
 
@@ -109,3 +110,9 @@ def test_impossible_options_are_refused():
     for options in ({"group_by": "rank"}, {"baseline": "median"}, {"scale": "mad"}, {"epsilon": -1.0}):
         with pytest.raises(ValueError, match=next(iter(options))):
             GroupAdvantage(**options)
+
+
+def test_a_batch_is_one_pool_and_nothing_is_none():
+    groups = groups_of([1.0, 0.0, 0.0], [4, 4, 9])
+    assert pool_index(groups, "batch")[1] == 1
+    assert pool_index(groups_of([], []), "batch")[1] == 0

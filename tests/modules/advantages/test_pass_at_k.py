@@ -196,3 +196,39 @@ def test_advantages_have_the_precision_of_the_rewards(estimator, pools):
         assert found(groups).dtype is torch.float32
         assert found(exact).dtype is torch.float64
         assert torch.equal(found(exact).float(), found(groups))
+
+
+@pytest.mark.parametrize(("estimator", "num_groups"), [("bootstrap", None), ("bootstrap", 3), ("full", None)])
+@pytest.mark.parametrize("seed", [7, 2**63 - 1])
+def test_the_draws_are_those_of_one_generator_over_the_pools(estimator, num_groups, seed, pools):
+    """Pools of no more than k responses draw nothing; whoever resumes draws the same groups."""
+    counts, k, progress = ((1, 2), (2, 7), (1, 1), (3, 5)), 3, 0.3
+    generator = torch.Generator().manual_seed((seed + round(progress * 2**40)) % 2**63)
+    expected = []
+    for c, w in counts:
+        n, total = c + w, np.zeros(c + w)
+        if n > k:
+            if estimator == "full":
+                order = torch.randperm(n, generator=generator).tolist()
+                drawn = [order[i * k : (i + 1) * k] for i in range(n // k)]
+            else:
+                scores = torch.rand(num_groups or n, n, generator=generator).tolist()
+                drawn = [sorted(range(n), key=row.__getitem__)[:k] for row in scores]
+            rewards = np.array([float(min(group) < c) for group in drawn])
+            for group, reward in zip(drawn, rewards, strict=True):
+                if rewards.std():
+                    total[group] += (reward - rewards.mean()) / (rewards.std() + 1e-6)
+            total *= 1 if estimator == "full" else n / (k * len(drawn))
+        expected += total.tolist()
+    strategy = PassAtKAdvantage(k, estimator, num_groups=num_groups, seed=seed)
+    found = strategy(
+        replace(pools(*counts), rewards=torch.zeros(len(expected), dtype=torch.float64), progress=progress)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("correct", [[True, True, False, True], [False] * 4])
+def test_groups_that_agree_have_no_advantage_even_without_epsilon(correct):
+    members = torch.tensor([[0, 1], [1, 2], [2, 3]])
+    assert group_advantages(torch.tensor(correct), members, 0.0).tolist() == [0.0] * 4
+    assert group_advantages(torch.tensor(correct), members[:0], 0.0).tolist() == [0.0] * 4

@@ -51,3 +51,12 @@ def test_impossible_options_are_refused():
         WithoutEasyAdvantage(GroupAdvantage(), threshold=1.1)
     with pytest.raises(TypeError, match=r"advantage\.base"):
         WithoutEasyAdvantage(base=None)
+
+
+def test_the_threshold_is_a_share(pools):
+    groups = pools((0, 4), (1, 3))
+    kept = WithoutEasyAdvantage(GroupAdvantage(), threshold=0.0)(groups)
+    assert kept.tolist() == [0.0] * 8  # whatever has been solved once is easy
+    for threshold in (-0.01, 1.01):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            WithoutEasyAdvantage(GroupAdvantage(), threshold=threshold)

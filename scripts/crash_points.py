@@ -1,0 +1,352 @@
+"""Everything that a run does to files, and what becomes of the run when it ends right there.
+
+    python scripts/crash_points.py FOLDER                          # killed after every write, fsync, rename, …
+    python scripts/crash_points.py FOLDER --what interrupt         # Ctrl-C there
+    python scripts/crash_points.py FOLDER --what full              # the call fails: no space left on the device
+    python scripts/crash_points.py FOLDER --what broken            # the call fails: input/output error
+    python scripts/crash_points.py FOLDER --random 1000            # killed at random times
+    python scripts/crash_points.py FOLDER --every 10 --ranks 2     # every tenth point, of rank 1 of two under gloo
+
+The run has two iterations with checkpoints, validations, a test, an export, recorded and replayed rollouts, dynamic
+sampling, CSV and TensorBoard. It goes on with `resume=auto` and must end as an undisturbed one: the same files, and the
+same bits in them. `crash_points.c` is loaded before the process and counts its calls of libc on files below the run's
+directory. Everything is imported and built once, and each attempt is a fork.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import errno
+import gc
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+LIBRARY = "crash_points.so"
+EVENTS = {"kill": (1, 0), "interrupt": (2, 0), "full": (3, errno.ENOSPC), "broken": (3, errno.EIO)}
+"""What happens at a point → the mode of `crash_points.c` and an error number."""
+OVERRIDES = [
+    # Everything that has a state: replay, dynamic sampling, several templates, a schedule; an epoch ends in between.
+    "experiment=exgrpo", "rollout.replay.start=0.0", "seed=3", "iterations=2", "threads=1",
+    "+rollout.dynamic_sampling={_target_: tagrpo.rollouts.dynamic_sampling.DynamicSampling, max_draws: 1}",
+    "callbacks=[zero_gradient,pass_at_k,recorder,checkpoint]", "callbacks.checkpoint.every=1", "data.train.size=6",
+    "data.batch_size=4", "data.samples_per_prompt=4", "data.num_rephrasings=1", "data.evaluation_samples=2",
+    "rollout.sampling.max_new_tokens=10", "data.evaluation.test_id.size=2", "~data.evaluation.test_phrasing",
+    "~data.evaluation.test_size", "trainer.val_check_interval=1", "+trainer.enable_progress_bar=false", "resume=auto",
+]  # fmt: skip
+TWO_RANKS = ["strategy=fsdp2", "trainer.devices=2"]
+GRACE_SECONDS = 5.0
+TIMES = ("seconds/", "throughput/")
+OTHERWISE = ("log.txt", ".lock", "metrics.csv", "tensorboard")
+"""Files that are compared by what they say, or not at all."""
+
+
+class Trial:
+    """One run in one directory, again and again, each attempt in a fork of this process."""
+
+    def __init__(self, directory: Path, overrides: Iterable[str], ranks: int) -> None:
+        from hydra import compose, initialize_config_module
+        from hydra.core.hydra_config import HydraConfig
+
+        self.directory = directory
+        self.ranks = ranks
+        self.shim = ctypes.CDLL(None)
+        with initialize_config_module("tagrpo.configs", version_base="1.3"):
+            self.cfg = compose(
+                "train", [f"hydra.run.dir={directory}", *OVERRIDES, *overrides], return_hydra_config=True
+            )
+        self.cfg.hydra.runtime.output_dir = str(directory)
+        HydraConfig.instance().set_config(self.cfg)
+        # With several ranks a run is built by each: it looks at the environment.
+        self.run = self.built() if ranks == 1 else None
+
+    def built(self) -> Any:
+        """The run of the configuration."""
+        from tagrpo.config import build
+
+        return build(self.cfg)
+
+    def begin(self, point: int = 0, what: str = "kill", names: Path | None = None) -> list[int]:
+        """Start an attempt, with something to happen at a point of the last rank; returns the process ids."""
+        if self.ranks == 1:
+            return [self._fork(point, what, names, {})]
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            port = server.getsockname()[1]
+        common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        common |= {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0"}
+        armed = point % 2  # both ranks get their turn
+        return [
+            self._fork(
+                point if rank == armed else 0,
+                what,
+                names if rank == armed else None,
+                {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
+            for rank in (0, 1)
+        ]
+
+    def attempt(self, *arguments: Any) -> list[int]:
+        """Start an attempt and wait for it; see `wait`."""
+        return wait(self.begin(*arguments))
+
+    def _fork(self, point: int, what: str, names: Path | None, environment: Mapping[str, str]) -> int:
+        child = os.fork()
+        if child:
+            return child
+        status = 1
+        try:
+            log = os.open(self.directory.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.environ.update(environment)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            mode, number = EVENTS[what]
+            listed = None if names is None else str(names).encode()
+            self.shim.crash_points_arm(str(self.directory).encode(), ctypes.c_long(point), mode, number, listed)
+            self._work(int(environment.get("RANK", "0")))
+            status = 0
+        except SystemExit as leave:
+            status = leave.code if isinstance(leave.code, int) else int(bool(leave.code))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _work(self, rank: int) -> None:
+        """What `tagrpo-train` does."""
+        from lightning.pytorch import seed_everything
+        from lightning.pytorch.utilities import rank_zero_only
+        from omegaconf import OmegaConf
+
+        from tagrpo.redaction import save_resolved
+        from tagrpo.run_directory import begin, end, held
+        from tagrpo.train import train
+
+        rank_zero_only.rank = rank
+        cfg = OmegaConf.masked_copy(self.cfg, [key for key in self.cfg if key != "hydra"])
+        with held(self.directory):
+            begin(cfg, self.directory)
+            run = self.run or self.built()
+            rank_zero_only(save_resolved)(cfg, self.directory)
+            seed_everything(3, verbose=False)  # a fork seeds Python's generator anew
+            train(run.module, run.datamodule, run.trainer, resume="auto", export=self.directory / "model")
+            run.close()
+            end(self.directory)
+
+    def finish(self) -> None:
+        """Resume until the run ends by itself.
+
+        Raises:
+            RuntimeError: it does not.
+        """
+        codes = self.attempt()
+        if any(codes):
+            log = self.directory.with_suffix(".log").read_text()[-3000:]
+            raise RuntimeError(f"Expected the resumed run to end well, but it ended with {codes}:\n{log}")
+
+    def clear(self) -> None:
+        """Delete the directory and the log."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.with_suffix(".log").unlink(missing_ok=True)
+
+
+def wait(children: list[int]) -> list[int]:
+    """The exit codes of all ranks, negative for signals. Once one has failed the others are ended, as torchrun does."""
+    codes: dict[int, int] = {}
+    end = float("inf")
+    while len(codes) < len(children):
+        for child in [child for child in children if child not in codes]:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                codes[child] = os.waitstatus_to_exitcode(status)
+                end = min(end, time.monotonic() + (GRACE_SECONDS if codes[child] else float("inf")))
+            elif time.monotonic() > end:
+                os.kill(child, signal.SIGKILL)
+        time.sleep(0.005)
+    return [codes[child] for child in children]
+
+
+def files_of(directory: Path) -> dict[str, Path]:
+    """Relative name → path of all files that are compared byte for byte."""
+    files = {str(path.relative_to(directory)): path for path in directory.rglob("*") if path.is_file()}
+    return {name: path for name, path in files.items() if not name.startswith(OTHERWISE)}
+
+
+def logged(directory: Path) -> list[dict[str, str]]:
+    """Rows of `metrics.csv`, without what a clock says."""
+    import csv
+
+    with (directory / "metrics.csv").open(newline="") as file:
+        rows = [{k: v for k, v in row.items() if v and not k.startswith(TIMES)} for row in csv.DictReader(file)]
+    return [row for row in rows if row.keys() - {"step", "epoch"}]
+
+
+def shown(directory: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows: name → steps and values."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(directory / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    names = [name for name in events.Tags()["scalars"] if not name.startswith(TIMES)]
+    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
+
+
+def saved(path: Path) -> dict[str, Any]:
+    """What a checkpoint holds, without how many epochs and validation batches Lightning has begun, which none reads."""
+    import torch
+
+    def kept(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {k: kept(v) for k, v in value.items() if k not in ("ready", "started") and "val_loop" not in str(k)}
+
+    return kept(torch.load(path, weights_only=True))
+
+
+def differences(whole: Path, other: Path) -> Iterator[str]:
+    """What is not the same in two directories of runs."""
+    from tagrpo.rollouts.cache import cache_key
+
+    expected, found = files_of(whole), files_of(other)
+    yield from (f"{name} is {'missing' if name in expected else 'too much'}" for name in expected.keys() ^ found.keys())
+    for name in expected.keys() & found.keys():
+        if name.endswith((".metadata", "complete.json")):
+            continue  # names that torch makes up, and sums of files that are compared themselves
+        if name.endswith((".ckpt", "meta.pt")):
+            same = cache_key(saved(expected[name])) == cache_key(saved(found[name]))
+        else:
+            same = expected[name].read_bytes() == found[name].read_bytes()
+        if not same:
+            yield f"{name} has other content"
+    if logged(whole) != logged(other):
+        yield "metrics.csv has other rows"
+    if shown(whole) != shown(other):
+        yield "TensorBoard shows something else"
+
+
+def judged(trial: Trial, whole: Path, first: list[int]) -> str:
+    """How it ended: `same`, or what is wrong."""
+    if any(first):
+        try:
+            trial.finish()
+        except RuntimeError as error:
+            return f"did not end: {str(error).splitlines()[-1]}"
+    return "; ".join(sorted(differences(whole, trial.directory))) or "same"
+
+
+def at_points(
+    trial: Trial, whole: Path, points: Iterable[int], what: str, names: list[str], until: float
+) -> Counter[str]:
+    """Something happens at each of the points, one run each; prints what does not end as it should."""
+    outcomes: Counter[str] = Counter()
+    for point in points:
+        if time.monotonic() > until:
+            break
+        trial.clear()
+        codes = trial.attempt(point, what)
+        outcome = judged(trial, whole, codes)
+        if what == "kill" and -signal.SIGKILL not in codes and outcome == "same":
+            continue  # the other rank has fewer points
+        outcomes[outcome] += 1
+        if outcome != "same":
+            print(f"{what} at {point}, {names[point - 1]}: {outcome}", flush=True)
+    return outcomes
+
+
+def at_times(trial: Trial, whole: Path, kills: int, seconds: float, rng: random.Random, until: float) -> Counter[str]:
+    """Kills at random times, one per run."""
+    outcomes: Counter[str] = Counter()
+    for number in range(kills):
+        if time.monotonic() > until:
+            break
+        trial.clear()
+        children = trial.begin()
+        time.sleep(rng.uniform(0.0, seconds))
+        os.kill(children[number % len(children)], signal.SIGKILL)
+        codes = wait(children)
+        outcome = judged(trial, whole, codes)
+        outcomes[outcome] += 1
+        if outcome != "same":
+            print(f"kill {number}: {outcome}", flush=True)
+    return outcomes
+
+
+def drive(options: argparse.Namespace) -> dict[str, Any]:
+    """An undisturbed run, then the others; returns what happened."""
+    from transformers import AutoModelForCausalLM
+
+    from tagrpo.starter import starter_path
+
+    AutoModelForCausalLM.from_pretrained(starter_path())  # fills caches, which forks inherit
+    trial = Trial(options.folder / "run", TWO_RANKS if options.ranks == 2 else [], options.ranks)
+    gc.freeze()  # else collections in the children copy the parent's memory
+    whole, listed = options.folder / "undisturbed", options.folder / "points.txt"
+    began = time.monotonic()
+    trial.clear()
+    codes = trial.attempt(0, "kill", listed)
+    seconds = time.monotonic() - began
+    if any(codes):
+        raise RuntimeError(
+            f"The undisturbed run ended with {codes}:\n{trial.directory.with_suffix('.log').read_text()}"
+        )
+    shutil.rmtree(whole, ignore_errors=True)
+    trial.directory.rename(whole)
+    names = listed.read_text().splitlines()
+    until = began + options.limit if options.limit else float("inf")
+    if options.random:
+        outcomes = at_times(trial, whole, options.random, seconds, random.Random(0), until)
+    else:
+        points = range(options.first, len(names) + 1, options.every)
+        outcomes = at_points(trial, whole, points, options.what, names, until)
+    return {
+        "what": "kill at random times" if options.random else options.what,
+        "ranks": options.ranks,
+        "points": len(names),
+        "calls": dict(Counter(name.split()[0] for name in names)),
+        "tried": outcomes.total(),
+        "same": outcomes["same"],
+        "seconds": round(time.monotonic() - began),
+    }
+
+
+def main() -> None:
+    """Compile the shim, load it before everything else, drive."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--what", choices=EVENTS, default="kill")
+    parser.add_argument("--every", type=int, default=1, help="take every so many points")
+    parser.add_argument("--first", type=int, default=1, help="the first point")
+    parser.add_argument("--random", type=int, default=0, help="kills at random times in the place of points")
+    parser.add_argument("--ranks", type=int, choices=[1, 2], default=1)
+    parser.add_argument("--limit", type=float, default=0, help="seconds after which no new attempt begins")
+    options = parser.parse_args()
+    options.folder = options.folder.absolute()
+    library = str(options.folder / LIBRARY)
+    if library not in os.environ.get("LD_PRELOAD", ""):
+        options.folder.mkdir(parents=True, exist_ok=True)
+        source = Path(__file__).with_suffix(".c")
+        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
+        quiet = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **quiet, "LD_PRELOAD": library})
+    report = drive(options)
+    print(json.dumps(report))
+    sys.exit(report["tried"] != report["same"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The secret that our vLLM servers and their trainers share, and the guard that asks for it on every route.
+
+vLLM's own `--api-key` guards sampling alone: the routes that replace weights or call a worker stay open beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from ...files import create_private
+
+VARIABLE = "TAGRPO_TOKEN"
+FILE = Path("~/.cache/tagrpo/token")
+SHORTEST = 16
+
+
+def shared_token() -> str:
+    """The token in `TAGRPO_TOKEN`, else in `~/.cache/tagrpo/token`, which whoever comes first makes.
+
+    Raises:
+        ValueError: it is too short to be a secret.
+        PermissionError: other users of this machine can read the file.
+    """
+    token = os.environ.get(VARIABLE, "").strip() or _of_file(FILE.expanduser())
+    if len(token) < SHORTEST:
+        raise ValueError(
+            f"Expected a token of at least {SHORTEST} characters in {VARIABLE} or {FILE}, but it has {len(token)}. "
+            f"Unset {VARIABLE} and delete the file: the next start makes a new one."
+        )
+    return token
+
+
+def _of_file(path: Path) -> str:
+    if not path.exists():
+        create_private(path, secrets.token_hex(32))
+    if path.stat().st_mode & 0o077:
+        raise PermissionError(f"Expected {path} to be readable by you alone. Run `chmod 600 {path}`.")
+    return path.read_text().strip()
+
+
+class RequireToken:
+    """ASGI middleware: every request without `Authorization: Bearer <token>` is answered with 401, whatever its route.
+
+    Named by vLLM's `--middleware`, so that it stands before all of the server's own routes.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self.app = app
+        self.expected = f"Bearer {shared_token()}".encode()
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """Hand the request on, or refuse it."""
+        asks = scope["type"] in ("http", "websocket")
+        if not asks or secrets.compare_digest(dict(scope["headers"]).get(b"authorization", b""), self.expected):
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            headers = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]
+            await send({"type": "http.response.start", "status": 401, "headers": headers})
+            await send({"type": "http.response.body", "body": b"Expected the token of this server."})

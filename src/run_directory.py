@@ -1,0 +1,173 @@
+"""The directory of a run: one process at a time in it, one run in it, and what of its settings a resume may change.
+
+A directory is unused, or its run is continued (`resume`), or it is refused: results of two runs never mix in it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_only
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from .checkpoints import checkpoints_in
+from .files import lock, write_text
+from .redaction import redacted
+
+FINISHED = "finished"
+"""File of a run that has come to its end by itself."""
+MAY_CHANGE = (
+    "iterations", "optimizer.lr", "policy.optimizer.lr", "policy.max_skipped",  # how far and how fast
+    "callbacks", "logger", "name", "test", "export", "objective", "resume", "history",  # what is written
+    "rollout.evaluation_sampling", "data.evaluation", "data.evaluation_samples", "data.evaluation_batch_size",
+    "data.evaluation_template", "data.max_evaluation_prompt_tokens",
+    "trainer", "strategy", "threads", "policy.compile", "policy.token_budget", "rollout.engine",  # hardware
+    "model.load.gradient_checkpointing", "policy.load_model.gradient_checkpointing", "reward.workers",
+    "rollout.verifier.workers", "data_path",
+)  # fmt: skip
+"""Settings, with all below them, that a resumed run may have otherwise; and of a path all but its last part."""
+MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfit_batches")
+"""Exceptions from `MAY_CHANGE`."""
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Keep other processes out of a directory while the block runs; rank 0 does it for all.
+
+    Raises:
+        RuntimeError: another process holds it, such as a run that has outlived the command that started it.
+    """
+    if rank_zero_only.rank:  # type: ignore[attr-defined]
+        yield
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("a+") as file:
+        file.seek(0)
+        lock(file, f"It runs in this directory: {file.read().strip()}. Wait for it, end it, or set another `name`.")
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield
+
+
+@rank_zero_only
+def begin(cfg: DictConfig, directory: Path) -> None:
+    """Check that a run fits its directory, before anything is written; `cfg.history` gets what resumes have changed.
+
+    Raises:
+        FileExistsError: the directory holds a run, and this one is not to continue it.
+        ValueError: it is to continue a run whose settings are others.
+    """
+    continued = run_to_continue(cfg.resume, directory)
+    if continued != directory and used(directory):
+        raise FileExistsError(
+            f"Expected {directory} to be unused by a run that starts anew, but there is one in it. Continue that one "
+            "with resume=auto, give this one another name=…, or delete the directory."
+        )
+    resumes = continued is not None and checkpoints_in(continued / "checkpoints")
+    if continued is not None and resumes and (continued / "config.yaml").exists():
+        then: Any = OmegaConf.to_container(OmegaConf.load(continued / "config.yaml"))
+        changed = changes(then, redacted(OmegaConf.to_container(cfg, resolve=True)))
+        refuse([name for name in changed if not may_change(name)], changed, continued)
+        if history := [*then.get("history", []), *entry(changed, cfg.resume, continued)]:
+            with open_dict(cfg):
+                cfg.history = history
+    (directory / FINISHED).unlink(missing_ok=True)
+
+
+@rank_zero_only
+def end(directory: Path) -> None:
+    """Note that the run has come to its end by itself."""
+    write_text(directory / FINISHED, "")
+
+
+def used(directory: Path) -> bool:
+    """Whether there are results of a run in `directory`."""
+    return bool(checkpoints_in(directory / "checkpoints")) or any(
+        (directory / name).exists() for name in ("metrics.csv", "rollouts", "test.json")
+    )
+
+
+def run_to_continue(resume: str | None, directory: Path) -> Path | None:
+    """The directory of the run that `resume` continues; None where there is nothing to continue."""
+    if resume is None:
+        return None
+    if resume in ("auto", "last"):
+        return directory
+    run = Path(resume).expanduser().absolute().parent.parent
+    return directory if run.resolve() == directory.resolve() else run
+
+
+def may_change(name: str) -> bool:
+    """Whether a resumed run may have another value of this setting.
+
+    >>> may_change("optimizer.lr"), may_change("trainer.devices"), may_change("data.batch_size")
+    (True, True, False)
+    """
+
+    def within(names: tuple[str, ...]) -> bool:
+        return any(f"{name}.".startswith(f"{other}.") for other in names)
+
+    return within(MAY_CHANGE) and not within(MUST_STAY)
+
+
+def changes(then: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Setting → its value then and now, where they differ by more than the place of a file.
+
+    A setting that is repeated below others counts once, under its shortest name.
+
+    >>> then, now = {"seed": 0, "data": {"seed": 0, "path": "/a/x"}}, {"seed": 1, "data": {"seed": 1, "path": "b/x"}}
+    >>> changes(then, now)
+    {'seed': (0, 1)}
+    """
+    a, b = flat(then), flat(OmegaConf.to_container(OmegaConf.create(OmegaConf.to_yaml(OmegaConf.create(now)))))
+    found: dict[tuple[str, str], tuple[str, Any, Any]] = {}
+    for name in sorted(a.keys() | b.keys(), key=lambda name: (name.count("."), name)):
+        old, new = a.get(name), b.get(name)
+        if old != new and not _same_file(old, new) and name.split(".")[0] not in ("history", "resume"):
+            found.setdefault((name.rpartition(".")[2], repr((old, new))), (name, old, new))
+    return {name: (old, new) for name, old, new in found.values()}
+
+
+def _same_file(old: Any, new: Any) -> bool:
+    paths = isinstance(old, str) and isinstance(new, str) and "/" in old + new
+    return paths and Path(old).name == Path(new).name
+
+
+def flat(content: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted name → value of each setting; lists are values."""
+    if not isinstance(content, dict) or not content:
+        return {prefix: content}
+    parts = (flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in content.items())
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def refuse(names: list[str], changed: dict[str, tuple[Any, Any]], directory: Path) -> None:
+    """Refuse to continue the run in `directory` if there are settings that must be as they were.
+
+    Raises:
+        ValueError: naming them and both values.
+    """
+    if names:
+        lines = [f"  {name}: {changed[name][0]} then, {changed[name][1]} now" for name in names]
+        raise ValueError(
+            f"Expected the settings of the run in {directory} that shape what it learns, but got others:\n"
+            + "\n".join(lines)
+            + "\nSet them as they were. A resumed run may change iterations, optimizer.lr, callbacks, logger, the "
+            "hardware (trainer, strategy, rollout.engine) and what evaluations ask. For another experiment start a run "
+            "of its own: name=…"
+        )
+
+
+def entry(changed: dict[str, tuple[Any, Any]], resume: str, run: Path) -> list[dict[str, Any]]:
+    """What the history gains by a resume: nothing where it changes nothing."""
+    source = [Path(resume)] if resume not in ("auto", "last") else checkpoints_in(run / "checkpoints")[-1:]
+    settings = {name: {"then": old, "now": new} for name, (old, new) in changed.items()}
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    return [{"time": time, "resumed_from": Path(*source).name, "changed": settings}] if changed else []

@@ -1,0 +1,51 @@
+"""The arithmetic of an update, counted: what must not grow unnoticed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tagrpo.modules.advantages import GroupAdvantage
+from tagrpo.modules.causal_policy import CausalPolicy
+from tagrpo.modules.losses import PolicyLoss
+from tagrpo.modules.model import load_causal_lm
+from tagrpo.modules.scorer import Scorer
+from tagrpo.modules.update import PolicyUpdate, UpdateOptions
+from tagrpo.planning.counters import Costs
+
+REWARDS = [[[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]], [[0.0, 1.0, 0.5], [1.0, 0.0, 0.0]]]
+
+
+@pytest.mark.parametrize(("checkpointing", "layers_again"), [(False, 0), (0.5, 1), (True, 2)])
+def test_layers_multiply_distinct_tokens_three_times_and_four_times_where_they_are_computed_again(
+    checkpointing, layers_again, tiny_policy, make_batch
+):
+    """Forward and two products of the backward, 6 FLOP per weight and token; 2 more where it is computed again.
+
+    A layer's last product is not: no backward needs its outcome.
+    """
+    model = load_causal_lm(tiny_policy, gradient_checkpointing=checkpointing)
+    policy = CausalPolicy(model).train()
+    layers = sum(p.numel() for p in model.model.layers.parameters() if p.dim() == 2)
+    batch = make_batch(REWARDS)
+    update = PolicyUpdate(
+        Scorer(policy, token_budget=1000),
+        GroupAdvantage("question"),
+        PolicyLoss(kl_coef=0.0),
+        torch.optim.SGD(policy.parameters(), lr=0.1),
+        UpdateOptions(mini_batches=1),
+    )
+    responses = int(batch.rollouts.lengths.sum())
+    distinct = responses + sum(len(p.anchor_ids) for p in batch.prompts if p.rephrasing == 0)
+    with Costs() as costs:
+        result = update(batch.rollouts, len(batch.groups))
+    assert result.stats.dropped == 0
+    again = layers_again * (layers // 2 - model.model.layers[0].mlp.down_proj.weight.numel())
+    head = 6 * model.lm_head.weight.numel() * responses
+    assert costs.product_flop - head == (6 * layers + 2 * again) * distinct
+    assert costs.product_flop - head <= 4 / 3 * 6 * layers * distinct
+
+
+def test_a_share_of_layers_that_is_none_is_refused(tiny_policy):
+    with pytest.raises(ValueError, match=r"model\.load\.gradient_checkpointing"):
+        load_causal_lm(tiny_policy, gradient_checkpointing=1.5)

@@ -1,0 +1,112 @@
+"""The colocated engine with vLLM played by a few lines: what it is asked for, and what it leaves behind."""
+
+from __future__ import annotations
+
+import random
+import sys
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tagrpo.rollouts import SamplingConfig, VLLMEngine
+from tagrpo.types import Request
+
+
+class FakeLLM:
+    """Answers with the seed of each sample, and disturbs every global state as vLLM does."""
+
+    def __init__(self, **_):
+        self.llm_engine, self.waiting = self, []
+        self.model_config = SimpleNamespace(max_model_len=100)
+        self.disturb()
+
+    def disturb(self):
+        np.random.seed(0)  # noqa: NPY002
+        random.seed(0)
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        torch.set_num_threads = lambda _: None
+
+    def enqueue(self, prompts, params, use_tqdm):
+        self.waiting = [(f"{row}-suffix", p) for row, p in enumerate(params)]
+        return [name for name, _ in self.waiting]
+
+    def has_unfinished_requests(self):
+        return bool(self.waiting)
+
+    def step(self):
+        self.disturb()
+        name, params = self.waiting.pop()
+        assert params.flat_logprobs
+        seeds = [None if params.seed is None else params.seed + i for i in range(params.n)]
+        samples = [
+            SimpleNamespace(
+                index=i,
+                token_ids=(1, 2),
+                logprobs=SimpleNamespace(logprobs=[-0.5, -0.25]),
+                finish_reason="stop",
+                seed=seed,
+            )
+            for i, seed in enumerate(seeds)
+        ]
+        self.seeds = [*getattr(self, "seeds", []), seeds]
+        return [SimpleNamespace(finished=True, request_id=name.partition("-")[0], outputs=samples)]
+
+
+@pytest.fixture
+def make_engine(monkeypatch, tiny_policy):
+    vllm = ModuleType("vllm")
+    vllm.LLM = FakeLLM
+    vllm.SamplingParams = lambda **values: SimpleNamespace(**{"seed": None, **values})
+    vllm.TokensPrompt = dict
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    return lambda: VLLMEngine(str(tiny_policy))
+
+
+REQUEST = Request([torch.tensor([5, 6]), torch.tensor([7])], [3, 2], SamplingConfig(max_new_tokens=4), seed=11)
+
+
+def test_on_gpus_every_sample_has_a_seed_of_its_own_that_follows_from_the_request(make_engine, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.random, "fork_rng", nullcontext)
+    found = []
+    for seed in (11, 11, 12):
+        engine = make_engine()
+        engine.generate(Request(REQUEST.prompts, REQUEST.num_samples, REQUEST.sampling, seed))
+        found.append([s for seeds in engine.llm.seeds for s in seeds])
+    assert None not in found[0]
+    assert len(set(found[0])) == 5
+    assert found[0] == found[1]
+    assert not set(found[0]) & set(found[2])
+
+
+def test_the_engine_leaves_every_random_state_and_the_number_of_threads_as_they_were(make_engine):
+    before = torch.get_num_threads()
+    set_num_threads = torch.set_num_threads
+    torch.set_num_threads(2)
+
+    def states():
+        numpys = np.random.get_state()[1].tolist()  # noqa: NPY002
+        return random.getstate(), numpys, torch.get_rng_state().tolist()
+
+    try:
+        expected = states()
+        engine = make_engine()
+        results = engine.generate(REQUEST)
+        assert states() == expected
+        assert torch.set_num_threads is set_num_threads
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads = set_num_threads
+        torch.set_num_threads(before)
+    assert [[s.logprobs.tolist() for s in samples] for samples in results] == [[[-0.5, -0.25]] * n for n in (3, 2)]
+
+
+def test_on_cpus_no_request_has_a_seed_since_vllm_fails_on_one_when_a_prefill_is_cut(make_engine):
+    engine = make_engine()
+    engine.generate(REQUEST)
+    assert {seed for seeds in engine.llm.seeds for seed in seeds} == {None}

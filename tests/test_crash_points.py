@@ -1,0 +1,56 @@
+"""Runs that end at any of their writes go on as if nothing had been; all points take an hour."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tagrpo.starter import starter_path
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "crash_points.py"
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="the calls are counted by a library in C")
+
+
+def driven(folder: Path, *options: str) -> dict:
+    command = [sys.executable, str(SCRIPT), str(folder), *options]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stdout, result.stderr[-3000:]
+    report = json.loads(result.stdout.splitlines()[-1])
+    assert report["tried"] == report["same"], result.stdout
+    return report
+
+
+def test_a_run_that_is_killed_after_any_call_goes_on_bit_for_bit(tmp_path):
+    report = driven(tmp_path, "--first", "40", "--every", "95")
+    assert report["tried"] == len(range(40, report["points"] + 1, 95)) > 5
+    assert {"write", "fsync", "rename", "unlink", "mkdir"} <= report["calls"].keys()
+    calls = (tmp_path / "points.txt").read_text()
+    for call in ("rename /checkpoints/iteration-000002.ckpt", "fsync /metrics.csv", "fsync /checkpoints\n"):
+        assert call in calls
+    trained = load_file(tmp_path / "undisturbed" / "model" / "model.safetensors")
+    start = load_file(Path(starter_path()) / "model.safetensors")
+    assert not any(torch.equal(trained[name], start[name]) for name in trained if name in start)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["interrupt", "full", "broken"])
+def test_a_run_that_is_interrupted_or_refused_at_any_call_goes_on_bit_for_bit(what, tmp_path):
+    assert driven(tmp_path, "--what", what, "--first", "7", "--every", "60")["tried"] > 10
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_at_random_times_goes_on_bit_for_bit(tmp_path):
+    assert driven(tmp_path, "--random", "100")["tried"] == 100
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_two_ranks_of_which_one_is_killed_after_any_call_go_on_bit_for_bit(tmp_path):
+    assert driven(tmp_path, "--ranks", "2", "--every", "100")["tried"] > 5

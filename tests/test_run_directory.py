@@ -1,0 +1,159 @@
+"""What a run directory lets in: one process, one run, and settings that fit what has been learned."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from tagrpo import train
+from tagrpo.checkpoints import AtomicCheckpointIO, name_of
+from tagrpo.run_directory import begin, changes, flat, held, used
+
+SETTINGS = {
+    "seed": 0, "iterations": 4, "resume": None, "name": "a",
+    "optimizer": {"lr": 1e-4, "weight_decay": 0.0},
+    "policy": {"mini_batches": 2, "optimizer": {"lr": 1e-4, "weight_decay": 0.0}},
+    "data": {"seed": 0, "batch_size": 8, "train": {"path": "/old/place/math.jsonl"}},
+    "trainer": {"devices": 1, "precision": None, "default_root_dir": "/old/place"},
+}  # fmt: skip
+
+
+def settings(**changed):
+    """The settings, with values by dotted name, `__` for the dot."""
+    cfg = OmegaConf.create(SETTINGS)
+    for name, value in changed.items():
+        OmegaConf.update(cfg, name.replace("__", "."), value)
+    return cfg
+
+
+def a_run_in(directory: Path) -> Path:
+    AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, directory / "checkpoints" / name_of(2))
+    (directory / "config.yaml").write_text(OmegaConf.to_yaml(settings()))
+    (directory / "metrics.csv").write_text("step\n0\n")
+    return directory
+
+
+def test_a_second_process_is_kept_out_until_the_first_has_died(tmp_path):
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        with held(tmp_path):
+            os.write(write, b"x")
+            signal.pause()
+    os.read(read, 1)
+    try:
+        with pytest.raises(RuntimeError, match=rf"another process .*process {child} on .*`name`"), held(tmp_path):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    with held(tmp_path):
+        assert str(os.getpid()) in (tmp_path / ".lock").read_text()
+    with held(tmp_path):
+        pass
+
+
+def test_a_new_run_is_refused_where_another_has_left_results(tmp_path):
+    for number, name in enumerate(("metrics.csv", "rollouts", "test.json")):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        (directory / "config.yaml").touch()
+        begin(settings(), directory)  # nothing has come of that attempt
+        (directory / name).touch()
+        with pytest.raises(FileExistsError, match="resume=auto.*name=…"):
+            begin(settings(), directory)
+        begin(settings(resume="auto"), directory)  # it was killed before its first checkpoint
+    run = a_run_in(tmp_path / "run")
+    (run / "metrics.csv").unlink()
+    with pytest.raises(FileExistsError, match="resume=auto"):
+        begin(settings(), run)
+    assert not used(tmp_path / "nothing")
+
+
+def test_a_checkpoint_of_elsewhere_is_for_an_unused_directory(tmp_path):
+    source = str(a_run_in(tmp_path / "source") / "checkpoints" / name_of(2))
+    begin(settings(resume=source), tmp_path / "new")
+    begin(settings(resume=source), tmp_path / "source")
+    with pytest.raises(FileExistsError):
+        begin(settings(resume=source), a_run_in(tmp_path / "other"))
+    with pytest.raises(ValueError, match="seed: 0 then, 1 now"):
+        begin(settings(resume=source, seed=1), tmp_path / "new")
+
+
+def test_what_may_not_change_is_refused_by_name_with_both_values(tmp_path):
+    run = a_run_in(tmp_path)
+    cfg = settings(resume="auto", policy__mini_batches=4, data__batch_size=16, optimizer__lr=1e-3, iterations=9)
+    with pytest.raises(ValueError, match="that shape what it learns") as refused:
+        begin(cfg, run)
+    lines = [line.strip() for line in str(refused.value).splitlines()[1:-1]]
+    assert lines == ["data.batch_size: 8 then, 16 now", "policy.mini_batches: 2 then, 4 now"]
+    for name, value in [("trainer__precision", "16-true"), ("data__train__path", "/old/place/gsm8k.jsonl")]:
+        with pytest.raises(ValueError, match=name.replace("__", r"\.")):
+            begin(settings(resume="auto", **{name: value}), run)
+    with pytest.raises(ValueError, match="seed: 0 then, 1 now"):
+        begin(settings(resume="auto", seed=1, data__seed=1), run)
+
+
+def test_what_may_change_is_in_the_history(tmp_path):
+    run = a_run_in(tmp_path)
+    (run / "finished").touch()
+    moved = {"trainer__default_root_dir": "/new", "data__train__path": "/new/math.jsonl"}
+    faster = settings(resume="auto", iterations=6, optimizer__lr=1e-3, policy__optimizer__lr=1e-3, **moved)
+    begin(faster, run)
+    assert not (run / "finished").exists()
+    (change,) = faster.history
+    assert change.resumed_from == name_of(2)
+    assert OmegaConf.to_container(change.changed) == {
+        "iterations": {"then": 4, "now": 6},
+        "optimizer.lr": {"then": 1e-4, "now": 1e-3},
+        "trainer.default_root_dir": {"then": "/old/place", "now": "/new"},
+    }
+    (run / "config.yaml").write_text(OmegaConf.to_yaml(faster))
+    again = OmegaConf.merge(faster, {"history": None})
+    del again.history
+    begin(again, run)
+    assert again.history == faster.history, "where nothing changes, nothing is added"
+
+
+def test_settings_that_were_added_or_removed_are_changes():
+    assert changes({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}) == {"a.c": (None, 2)}
+    assert changes({"a": {"b": {}}, "d": [1, 2]}, {"a": {"b": {"c": 1}}, "d": [1, 2]})["a.b.c"] == (None, 1)
+    assert flat({"a": {"b": [1], "c": {}}}) == {"a.b": [1], "a.c": {}}
+
+
+SMALL = [
+    "threads=1", "logger=csv", "callbacks=[checkpoint]", "callbacks.checkpoint.every=1", "data.train.size=8",
+    "data.batch_size=2", "data.num_rephrasings=0", "experiment=grpo", "data.samples_per_prompt=2", "test=false",
+    "rollout.sampling.max_new_tokens=8", "trainer.limit_val_batches=0", "export=false",
+    "+trainer.enable_progress_bar=false", "policy.schedule=constant",
+]  # fmt: skip
+
+
+def test_the_command_is_refused_or_goes_on_with_what_it_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+    def command(*overrides):
+        monkeypatch.setattr(sys, "argv", ["tagrpo-train", f"hydra.run.dir={tmp_path}", *SMALL, *overrides])
+        train.main()
+
+    command("iterations=2")
+    assert (tmp_path / "finished").exists()
+    before = (tmp_path / "metrics.csv").read_text()
+    with pytest.raises(FileExistsError, match="resume=auto"):
+        command("iterations=2")
+    with pytest.raises(ValueError, match=r"data.batch_size: 2 then, 4 now"):
+        command("iterations=3", "resume=auto", "data.batch_size=4")
+    assert (tmp_path / "metrics.csv").read_text() == before
+    command("iterations=3", "resume=auto", "optimizer.lr=7e-3")
+    saved = torch.load(tmp_path / "checkpoints" / name_of(3), weights_only=True)
+    (group,) = saved["optimizer_states"][0]["param_groups"]
+    assert group["lr"] == group["initial_lr"] == 7e-3
+    config = OmegaConf.load(tmp_path / "config.yaml")
+    assert set(config.history[0].changed) == {"iterations", "optimizer.lr", "trainer.max_steps"}
+    assert config.history[0].resumed_from == name_of(2)

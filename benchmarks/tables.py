@@ -62,9 +62,9 @@ def update(figures: dict[str, Any]) -> str:
 
 def ceiling(figures: dict[str, Any]) -> str:
     """What sharing prefixes saves of a padding-free update, beside the most that it can save."""
-    deep = RESULTS / "update_step_deep.json"
+    others = [RESULTS / f"update_step_{size}.json" for size in ("1.7b", "4b")]
     rows = []
-    for found in [figures, *([json.loads(deep.read_text())] if deep.exists() else [])]:
+    for found in [figures, *(json.loads(path.read_text()) for path in others if path.exists())]:
         tokens, vocabulary = found["tokens"], found["shape"]["vocabulary"]
         head = vocabulary * MODELS[found["shape"]["model"]][0]
         layers = found["parameters"] - head

@@ -109,5 +109,5 @@ class CausalPolicy(nn.Module):
 
 
 def rows_at_once(device: str, vocabulary: int) -> int:
-    """Rows of logits at one time: 2^22 logits on a CPU, whose caches more would leave, and 2^28 elsewhere, or 1 GiB."""
-    return max((2**22 if device == "cpu" else 2**28) // vocabulary, 1)
+    """Rows of logits at one time: 2^22 logits on a CPU, whose caches more would leave, and 2^27 elsewhere."""
+    return max((2**22 if device == "cpu" else 2**27) // vocabulary, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
@@ -88,7 +88,7 @@ def checkpoint_layers(model: PreTrainedModel, share: float) -> None:
         )
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.config.use_cache = False
-    layers = decoder_layers(model) if share < 1 else []
+    layers: list[Any] = decoder_layers(model) if share < 1 else []
     for layer in layers[math.ceil(share * len(layers)) :]:
         layer.gradient_checkpointing = False  # type: ignore[assignment]
 

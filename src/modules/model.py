@@ -90,7 +90,7 @@ def checkpoint_layers(model: PreTrainedModel, share: float) -> None:
     model.config.use_cache = False
     layers: list[Any] = decoder_layers(model) if share < 1 else []
     for layer in layers[math.ceil(share * len(layers)) :]:
-        layer.gradient_checkpointing = False  # type: ignore[assignment]
+        layer.gradient_checkpointing = False
 
 
 def save_model(

@@ -15,6 +15,8 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in jobs of a shell's background, whose children inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("TAGRPO_TOKEN", "the token of the tests")  # of vLLM servers
 
 import pandas as pd

@@ -27,6 +27,7 @@ DETERMINISTIC: dict[str, AdvantageStrategy] = {
     "population std": GroupAdvantage("question", unbiased=False, epsilon=0.1),
     "Dr. GRPO": GroupAdvantage("prompt", scale="none"),
     "RLOO": GroupAdvantage("question", baseline="leave_one_out", scale="none"),
+    "MaxRL": GroupAdvantage("question", scale="mean", epsilon=0.0),
     "pass@3": PassAtKAdvantage(3),
     "pass@2 per prompt": PassAtKAdvantage(2, group_by="prompt"),
     "exceeding": ExceedingPassAtKAdvantage(2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from tagrpo.modules.advantages import (
     PassAtKAdvantage,
     SemanticEntropyAdvantage,
 )
-from tagrpo.types import AdvantageStrategy
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
@@ -29,13 +29,7 @@ RATES = torch.tensor([0.02, 0.3, 0.55, 0.9], dtype=torch.float64)
 DETERMINISTIC = simulate_objectives.DETERMINISTIC | simulate_objectives.OVER_THE_BATCH
 
 
-class MaxRL(AdvantageStrategy):
-    """A = (r − r̄) / r̄ over the question, 0 where r̄ is (arXiv 2602.02710)."""
-
-    def __call__(self, groups):
-        _, index = groups.question.unique(return_inverse=True)
-        mean = torch.bincount(index, groups.rewards) / torch.bincount(index)
-        return ((groups.rewards - mean[index]) / mean[index]).nan_to_num(0.0)
+MAX_RL = GroupAdvantage("question", scale="mean", epsilon=0.0)
 
 
 def one(strategy, rate, samples):
@@ -75,10 +69,12 @@ def test_pass_at_k_tends_to_the_gradient_of_pass_at_k_over_its_deviation(k):
 @pytest.mark.parametrize("samples", [1, 4, 16])
 def test_max_rl_has_its_closed_form_and_tends_to_one_over_p(samples):
     for p in (0.01, 0.2, 0.9):
-        # E[n / (1 + B)] − 1 + P(one of the others is right), B ~ Bin(n − 1, p)
-        expected = (1 - (1 - p) ** samples) / p - (1 - p) ** (samples - 1)
-        assert one(MaxRL(), p, samples) == pytest.approx(expected, rel=1e-12)
-    assert one(MaxRL(), 0.2, 512) == pytest.approx(1 / 0.2, rel=1e-6)
+        # Theorem 5: Σ_k ∇pass@k / k up to k = n − 1, weights (1 − p)^(k−1); without the baseline up to n (Eq. 9)
+        expected = sum((1 - p) ** (k - 1) for k in range(1, samples))
+        assert one(MAX_RL, p, samples) == pytest.approx(expected, rel=1e-12)
+        plain = GroupAdvantage("question", baseline="none", scale="mean", epsilon=0.0)
+        assert one(plain, p, samples) == pytest.approx(expected + (1 - p) ** (samples - 1), rel=1e-12)
+    assert one(MAX_RL, 0.2, 512) == pytest.approx(1 / 0.2, rel=1e-6)
 
 
 def test_two_responses_with_their_deviation_by_hand():
@@ -109,18 +105,33 @@ def grpo(rewards, pools, epsilon=1e-6):
     return advantages
 
 
+def max_rl(rewards, pools):
+    """[R] numpy: (r − mean) / mean over each pool, 0 where none is right."""
+    advantages = np.zeros(len(rewards))
+    for pool in np.unique(pools):
+        rows = pools == pool
+        if rewards[rows].any():
+            advantages[rows] = rewards[rows] / rewards[rows].mean() - 1
+    return advantages
+
+
+FORMULAS = {"grpo": (grpo, GroupAdvantage), "max_rl": (max_rl, partial(GroupAdvantage, scale="mean", epsilon=0.0))}
+
+
 @pytest.mark.parametrize("pooled", [True, False])
-def test_grpo_agrees_with_all_reward_vectors(pooled):
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formulas_of_the_papers_agree_over_all_reward_vectors(name, pooled):
+    formula, strategy = FORMULAS[name]
     rates, samples = np.array([0.05, 0.5, 0.8]), np.array([4, 2, 4])
     prompt = np.repeat(np.arange(3), samples)
     p, expected = rates[prompt], np.zeros(3)
     for vector in product((0.0, 1.0), repeat=len(prompt)):
         rewards = np.array(vector)
-        advantages = grpo(rewards, np.zeros(10) if pooled else prompt)
+        advantages = formula(rewards, np.zeros(10) if pooled else prompt)
         probability = np.prod(np.where(rewards == 1, p, 1 - p))
         score = np.where(rewards == 1, 1 / p, -1 / (1 - p))  # E[A · score] = E[A | correct] − E[A | wrong]
         expected += probability * np.bincount(prompt, advantages * score) / samples / 3
-    strategy = GroupAdvantage("question" if pooled else "prompt")
+    strategy = strategy(group_by="question" if pooled else "prompt")
     found = expected_weights(strategy, torch.from_numpy(rates), torch.from_numpy(samples))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
 

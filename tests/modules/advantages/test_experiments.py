@@ -67,6 +67,7 @@ def test_only_the_pooled_run_rephrases_and_anchors():
         ("rloo", ("prompt", "leave_one_out", "none")),
         ("dr_grpo", ("prompt", "mean", "none")),
         ("reinforce", ("batch", "mean", "none")),
+        ("max_rl", ("prompt", "mean", "mean")),
     ],
 )
 def test_relatives_of_grpo_are_options_of_the_group_advantage(experiment, options):

@@ -17,6 +17,7 @@ from tagrpo.modules.advantages import (
     ExceedingPassAtKAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
+    VerdictAdvantage,
     WithoutEasyAdvantage,
 )
 from tagrpo.types import AdvantageStrategy, RewardGroups
@@ -28,6 +29,7 @@ DETERMINISTIC: dict[str, AdvantageStrategy] = {
     "Dr. GRPO": GroupAdvantage("prompt", scale="none"),
     "RLOO": GroupAdvantage("question", baseline="leave_one_out", scale="none"),
     "MaxRL": GroupAdvantage("question", scale="mean", epsilon=0.0),
+    "W-REINFORCE": VerdictAdvantage(correct=0.1),
     "pass@3": PassAtKAdvantage(3),
     "pass@2 per prompt": PassAtKAdvantage(2, group_by="prompt"),
     "exceeding": ExceedingPassAtKAdvantage(2),

@@ -19,6 +19,7 @@ from tagrpo.modules.advantages import (
     GroupAdvantage,
     PassAtKAdvantage,
     SemanticEntropyAdvantage,
+    VerdictAdvantage,
 )
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
@@ -75,6 +76,13 @@ def test_max_rl_has_its_closed_form_and_tends_to_one_over_p(samples):
         plain = GroupAdvantage("question", baseline="none", scale="mean", epsilon=0.0)
         assert one(plain, p, samples) == pytest.approx(expected + (1 - p) ** (samples - 1), rel=1e-12)
     assert one(MAX_RL, 0.2, 512) == pytest.approx(1 / 0.2, rel=1e-6)
+
+
+@pytest.mark.parametrize(("correct", "wrong"), [(1.0, 0.0), (0.0, -1.0), (0.1, -1.0)])
+def test_verdicts_without_a_baseline_weigh_every_prompt_alike(correct, wrong):
+    # Positive and negative samples alone have one expectation, Σ ∇p: the score of a response is 0 on average.
+    weights = expected_weights(VerdictAdvantage(correct, wrong), RATES, torch.tensor([2, 3, 5, 1]))
+    torch.testing.assert_close(weights, torch.full_like(RATES, (correct - wrong) / 4), rtol=0, atol=1e-14)
 
 
 def test_two_responses_with_their_deviation_by_hand():

@@ -8,6 +8,7 @@ from .exceeding import ExceedingPassAtKAdvantage
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
 from .semantic_entropy import SemanticEntropyAdvantage
+from .verdict import VerdictAdvantage
 from .without_easy import WithoutEasyAdvantage
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "GroupAdvantage",
     "PassAtKAdvantage",
     "SemanticEntropyAdvantage",
+    "VerdictAdvantage",
     "WithoutEasyAdvantage",
     "sum_of_absolute_advantage",
 ]

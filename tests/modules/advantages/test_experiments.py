@@ -11,6 +11,7 @@ from tagrpo.modules.advantages import (
     EntropyAdaptiveAdvantage,
     ExceedingPassAtKAdvantage,
     PassAtKAdvantage,
+    VerdictAdvantage,
 )
 from tagrpo.modules.losses import PolicyLoss
 
@@ -73,6 +74,15 @@ def test_only_the_pooled_run_rephrases_and_anchors():
 def test_relatives_of_grpo_are_options_of_the_group_advantage(experiment, options):
     strategy = instantiate(composed(experiment).advantage)
     assert (strategy.group_by, strategy.baseline, strategy.scale) == options
+
+
+@pytest.mark.parametrize(
+    ("experiment", "weights"), [("psr", (1.0, 0.0)), ("nsr", (0.0, -1.0)), ("w_reinforce", (0.1, -1.0))]
+)
+def test_positive_and_negative_samples_are_weights_of_the_verdicts(experiment, weights):
+    strategy = instantiate(composed(experiment).advantage)
+    assert isinstance(strategy, VerdictAdvantage)
+    assert (strategy.correct, strategy.wrong) == weights
 
 
 def test_dr_grpo_divides_by_the_length_limit():

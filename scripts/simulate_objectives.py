@@ -17,6 +17,7 @@ from tagrpo.modules.advantages import (
     ExceedingPassAtKAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
+    PKPOAdvantage,
     VerdictAdvantage,
     WithoutEasyAdvantage,
 )
@@ -30,6 +31,8 @@ DETERMINISTIC: dict[str, AdvantageStrategy] = {
     "RLOO": GroupAdvantage("question", baseline="leave_one_out", scale="none"),
     "MaxRL": GroupAdvantage("question", scale="mean", epsilon=0.0),
     "W-REINFORCE": VerdictAdvantage(correct=0.1),
+    "PKPO": PKPOAdvantage(3),
+    "PKPO per prompt": PKPOAdvantage(2, "none", "prompt"),
     "pass@3": PassAtKAdvantage(3),
     "pass@2 per prompt": PassAtKAdvantage(2, group_by="prompt"),
     "exceeding": ExceedingPassAtKAdvantage(2),

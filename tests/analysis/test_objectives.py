@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from itertools import product
+from itertools import combinations, product
+from math import comb, prod
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from tagrpo.modules.advantages import (
     EntropyAdaptiveAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
+    PKPOAdvantage,
     SemanticEntropyAdvantage,
     VerdictAdvantage,
 )
@@ -78,6 +80,25 @@ def test_max_rl_has_its_closed_form_and_tends_to_one_over_p(samples):
     assert one(MAX_RL, 0.2, 512) == pytest.approx(1 / 0.2, rel=1e-6)
 
 
+@pytest.mark.parametrize("baseline", ["none", "leave_one_out", "fewer"])
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_pkpo_has_exactly_the_gradient_of_pass_at_k(k, baseline):
+    for p in (0.02, 0.3, 0.9):
+        for samples in (5, 8):
+            found = one(PKPOAdvantage(k, baseline), p, samples)
+            assert found == pytest.approx(k * (1 - p) ** (k - 1), rel=1e-12)
+
+
+def test_pkpo_over_rephrasings_is_the_gradient_of_the_mean_pass_at_k_of_all_subsets():
+    rates, samples, k = RATES.clone().requires_grad_(), torch.tensor([2, 4, 1, 3]), 3
+    failing = [1 - p for p in rates.repeat_interleave(samples)]
+    subsets = list(combinations(failing, k))
+    expected = torch.autograd.grad(sum(1 - prod(subset) for subset in subsets) / len(subsets), rates)[0]
+    for baseline in ("none", "leave_one_out", "fewer"):
+        found = expected_weights(PKPOAdvantage(k, baseline), RATES, samples) * 4 * samples / 10
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+
+
 @pytest.mark.parametrize(("correct", "wrong"), [(1.0, 0.0), (0.0, -1.0), (0.1, -1.0)])
 def test_verdicts_without_a_baseline_weigh_every_prompt_alike(correct, wrong):
     # Positive and negative samples alone have one expectation, Σ ∇p: the score of a response is 0 on average.
@@ -123,7 +144,21 @@ def max_rl(rewards, pools):
     return advantages
 
 
-FORMULAS = {"grpo": (grpo, GroupAdvantage), "max_rl": (max_rl, partial(GroupAdvantage, scale="mean", epsilon=0.0))}
+def pkpo(rewards, pools, k=2):
+    """[R] numpy: n · s_i of Eq. 33, the share of the groups of k in which i alone is right."""
+    advantages = np.zeros(len(rewards))
+    for pool in np.unique(pools):
+        rows = pools == pool
+        n, c = int(rows.sum()), int(rewards[rows].sum())
+        advantages[rows] = rewards[rows] * n * comb(n - c, k - 1) / comb(n, k)
+    return advantages
+
+
+FORMULAS = {
+    "grpo": (grpo, GroupAdvantage),
+    "max_rl": (max_rl, partial(GroupAdvantage, scale="mean", epsilon=0.0)),
+    "pkpo": (pkpo, partial(PKPOAdvantage, 2)),
+}
 
 
 @pytest.mark.parametrize("pooled", [True, False])

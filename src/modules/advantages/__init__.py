@@ -7,6 +7,7 @@ from .eta import sum_of_absolute_advantage
 from .exceeding import ExceedingPassAtKAdvantage
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
+from .pkpo import PKPOAdvantage
 from .semantic_entropy import SemanticEntropyAdvantage
 from .verdict import VerdictAdvantage
 from .without_easy import WithoutEasyAdvantage
@@ -17,6 +18,7 @@ __all__ = [
     "EntropyAdaptiveAdvantage",
     "ExceedingPassAtKAdvantage",
     "GroupAdvantage",
+    "PKPOAdvantage",
     "PassAtKAdvantage",
     "SemanticEntropyAdvantage",
     "VerdictAdvantage",

@@ -11,6 +11,7 @@ from tagrpo.modules.advantages import (
     EntropyAdaptiveAdvantage,
     ExceedingPassAtKAdvantage,
     PassAtKAdvantage,
+    PKPOAdvantage,
     VerdictAdvantage,
 )
 from tagrpo.modules.losses import PolicyLoss
@@ -83,6 +84,12 @@ def test_positive_and_negative_samples_are_weights_of_the_verdicts(experiment, w
     strategy = instantiate(composed(experiment).advantage)
     assert isinstance(strategy, VerdictAdvantage)
     assert (strategy.correct, strategy.wrong) == weights
+
+
+def test_pkpo_compares_groups_of_four_with_groups_of_three():
+    strategy = instantiate(composed("pkpo").advantage)
+    assert isinstance(strategy, PKPOAdvantage)
+    assert (strategy.k, strategy.baseline, strategy.group_by) == (4, "fewer", "question")
 
 
 def test_dr_grpo_divides_by_the_length_limit():

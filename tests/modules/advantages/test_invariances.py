@@ -19,6 +19,7 @@ from tagrpo.modules.advantages import (
     ExceedingPassAtKAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
+    PKPOAdvantage,
     SemanticEntropyAdvantage,
     VerdictAdvantage,
     WithoutEasyAdvantage,
@@ -32,6 +33,7 @@ EXACT = {
     "over the mean": GroupAdvantage(scale="mean"),
     "pass@2": PassAtKAdvantage(2),
     "pass@4": PassAtKAdvantage(4),
+    "pkpo": PKPOAdvantage(3),
     "exceeding": ExceedingPassAtKAdvantage(2),
     "combination": CombinationAdvantage(2),
     "adaptive": EntropyAdaptiveAdvantage(2),
@@ -39,7 +41,7 @@ EXACT = {
     "difficulty": DifficultyWeightedAdvantage(),
     "semantic entropy": SemanticEntropyAdvantage(0.5),
 }
-UNCENTRED = {"verdict": VerdictAdvantage(0.1)}
+UNCENTRED = {"verdict": VerdictAdvantage(0.1), "pkpo without baseline": PKPOAdvantage(2, "none")}
 SAMPLED = {"bootstrap": PassAtKAdvantage(2, "bootstrap"), "full": PassAtKAdvantage(2, "full")}
 
 rows = st.lists(

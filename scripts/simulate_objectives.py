@@ -18,6 +18,7 @@ from tagrpo.modules.advantages import (
     GroupAdvantage,
     PassAtKAdvantage,
     PKPOAdvantage,
+    RiskSensitiveAdvantage,
     VerdictAdvantage,
     WithoutEasyAdvantage,
 )
@@ -33,6 +34,7 @@ DETERMINISTIC: dict[str, AdvantageStrategy] = {
     "W-REINFORCE": VerdictAdvantage(correct=0.1),
     "PKPO": PKPOAdvantage(3),
     "PKPO per prompt": PKPOAdvantage(2, "none", "prompt"),
+    "RS-GRPO": RiskSensitiveAdvantage(2.0),
     "pass@3": PassAtKAdvantage(3),
     "pass@2 per prompt": PassAtKAdvantage(2, group_by="prompt"),
     "exceeding": ExceedingPassAtKAdvantage(2),

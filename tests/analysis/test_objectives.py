@@ -20,6 +20,7 @@ from tagrpo.modules.advantages import (
     GroupAdvantage,
     PassAtKAdvantage,
     PKPOAdvantage,
+    RiskSensitiveAdvantage,
     SemanticEntropyAdvantage,
     VerdictAdvantage,
 )
@@ -99,6 +100,16 @@ def test_pkpo_over_rephrasings_is_the_gradient_of_the_mean_pass_at_k_of_all_subs
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("beta", [-1.0, 2.0, 8.0])
+def test_rs_grpo_tends_to_the_gradient_of_its_utility(beta):
+    # d/dp of ln(1 + p (e^β − 1)) / β
+    for p in (0.1, 0.5, 0.9):
+        limit = np.expm1(beta) / (beta * (1 + p * np.expm1(beta)))
+        few, many = (one(RiskSensitiveAdvantage(beta), p, n) / limit - 1 for n in (64, 512))
+        assert abs(many) < 0.03
+        assert abs(many) < 0.2 * abs(few)
+
+
 @pytest.mark.parametrize(("correct", "wrong"), [(1.0, 0.0), (0.0, -1.0), (0.1, -1.0)])
 def test_verdicts_without_a_baseline_weigh_every_prompt_alike(correct, wrong):
     # Positive and negative samples alone have one expectation, Σ ∇p: the score of a response is 0 on average.
@@ -154,10 +165,20 @@ def pkpo(rewards, pools, k=2):
     return advantages
 
 
+def rs_grpo(rewards, pools, beta=2.0):
+    """[R] numpy: (e^{βr} / mean − 1) / β over each pool."""
+    advantages = np.zeros(len(rewards))
+    for pool in np.unique(pools):
+        rows = pools == pool
+        advantages[rows] = (np.exp(beta * rewards[rows]) / np.exp(beta * rewards[rows]).mean() - 1) / beta
+    return advantages
+
+
 FORMULAS = {
     "grpo": (grpo, GroupAdvantage),
     "max_rl": (max_rl, partial(GroupAdvantage, scale="mean", epsilon=0.0)),
     "pkpo": (pkpo, partial(PKPOAdvantage, 2)),
+    "rs_grpo": (rs_grpo, partial(RiskSensitiveAdvantage, 2.0)),
 }
 
 

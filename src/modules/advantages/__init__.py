@@ -8,6 +8,7 @@ from .exceeding import ExceedingPassAtKAdvantage
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
 from .pkpo import PKPOAdvantage
+from .risk_sensitive import RiskSensitiveAdvantage
 from .semantic_entropy import SemanticEntropyAdvantage
 from .verdict import VerdictAdvantage
 from .without_easy import WithoutEasyAdvantage
@@ -20,6 +21,7 @@ __all__ = [
     "GroupAdvantage",
     "PKPOAdvantage",
     "PassAtKAdvantage",
+    "RiskSensitiveAdvantage",
     "SemanticEntropyAdvantage",
     "VerdictAdvantage",
     "WithoutEasyAdvantage",

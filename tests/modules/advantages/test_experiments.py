@@ -12,6 +12,7 @@ from tagrpo.modules.advantages import (
     ExceedingPassAtKAdvantage,
     PassAtKAdvantage,
     PKPOAdvantage,
+    RiskSensitiveAdvantage,
     VerdictAdvantage,
 )
 from tagrpo.modules.losses import PolicyLoss
@@ -90,6 +91,12 @@ def test_pkpo_compares_groups_of_four_with_groups_of_three():
     strategy = instantiate(composed("pkpo").advantage)
     assert isinstance(strategy, PKPOAdvantage)
     assert (strategy.k, strategy.baseline, strategy.group_by) == (4, "fewer", "question")
+
+
+def test_rs_grpo_seeks_as_much_risk_as_its_paper_recommends():
+    strategy = instantiate(composed("rs_grpo").advantage)
+    assert isinstance(strategy, RiskSensitiveAdvantage)
+    assert (strategy.beta, strategy.group_by) == (2.0, "question")
 
 
 def test_dr_grpo_divides_by_the_length_limit():

@@ -20,6 +20,7 @@ from tagrpo.modules.advantages import (
     PKPOAdvantage,
     RiskSensitiveAdvantage,
     VerdictAdvantage,
+    VirtualSuccessAdvantage,
     WithoutEasyAdvantage,
 )
 from tagrpo.types import AdvantageStrategy, RewardGroups
@@ -35,6 +36,7 @@ DETERMINISTIC: dict[str, AdvantageStrategy] = {
     "PKPO": PKPOAdvantage(3),
     "PKPO per prompt": PKPOAdvantage(2, "none", "prompt"),
     "RS-GRPO": RiskSensitiveAdvantage(2.0),
+    "NGRPO": VirtualSuccessAdvantage(),
     "pass@3": PassAtKAdvantage(3),
     "pass@2 per prompt": PassAtKAdvantage(2, group_by="prompt"),
     "exceeding": ExceedingPassAtKAdvantage(2),

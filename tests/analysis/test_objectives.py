@@ -23,6 +23,7 @@ from tagrpo.modules.advantages import (
     RiskSensitiveAdvantage,
     SemanticEntropyAdvantage,
     VerdictAdvantage,
+    VirtualSuccessAdvantage,
 )
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
@@ -165,6 +166,15 @@ def pkpo(rewards, pools, k=2):
     return advantages
 
 
+def ngrpo(rewards, pools, epsilon=1e-6):
+    """[R] numpy: GRPO over each pool and one correct response that nobody sampled."""
+    advantages = np.zeros(len(rewards))
+    for pool in np.unique(pools):
+        extended = np.append(rewards[pools == pool], 1.0)
+        advantages[pools == pool] = ((extended - extended.mean()) / (extended.std(ddof=1) + epsilon))[:-1]
+    return advantages
+
+
 def rs_grpo(rewards, pools, beta=2.0):
     """[R] numpy: (e^{βr} / mean − 1) / β over each pool."""
     advantages = np.zeros(len(rewards))
@@ -178,6 +188,7 @@ FORMULAS = {
     "grpo": (grpo, GroupAdvantage),
     "max_rl": (max_rl, partial(GroupAdvantage, scale="mean", epsilon=0.0)),
     "pkpo": (pkpo, partial(PKPOAdvantage, 2)),
+    "ngrpo": (ngrpo, VirtualSuccessAdvantage),
     "rs_grpo": (rs_grpo, partial(RiskSensitiveAdvantage, 2.0)),
 }
 

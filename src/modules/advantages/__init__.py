@@ -11,6 +11,7 @@ from .pkpo import PKPOAdvantage
 from .risk_sensitive import RiskSensitiveAdvantage
 from .semantic_entropy import SemanticEntropyAdvantage
 from .verdict import VerdictAdvantage
+from .virtual_success import VirtualSuccessAdvantage
 from .without_easy import WithoutEasyAdvantage
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "RiskSensitiveAdvantage",
     "SemanticEntropyAdvantage",
     "VerdictAdvantage",
+    "VirtualSuccessAdvantage",
     "WithoutEasyAdvantage",
     "sum_of_absolute_advantage",
 ]

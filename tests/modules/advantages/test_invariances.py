@@ -23,6 +23,7 @@ from tagrpo.modules.advantages import (
     RiskSensitiveAdvantage,
     SemanticEntropyAdvantage,
     VerdictAdvantage,
+    VirtualSuccessAdvantage,
     WithoutEasyAdvantage,
 )
 from tagrpo.types import RewardGroups
@@ -43,7 +44,11 @@ EXACT = {
     "difficulty": DifficultyWeightedAdvantage(),
     "semantic entropy": SemanticEntropyAdvantage(0.5),
 }
-UNCENTRED = {"verdict": VerdictAdvantage(0.1), "pkpo without baseline": PKPOAdvantage(2, "none")}
+UNCENTRED = {
+    "virtual success": VirtualSuccessAdvantage(),
+    "verdict": VerdictAdvantage(0.1),
+    "pkpo without baseline": PKPOAdvantage(2, "none"),
+}
 SAMPLED = {"bootstrap": PassAtKAdvantage(2, "bootstrap"), "full": PassAtKAdvantage(2, "full")}
 
 rows = st.lists(

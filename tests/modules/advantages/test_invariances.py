@@ -1,4 +1,4 @@
-"""What holds for every strategy: order and names do not matter, nothing is NaN; with a baseline no signal is zero."""
+"""Holds for every strategy: order and names do not matter, nothing is NaN; with a baseline, no signal is exactly 0."""
 
 from __future__ import annotations
 

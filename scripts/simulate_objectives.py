@@ -17,6 +17,10 @@ from tagrpo.modules.advantages import (
     ExceedingPassAtKAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
+    PKPOAdvantage,
+    RiskSensitiveAdvantage,
+    VerdictAdvantage,
+    VirtualSuccessAdvantage,
     WithoutEasyAdvantage,
 )
 from tagrpo.types import AdvantageStrategy, RewardGroups
@@ -27,6 +31,12 @@ DETERMINISTIC: dict[str, AdvantageStrategy] = {
     "population std": GroupAdvantage("question", unbiased=False, epsilon=0.1),
     "Dr. GRPO": GroupAdvantage("prompt", scale="none"),
     "RLOO": GroupAdvantage("question", baseline="leave_one_out", scale="none"),
+    "MaxRL": GroupAdvantage("question", scale="mean", epsilon=0.0),
+    "W-REINFORCE": VerdictAdvantage(correct=0.1),
+    "PKPO": PKPOAdvantage(3),
+    "PKPO per prompt": PKPOAdvantage(2, "none", "prompt"),
+    "RS-GRPO": RiskSensitiveAdvantage(2.0),
+    "NGRPO": VirtualSuccessAdvantage(),
     "pass@3": PassAtKAdvantage(3),
     "pass@2 per prompt": PassAtKAdvantage(2, group_by="prompt"),
     "exceeding": ExceedingPassAtKAdvantage(2),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from itertools import product
+from functools import partial
+from itertools import combinations, product
+from math import comb, prod
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +19,12 @@ from tagrpo.modules.advantages import (
     EntropyAdaptiveAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
+    PKPOAdvantage,
+    RiskSensitiveAdvantage,
     SemanticEntropyAdvantage,
+    VerdictAdvantage,
+    VirtualSuccessAdvantage,
 )
-from tagrpo.types import AdvantageStrategy
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
@@ -29,13 +34,7 @@ RATES = torch.tensor([0.02, 0.3, 0.55, 0.9], dtype=torch.float64)
 DETERMINISTIC = simulate_objectives.DETERMINISTIC | simulate_objectives.OVER_THE_BATCH
 
 
-class MaxRL(AdvantageStrategy):
-    """A = (r − r̄) / r̄ over the question, 0 where r̄ is (arXiv 2602.02710)."""
-
-    def __call__(self, groups):
-        _, index = groups.question.unique(return_inverse=True)
-        mean = torch.bincount(index, groups.rewards) / torch.bincount(index)
-        return ((groups.rewards - mean[index]) / mean[index]).nan_to_num(0.0)
+MAX_RL = GroupAdvantage("question", scale="mean", epsilon=0.0)
 
 
 def one(strategy, rate, samples):
@@ -75,10 +74,48 @@ def test_pass_at_k_tends_to_the_gradient_of_pass_at_k_over_its_deviation(k):
 @pytest.mark.parametrize("samples", [1, 4, 16])
 def test_max_rl_has_its_closed_form_and_tends_to_one_over_p(samples):
     for p in (0.01, 0.2, 0.9):
-        # E[n / (1 + B)] − 1 + P(one of the others is right), B ~ Bin(n − 1, p)
-        expected = (1 - (1 - p) ** samples) / p - (1 - p) ** (samples - 1)
-        assert one(MaxRL(), p, samples) == pytest.approx(expected, rel=1e-12)
-    assert one(MaxRL(), 0.2, 512) == pytest.approx(1 / 0.2, rel=1e-6)
+        # Theorem 5: Σ_k ∇pass@k / k up to k = n − 1, weights (1 − p)^(k−1); without the baseline up to n (Eq. 9)
+        expected = sum((1 - p) ** (k - 1) for k in range(1, samples))
+        assert one(MAX_RL, p, samples) == pytest.approx(expected, rel=1e-12)
+        plain = GroupAdvantage("question", baseline="none", scale="mean", epsilon=0.0)
+        assert one(plain, p, samples) == pytest.approx(expected + (1 - p) ** (samples - 1), rel=1e-12)
+    assert one(MAX_RL, 0.2, 512) == pytest.approx(1 / 0.2, rel=1e-6)
+
+
+@pytest.mark.parametrize("baseline", ["none", "leave_one_out", "fewer"])
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_pkpo_has_exactly_the_gradient_of_pass_at_k(k, baseline):
+    for p in (0.02, 0.3, 0.9):
+        for samples in (5, 8):
+            found = one(PKPOAdvantage(k, baseline), p, samples)
+            assert found == pytest.approx(k * (1 - p) ** (k - 1), rel=1e-12)
+
+
+def test_pkpo_over_rephrasings_is_the_gradient_of_the_mean_pass_at_k_of_all_subsets():
+    rates, samples, k = RATES.clone().requires_grad_(), torch.tensor([2, 4, 1, 3]), 3
+    failing = [1 - p for p in rates.repeat_interleave(samples)]
+    subsets = list(combinations(failing, k))
+    expected = torch.autograd.grad(sum(1 - prod(subset) for subset in subsets) / len(subsets), rates)[0]
+    for baseline in ("none", "leave_one_out", "fewer"):
+        found = expected_weights(PKPOAdvantage(k, baseline), RATES, samples) * 4 * samples / 10
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("beta", [-1.0, 2.0, 8.0])
+def test_rs_grpo_tends_to_the_gradient_of_its_utility(beta):
+    # d/dp of ln(1 + p (e^β − 1)) / β
+    for p in (0.1, 0.5, 0.9):
+        limit = np.expm1(beta) / (beta * (1 + p * np.expm1(beta)))
+        few, many = (one(RiskSensitiveAdvantage(beta), p, n) / limit - 1 for n in (64, 512))
+        assert abs(many) < 0.03
+        assert abs(many) < 0.2 * abs(few)
+
+
+@pytest.mark.parametrize(("correct", "wrong"), [(1.0, 0.0), (0.0, -1.0), (0.1, -1.0)])
+def test_verdicts_without_a_baseline_weigh_every_prompt_alike(correct, wrong):
+    # Positive and negative samples alone have one expectation, Σ ∇p: the score of a response is 0 on average.
+    weights = expected_weights(VerdictAdvantage(correct, wrong), RATES, torch.tensor([2, 3, 5, 1]))
+    torch.testing.assert_close(weights, torch.full_like(RATES, (correct - wrong) / 4), rtol=0, atol=1e-14)
 
 
 def test_two_responses_with_their_deviation_by_hand():
@@ -109,18 +146,67 @@ def grpo(rewards, pools, epsilon=1e-6):
     return advantages
 
 
+def max_rl(rewards, pools):
+    """[R] numpy: (r − mean) / mean over each pool, 0 where none is right."""
+    advantages = np.zeros(len(rewards))
+    for pool in np.unique(pools):
+        rows = pools == pool
+        if rewards[rows].any():
+            advantages[rows] = rewards[rows] / rewards[rows].mean() - 1
+    return advantages
+
+
+def pkpo(rewards, pools, k=2):
+    """[R] numpy: n · s_i of Eq. 33, the share of the groups of k in which i alone is right."""
+    advantages = np.zeros(len(rewards))
+    for pool in np.unique(pools):
+        rows = pools == pool
+        n, c = int(rows.sum()), int(rewards[rows].sum())
+        advantages[rows] = rewards[rows] * n * comb(n - c, k - 1) / comb(n, k)
+    return advantages
+
+
+def ngrpo(rewards, pools, epsilon=1e-6):
+    """[R] numpy: GRPO over each pool and one correct response that nobody sampled."""
+    advantages = np.zeros(len(rewards))
+    for pool in np.unique(pools):
+        extended = np.append(rewards[pools == pool], 1.0)
+        advantages[pools == pool] = ((extended - extended.mean()) / (extended.std(ddof=1) + epsilon))[:-1]
+    return advantages
+
+
+def rs_grpo(rewards, pools, beta=2.0):
+    """[R] numpy: (e^{βr} / mean − 1) / β over each pool."""
+    advantages = np.zeros(len(rewards))
+    for pool in np.unique(pools):
+        rows = pools == pool
+        advantages[rows] = (np.exp(beta * rewards[rows]) / np.exp(beta * rewards[rows]).mean() - 1) / beta
+    return advantages
+
+
+FORMULAS = {
+    "grpo": (grpo, GroupAdvantage),
+    "max_rl": (max_rl, partial(GroupAdvantage, scale="mean", epsilon=0.0)),
+    "pkpo": (pkpo, partial(PKPOAdvantage, 2)),
+    "ngrpo": (ngrpo, VirtualSuccessAdvantage),
+    "rs_grpo": (rs_grpo, partial(RiskSensitiveAdvantage, 2.0)),
+}
+
+
 @pytest.mark.parametrize("pooled", [True, False])
-def test_grpo_agrees_with_all_reward_vectors(pooled):
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formulas_of_the_papers_agree_over_all_reward_vectors(name, pooled):
+    formula, strategy = FORMULAS[name]
     rates, samples = np.array([0.05, 0.5, 0.8]), np.array([4, 2, 4])
     prompt = np.repeat(np.arange(3), samples)
     p, expected = rates[prompt], np.zeros(3)
     for vector in product((0.0, 1.0), repeat=len(prompt)):
         rewards = np.array(vector)
-        advantages = grpo(rewards, np.zeros(10) if pooled else prompt)
+        advantages = formula(rewards, np.zeros(10) if pooled else prompt)
         probability = np.prod(np.where(rewards == 1, p, 1 - p))
         score = np.where(rewards == 1, 1 / p, -1 / (1 - p))  # E[A · score] = E[A | correct] − E[A | wrong]
         expected += probability * np.bincount(prompt, advantages * score) / samples / 3
-    strategy = GroupAdvantage("question" if pooled else "prompt")
+    strategy = strategy(group_by="question" if pooled else "prompt")
     found = expected_weights(strategy, torch.from_numpy(rates), torch.from_numpy(samples))
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
 

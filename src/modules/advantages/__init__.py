@@ -7,7 +7,11 @@ from .eta import sum_of_absolute_advantage
 from .exceeding import ExceedingPassAtKAdvantage
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
+from .pkpo import PKPOAdvantage
+from .risk_sensitive import RiskSensitiveAdvantage
 from .semantic_entropy import SemanticEntropyAdvantage
+from .verdict import VerdictAdvantage
+from .virtual_success import VirtualSuccessAdvantage
 from .without_easy import WithoutEasyAdvantage
 
 __all__ = [
@@ -16,8 +20,12 @@ __all__ = [
     "EntropyAdaptiveAdvantage",
     "ExceedingPassAtKAdvantage",
     "GroupAdvantage",
+    "PKPOAdvantage",
     "PassAtKAdvantage",
+    "RiskSensitiveAdvantage",
     "SemanticEntropyAdvantage",
+    "VerdictAdvantage",
+    "VirtualSuccessAdvantage",
     "WithoutEasyAdvantage",
     "sum_of_absolute_advantage",
 ]

@@ -1,4 +1,4 @@
-"""Group-relative advantages: GRPO, TA-GRPO, RLOO, Dr. GRPO and REINFORCE differ in pool, baseline and scale."""
+"""Group-relative advantages: GRPO, TA-GRPO, RLOO, Dr. GRPO, MaxRL and REINFORCE differ in pool, baseline and scale."""
 
 from __future__ import annotations
 
@@ -24,18 +24,26 @@ class GroupAdvantage(AdvantageStrategy):
     | TA-GRPO and its v1 | question | mean | std | TA-GRPO, Eq. 3: one pool of (N+1)·G |
     | Dr. GRPO | prompt | mean | none | arXiv 2503.20783, Eq. 3 |
     | RLOO | prompt | leave_one_out | none | arXiv 2402.14740, section 2.3 |
+    | MaxRL | prompt | mean | mean | arXiv 2602.02710, Algorithm 1: (R − r̄) / r̄, with ε = 0 |
     | REINFORCE, batch baseline | batch | mean | none or std | |
 
     Degenerate pools: rewards that are all equal, or a single response, have advantages of exactly 0 (with
     `baseline="none"` a pool of equal rewards keeps R_i when unscaled and is 0 when scaled by its own σ = 0).
 
+    Scaled by the mean, the expected gradient of G responses with success rate p is (1 − (1 − p)^(G−1)) / p · ∇p, which
+    tends to ∇ log p; without a baseline the exponent is G. It assumes rewards that are at least 0, such as verdicts.
+
     Args:
         group_by: The pool: all responses of a `question`, of a sampled `prompt`, or of the whole `batch`.
         baseline: `mean` of the pool; `leave_one_out`, the mean of the others; `none`.
-        scale: `std` of the pool; `batch`, the standard deviation over the whole batch; `none`.
+        scale: `std` of the pool; `mean` of the pool's rewards; `batch`, the standard deviation over the whole batch;
+            `none`.
         unbiased: Bessel's correction in σ, as the frameworks compute it; false is the population's σ, which Pass@k
             training writes (arXiv 2508.10751, Eq. 2) and `PassAtKAdvantage` has. At n = 32 they differ by 1.6 %.
-        epsilon: Added to σ.
+        epsilon: Added to σ, or to the mean.
+
+    Raises:
+        ValueError: an option is out of its range, or the rewards of a pool have no positive mean to be scaled by.
 
     >>> groups = RewardGroups(
     ...     rewards=torch.tensor([1.0, 1.0, 0.0, 0.0]), correct=torch.tensor([True, True, False, False]),
@@ -44,18 +52,20 @@ class GroupAdvantage(AdvantageStrategy):
     tensor([ 1.,  1., -1., -1.])
     >>> GroupAdvantage(group_by="prompt")(groups)
     tensor([0., 0., 0., 0.])
+    >>> GroupAdvantage(scale="mean", epsilon=0.0)(groups)  # (1 − ½) / ½ and (0 − ½) / ½
+    tensor([ 1.,  1., -1., -1.])
     """
 
     group_by: Pool = "question"
     baseline: Literal["mean", "leave_one_out", "none"] = "mean"
-    scale: Literal["std", "none", "batch"] = "std"
+    scale: Literal["std", "mean", "batch", "none"] = "std"
     unbiased: bool = True
     epsilon: float = 1e-6
 
     def __post_init__(self) -> None:
         check_choice("group_by", self.group_by, POOLS)
         check_choice("baseline", self.baseline, ("mean", "leave_one_out", "none"))
-        check_choice("scale", self.scale, ("std", "none", "batch"))
+        check_choice("scale", self.scale, ("std", "mean", "batch", "none"))
         check_epsilon(self.epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
@@ -82,7 +92,17 @@ class GroupAdvantage(AdvantageStrategy):
             index, num_pools = torch.zeros_like(index), min(len(index), 1)
         count = pool_size(index, num_pools)
         mean = pool_sum(rewards, index, num_pools) / count
+        if self.scale == "mean":
+            return self._over_mean(advantages, mean[index])
         squares = pool_sum((rewards - mean[index]).square(), index, num_pools)
         std = (squares / (count - int(self.unbiased)).clamp(min=1)).sqrt()
         without_signal = uniform_pools(rewards, index, num_pools)[index]
         return (advantages / (std[index] + self.epsilon)).masked_fill(without_signal, 0.0)
+
+    def _over_mean(self, advantages: Tensor, mean: Tensor) -> Tensor:
+        if (bad := (mean <= 0) & (advantages != 0)).any():
+            raise ValueError(
+                "Expected rewards with a positive mean where advantage.scale is mean, but a pool has a mean of "
+                f"{float(mean[bad][0]):g}. Choose reward_terms that leave rewards at least 0, or another scale."
+            )
+        return (advantages / (mean + self.epsilon)).masked_fill(mean == 0, 0.0)

@@ -11,6 +11,9 @@ from tagrpo.modules.advantages import (
     EntropyAdaptiveAdvantage,
     ExceedingPassAtKAdvantage,
     PassAtKAdvantage,
+    PKPOAdvantage,
+    RiskSensitiveAdvantage,
+    VerdictAdvantage,
 )
 from tagrpo.modules.losses import PolicyLoss
 
@@ -67,11 +70,33 @@ def test_only_the_pooled_run_rephrases_and_anchors():
         ("rloo", ("prompt", "leave_one_out", "none")),
         ("dr_grpo", ("prompt", "mean", "none")),
         ("reinforce", ("batch", "mean", "none")),
+        ("max_rl", ("prompt", "mean", "mean")),
     ],
 )
 def test_relatives_of_grpo_are_options_of_the_group_advantage(experiment, options):
     strategy = instantiate(composed(experiment).advantage)
     assert (strategy.group_by, strategy.baseline, strategy.scale) == options
+
+
+@pytest.mark.parametrize(
+    ("experiment", "weights"), [("psr", (1.0, 0.0)), ("nsr", (0.0, -1.0)), ("w_reinforce", (0.1, -1.0))]
+)
+def test_positive_and_negative_samples_are_weights_of_the_verdicts(experiment, weights):
+    strategy = instantiate(composed(experiment).advantage)
+    assert isinstance(strategy, VerdictAdvantage)
+    assert (strategy.correct, strategy.wrong) == weights
+
+
+def test_pkpo_compares_groups_of_four_with_groups_of_three():
+    strategy = instantiate(composed("pkpo").advantage)
+    assert isinstance(strategy, PKPOAdvantage)
+    assert (strategy.k, strategy.baseline, strategy.group_by) == (4, "fewer", "question")
+
+
+def test_rs_grpo_seeks_as_much_risk_as_its_paper_recommends():
+    strategy = instantiate(composed("rs_grpo").advantage)
+    assert isinstance(strategy, RiskSensitiveAdvantage)
+    assert (strategy.beta, strategy.group_by) == (2.0, "question")
 
 
 def test_dr_grpo_divides_by_the_length_limit():

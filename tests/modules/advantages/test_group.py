@@ -40,7 +40,9 @@ def by_loop(groups, group_by, baseline, scale, unbiased, epsilon):
             out[row] = rewards[row] - base[baseline]
             if baseline != "none" and np.ptp(rewards[rows]) == 0:
                 out[row] = 0.0
-            if scale != "none":
+            if scale == "mean":
+                out[row] = 0.0 if not rewards[rows].any() else out[row] / (rewards[rows].mean() + epsilon)
+            elif scale != "none":
                 pool = rewards if scale == "batch" else rewards[rows]
                 out[row] = 0.0 if np.ptp(pool) == 0 else out[row] / (std(pool) + epsilon)
     return out
@@ -48,7 +50,7 @@ def by_loop(groups, group_by, baseline, scale, unbiased, epsilon):
 
 @pytest.mark.parametrize("group_by", ["question", "prompt", "batch"])
 @pytest.mark.parametrize("baseline", ["mean", "leave_one_out", "none"])
-@pytest.mark.parametrize("scale", ["std", "batch", "none"])
+@pytest.mark.parametrize("scale", ["std", "mean", "batch", "none"])
 @pytest.mark.parametrize("unbiased", [True, False])
 def test_every_combination_equals_the_loop(group_by, baseline, scale, unbiased):
     rng = np.random.default_rng(0)
@@ -78,7 +80,7 @@ def test_equal_rewards_give_exact_zeros(value, size):
     groups = groups_of([value] * size, [0] * size)
     for group_by in ("question", "batch"):
         for baseline in ("mean", "leave_one_out"):
-            for scale in ("std", "none", "batch"):
+            for scale in ("std", "mean", "none", "batch"):
                 assert not GroupAdvantage(group_by, baseline, scale)(groups).any()
 
 
@@ -104,6 +106,20 @@ def test_one_response_has_no_advantage_over_others():
             0,
             0,
         ]
+
+
+def test_of_sixteen_responses_one_success_counts_fifteen_failures():
+    # MaxRL, Algorithm 1: (1 − 1/16) / (1/16) and −1; four of 16 count 3, none and all nothing.
+    strategy = GroupAdvantage("question", scale="mean", epsilon=0.0)
+    for correct, right in ((1, 15.0), (4, 3.0)):
+        advantages = strategy(groups_of([1.0] * correct + [0.0] * (16 - correct), [0] * 16)).tolist()
+        assert advantages == [right] * correct + [-1.0] * (16 - correct)
+    assert strategy(groups_of([0.0] * 16 + [1.0] * 16, [0] * 16 + [1] * 16)).tolist() == [0.0] * 32
+
+
+def test_a_mean_that_is_not_positive_cannot_scale():
+    with pytest.raises(ValueError, match=r"advantage\.scale is mean.* mean of -0\.5.*reward_terms"):
+        GroupAdvantage(scale="mean")(groups_of([1.0, 0.0, -2.0, 1.0], [0, 0, 1, 1]))
 
 
 def test_impossible_options_are_refused():

@@ -1,4 +1,4 @@
-"""What holds for every strategy: order and names do not matter, no signal is exactly zero, nothing is NaN."""
+"""Holds for every strategy: order and names do not matter, nothing is NaN; with a baseline, no signal is exactly 0."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from tagrpo.modules.advantages import (
     ExceedingPassAtKAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
+    PKPOAdvantage,
+    RiskSensitiveAdvantage,
     SemanticEntropyAdvantage,
+    VerdictAdvantage,
+    VirtualSuccessAdvantage,
     WithoutEasyAdvantage,
 )
 from tagrpo.types import RewardGroups
@@ -28,14 +32,22 @@ EXACT = {
     "group": GroupAdvantage(),
     "leave one out": GroupAdvantage(baseline="leave_one_out", scale="none"),
     "batch": GroupAdvantage("batch"),
+    "over the mean": GroupAdvantage(scale="mean"),
     "pass@2": PassAtKAdvantage(2),
     "pass@4": PassAtKAdvantage(4),
+    "pkpo": PKPOAdvantage(3),
+    "risk sensitive": RiskSensitiveAdvantage(2.0),
     "exceeding": ExceedingPassAtKAdvantage(2),
     "combination": CombinationAdvantage(2),
     "adaptive": EntropyAdaptiveAdvantage(2),
     "without easy": WithoutEasyAdvantage(GroupAdvantage()),
     "difficulty": DifficultyWeightedAdvantage(),
     "semantic entropy": SemanticEntropyAdvantage(0.5),
+}
+UNCENTRED = {
+    "virtual success": VirtualSuccessAdvantage(),
+    "verdict": VerdictAdvantage(0.1),
+    "pkpo without baseline": PKPOAdvantage(2, "none"),
 }
 SAMPLED = {"bootstrap": PassAtKAdvantage(2, "bootstrap"), "full": PassAtKAdvantage(2, "full")}
 
@@ -62,24 +74,25 @@ def groups_of(rows, names=(0, 1, 2, 3), progress=0.0):
     )
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", EXACT | UNCENTRED)
 @given(rows=rows, random=st.randoms())
 @settings(deadline=None, max_examples=30)
 def test_order_of_responses_and_names_of_groups_do_not_matter(name, rows, random):
     order = list(range(len(rows)))
     random.shuffle(order)
     names = random.sample([-5, 0, 12, 7, 10**12], 4)
-    plain = EXACT[name](groups_of(rows))
-    shuffled = EXACT[name](groups_of([rows[row] for row in order], names))
+    strategy = (EXACT | UNCENTRED)[name]
+    plain = strategy(groups_of(rows))
+    shuffled = strategy(groups_of([rows[row] for row in order], names))
     torch.testing.assert_close(shuffled, plain[order])
 
 
-@pytest.mark.parametrize("name", EXACT | SAMPLED)
+@pytest.mark.parametrize("name", EXACT | SAMPLED | UNCENTRED)
 @given(rows=rows, progress=st.floats(0, 1))
 @settings(deadline=None, max_examples=30)
 def test_every_response_gets_a_finite_float32_advantage(name, rows, progress):
     groups = groups_of(rows, progress=progress)
-    result = (EXACT | SAMPLED)[name](groups)
+    result = (EXACT | SAMPLED | UNCENTRED)[name](groups)
     assert result.dtype is torch.float32
     assert result.shape == groups.rewards.shape
     assert torch.isfinite(result).all()
@@ -94,13 +107,13 @@ def test_equal_responses_have_advantages_of_exactly_zero(name, reward, size, ans
     assert (EXACT | SAMPLED)[name](groups).tolist() == [0.0] * size
 
 
-@pytest.mark.parametrize("name", EXACT | SAMPLED)
+@pytest.mark.parametrize("name", EXACT | SAMPLED | UNCENTRED)
 def test_no_responses_have_no_advantages(name):
     none = torch.zeros(0, dtype=torch.long)
     groups = RewardGroups(
         rewards=none.float(), correct=none.bool(), question=none, prompt=none, entropy=none.float(), answers=[]
     )
-    assert (EXACT | SAMPLED)[name](groups).shape == (0,)
+    assert (EXACT | SAMPLED | UNCENTRED)[name](groups).shape == (0,)
 
 
 @pytest.mark.parametrize("module", [module.name for module in pkgutil.iter_modules(advantages.__path__)])

@@ -189,7 +189,8 @@ def test_evaluating_a_model_folder_gives_what_the_run_reported(undisturbed, tmp_
 def test_every_experiment_takes_two_optimizer_steps(experiment, tmp_path):
     small = [
         "iterations=1",
-        "data.samples_per_prompt=2",
+        "policy.mini_batches=2",
+        "data.samples_per_prompt=5",
         "rollout.sampling.max_new_tokens=12",
         "trainer.limit_val_batches=0",
     ]

@@ -113,7 +113,7 @@ class Scorer:
             if part:
                 logprobs |= {row: row_logprobs for row, (row_logprobs, _) in part.items()}
                 means = [row_entropy.mean() for _, row_entropy in part.values() if row_entropy is not None]
-                entropy[list(part)] = torch.stack(means).cpu()
+                entropy[list(part)] = torch.stack(means).float().cpu()
         return ResponseScores(logprobs, entropy)
 
     def micro_batches(

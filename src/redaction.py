@@ -39,7 +39,7 @@ _SPELLED = re.compile(
     r"|(?i:\bbearer\s{1,8}(?P<header>(?=\S{0,256}\d)[\w.~+/=-]{8,})|\bbasic\s{1,8}(?P<basic>[\w+/]{8,1024}={1,2}))"
 )
 """Secrets that can be told by their spelling: keys of known services, and those inside of URLs and headers."""
-_PAIR = re.compile(r"([\w.@/-]{1,64})[\"']?\s{0,8}[:=]\s{0,8}[\"']?([^\s,}\"'\]]{1,4096})")
+_PAIR = re.compile(r"([\w.@/-]{1,64})[\"']?\s{0,8}[:=]\s{0,8}[\"']?(?![{\[])([^\s,}\"'\]]{1,4096})")
 
 
 def is_secret(name: str, text: str) -> bool:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import pytest
+import torch.distributed as dist
 from hydra import compose, initialize_config_module
 from rich.console import Console
 from transformers import Qwen3Config
 
 from tagrpo.plan import engine_of, plan, show, workload_of
 from tagrpo.planning.forecast import GPUS
+
+
+@pytest.fixture(autouse=True)
+def no_process_group():
+    """Plans make a group of ranks that do not exist; an engine of another test may have left one of its own."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def composed(*overrides):

@@ -56,7 +56,7 @@ def print_table(metrics: dict[str, float]) -> None:
             _, split, k = name.split("/")
             curves.setdefault(split, {})[int(k)] = value
     ks = sorted({k for points in curves.values() for k in points})
-    table = Table("split", *(f"pass@{k}" for k in ks))
+    table = Table("split", *(f"@{k}" for k in ks), title="pass@k, in percent")
     for split, points in curves.items():
         table.add_row(split, *(f"{100 * points[k]:.1f}" for k in ks))
     Console().print(table)

@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -209,11 +211,15 @@ class VLLMServers:
         return url
 
     def kill(self, url: str) -> None:
-        """SIGKILL to the server and its engine."""
+        """SIGKILL to the server and its engine; returns when they have left their port."""
         for started, process in self.running.items():
             if process is None:  # the launcher prints process ids in the order of the starts
                 self.running[started] = int(self.launcher.stdout.readline())
-        os.killpg(self.running.pop(url), signal.SIGKILL)
+        group = self.running.pop(url)
+        with suppress(ProcessLookupError):
+            while True:
+                os.killpg(group, signal.SIGKILL)
+                time.sleep(0.05)
 
     def close(self) -> None:
         for url in list(self.running):

@@ -1,7 +1,6 @@
 """Makes docs/methods.md from docs/papers/*.yaml, what each paper ran, and from the configuration, what runs here.
 
-    python scripts/methods_page.py            # writes the page
-    python scripts/methods_page.py --check    # exit code 1 if the page is not what would be written
+    python scripts/methods_page.py
 
 Every difference between the two is on the page. One that has no reason in the paper's file is an error, and so is a
 reason for a difference that does not exist.
@@ -9,10 +8,8 @@ reason for a difference that does not exist.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -188,16 +185,5 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if the page is out of date")
-    text = page()
-    if not parser.parse_args().check:
-        PAGE.write_text(text)
-    elif not PAGE.exists() or PAGE.read_text() != text:
-        sys.exit(f"{PAGE.relative_to(ROOT)} is out of date: run python scripts/methods_page.py")
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page())

@@ -8,6 +8,7 @@ import os
 import pickle
 import resource
 import signal
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 

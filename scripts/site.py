@@ -1,7 +1,7 @@
 """Build the documentation as a site in build/site: `make docs`, or `python scripts/site.py --serve` to read it locally.
 
-Pages are those of `docs/` and the README. Links to files that are no pages stay as text, or become links to the repository
-where `--repository https://…/blob/main` names it.
+Pages are those of `docs/` and the README. Links to files that are no pages stay as text, or become links to the
+repository where `--repository https://…/blob/main` names it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ def link(match: re.Match[str], source: Path, repository: str | None) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repository", help="where files that are no pages can be read, such as https://…/blob/main")
-    parser.add_argument(
-        "--serve", action="store_true", help="serve the site on localhost, and build it anew on changes"
-    )
+    parser.add_argument("--serve", action="store_true", help="serve it on localhost, anew after each change")
     arguments = parser.parse_args()
     write_sources(SOURCES, arguments.repository)
     command = ["serve"] if arguments.serve else ["build", "--strict"]

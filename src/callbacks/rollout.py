@@ -136,6 +136,8 @@ class RolloutCallback(Callback):
         self.pipeline.load_state_dict(state_dict)
 
 
-def weights_of(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    """Names and full tensors for the engine. Collective."""
-    return module.full_parameters() if isinstance(module, SampledPolicy) else full_tensors(module)
+def weights_of(policy: nn.Module, *, merged: bool, base: bool) -> Iterable[tuple[str, Tensor]]:
+    """Names and full tensors for the engine; see `NamedWeights`. Collective."""
+    if not isinstance(policy, SampledPolicy):
+        return full_tensors(policy)
+    return policy.full_parameters() if merged else policy.separate_parameters(base=base)

@@ -150,6 +150,9 @@ class Policy(Module):
     def full_parameters(self):
         return iter([("model.weight", self.weight.detach())])
 
+    def separate_parameters(self, *, base):
+        return self.full_parameters()
+
     def response_entropy(self, prompts, responses):
         return torch.zeros(len(responses))
 

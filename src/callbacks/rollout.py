@@ -146,11 +146,14 @@ class RolloutCallback(Callback):
         self.pipeline.load_state_dict(state_dict)
 
 
-def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[str, Tensor]]:
+def weights_of(
+    module: nn.Module, *, merged: bool, base: bool, policy: str | None = None
+) -> Iterable[tuple[str, Tensor]]:
     """Names and full tensors for the engine, as the policy calls them when it is alone. Collective.
 
     Args:
         module: The trainer's.
+        merged, base: See `NamedWeights`.
         policy: See `RolloutCallback`.
 
     Raises:
@@ -158,7 +161,7 @@ def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[s
         ValueError: several of its models are trained, and none is named.
     """
     if isinstance(module, SampledPolicy):
-        return module.full_parameters()
+        return module.full_parameters() if merged else module.separate_parameters(base=base)
     return full_tensors(module.get_submodule(_trained_model(module) if policy is None else policy))
 
 

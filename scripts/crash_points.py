@@ -25,6 +25,7 @@ import gc
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -56,10 +57,11 @@ OVERRIDES = [
     "rollout.sampling.max_new_tokens=10", "data.evaluation.test_id.size=2", "~data.evaluation.test_phrasing",
     "~data.evaluation.test_size", "trainer.val_check_interval=1", "+trainer.enable_progress_bar=false", "resume=auto",
 ]  # fmt: skip
+WANDB = ["logger=wandb", "logger.wandb.id=crash"]
 TWO_RANKS = ["strategy=fsdp2", "trainer.devices=2"]
 GRACE_SECONDS = 5.0
 TIMES = ("seconds/", "throughput/")
-OTHERWISE = ("log.txt", ".lock", "metrics.csv", "tensorboard")
+OTHERWISE = ("log.txt", ".lock", "metrics.csv", "tensorboard", "wandb")
 """Files that are compared by what they say, or not at all."""
 
 
@@ -165,6 +167,10 @@ class Trial:
             train(run.module, run.datamodule, run.trainer, resume="auto", export=self.directory / "model")
             run.close()
             end(self.directory)
+            if "wandb" in self.cfg.logger:
+                import wandb
+
+                wandb.finish()  # as when Python ends
 
     def finish(self) -> None:
         """Resume until the run ends by itself.
@@ -224,6 +230,35 @@ def shown(directory: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
 
 
+def shown_offline(directory: Path) -> dict[tuple[str, float], str]:
+    """What W&B's offline files hold: name and iteration → the value that was logged last."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found = {}
+    for path in sorted(directory.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns):
+        for data in records(path.read_bytes()):
+            row = {item.key or item.nested_key[0]: item.value_json for item in Record.FromString(data).history.item}
+            step = float(row.get("trainer/global_step", -1))
+            found |= {(k, step): v for k, v in row.items() if not k.startswith((*TIMES, "_", "samples"))}
+    return found
+
+
+def records(content: bytes) -> Iterator[bytes]:
+    """Records of a file in LevelDB's log format behind W&B's seven bytes; one that a kill has cut off is left out."""
+    whole, at = b"", 7
+    while at + 7 <= len(content):
+        room = 32768 - at % 32768
+        size, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6] if room >= 7 else 0
+        if kind == 0:  # the rest of a block, where no header fits
+            at += room
+            continue
+        part = content[at + 7 : at + 7 + size]
+        whole = part if kind in (1, 2) else whole + part  # 1: whole, 2: first, 3: middle, 4: last
+        at += 7 + size
+        if kind in (1, 4) and at <= len(content):
+            yield whole
+
+
 def saved(path: Path) -> dict[str, Any]:
     """What a checkpoint holds, without how many epochs and validation batches Lightning has begun, which none reads."""
     import torch
@@ -255,6 +290,11 @@ def differences(whole: Path, other: Path) -> Iterator[str]:
         yield "metrics.csv has other rows"
     if shown(whole) != shown(other):
         yield "TensorBoard shows something else"
+    # W&B's own process keeps what it was told for a while, and loses that of a process that is killed.
+    if shown_offline(other).items() - shown_offline(whole).items() or bool(shown_offline(whole)) != bool(
+        shown_offline(other)
+    ):
+        yield "W&B was told something else"
 
 
 def judged(trial: Trial, whole: Path, first: list[int]) -> str:
@@ -268,9 +308,8 @@ def judged(trial: Trial, whole: Path, first: list[int]) -> str:
 
 
 def recorded(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Lines of files of outcomes; one that a kill has left unfinished is passed over."""
-    lines = [line for path in paths if path.exists() for line in path.read_text().splitlines(keepends=True)]
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """Lines of files of outcomes."""
+    return [json.loads(line) for path in paths if path.exists() for line in path.read_text().splitlines()]
 
 
 def undisturbed(trial: Trial, folder: Path) -> tuple[Path, list[str], float]:
@@ -297,11 +336,16 @@ def drive(options: argparse.Namespace) -> None:
     from tagrpo.starter import starter_path
 
     AutoModelForCausalLM.from_pretrained(starter_path())  # fills caches, which forks inherit
-    trial = Trial(options.folder / "run", TWO_RANKS if options.ranks == 2 else [], options.ranks)
+    trial = Trial(
+        options.folder / "run",
+        [*(TWO_RANKS if options.ranks == 2 else []), *(WANDB if options.wandb else [])],
+        options.ranks,
+    )
     gc.freeze()  # else collections in the children copy the parent's memory
     whole, names, seconds = undisturbed(trial, options.folder)
     what = "random" if options.random else options.what
     points = range(1, options.random + 1) if options.random else range(options.first, len(names) + 1, options.every)
+    what += ", with W&B" * options.wandb
     done = {(one["what"], one["ranks"], one["point"]) for one in recorded([options.outcomes])}
     until = time.monotonic() + options.limit if options.limit else float("inf")
     with options.outcomes.open("a", buffering=1) as file:
@@ -315,7 +359,7 @@ def drive(options: argparse.Namespace) -> None:
                 codes, call = trial.killed_at(random.Random(point).uniform(0.0, seconds), point), ""
             else:
                 listed = options.folder / "calls.txt"
-                codes = trial.attempt(point, what, listed)
+                codes = trial.attempt(point, options.what, listed)
                 call = (listed.read_text().splitlines() + point * [""])[point - 1]
             one = {"what": what, "ranks": options.ranks, "point": point, "of": len(names), "call": call}
             one |= {"codes": codes, "outcome": judged(trial, whole, codes)}
@@ -326,16 +370,17 @@ def drive(options: argparse.Namespace) -> None:
 
 def table(outcomes: Iterable[Mapping[str, Any]]) -> tuple[str, bool]:
     """The figures as a table, and whether every run ended as the undisturbed one."""
-    # The others ended before it happened.
-    tried = [one for one in outcomes if one["call"] or (one["what"] == "random" and -signal.SIGKILL in one["codes"])]
+    groups: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
+    for one in outcomes:
+        if one["call"] or (one["what"].startswith("random") and -signal.SIGKILL in one["codes"]):
+            groups.setdefault((one["ranks"], one["what"]), []).append(one)  # the others ended before it happened
     lines = ["| what happens | ranks | calls of a run | tried | as undisturbed |", "|---|---:|---:|---:|---:|"]
-    for ranks, what in sorted(
-        {(one["ranks"], one["what"]) for one in tried}, key=lambda x: (x[0], [*TITLES].index(x[1]))
-    ):
-        of_it = [one for one in tried if (one["ranks"], one["what"]) == (ranks, what)]
-        same = sum(one["outcome"] == "same" for one in of_it)
-        lines.append(f"| {TITLES[what]} | {ranks} | {max(one['of'] for one in of_it)} | {len(of_it)} | {same} |")
-    return "\n".join(lines), all(one["outcome"] == "same" for one in tried)
+    for (ranks, what), tried in sorted(groups.items(), key=lambda group: group[0][0]):
+        name, comma, rest = what.partition(",")
+        same = sum(one["outcome"] == "same" for one in tried)
+        calls = max(one["of"] for one in tried)
+        lines.append(f"| {TITLES[name]}{comma}{rest} | {ranks} | {calls} | {len(tried)} | {same} |")
+    return "\n".join(lines), all(one["outcome"] == "same" for tried in groups.values() for one in tried)
 
 
 def main() -> None:
@@ -347,9 +392,11 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1, help="the first point")
     parser.add_argument("--random", type=int, default=0, help="kills at random times in the place of points")
     parser.add_argument("--ranks", type=int, choices=[1, 2], default=1)
+    parser.add_argument("--wandb", action="store_true", help="log to W&B as well, offline")
     parser.add_argument("--limit", type=float, default=0, help="seconds after which no new attempt begins")
     parser.add_argument("--outcomes", type=Path, help="default: FOLDER/outcomes.jsonl; attempts in it are not repeated")
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print the figures of these outcomes")
+    parser.add_argument("--page", type=Path, help="put the table into this page, in the place of the one in it")
     options = parser.parse_args()
     if options.table is None:
         if options.folder is None:
@@ -362,11 +409,19 @@ def main() -> None:
             options.outcomes.parent.mkdir(parents=True, exist_ok=True)
             source = Path(__file__).with_suffix(".c")
             subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
-            quiet = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+            quiet = {
+                "OMP_NUM_THREADS": "1",
+                "TOKENIZERS_PARALLELISM": "false",
+                "HF_HUB_OFFLINE": "1",
+                "WANDB_MODE": "offline",
+            }
             os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **quiet, "LD_PRELOAD": library})
         drive(options)
     lines, good = table(recorded(options.table or [options.outcomes]))
     print(lines)
+    if options.page:
+        rest = options.page.read_text()
+        options.page.write_text(re.sub(r"\| what happens \| ranks(.+\n)+", lambda _: lines + "\n", rest, count=1))
     sys.exit(not good)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +33,7 @@ from .files import (
     write_json,
     written_whole,
 )
+from .run_directory import checkpoints_in, iteration_of
 
 MARKER = "complete.json"
 """Written into a folder of shards after all else: file → size in bytes and CRC-32."""
@@ -103,31 +103,6 @@ def seals_of(files: Sequence[Path]) -> dict[str, list[int]]:
     with ThreadPoolExecutor() as pool:
         sums = list(pool.map(checksum, files))
     return {file.name: [file.stat().st_size, value] for file, value in zip(files, sums, strict=True)}
-
-
-def name_of(iteration: int) -> str:
-    """File or folder name of the checkpoint after so many iterations.
-
-    >>> name_of(20)
-    'iteration-000020.ckpt'
-    """
-    return f"iteration-{iteration:06d}.ckpt"
-
-
-def iteration_of(path: Path) -> int | None:
-    """Iterations done before the checkpoint `path`; None where its name is not of `name_of`'s form.
-
-    >>> iteration_of(Path("checkpoints/iteration-000020.ckpt"))
-    20
-    """
-    match = re.fullmatch(r"iteration-(\d+)\.ckpt", path.name)
-    return int(match[1]) if match else None
-
-
-def checkpoints_in(directory: Path) -> list[Path]:
-    """The checkpoints in `directory`, oldest first, whether complete or not."""
-    found = {path: iteration_of(path) for path in directory.glob("*.ckpt")}
-    return sorted((path for path, at in found.items() if at is not None), key=lambda path: found[path] or 0)
 
 
 def check(path: Path) -> None:

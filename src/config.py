@@ -1,4 +1,7 @@
-"""From a composed configuration to built objects. No model is loaded yet, so that wrong settings fail at once."""
+"""From a composed configuration to built objects. No model is loaded yet, so that wrong settings fail at once.
+
+Nothing heavy is imported with this file: what a run is built from is, once its settings have been checked.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-import transformers
 from hydra.core.hydra_config import HydraConfig
-from hydra.utils import instantiate
-from lightning.pytorch import Trainer, seed_everything
-from lightning.pytorch.callbacks import Checkpoint
 from omegaconf import DictConfig, OmegaConf
 
-from .callbacks import RolloutCallback
-from .datamodules.questions import QuestionDataModule
-from .loggers import wandb_run_id
-from .modules.policy import PolicyModule
 from .redaction import refuse_secrets
-from .scalars import ScalarLog
-from .stages import in_order
 from .starter import starter_path
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+    from .datamodules.questions import QuestionDataModule
+    from .modules.policy import PolicyModule
+
+LARGEST = 3.4028234663852886e38
+"""Of float32."""
 
 
 def fused_optimizer(accelerator: str) -> bool | None:
@@ -32,7 +34,17 @@ def fused_optimizer(accelerator: str) -> bool | None:
     >>> fused_optimizer("gpu"), fused_optimizer("cpu")
     (True, None)
     """
-    return True if accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available()) else None
+    if accelerator == "auto":
+        import torch
+
+        return torch.cuda.is_available() or None
+    return accelerator in ("gpu", "cuda") or None
+
+
+def _wandb_run_id(directory: str, resume: str | None) -> str:
+    from .loggers import wandb_run_id
+
+    return wandb_run_id(directory, resume)
 
 
 OmegaConf.register_new_resolver("fused", fused_optimizer)
@@ -40,7 +52,7 @@ OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
 OmegaConf.register_new_resolver("updates", lambda iterations, mini_batches: int(iterations) * int(mini_batches))
 OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))
 OmegaConf.register_new_resolver("wandb_offline", lambda: "WANDB_API_KEY" not in os.environ)
-OmegaConf.register_new_resolver("wandb_run_id", wandb_run_id, use_cache=True)
+OmegaConf.register_new_resolver("wandb_run_id", _wandb_run_id, use_cache=True)
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,8 @@ class Run:
 
     def close(self) -> None:
         """Give back engines and worker processes."""
+        from .callbacks import RolloutCallback
+
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, RolloutCallback):
                 callback.close()
@@ -68,6 +82,15 @@ def build(cfg: DictConfig) -> Run:
     """
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     check(cfg)
+    import torch
+    import transformers
+    from hydra.utils import instantiate
+    from lightning.pytorch import seed_everything
+    from lightning.pytorch.callbacks import Checkpoint
+
+    from .scalars import ScalarLog
+    from .stages import in_order
+
     transformers.utils.logging.disable_progress_bar()
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
@@ -139,7 +162,7 @@ def _check_finite(path: str, settings: object) -> None:
         )
         for name, value in items:
             _check_finite(f"{path}.{name}", value)
-    elif isinstance(settings, float) and not abs(settings) <= torch.finfo(torch.float32).max:
+    elif isinstance(settings, float) and not abs(settings) <= LARGEST:
         raise ValueError(
             f"Expected {path} to be a finite number, but got {settings}: nothing could be learned with it."
         )

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .config import check
+from .datamodules.sources.catalogue import CATALOGUE
 from .datamodules.sources.rows import locate
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ def check_files(cfg: DictConfig) -> None:
         if path is not None:
             setting = "data_path" if str(path) == str(cfg.data_path) else f"{name}.path"
             try:
-                found = locate(path, str(source.get("dataset", "")))
+                known = CATALOGUE.get(str(source.get("dataset")))
+                found = locate(path, str(source.get("dataset", "")), known.hub if known else "")
             except FileNotFoundError as error:
                 raise FileNotFoundError(f"{error} The setting is {setting}.") from None
             if str(source._target_).endswith("JsonLinesSource") and found.is_dir():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from .console import quiet
 from .redaction import refuse_secrets
 from .starter import starter_path
 
@@ -82,6 +83,7 @@ def build(cfg: DictConfig) -> Run:
     """
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     check(cfg)
+    quiet()
     import torch
     import transformers
     from hydra.utils import instantiate

@@ -16,6 +16,7 @@ from .config import build
 from .console import entry_point, explained
 from .redaction import refuse_secrets, save_resolved
 from .run_directory import begin, end, held, is_first_rank
+from .summary import conclude
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -98,6 +99,8 @@ def main(cfg: DictConfig) -> float | None:
         finally:
             run.close()
         end(directory)
+        if run.trainer.is_global_zero:
+            conclude(metrics, directory, HydraConfig.get().overrides.task, f"{cfg.name}-seed{cfg.seed}")
     return objective_of(metrics, cfg.objective)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .datamodules.questions import QuestionDataModule
 
 FREE = ("trainer.",)
-"""Settings whose values may be of another type than the default's: Lightning's `devices` is a number, a list or `auto`."""
+"""Settings of Lightning, whose values may be of several types: `devices` is a number, a list or `auto`."""
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
 
 
@@ -40,7 +40,9 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
     check_given(cfg)
     check(cfg)
     if trains and cfg.data.train is None:
-        raise ValueError("Expected questions to train on, but data.train is null. Choose another set, such as data=math.")
+        raise ValueError(
+            "Expected questions to train on, but data.train is null. Choose another set, such as data=math."
+        )
     check_files(cfg)
     check_machine(cfg)
 
@@ -98,7 +100,7 @@ def _expected(value: Any, default: Any) -> str | None:
         return None if isinstance(value, list) else kind
     if isinstance(value, str | list | dict) or (isinstance(value, bool) and not isinstance(default, bool)):
         return kind
-    whole = not isinstance(value, float) or value.is_integer() or value != value or abs(value) == float("inf")
+    whole = not isinstance(value, float) or value.is_integer()
     return None if isinstance(default, float | bool) or whole else kind
 
 
@@ -193,7 +195,7 @@ def check_machine(cfg: DictConfig) -> None:
         if found < (devices if isinstance(devices, int) and devices > 0 else 1):
             raise ValueError(
                 f"Expected GPUs, since trainer.accelerator={accelerator} and trainer.devices={devices}, but this "
-                f"machine has {found}. Use trainer=cpu (and rollout=vllm_cpu or transformers), or lower trainer.devices."
+                f"machine has {found}. Use trainer=cpu, with rollout=vllm_cpu or transformers, or lower trainer.devices."
             )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from .console import quiet
@@ -42,6 +43,21 @@ def fused_optimizer(accelerator: str) -> bool | None:
     return accelerator in ("gpu", "cuda") or None
 
 
+def run_name(name: str, seed: int) -> str:
+    """What loggers call a run: apart from the other runs of a sweep, whose settings its name shows."""
+    swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+    return f"{name}-seed{seed}" + (f"-{HydraConfig.get().sweep.subdir}" if swept else "")
+
+
+def sweep_folder(number: int, overrides: str) -> str:
+    """The folder of a run of a sweep: its number, and as much of its overrides as the name of a folder holds.
+
+    >>> sweep_folder(3, "model.path=a/b,seed=1")
+    '3,model.path=a-b,seed=1'
+    """
+    return f"{number},{overrides}".replace("/", "-")[:120].rstrip(",")
+
+
 def _wandb_run_id(directory: str, resume: str | None) -> str:
     from .loggers import wandb_run_id
 
@@ -52,6 +68,8 @@ OmegaConf.register_new_resolver("fused", fused_optimizer)
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
 OmegaConf.register_new_resolver("updates", lambda iterations, mini_batches: int(iterations) * int(mini_batches))
 OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))
+OmegaConf.register_new_resolver("run_name", run_name)
+OmegaConf.register_new_resolver("sweep_folder", sweep_folder)
 OmegaConf.register_new_resolver("wandb_offline", lambda: "WANDB_API_KEY" not in os.environ)
 OmegaConf.register_new_resolver("wandb_run_id", _wandb_run_id, use_cache=True)
 
@@ -83,7 +101,6 @@ def build(cfg: DictConfig) -> Run:
     """
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     check(cfg)
-    quiet()
     import torch
     import transformers
     from hydra.utils import instantiate
@@ -93,6 +110,7 @@ def build(cfg: DictConfig) -> Run:
     from .scalars import ScalarLog
     from .stages import in_order
 
+    quiet()
     transformers.utils.logging.disable_progress_bar()
     if cfg.threads:
         torch.set_num_threads(cfg.threads)

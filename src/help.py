@@ -1,4 +1,4 @@
-"""`--help`: what a command does, its settings and the groups to choose from, read from the comments of its YAML files."""
+"""`--help`: what a command does, its settings and groups, read from the comments of its YAML files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def options_of(root: Path, config: str, groups: list[str]) -> str:
 
 
 def comment_of(path: Path) -> str:
-    """The first line of the comment that an option begins with, without a command in front; else the path that it sets."""
+    """The comment that an option begins with, its first line, without a command in front; else the path that it sets."""
     for line in path.read_text().splitlines():
         text = re.sub(r"^# (?:(?:tagrpo-|make )\S.*?(?:\s{2,}|$))?", "", line)
         if line.startswith("# ") and text and not text.startswith("@package"):

@@ -1,4 +1,4 @@
-"""What the counts of an evaluation depend on, as digests of contents: names and paths say nothing of what lies there."""
+"""What the counts of an evaluation depend on, as digests of contents: a path does not say what lies there."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ TRAINED = {
 """Scalars of the last iteration: what they are, a factor, and their unit."""
 PLACES = {
     "config.yaml": "all settings",
+    "provenance.json": "git commit and versions",
     "metrics.csv": "every scalar",
     "rollouts": "every response, as Parquet",
     "checkpoints": "to go on from",
@@ -54,7 +56,7 @@ def conclude(metrics: Mapping[str, float], directory: Path, overrides: Sequence[
     ]
     lines = [f"Last iteration: {', '.join(facts)}."] if facts else []
     found = {place: what for place, what in PLACES.items() if (directory / place).exists()}
-    lines += [f"In {directory}:", *(f"  {place:<12} {what}" for place, what in found.items())]
+    lines += [f"In {directory}:", *(f"  {place:<16} {what}" for place, what in found.items())]
     lines += ["Next:", *(f"  {command}" for command in following(directory, overrides, name, set(found)))]
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
@@ -65,13 +67,13 @@ def following(directory: Path, overrides: Sequence[str], name: str, found: set[s
     commands = []
     if "model" in found:
         parts = ["tagrpo-eval", f"name={name}", *carried, "model=pretrained", f"model.path={directory / 'model'}"]
-        commands.append(" ".join(parts))
+        commands.append(shlex.join(parts))
     elif "checkpoints" in found:
         commands.append(f"tagrpo-export {directory} {directory / 'model'}")
     commands.append(f"tagrpo-report {directory}")
     if "checkpoints" in found:
         again = [o for o in overrides if not o.startswith(("iterations=", "resume="))]
-        commands.append(" ".join(["tagrpo-train", *again, "resume=auto", "iterations=…"]))
+        commands.append(shlex.join(["tagrpo-train", *again, "resume=auto"]) + " iterations=…")
     return commands
 
 

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from .checks import check_run, read_questions
 from .config import build
 from .console import entry_point, explained
-from .redaction import refuse_secrets, save_resolved
+from .files import write_json
+from .redaction import redacted, refuse_secrets, save_resolved
 from .run_directory import begin, end, held, is_first_rank
 from .summary import conclude
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
+    from .config import Run
     from .datamodules.questions import QuestionDataModule
     from .modules.policy import PolicyModule
 
@@ -63,6 +65,18 @@ def train(
     return {name: float(value) for name, value in metrics.items()}
 
 
+def record(cfg: DictConfig, run: Run, directory: Path) -> None:
+    """Write down the settings, the commit and the versions of packages, also as hyperparameters of every logger."""
+    from .provenance import provenance
+
+    save_resolved(cfg, directory)
+    made_with = provenance()
+    write_json(directory / "provenance.json", made_with)
+    settings = redacted(OmegaConf.to_container(cfg, resolve=True))
+    for logger in run.trainer.loggers:
+        logger.log_hyperparams({**settings, **made_with})
+
+
 def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None:
     """The metric that a sweeper optimises; None where the setting `objective` names none.
 
@@ -92,7 +106,7 @@ def main(cfg: DictConfig) -> float | None:
             run = build(cfg)
             read_questions(cfg, run.datamodule, trains=trains)
         if is_first_rank():
-            save_resolved(cfg, directory)
+            record(cfg, run, directory)
         export = directory / "model" if cfg.export else None
         try:
             metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)

@@ -32,8 +32,8 @@ class IterationProgress(ProgressBar):
     """Shows iterations, what they are like (`FIGURES`) and the time left; of a test, its batches.
 
     Counts go on where a resumed run does, and the time left is told by the iterations of this process. In a terminal it
-    is a bar, and what is logged or printed meanwhile stands above it. Elsewhere it is a line, for the first and the last
-    iteration and every `seconds` seconds in between.
+    is a bar, and what is logged or printed meanwhile stands above it. Elsewhere it is a line, for the first and the
+    last iteration and every `seconds` seconds in between.
 
     Args:
         seconds: Between two lines, where the output is no terminal.

@@ -36,9 +36,7 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
                         f"{str(question)[:80]!r} and {str(rephrasings)[:80]!r}"
                     )
                 if found.setdefault(plain(question), tuple(texts)) != tuple(texts):
-                    raise RowError(
-                        f"each question once, but an earlier row has other rephrasings of {question[:80]!r}"
-                    )
+                    raise RowError(f"each question once, but an earlier row has other rephrasings of {question[:80]!r}")
     return found
 
 

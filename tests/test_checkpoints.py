@@ -21,15 +21,14 @@ from tagrpo.checkpoints import (
     TornCheckpointError,
     begin_folder,
     check,
-    checkpoints_in,
     commit_folder,
-    name_of,
     newest,
     resolve,
     seals_of,
     set_aside,
 )
 from tagrpo.files import disk_full_explained, remove, write_json
+from tagrpo.run_directory import checkpoints_in, name_of
 
 CONTENT = {"state_dict": {"weight": torch.arange(50_000.0)}, "global_step": 4}
 

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..distributed import gather_objects, rank
 from ..files import write_json
 from ..metrics import EvaluationCounts
-from ..metrics.evaluation import QuestionCounts, Splits, averages, count_batch, merge_counts, summarise
+from ..metrics.evaluation import QuestionCounts, Record, Splits, averages, count_batch, merge_counts, summarise
 from ..scalars import log_scalars
 from ..types import Fields
 from .counts import CountStore
@@ -101,9 +101,12 @@ class PassAtKEvaluator(Callback):
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting, from what the store holds."""
-        # One rank reads, and no rank appends before all know what was read.
-        first = self.store is not None and rank() == 0
-        records = gather_objects(self.store.read() if first and self.store else [])[0]
+        records: list[Record] = []
+        if self.store is not None:
+            # One rank reads, and no rank appends before all know what was read.
+            first = rank() == 0
+            self.store.use(gather_objects(self.store.key() if first else "")[0])
+            records = gather_objects(self.store.read() if first else [])[0]
         self._known = merge_counts(records)
         self.counts.reset()
         self.counts.update(records if rank() == 0 else [])

@@ -153,7 +153,8 @@ def weights_of(
 
     Args:
         module: The trainer's.
-        merged, base: See `NamedWeights`.
+        merged: With adapters merged, else by themselves.
+        base: Whether the weights come along where adapters are by themselves.
         policy: See `RolloutCallback`.
 
     Raises:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..metrics import MeanByName
 from ..metrics.functional import answer_diversity, answer_entropy, distinct_n, distinct_share, group_index
 from ..scalars import log_scalars
+from ..types import Fields
 from .shared import of_this_batch
 
 
@@ -39,7 +40,8 @@ class AnswerDiversityMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Measure and log."""
-        log_scalars(pl_module, of_this_batch(self.means, question_diversity(batch.rollouts, self.ngrams)))
+        values = question_diversity(Fields("batch", batch).rollouts, self.ngrams)
+        log_scalars(pl_module, of_this_batch(self.means, values))
 
 
 def question_diversity(rollouts: Any, ngrams: Sequence[int]) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from ..files import write_json
 from ..metrics import EvaluationCounts
 from ..metrics.evaluation import QuestionCounts, Splits, averages, count_batch, merge_counts, summarise
 from ..scalars import log_scalars
+from ..types import Fields
 from .counts import CountStore
 from .shared import current_iteration
 
@@ -110,7 +111,7 @@ class PassAtKEvaluator(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Take out what the store has counted before."""
-        if known := self._known.get(batch.split):
+        if known := self._known.get(Fields("batch", batch).split):
             keep_questions(batch, [not _is_complete(batch, i, known) for i in range(len(batch.groups))])
 
     def on_test_batch_end(

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..distributed import rank
 from ..files import written_whole
 from ..loggers import TableLogger
+from ..types import Fields
 from .shared import advantages_of, current_iteration
 
 RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")
@@ -76,7 +77,7 @@ class RolloutRecorder(Callback):
         with written_whole(path) as partial:
             pq.write_table(table, partial, compression="zstd")
         if self.tables_every is not None and iteration % self.tables_every == 0 and trainer.is_global_zero:
-            self._show(trainer, batch.rollouts, table, iteration)
+            self._show(trainer, Fields("batch", batch).rollouts, table, iteration)
 
     def _show(self, trainer: Trainer, rollouts: Any, table: pa.Table, iteration: int) -> None:
         first = {prompt: row for row, prompt in reversed(list(enumerate(rollouts.prompt.tolist())))}
@@ -95,6 +96,7 @@ def rollout_table(
     `outputs` is what the training step returned: `advantages`, and of `RETURNED` what there is. `step` counts the
     optimizer steps before the batch.
     """
+    batch = Fields("batch", batch)
     rollouts = batch.rollouts
     prompts = [rollouts.prompts[row] for row in rollouts.prompt.tolist()]
     columns = {

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..metrics import DifficultyHomogeneity, MeanByName
 from ..metrics.functional import difficulty_variance, group_effective_sample_share
 from ..scalars import log_scalars
+from ..types import Fields
 from .shared import of_this_batch
 
 RETURNED = ("ratio", "kl", "clipped", "entropy")
@@ -51,7 +52,7 @@ class RephrasingSuccessMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Measure and log."""
-        rollouts = batch.rollouts
+        rollouts = Fields("batch", batch).rollouts
         values = values_by_prompt(rollouts, outputs if isinstance(outputs, Mapping) else {})
         means = of_this_batch(self.means, values)
         for kind in ("rephrasing", "template"):

@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..distributed import sum_over_ranks
 from ..scalars import log_scalars
 from ..stages import Stage
+from ..types import Fields
 from .shared import current_iteration
 
 
@@ -54,11 +55,12 @@ class ThroughputMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Keep the phases of this iteration."""
-        self._rollouts = batch.rollouts.seconds  # not a copy: waiting for the next batch is measured after this hook
+        rollouts = Fields("batch", batch).rollouts
+        self._rollouts = rollouts.seconds  # not a copy: waiting for the next batch is measured after this hook
         self._phases = {}
-        if isinstance(outputs, dict) and "seconds_update" in outputs:
+        if isinstance(outputs, Mapping) and "seconds_update" in outputs:
             self._phases["update"] = outputs["seconds_update"]
-        self._tokens = sum_over_ranks({"tokens": float(batch.rollouts.lengths.sum())})["tokens"]
+        self._tokens = sum_over_ranks({"tokens": float(rollouts.lengths.sum())})["tokens"]
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note when validation begins."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..metrics import MeanByName
 from ..metrics.functional import group_index, uniform_groups, uniform_subset_probability, zero_gradient_causes
 from ..scalars import log_scalars
+from ..types import Fields
 from .shared import advantages_of, of_this_batch
 
 
@@ -46,7 +47,8 @@ class ZeroGradientMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count and log."""
-        log_scalars(pl_module, of_this_batch(self.means, question_percentages(batch.rollouts, outputs)))
+        values = question_percentages(Fields("batch", batch).rollouts, outputs)
+        log_scalars(pl_module, of_this_batch(self.means, values))
 
 
 def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from .data import (
     Score,
     Seconds,
 )
+from .fields import Fields
 from .protocols import (
     AdvantageStrategy,
     Deliver,
@@ -34,6 +35,7 @@ __all__ = [
     "Deliver",
     "Engine",
     "EnumeratingVerifier",
+    "Fields",
     "Finish",
     "Loss",
     "LossInputs",

@@ -120,7 +120,7 @@ class Responses:
             columns["ids"] = places.astype("u2") if len(self.vocabulary.ids) <= 1 << 16 else places
             for name, short in (("token_logprobs", "logprobs"), ("token_entropies", "entropies")):
                 if name in lists:
-                    columns[short] = halved(lists[name].values.to_numpy())
+                    columns[short] = halved(beside(lists[name], ends))
         if any(text is not None for text in texts):
             columns["texts"] = texts
         return block(f"{self.prefix}/tokens/{number}", columns, level=9)
@@ -137,6 +137,14 @@ class Responses:
             ).take(back)
             for name in self.names
         }
+
+
+def beside(lists: pa.ListArray, ends: np.ndarray) -> np.ndarray:
+    """[t] float32 values of all lists, NaN for the tokens of a response whose list is null."""
+    values = np.full(int(ends[-1]) if len(ends) else 0, np.nan, dtype=np.float32)
+    there = np.repeat(lists.is_valid().to_numpy(zero_copy_only=False), np.diff(ends, prepend=0))
+    values[there] = lists.flatten().to_numpy(zero_copy_only=False)
+    return values
 
 
 def halved(values: np.ndarray) -> np.ndarray:

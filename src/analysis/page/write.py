@@ -74,10 +74,10 @@ def run_blocks(runs: Sequence[RunFiles], room: float) -> tuple[list[str], list[d
                 block(f"{prefix}/rows", recorded.rows),
             ]
     room -= sum(map(len, blocks))
-    wanted = {number: float(found.sizes.sum()) * found.bytes_per_token * 1.02 for number, found in responses.items()}
+    wanted = {number: float(own.sizes.sum()) * own.bytes_per_token * 1.02 for number, own in responses.items()}
     share = min(1.0, max(room, 0) / max(sum(wanted.values()), 1))
-    for number, found in responses.items():
-        kept, tokens = found.blocks(share * wanted[number] if share < 1 else np.inf)
+    for number, own in responses.items():
+        kept, tokens = own.blocks(share * wanted[number] if share < 1 else np.inf)
         about[number] |= {"kept": kept, "blocks": [first for first, _ in tokens]}
         blocks += [text for _, text in tokens]
     return blocks, about

@@ -35,6 +35,7 @@ async function show() {
   if (turn !== showing) return; // the reader has gone on meanwhile
   keys = found ?? {};
   document.documentElement.dataset.ready = String(turn);
+  if (turn === 1) performance.mark("ready");
 }
 
 async function showRun(fresh, run, at) {

@@ -44,7 +44,7 @@ def corpus(folder: Path) -> tuple[np.ndarray, list[str]]:
 def synthetic_run(
     folder: Path, *, iterations: int, questions: int, rephrasings: int = 3, samples: int = 8, tokens: int = 60
 ) -> Path:
-    """A run directory with as many responses as that makes, of about `tokens` tokens, and a log that agrees with them."""
+    """A run directory with iterations × questions × (1 + rephrasings) × samples responses, and a log that agrees."""
     rng = np.random.default_rng(0)
     ids, pieces = corpus(folder)
     (folder / "rollouts").mkdir()

@@ -26,17 +26,19 @@ class RolloutRecorder(Callback):
     """Writes the rollouts of each training iteration to `rollouts/<iteration>-<rank>.parquet` in the run directory.
 
     One row per response, in their order: `iteration`, `step` (optimizer steps before it), `question` (id), `reference`
-    (its answers), `rephrasing, template, prompt, response, answer, correct, reward`, `reward_term/<name>` of each shaped term, `advantage, length,
-    truncated, logprob` (engine log-prob of the whole response under its sample prompt, nats; its mean per token is
-    `logprob / length`), and with `tokens` the lists `token_ids` and `token_logprobs`. Where the training step returns
-    them: `score_logprob` (the same under the score prompt, by the trainer), `entropy`, `ratio`, `kl`, `clipped` (means
-    per token), `masked`, and with `tokens` the list `token_entropies`, null where no forward was made. That is all that is needed to replay an advantage strategy (`tagrpo.analysis.replay`).
+    (its answers), `rephrasing, template, prompt, response, answer, correct, reward`, `reward_term/<name>` of each
+    shaped term, `advantage, length, truncated, logprob` (engine log-prob of the whole response under its sample prompt,
+    nats; its mean per token is `logprob / length`), and with `tokens` the lists `token_ids` and `token_logprobs`. Where
+    the training step returns them: `score_logprob` (the same under the score prompt, by the trainer), `entropy`,
+    `ratio`, `kl`, `clipped` (means per token), `masked`, and with `tokens` the list `token_entropies`, null where no
+    forward was made. That is all that is needed to replay an advantage strategy (`tagrpo.analysis.replay`).
 
     Every `tables_every` iterations, each `TableLogger` (that of W&B is one) gets the table `samples`: one response to
     each of the first prompts, so that a question stands beside its rephrasings.
 
-    Reads `batch.groups[…].id`, `batch.groups[…].answer` where there is such a thing, `batch.rollouts` (all fields but `seconds`), and `outputs["advantages"]`. Files have
-    about 10 bytes per token with `tokens`, else about one. A resumed run writes those of its iterations again.
+    Reads `batch.groups[…].id`, `batch.groups[…].answer` where there is such a thing, `batch.rollouts` (all fields but
+    `seconds`), and `outputs["advantages"]`. Files have about 10 bytes per token with `tokens`, else about one. A
+    resumed run writes those of its iterations again.
 
     Args:
         tokens: Whether to write the tokens and their log-probs.

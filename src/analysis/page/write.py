@@ -40,7 +40,8 @@ def write_page(
         megabytes: 10⁶ bytes that the file may have. The numbers of all responses are always in it, their tokens as
             far as there is room; the page says how many are left out.
     """
-    blocks, about = run_blocks(runs, megabytes * 1e6 - size_of_assets())
+    without_runs = assembled("", [block("index", finite(dict(content)))])
+    blocks, about = run_blocks(runs, megabytes * 1e6 - len(without_runs.encode()))
     named = zip(content["names"], content["groups"], about, strict=True)
     index = finite(
         {
@@ -73,8 +74,9 @@ def run_blocks(runs: Sequence[RunFiles], room: float) -> tuple[list[str], list[d
                 block(f"{prefix}/vocabulary", responses[number].vocabulary.columns()),
                 block(f"{prefix}/rows", recorded.rows),
             ]
-    room -= sum(map(len, blocks))
+    room -= sum(map(len, blocks)) + len(block("about", {"about": about}))
     wanted = {number: float(own.sizes.sum()) * own.bytes_per_token * 1.02 for number, own in responses.items()}
+    room -= 32 * sum(size // 1e5 for size in wanted.values())  # for the numbers of their blocks
     share = min(1.0, max(room, 0) / max(sum(wanted.values()), 1))
     for number, own in responses.items():
         kept, tokens = own.blocks(share * wanted[number] if share < 1 else np.inf)
@@ -113,11 +115,6 @@ def iterations_of(run: RunFiles, recorded: Recorded | None) -> dict[str, np.ndar
 def modules() -> dict[str, str]:
     """Name under which the page's scripts import each other → source."""
     return {f"report/{path.stem}": path.read_text(encoding="utf-8") for path in sorted(ASSETS.glob("*.js"))}
-
-
-def size_of_assets() -> int:
-    """Bytes of a page without any data."""
-    return len(assembled("", []).encode())
 
 
 def assembled(title: str, blocks: Sequence[str]) -> str:

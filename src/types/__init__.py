@@ -2,6 +2,8 @@
 
 from .data import (
     Completion,
+    Credit,
+    CreditInputs,
     LossInputs,
     LossOutputs,
     Prompt,
@@ -23,6 +25,7 @@ from .protocols import (
     Loss,
     RewardTerm,
     SampledPolicy,
+    TokenCredit,
     Verifier,
     ignore,
     require,
@@ -31,6 +34,8 @@ from .protocols import (
 __all__ = [
     "AdvantageStrategy",
     "Completion",
+    "Credit",
+    "CreditInputs",
     "Deliver",
     "Engine",
     "EnumeratingVerifier",
@@ -49,6 +54,7 @@ __all__ = [
     "SamplingConfig",
     "Score",
     "Seconds",
+    "TokenCredit",
     "Verifier",
     "ignore",
     "require",

@@ -24,7 +24,7 @@ class UnlikelinessAdvantage(AdvantageStrategy):
     Args:
         base: Strategy for the rewards that result; one of `GroupAdvantage` in the paper.
         beta: β, 0..1; the paper's is 0.25.
-        ranked_by: `sequence`, log π(o | q), as the paper has it; `token`, its mean per token, as the authors' code does.
+        ranked_by: `sequence`, log π(o | q), in the paper; `token`, its mean per token, in the authors' code.
         group_by: The pool: `question` | `prompt` | `batch`.
         tolerance: Nats.
 

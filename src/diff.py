@@ -25,8 +25,8 @@ ABSENT = "(absent)"
 def settings(overrides: Sequence[str]) -> dict[str, Any]:
     """Every setting of `tagrpo-train` with these overrides: dotted key → resolved value.
 
-    Lists are values; a reference to a whole node, or to none, is left out, since the node itself is there. A setting that must be
-    given is `???`; one that only a started run can resolve stays as written.
+    Lists are values; a reference to a whole node, or to none, is left out, since the node itself is there. A setting
+    that must be given is `???`; one that only a started run can resolve stays as written.
     """
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         return flattened(compose("train", list(overrides)))

@@ -128,7 +128,8 @@ class MismatchCorrection:
         weights = torch.ones_like(log_ratio)
         if self.weight is not None:
             weights = bounded_exp(self._at(self.weight, log_ratio, response))
-        truncated = weights > (torch.inf if self.cap is None else self.cap)
+        cap = torch.inf if self.cap is None else self.cap
+        truncated = weights > cap
         if self.reject == "divergence":
             d = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
             decisive = self._at("geometric", torch.expm1(d) - d, response)
@@ -141,7 +142,7 @@ class MismatchCorrection:
             rejected = decisive < self.low
         if self.high is not None:
             rejected = rejected | (decisive > self.high)
-        weights = weights.clamp(max=self.cap).masked_fill(rejected, 0.0)
+        weights = weights.clamp(max=cap).masked_fill(rejected, 0.0)
         columns = {"weight": weights, "square": weights.square(), "rejected": rejected, "truncated": truncated}
         sums = {name: float(column.double().sum()) for name, column in columns.items()}
         return Corrected(weights=weights, sums={"tokens": float(len(weights)), **sums})

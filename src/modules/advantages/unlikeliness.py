@@ -31,6 +31,7 @@ class UnlikelinessAdvantage(AdvantageStrategy):
     Raises:
         ValueError: an option is out of its range, or the groups carry no log-probs.
 
+    >>> import torch
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> correct = torch.tensor([True, True, False, False])
     >>> groups = RewardGroups(

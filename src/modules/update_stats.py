@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,18 @@ from torch import Tensor
 
 from ..distributed import max_over_ranks, sum_over_ranks
 from ..types import LossOutputs
+from .mismatch import mismatch_metrics
 
 
 class UpdateStats:
-    """Sums over the micro-batches of one update on one rank."""
+    """Sums over the micro-batches of one update on one rank.
 
-    def __init__(self) -> None:
+    Args:
+        corrected: Sums of the correction for the engine's mismatch (`mismatch.Corrected`); empty where there is none.
+    """
+
+    def __init__(self, corrected: Mapping[str, float] | None = None) -> None:
+        self.corrected = corrected or {}
         self.loss = 0.0
         self.token_sums: Counter[str] = Counter()
         self.response_sums: dict[str, dict[int, float]] = {}
@@ -119,6 +125,9 @@ class UpdateStats:
         if own["compared"] or not stale_tokens:
             metrics["rollout/engine_mismatch_kl"] = own["mismatch"] / max(own["compared"], 1)
             metrics["rollout/engine_mismatch_max"] = largest_mismatch
+        if self.corrected:
+            corrected = mismatch_metrics(sum_over_ranks(self.corrected))
+            metrics |= {f"rollout/mismatch_{name}": value for name, value in corrected.items()}
         if stale_tokens:
             metrics |= {f"rollout/staleness_{name}": value / stale_tokens for name, value in stale.items()}
         return metrics

@@ -2,6 +2,8 @@
 
 from .data import (
     Completion,
+    Credit,
+    CreditInputs,
     LossInputs,
     LossOutputs,
     Prompt,
@@ -24,6 +26,7 @@ from .protocols import (
     Loss,
     RewardTerm,
     SampledPolicy,
+    TokenCredit,
     Verifier,
     ignore,
     require,
@@ -32,6 +35,8 @@ from .protocols import (
 __all__ = [
     "AdvantageStrategy",
     "Completion",
+    "Credit",
+    "CreditInputs",
     "Deliver",
     "Engine",
     "EnumeratingVerifier",
@@ -51,6 +56,7 @@ __all__ = [
     "SamplingConfig",
     "Score",
     "Seconds",
+    "TokenCredit",
     "Verifier",
     "ignore",
     "require",

@@ -183,6 +183,10 @@ class RewardGroups:
     """[R] long, sampled prompt of each response (a question has N+1, more with several templates)."""
     entropy: Tensor | None = None
     """[R] float, mean policy entropy per response token under the score prompt, nats."""
+    logprob: Tensor | None = None
+    """[R] float, policy's log-prob of the whole response under the score prompt, nats."""
+    lengths: Tensor | None = None
+    """[R] long, tokens per response."""
     answers: Sequence[str | None] | None = None
     """[R] normalised final answers, for strategies that cluster them."""
     progress: float = 0.0
@@ -215,6 +219,42 @@ class LossInputs:
     """[T] float32 without gradient, importance weights that multiply the policy term; None means ones."""
     replayed: Tensor | None = None
     """[R] bool, responses of an earlier policy, whose log-probs `old_logprobs` are; None means none."""
+    token_advantages: Tensor | None = None
+    """[T] float32, advantages per token, which take the place of `advantages` (`TokenCredit`)."""
+    penalty: Tensor | None = None
+    """[T] float32, coefficients of |log π_θ − log π_old|, which is added to the loss of a token; None means zeros."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreditInputs:
+    """What token credit sees: the R responses of one mini-batch on this rank, and the T tokens that count in the loss.
+
+    A rank may have none. All tensors are on the CPU.
+    """
+
+    groups: RewardGroups
+    """Rewards of the R responses; ids of questions and prompts are those of this rank."""
+    advantages: Tensor
+    """[R] float32, what the advantage strategy made of the rewards of all ranks."""
+    prompts: Sequence[Tensor]
+    """[R] of [L_r] long, score prompts."""
+    responses: Sequence[Tensor]
+    """[R] of [T_r] long, response tokens."""
+    response: Tensor
+    """[T] long, non-decreasing: row of each token's response."""
+    logprobs: Tensor
+    """[T] float32, log π of each token under the score prompt before the batch's first update, nats."""
+    entropy: Tensor
+    """[T] float32, entropy of the same policy at each token, nats."""
+
+
+class Credit(NamedTuple):
+    """What token credit returns for the T tokens that it was given."""
+
+    advantages: Tensor
+    """[T] float32, finite; 0 where a token has no policy gradient."""
+    penalty: Tensor | None = None
+    """[T] float32, see `LossInputs.penalty`."""
 
 
 @dataclass(frozen=True, kw_only=True)

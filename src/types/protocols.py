@@ -11,7 +11,19 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from .data import Completion, LossInputs, LossOutputs, Prompt, QuestionGroup, Request, RewardGroups, Rollouts, Score
+from .data import (
+    Completion,
+    Credit,
+    CreditInputs,
+    LossInputs,
+    LossOutputs,
+    Prompt,
+    QuestionGroup,
+    Request,
+    RewardGroups,
+    Rollouts,
+    Score,
+)
 
 
 @runtime_checkable
@@ -20,6 +32,8 @@ class AdvantageStrategy(Protocol):
 
     needs_entropy: bool = False
     """Whether `RewardGroups.entropy` is read, which costs a forward over all responses."""
+    needs_logprobs: bool = False
+    """Whether `RewardGroups.logprob` is read: the same forward, once for both."""
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] float advantages, finite, in the order of `groups`."""
@@ -28,6 +42,18 @@ class AdvantageStrategy(Protocol):
     def expected(self, groups: RewardGroups) -> Tensor:
         """[R] the advantages averaged over the random choices of the strategy; itself where it makes none."""
         return self(groups)
+
+
+@runtime_checkable
+class TokenCredit(Protocol):
+    """Turns the advantages of responses into advantages of their tokens.
+
+    Costs a forward over the responses that count in the loss, which gives the old log-probs of later mini-batches too.
+    """
+
+    def __call__(self, inputs: CreditInputs) -> Credit:
+        """[T] advantages for one mini-batch of this rank. All ranks call it together, also those without responses."""
+        ...
 
 
 @runtime_checkable
@@ -40,6 +66,8 @@ class Loss(Protocol):
     """Where it is not zero, a reference policy is loaded and `LossInputs.reference_logprobs` are given."""
     entropy_coef: float = 0.0
     """Where it is not zero, `LossInputs.entropy` carries gradient."""
+    takes_credit: bool = False
+    """Whether `LossInputs.token_advantages` and `penalty` are read; other losses are refused with token credit."""
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
         """The loss, normalised by the global counts of `inputs`, and the sums of its metrics."""

@@ -10,6 +10,7 @@ from .pass_at_k import PassAtKAdvantage
 from .pkpo import PKPOAdvantage
 from .risk_sensitive import RiskSensitiveAdvantage
 from .semantic_entropy import SemanticEntropyAdvantage
+from .unlikeliness import UnlikelinessAdvantage
 from .verdict import VerdictAdvantage
 from .virtual_success import VirtualSuccessAdvantage
 from .without_easy import WithoutEasyAdvantage
@@ -24,6 +25,7 @@ __all__ = [
     "PassAtKAdvantage",
     "RiskSensitiveAdvantage",
     "SemanticEntropyAdvantage",
+    "UnlikelinessAdvantage",
     "VerdictAdvantage",
     "VirtualSuccessAdvantage",
     "WithoutEasyAdvantage",

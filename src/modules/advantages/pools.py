@@ -65,10 +65,10 @@ def as_rewards(advantages: Tensor, groups: RewardGroups) -> Tensor:
     return advantages.to(torch.promote_types(groups.rewards.dtype, torch.float32))
 
 
-def check_choice(name: str, value: str, known: Sequence[str]) -> None:
+def check_choice(name: str, value: str, known: Sequence[str], group: str = "advantage") -> None:
     """Refuse an option that is not one of `known`."""
     if value not in known:
-        raise ValueError(f"Expected advantage.{name} to be one of {', '.join(known)}, but got {value!r}.")
+        raise ValueError(f"Expected {group}.{name} to be one of {', '.join(known)}, but got {value!r}.")
 
 
 def check_epsilon(epsilon: float) -> None:

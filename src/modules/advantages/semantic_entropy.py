@@ -95,6 +95,7 @@ class SemanticEntropyAdvantage(AdvantageStrategy):
         require(self.base, AdvantageStrategy, "advantage.base")
         self.group_by: Pool = group_by
         self.needs_entropy = self.base.needs_entropy
+        self.needs_logprobs = self.base.needs_logprobs
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] advantages, in the precision of the rewards."""

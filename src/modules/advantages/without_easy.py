@@ -41,6 +41,7 @@ class WithoutEasyAdvantage(AdvantageStrategy):
         self.threshold = threshold
         self.group_by: Pool = group_by
         self.needs_entropy = base.needs_entropy
+        self.needs_logprobs = base.needs_logprobs
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] advantages, in the precision of the rewards."""

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..types import RewardGroups, Rollouts
+from ..types import History, RewardGroups, Rollouts
 from .packing import PackedBatch
 from .scorer import PromptedResponses
 
@@ -167,5 +167,6 @@ def join_reward_groups(parts: Sequence[RewardGroups]) -> RewardGroups:
         prompt=torch.cat(prompt),
         entropy=torch.cat(entropies) if entropies else None,
         answers=[answer for part in parts for answer in part.answers or ()],
+        history=History.joined(part.history for part in parts),
         progress=parts[0].progress,
     )

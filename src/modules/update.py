@@ -158,6 +158,7 @@ class PolicyUpdate:
                 prompt=rollouts.prompt,
                 entropy=entropy,
                 answers=rollouts.answers,
+                history=rollouts.history,
                 progress=progress,
             )
         )

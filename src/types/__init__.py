@@ -2,6 +2,7 @@
 
 from .data import (
     Completion,
+    History,
     LossInputs,
     LossOutputs,
     Prompt,
@@ -35,6 +36,7 @@ __all__ = [
     "Engine",
     "EnumeratingVerifier",
     "Finish",
+    "History",
     "Loss",
     "LossInputs",
     "LossOutputs",

@@ -61,7 +61,7 @@ class DifficultyWeightedAdvantage(AdvantageStrategy):
         self.base = base or GroupAdvantage(group_by)
         require(self.base, AdvantageStrategy, "advantage.base")
         self.group_by: Pool = group_by
-        self.needs_entropy = self.base.needs_entropy
+        self.needs_entropy, self.needs_history = self.base.needs_entropy, self.base.needs_history
 
     def weight(self, accuracy: Tensor) -> Tensor:
         """w(ρ), of the shape of ρ."""

@@ -1,6 +1,6 @@
 """A question counts by what it can still add to pass@k, given how often the run has solved it (overtraining gate).
 
-After Bayesian Boundary Gating (arXiv 2606.15455): its abstract was read, its Eq. 8 and 9 are known at second hand alone.
+After Bayesian Boundary Gating (arXiv 2606.15455): its abstract was read, its Eq. 8 and 9 are known at second hand.
 Departures: counts are those of the whole run before the batch instead of those of the batch itself, so that a question
 weighs alike whatever its responses are now; and questions without a success are learned from as the base does, instead
 of with a signed REINFORCE loss.

@@ -35,6 +35,10 @@ class Engine(types.Engine):
 
         return [[sample(row, number) for number in range(count)] for row, count in enumerate(request.num_samples)]
 
+    def generate_async(self, request, deliver=types.ignore):
+        completions = self.generate(request)
+        return lambda: completions
+
 
 class Verifier(types.Verifier):
     """Even first tokens are correct."""
@@ -81,8 +85,9 @@ class Run:
             self.batches = iter(self.loader)
             if self.pipeline.replay is not None:
                 self.loader.leave_out(self.pipeline.replay.retired)
-        batch = next(self.batches, None)
-        while batch is None:  # a new epoch
+        # A trainer takes as many batches as the loader's length says, then begins anew.
+        batch = next(self.batches, None) if self.loader.served < len(self.loader) else None
+        while batch is None:
             self.batches = iter(self.loader)
             batch = next(self.batches, None)
         rollouts = self.pipeline.roll_out(batch, self.policy, self.step, draw=self.loader.draw, entropy=entropy)
@@ -146,5 +151,5 @@ class Training(RuleBasedStateMachine):
             self.run.load(self.saved)
 
 
-Training.TestCase.settings = settings(max_examples=25, stateful_step_count=12)
+Training.TestCase.settings = settings(max_examples=15, stateful_step_count=12)
 TestTraining = Training.TestCase

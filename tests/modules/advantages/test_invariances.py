@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
+from copy import copy
 
 import pytest
 import torch
@@ -150,3 +151,10 @@ def test_a_question_is_judged_by_its_own_pool_alone(name, rows):
         own = [i for i, row in enumerate(rows) if row[1] == question]
         if own:
             torch.testing.assert_close(EXACT[name](groups_of([rows[i] for i in own])), whole[own])
+
+
+@pytest.mark.parametrize("name", EXACT | SAMPLED | UNCENTRED)
+def test_strategies_are_told_apart_by_what_they_are(name):
+    strategy = (EXACT | SAMPLED | UNCENTRED)[name]
+    assert {strategy: 1}[strategy] == 1
+    assert strategy != copy(strategy)

@@ -157,6 +157,7 @@ def test_a_gradient_of_the_gradient_is_refused(taken):
 def test_a_second_derivative_is_refused(taken):
     hidden, weight = torch.randn(4, 3, requires_grad=True), torch.randn(5, 3)
     scores = taken(hidden, weight, None, torch.arange(4), loss=log_likelihood)
-    (first,) = torch.autograd.grad(scores.loss, hidden, create_graph=True)
+    factor = torch.ones((), requires_grad=True)
+    (first,) = torch.autograd.grad(scores.loss, hidden, factor, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.sum().backward()

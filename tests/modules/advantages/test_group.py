@@ -137,11 +137,11 @@ def test_a_batch_is_one_pool_and_nothing_is_none():
 def test_a_mean_of_zero_or_less_is_refused_by_that_of_the_first_such_pool():
     def found(*rewards):
         rewards = torch.tensor(rewards)
-        question = torch.arange(len(rewards)) // 2
+        question = torch.arange(len(rewards)) % max(len(rewards) // 2, 1)
         groups = RewardGroups(rewards=rewards, correct=rewards > 0, question=question, prompt=question)
         return GroupAdvantage(scale="mean")(groups)
 
     with pytest.raises(ValueError, match="a mean of 0\\."):
         found(1.0, -1.0)
     with pytest.raises(ValueError, match="a mean of -2\\."):
-        found(1.0, 2.0, -1.0, -3.0, -4.0, 1.0, -5.0, -6.0)
+        found(1.0, -1.0, -4.0, -5.0, 2.0, -3.0, 1.0, -6.0)

@@ -6,9 +6,12 @@ import errno
 import os
 import resource
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
 
 from tagrpo import loggers
@@ -88,3 +91,25 @@ def test_wandb_knows_a_resumed_run_by_its_id(tmp_path):
     first = wandb_run_id(str(tmp_path), None)
     assert wandb_run_id(str(tmp_path), "last") == first
     assert wandb_run_id(str(tmp_path), None) != first
+
+
+ROWS = st.lists(st.dictionaries(st.sampled_from("abcd"), st.floats(-9, 9), min_size=1), min_size=1, max_size=8)
+
+
+@given(ROWS, st.integers(0, 8), st.integers(0, 3))
+@settings(max_examples=30)
+def test_a_table_goes_on_from_any_split_whatever_came_after_it(rows, at, lost):
+    def written(logger, rows, first=0):
+        for step, row in enumerate(rows, first):
+            logger.log_metrics(row, step)
+
+    with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as split:
+        written(MetricsCSV(whole), rows)
+        first, second = MetricsCSV(split), MetricsCSV(split)
+        written(first, rows[:at])
+        state = first.state_dict()
+        written(first, rows[at : at + lost], at)
+        second.load_state_dict(state)
+        written(second, rows[at:], at)
+        if at < len(rows):
+            assert rows_of(Path(split)) == rows_of(Path(whole))

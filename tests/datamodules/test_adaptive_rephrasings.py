@@ -8,6 +8,8 @@ from itertools import product
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tagrpo.datamodules import questions
 from tagrpo.datamodules.adaptive_rephrasings import AdaptiveRephrasings, uniform_probability
@@ -160,3 +162,28 @@ def test_rates_travel_with_the_data_modules_state(make_batch):
     assert other.adaptive_rephrasings.rates == {"a": 0.5}
     other.load_state_dict({})  # the checkpoint of a run with a fixed number
     make_datamodule(adaptive_rephrasings=None).load_state_dict(one.state_dict())
+
+
+@given(
+    st.integers(0, 5), st.integers(0, 5), st.integers(1, 16), st.lists(st.floats(0, 1), max_size=6), st.integers(0, 9)
+)
+def test_a_count_lies_between_its_bounds_and_is_the_same_for_either_verdict(low, more, samples, rates, available):
+    one, other = (AdaptiveRephrasings(low, low + more, samples) for _ in range(2))
+    for rate in rates:
+        one.update("q", rate)
+        other.update("q", 1 - rate)
+    assert min(low, available) <= one.count("q", available) <= min(low + more, available)
+    assert abs(one.count("q", available) - other.count("q", available)) <= 1, "rounding apart"
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 1)), max_size=12), st.integers(0, 12))
+def test_rates_go_on_from_any_split(updates, at):
+    whole, first, second = AdaptiveRephrasings(), AdaptiveRephrasings(), AdaptiveRephrasings()
+    for update in updates:
+        whole.update(*update)
+    for update in updates[:at]:
+        first.update(*update)
+    second.load_state_dict(first.state_dict())
+    for update in updates[at:]:
+        second.update(*update)
+    assert second.state_dict() == whole.state_dict()

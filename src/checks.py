@@ -44,6 +44,7 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
             "Expected questions to train on, but data.train is null. Choose another set, such as data=math."
         )
     check_files(cfg)
+    check_model(cfg)
     check_machine(cfg)
 
 
@@ -126,7 +127,8 @@ def check_files(cfg: DictConfig) -> None:
     for name, source in _sources(cfg.data, "data"):
         path = source.get("path")
         if path is not None:
-            setting = "data_path" if str(path) == str(cfg.data_path) else f"{name}.path"
+            path = str(path)
+            setting = "data_path" if path == str(cfg.data_path) else f"{name}.path"
             try:
                 known = CATALOGUE.get(str(source.get("dataset")))
                 found = locate(path, str(source.get("dataset", "")), known.hub if known else "")
@@ -149,6 +151,22 @@ def _sources(node: DictConfig, name: str) -> Iterator[tuple[str, DictConfig]]:
     for key, part in node.items():
         if isinstance(part, DictConfig):
             yield from _sources(part, f"{name}.{key}")
+
+
+def check_model(cfg: DictConfig) -> None:
+    """Refuse the directory of a run for a model.
+
+    Raises:
+        FileNotFoundError: naming the model that the run has written.
+    """
+    path = Path(str(cfg.model.path)).expanduser()
+    if (path / "config.yaml").is_file() and not (path / "config.json").is_file():
+        written = (path / "model" / "config.json").is_file()
+        raise FileNotFoundError(
+            f"Expected model.path to be a model's folder, but {path} is the directory of a run. "
+            + (f"Set model.path={path / 'model'}, which the run has written." if written else "")
+            + (f"Write its policy with `tagrpo-export {path} {path / 'model'}` first." if not written else "")
+        )
 
 
 def check_against(against: str | None, exact: bool) -> None:

@@ -65,7 +65,7 @@ def options_of(root: Path, config: str, groups: list[str]) -> str:
 
 
 def comment_of(path: Path) -> str:
-    """The comment that an option begins with, its first line, without a command in front; else the path that it sets."""
+    """The first line of an option's comment, without a command in front; else the path that the option sets."""
     for line in path.read_text().splitlines():
         text = re.sub(r"^# (?:(?:tagrpo-|make )\S.*?(?:\s{2,}|$))?", "", line)
         if line.startswith("# ") and text and not text.startswith("@package"):

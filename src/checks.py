@@ -36,19 +36,17 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
     Raises:
         ValueError, OSError: naming the setting that is wrong and what to change.
     """
-    check_types()
+    if trains and cfg.data.train is None:
+        raise ValueError("Expected questions to train on, but data.train is null. Choose another set, as data=math.")
+    check_types(cfg)
     check_given(cfg)
     check(cfg)
-    if trains and cfg.data.train is None:
-        raise ValueError(
-            "Expected questions to train on, but data.train is null. Choose another set, such as data=math."
-        )
     check_files(cfg)
     check_model(cfg)
     check_machine(cfg)
 
 
-def check_types() -> None:
+def check_types(cfg: DictConfig) -> None:
     """Refuse values on the command line that are of another type than the setting's default.
 
     Raises:
@@ -56,7 +54,6 @@ def check_types() -> None:
     """
     settings = HydraConfig.get()
     parsed = OverridesParser.create().parse_overrides(list(settings.overrides.task))
-    cfg = compose(settings.job.config_name, list(settings.overrides.task))
     plain = [
         override
         for override in parsed
@@ -65,6 +62,8 @@ def check_types() -> None:
         and not override.key_or_group.startswith(FREE)
         and _is_leaf(cfg, override.key_or_group)
     ]
+    if not plain:
+        return
     others = [override.input_line for override in parsed if override not in plain]
     usual = compose(settings.job.config_name, [text for text in others if text is not None])
     for override in plain:
@@ -111,11 +110,20 @@ def check_given(cfg: DictConfig) -> None:
     Raises:
         ValueError: naming them.
     """
-    if missing := sorted(OmegaConf.missing_keys(cfg)):
+    if missing := sorted(missing_settings(cfg)):
         raise ValueError(
             f"Expected {' '.join(f'{name}=…' for name in missing)}, which has no default, but it was not given. Add it "
             "to the command."
         )
+
+
+def missing_settings(node: DictConfig, name: str = "") -> Iterator[str]:
+    """Names of the settings below `node` that are `???`; those that refer to them are not."""
+    for key in map(str, node):
+        if OmegaConf.is_missing(node, key):
+            yield f"{name}{key}"
+        elif not OmegaConf.is_interpolation(node, key) and isinstance(node[key], DictConfig):
+            yield from missing_settings(node[key], f"{name}{key}.")
 
 
 def check_files(cfg: DictConfig) -> None:

@@ -221,7 +221,7 @@ def check_machine(cfg: DictConfig) -> None:
         if found < (devices if isinstance(devices, int) and devices > 0 else 1):
             raise ValueError(
                 f"Expected GPUs, since trainer.accelerator={accelerator} and trainer.devices={devices}, but this "
-                f"machine has {found}. Use trainer=cpu, with rollout=vllm_cpu or transformers, or lower trainer.devices."
+                f"machine has {found}. Use trainer=cpu, rollout=vllm_cpu or transformers, or lower trainer.devices."
             )
 
 

@@ -176,7 +176,7 @@ def check(cfg: DictConfig) -> None:
     if ks and min(ks) > cfg.data.evaluation_samples:
         raise ValueError(
             f"Expected callbacks.pass_at_k.ks to hold a k of at most data.evaluation_samples = "
-            f"{cfg.data.evaluation_samples}, but got {list(ks)}: no pass@k could be told. Lower one, or raise the other."
+            f"{cfg.data.evaluation_samples}, but got {list(ks)}: no pass@k could be told. Lower one or raise the other."
         )
     for path in ("advantage", "reward", "rollout.reward_terms", "optimizer"):
         _check_finite(path, OmegaConf.to_container(OmegaConf.select(cfg, path), resolve=True))

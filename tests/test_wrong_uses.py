@@ -1,4 +1,4 @@
-"""What a command says to those who use it wrongly: at once, in words that name the setting, before anything is loaded."""
+"""What a command says to those who use it wrongly: at once, naming the setting, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests import forked_commands
 from tests.forked_commands import LOADED
 
@@ -168,9 +167,8 @@ def test_how_long_they_take(at_once, before_the_model, capsys):
     for what, found in (("at once", at_once), ("before the model", before_the_model)):
         seconds = sorted(one["seconds"] for one in found)
         with capsys.disabled():
-            print(
-                f"\n{len(seconds)} wrong uses, {what}: median {seconds[len(seconds) // 2]:.2f} s, at most {seconds[-1]:.2f} s"
-            )
+            middle, most = seconds[len(seconds) // 2], seconds[-1]
+            print(f"\n{len(seconds)} wrong uses, {what}: median {middle:.2f} s, at most {most:.2f} s")
 
 
 SHOWN = [

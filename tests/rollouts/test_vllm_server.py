@@ -14,9 +14,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tagrpo.preemption import StopRequest
-from tagrpo.rollouts.engines import server_fleet
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
-from tagrpo.rollouts.engines import weight_stream
+from tagrpo.rollouts.engines import server_fleet, weight_stream
 from tagrpo.rollouts.engines.access import shared_token
 from tagrpo.rollouts.engines.weight_stream import WeightSender, receive_weights
 from tagrpo.types import Request

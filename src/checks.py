@@ -158,7 +158,7 @@ def _sources(node: DictConfig, name: str) -> Iterator[tuple[str, DictConfig]]:
         yield name, node
     for key, part in node.items():
         if isinstance(part, DictConfig):
-            yield from _sources(part, f"{name}.{key}")
+            yield from _sources(part, name + "." + str(key))
 
 
 def check_model(cfg: DictConfig) -> None:

@@ -47,7 +47,7 @@ class RolloutRecorder(Callback):
     `samples`: one response to each of the first prompts, so that a question stands beside its rephrasings.
 
     Reads `batch.groups[…].{id, answer}`, `batch.rollouts` (all fields but `seconds`), and `outputs["advantages"]`.
-    Files have about 8 bytes per token with `tokens`, else about one. A resumed run writes those of its iterations again.
+    Files have about 8 bytes per token with `tokens`, else about one. A resumed run writes those of its iterations anew.
 
     Args:
         tokens: Whether to write the tokens and their log-probs.

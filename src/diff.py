@@ -26,8 +26,8 @@ ABSENT = "(absent)"
 def settings(overrides: Sequence[str]) -> dict[str, Any]:
     """Every setting of `tagrpo-train` with these overrides: dotted key → resolved value.
 
-    Lists are values; a reference to a whole node is left out, since the node itself is there. A setting that must be
-    given is `???`; one that only a started run can resolve stays as written.
+    Lists are values; a reference to a whole node, or to none, is left out, since the node itself is there. A setting
+    that must be given is `???`; one that only a started run can resolve stays as written.
     """
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         return flattened(compose("train", list(overrides)))
@@ -44,8 +44,8 @@ def flattened(node: DictConfig, prefix: str = "") -> dict[str, Any]:
             value = "???"
         except InterpolationResolutionError:
             value = dict(OmegaConf.to_container(node, resolve=False))[key]  # type: ignore[arg-type]
-        if isinstance(value, DictConfig) and OmegaConf.is_interpolation(node, key):
-            continue  # a reference to a node that has keys of its own
+        if (isinstance(value, DictConfig) or value is None) and OmegaConf.is_interpolation(node, key):
+            continue  # a reference to a node that has keys of its own, or to none
         if isinstance(value, DictConfig) and value:
             found |= flattened(value, f"{name}.")
         else:

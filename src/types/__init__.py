@@ -2,6 +2,9 @@
 
 from .data import (
     Completion,
+    Credit,
+    CreditInputs,
+    History,
     LossInputs,
     LossOutputs,
     Prompt,
@@ -14,6 +17,7 @@ from .data import (
     Score,
     Seconds,
 )
+from .fields import Fields
 from .protocols import (
     AdvantageStrategy,
     Deliver,
@@ -23,6 +27,7 @@ from .protocols import (
     Loss,
     RewardTerm,
     SampledPolicy,
+    TokenCredit,
     Verifier,
     ignore,
     require,
@@ -31,10 +36,14 @@ from .protocols import (
 __all__ = [
     "AdvantageStrategy",
     "Completion",
+    "Credit",
+    "CreditInputs",
     "Deliver",
     "Engine",
     "EnumeratingVerifier",
+    "Fields",
     "Finish",
+    "History",
     "Loss",
     "LossInputs",
     "LossOutputs",
@@ -49,6 +58,7 @@ __all__ = [
     "SamplingConfig",
     "Score",
     "Seconds",
+    "TokenCredit",
     "Verifier",
     "ignore",
     "require",

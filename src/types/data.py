@@ -7,7 +7,7 @@ A question has N rephrasings; the original and each rephrasing are sampled G tim
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -125,6 +125,23 @@ class Completion:
     """True when the length limit ended it rather than a stop token."""
 
 
+class History(NamedTuple):
+    """What a run knew of the question of each response before the response was sampled; see `QuestionMemory`."""
+
+    samples: Tensor
+    """[R] long, earlier responses to the question and its rephrasings, without replayed ones."""
+    correct: Tensor
+    """[R] long, how many of them were correct."""
+    same_answer: Tensor
+    """[R] long, how many of them gave the final answer of this response; having none counts as an answer."""
+
+    @classmethod
+    def joined(cls, parts: Iterable[History | None]) -> History | None:
+        """Those of several parts end to end; None where there are none."""
+        given = [part for part in parts if part is not None]
+        return cls(*map(torch.cat, zip(*given, strict=True))) if given else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:
     """R scored responses to the P prompts of one rank's batch, ordered by prompt. All tensors on the CPU."""
@@ -157,6 +174,8 @@ class Rollouts:
     """[R] long, optimizer steps between the weights that sampled the response and those that learn from it."""
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
+    history: History | None = None
+    """What was known of the questions before; None where nobody reads it, and in evaluation."""
     seconds: Seconds = field(default_factory=Seconds)
     """Wall seconds of the phases `sync`, `generate` and `score`; later phases of the iteration add theirs."""
 
@@ -183,8 +202,14 @@ class RewardGroups:
     """[R] long, sampled prompt of each response (a question has N+1, more with several templates)."""
     entropy: Tensor | None = None
     """[R] float, mean policy entropy per response token under the score prompt, nats."""
+    logprob: Tensor | None = None
+    """[R] float, policy's log-prob of the whole response under the score prompt, nats."""
+    lengths: Tensor | None = None
+    """[R] long, tokens per response."""
     answers: Sequence[str | None] | None = None
     """[R] normalised final answers, for strategies that cluster them."""
+    history: History | None = None
+    """What was known of the questions before, for strategies that look back."""
     progress: float = 0.0
     """Fraction of training done, 0..1."""
 
@@ -215,6 +240,42 @@ class LossInputs:
     """[T] float32 without gradient, importance weights that multiply the policy term; None means ones."""
     replayed: Tensor | None = None
     """[R] bool, responses of an earlier policy, whose log-probs `old_logprobs` are; None means none."""
+    token_advantages: Tensor | None = None
+    """[T] float32, advantages per token, which take the place of `advantages` (`TokenCredit`)."""
+    penalty: Tensor | None = None
+    """[T] float32, coefficients of |log π_θ − log π_old|, which is added to the loss of a token; None means zeros."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreditInputs:
+    """What token credit sees: the R responses of one mini-batch on this rank, and the T tokens that count in the loss.
+
+    A rank may have none. All tensors are on the CPU.
+    """
+
+    groups: RewardGroups
+    """Rewards of the R responses; ids of questions and prompts are those of this rank."""
+    advantages: Tensor
+    """[R] float32, what the advantage strategy made of the rewards of all ranks."""
+    prompts: Sequence[Tensor]
+    """[R] of [L_r] long, score prompts."""
+    responses: Sequence[Tensor]
+    """[R] of [T_r] long, response tokens."""
+    response: Tensor
+    """[T] long, non-decreasing: row of each token's response."""
+    logprobs: Tensor
+    """[T] float32, log π of each token under the score prompt before the batch's first update, nats."""
+    entropy: Tensor
+    """[T] float32, entropy of the same policy at each token, nats."""
+
+
+class Credit(NamedTuple):
+    """What token credit returns for the T tokens that it was given."""
+
+    advantages: Tensor
+    """[T] float32, finite; 0 where a token has no policy gradient."""
+    penalty: Tensor | None = None
+    """[T] float32, see `LossInputs.penalty`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -189,7 +189,7 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
     with explained():
-        check_types()
+        check_types(cfg)
         check_given(cfg)
         found, work, lines = plan(cfg)
     show(found, work, lines, cfg.gpu, Console())

@@ -146,7 +146,7 @@ def test_the_page_has_the_tables_and_the_numbers_of_every_figure(root):
     assert curve["y"][0] == pytest.approx(100 * (1 + 3.5) / 8)
     differences = next(table for table in index["tables"] if table["title"] == "What differs beyond noise")
     assert [row[:2] for row in differences["rows"]] == [
-        ["grpo_matched", "grpo"], ["ta_grpo", "grpo"], ["ta_grpo", "grpo_matched"],
+        ["ta_grpo", "grpo_matched"], ["ta_grpo", "grpo"], ["grpo_matched", "grpo"],
     ]  # fmt: skip
     assert [run["name"] for run in index["runs"]][:2] == ["grpo seed 0", "grpo seed 1"]
 

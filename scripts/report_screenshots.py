@@ -23,11 +23,11 @@ from chromium import browser, ready  # noqa: E402
 
 PLACES = {
     "overview": ("#/", None),
-    "heatmap": ("#/run/{run}?colour=cause&order=share", None),
+    "heatmap": ("#/run/{first}?colour=cause", None),
     "question": ("#/run/{run}/iteration/{iteration}/question/{question}", ".card.right"),
     "responses": ("#/run/{run}/responses/?filter=wrong+advantage%3E-0.5&sort=-entropy", None),
 }
-COLOURS = 128
+COLOURS = 256
 
 
 def main() -> None:
@@ -37,6 +37,7 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     blocks = read_blocks(page)
     run = max((about["responses"], i) for i, about in enumerate(blocks["index"]["index"]["runs"]))[1]
+    first = min(i for i, about in enumerate(blocks["index"]["index"]["runs"]) if about["responses"])
     cells = blocks[f"run{run}/cells"]
     share = cells["correct"] / cells["samples"]
     cell = len(share) // 2 + int(np.abs(share[len(share) // 2 :] - 0.4).argmin())
@@ -50,7 +51,7 @@ def main() -> None:
                 driver.get(page.as_uri())
                 ready(driver)
                 driver.execute_script("document.documentElement.dataset.theme = arguments[0]", theme)
-                where = place.format(run=run, iteration=iteration, question=question)
+                where = place.format(run=run, first=first, iteration=iteration, question=question)
                 if place != "#/":
                     driver.execute_script("location.hash = arguments[0]", where)
                     ready(driver, 1)

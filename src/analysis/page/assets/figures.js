@@ -102,19 +102,19 @@ function plot(report, panel, series, place, readout) {
   let near = null;
   const options = {
     width: Math.max(place.clientWidth, 260), height: 230, legend: { show: false },
-    scales: { x: { time: false, distr: panel.log ? 3 : 1, log: panel.log === 2 ? 2 : 10 }, y: { range: panel.from_zero ? (_, low, high) => [0, Math.max(high * 1.05, 1e-9)] : undefined } },
-    axes: [{ ...axis, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) },
+    scales: { x: xScale(panel, xs), y: { range: () => extent(series, panel.from_zero) } },
+    axes: [{ ...axis, size: 34, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) },
       { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) }],
     cursor: { drag: { x: true, y: false }, points: { size: 7 } },
     series: [{}, ...series.map((one) => ({
       stroke: points ? undefined : colourOf(one.group), width: one.thin ? 1 : 1.8, spanGaps: true,
       fill: panel.stacked ? colourOf(one.group) : undefined,
-      points: { show: points || Boolean(one.low), size: 6, stroke: colourOf(one.group), fill: colourOf(one.group) },
+      points: { show: !points && Boolean(one.low), size: 6, stroke: colourOf(one.group), fill: colourOf(one.group) },
       paths: points ? () => null : undefined,
     }))],
     hooks: {
-      draw: [(chart) => series.forEach((one) => intervals(chart, one))],
-      setCursor: [(chart) => { near = nearest(chart, series, at, xs); readout.textContent = near ? told(panel, near) : panel.x; chart.over.style.cursor = near ? "pointer" : "crosshair"; }],
+      draw: [(chart) => series.forEach((one) => { intervals(chart, one); if (points) dots(chart, one); })],
+      setCursor: [(chart) => { near = nearest(chart, series); readout.textContent = near ? told(panel, near) : panel.x; chart.over.style.cursor = near ? "pointer" : "crosshair"; }],
     },
   };
   const chart = new uPlot(options, [xs, ...series.map((one) => spreadOut(one, shown(one)))], place);
@@ -128,6 +128,31 @@ function plot(report, panel, series, place, readout) {
     const index = Math.min(Math.max((chart.cursor.idx ?? -1) + step, 0), xs.length - 1);
     chart.setCursor({ left: chart.valToPos(xs[index], "x"), top: chart.over.clientHeight / 2 });
     near ??= { one: series[0], index: series[0].x.indexOf(xs[index]) };
+  });
+}
+
+/** The horizontal scale; points get room at both ends. */
+function xScale({ log, points }, xs) {
+  const margin = points ? 0.04 * (xs.at(-1) - xs[0] || 1) : 0;
+  return { time: false, distr: log ? 3 : 1, log: log === 2 ? 2 : 10, range: points ? (_, low, high) => [low - margin, high + margin] : undefined };
+}
+
+/** The ends of the vertical scale: all values and intervals of a panel, and a little room. */
+function extent(series, fromZero) {
+  const values = series.flatMap((one) => [shown(one), one.low ?? [], one.high ?? []]).flat();
+  const [low, high] = values.reduce(([least, most], value) => [Math.min(least, value), Math.max(most, value)], [Infinity, -Infinity]);
+  const margin = 0.06 * (high - low) || 0.5 * Math.abs(high) || 1;
+  return [fromZero && low >= 0 ? 0 : low - margin, high + margin];
+}
+
+/** All points of a series, of which several may have the same place on the horizontal axis. */
+function dots(chart, one) {
+  const pen = chart.ctx;
+  pen.fillStyle = colourOf(one.group);
+  one.x.forEach((x, i) => {
+    pen.beginPath();
+    pen.arc(chart.valToPos(x, "x", true), chart.valToPos(one.y[i], "y", true), 3 * devicePixelRatio, 0, 2 * Math.PI);
+    pen.fill();
   });
 }
 
@@ -148,7 +173,7 @@ function intervals(chart, one) {
 }
 
 /** The point nearest to the mouse, if it is near: its series and its index there. */
-function nearest(chart, series, at, xs) {
+function nearest(chart, series) {
   const { left, top } = chart.cursor;
   if (left === undefined || left < 0) return null;
   let best = null, least = CATCH ** 2;

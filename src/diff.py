@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from . import config  # noqa: F401  registers the resolvers of the configuration
+from .console import entry_point, explained
 
 ABSENT = "(absent)"
 
@@ -59,13 +60,15 @@ def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, 
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
+@entry_point()
 def main() -> None:
     """Console entry point."""
     parser = argparse.ArgumentParser(prog="tagrpo-diff", description=__doc__.splitlines()[0])
     for side in ("a", "b"):
         parser.add_argument(side, metavar=side.upper(), help='overrides of tagrpo-train in quotes: "experiment=grpo …"')
     args = parser.parse_args()
-    found = differences(settings(shlex.split(args.a)), settings(shlex.split(args.b)))
+    with explained():
+        found = differences(settings(shlex.split(args.a)), settings(shlex.split(args.b)))
     table = Table(*(Column(title, overflow="fold") for title in ("setting", args.a, args.b)))
     for key, (left, right) in found.items():
         table.add_row(key, str(left), str(right))

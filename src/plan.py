@@ -7,37 +7,25 @@ Takes the settings of `tagrpo-train`. Nothing is loaded but the model's configur
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import hydra
-import torch
-from hydra.utils import get_class, instantiate
-from lightning.pytorch.strategies import DDPStrategy
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoConfig
 
+from .checks import check_given, check_types
 from .config import check
-from .modules.strategy import FullyShardedStrategy
-from .planning.dry_run import dry_run
-from .planning.forecast import (
-    CONTEXT,
-    GIB,
-    GPUS,
-    LENGTHS,
-    SAMPLING_SHARE,
-    UPDATE_SHARE,
-    Engine,
-    Forecast,
-    Gpu,
-    Workload,
-    advice,
-    forecast,
-)
-from .rollouts import TransformersEngine, VLLMEngine
+from .console import entry_point, explained
+
+if TYPE_CHECKING:
+    from .planning.forecast import Engine, Forecast, Gpu, Workload
 
 
 def workload_of(cfg: DictConfig, ranks: int) -> Workload:
     """The run's shape, from its settings."""
+    from .planning.forecast import Workload
+
     data, policy = cfg.data, cfg.policy
     prompts = 1 + (data.num_rephrasings or 0)
     steps = cfg.trainer.max_steps
@@ -62,6 +50,13 @@ def workload_of(cfg: DictConfig, ranks: int) -> Workload:
 
 def engine_of(cfg: DictConfig, gpu: Gpu, parameters: int) -> Engine:
     """Memory of the engine, from its settings."""
+    import torch
+    from hydra.utils import get_class
+    from transformers import AutoConfig
+
+    from .planning.forecast import GIB, Engine
+    from .rollouts import TransformersEngine, VLLMEngine
+
     settings = cfg.rollout.engine
     kind = get_class(settings._target_)
     if issubclass(kind, VLLMEngine):
@@ -86,6 +81,14 @@ def plan(cfg: DictConfig) -> tuple[Forecast, Workload, list[str]]:
         ValueError: there is no such GPU, or settings contradict each other.
     """
     check(cfg)
+    import torch
+    from hydra.utils import get_class, instantiate
+    from lightning.pytorch.strategies import DDPStrategy
+
+    from .modules.strategy import FullyShardedStrategy
+    from .planning.dry_run import dry_run
+    from .planning.forecast import GIB, GPUS, advice, forecast
+
     if cfg.gpu not in GPUS:
         raise ValueError(f"Expected gpu to be one of {', '.join(GPUS)}, but got {cfg.gpu!r}.")
     gpu, devices = GPUS[cfg.gpu], cfg.trainer.devices
@@ -120,6 +123,8 @@ def plan(cfg: DictConfig) -> tuple[Forecast, Workload, list[str]]:
 
 def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: Console) -> None:
     """Print a forecast."""
+    from .planning.forecast import CONTEXT, GPUS, LENGTHS, SAMPLING_SHARE, UPDATE_SHARE
+
     limit = GPUS[gpu].memory
     table = Table("GiB per GPU", "in an update", "while sampling", title=f"{work.ranks} × {gpu}, {limit:.0f} GiB each")
     for part in dict.fromkeys((*found.update, *found.sampling)):
@@ -159,10 +164,14 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
     console.print("It fits." if not lines else "It does not fit. Change, the cheapest first:\n- " + "\n- ".join(lines))
 
 
+@entry_point("plan")
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="plan", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
-    found, work, lines = plan(cfg)
+    with explained():
+        check_types()
+        check_given(cfg)
+        found, work, lines = plan(cfg)
     show(found, work, lines, cfg.gpu, Console())
 
 

@@ -8,6 +8,7 @@ import os
 import pickle
 import resource
 import signal
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -20,15 +21,14 @@ from tagrpo.checkpoints import (
     TornCheckpointError,
     begin_folder,
     check,
-    checkpoints_in,
     commit_folder,
-    name_of,
     newest,
     resolve,
     seals_of,
     set_aside,
 )
 from tagrpo.files import disk_full_explained, remove, write_json
+from tagrpo.run_directory import checkpoints_in, name_of
 
 CONTENT = {"state_dict": {"weight": torch.arange(50_000.0)}, "global_step": 4}
 
@@ -56,20 +56,25 @@ def test_a_checkpoint_is_complete_and_leaves_nothing_beside_it(write, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture
+@contextmanager
 def full_disk():
     """The system refuses to let a file grow beyond 100 kB, as it does on a full disk (EFBIG in the place of ENOSPC)."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:  # before pytest writes, perhaps into a file that is larger
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("write", [write_file, write_shards])
-def test_a_disk_that_is_full_is_said_to_be_and_leaves_the_checkpoint_before_intact(write, tmp_path, request):
+def test_a_disk_that_is_full_is_said_to_be_and_leaves_the_checkpoint_before_intact(write, tmp_path):
     before = write(tmp_path, 10)
-    request.getfixturevalue("full_disk")
-    with pytest.raises(OSError, match="is intact.*resume=last") as raised, disk_full_explained(tmp_path / name_of(20)):
+    with (
+        pytest.raises(OSError, match="is intact.*resume=last") as raised,
+        full_disk(),
+        disk_full_explained(tmp_path / name_of(20)),
+    ):
         write(tmp_path, 20)
     assert raised.value.errno in (errno.EFBIG, errno.ENOSPC)
     check(before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -36,6 +37,8 @@ class RolloutCallback(Callback):
 
     Args:
         engine, verifier, sampling: As for `RolloutPipeline`.
+        policy: Name of the submodule that engines sample from, such as `model`, in modules that are no `SampledPolicy`.
+            None finds the one trainable Hugging Face model; without any it is the whole module.
         ahead: Sample the next batch while the module learns from this one, see `RolloutPipeline.sample_next`. Needs an
             engine that can (`TransformersEngine`, `VLLMServerEngine`) and a train dataloader with `peek()`.
         options: Of `RolloutPipeline`. `dynamic_sampling` needs a train dataloader with `draw()`, `replay` one with
@@ -50,11 +53,18 @@ class RolloutCallback(Callback):
         verifier: Verifier,
         sampling: SamplingConfig,
         *,
+        policy: str | None = None,
         ahead: bool = False,
         **options: Any,
     ) -> None:
         self.pipeline = RolloutPipeline(
-            engine, verifier, self._decode, sampling, asynchronous=ahead, weights=weights_of, **options
+            engine,
+            verifier,
+            self._decode,
+            sampling,
+            asynchronous=ahead,
+            weights=partial(weights_of, policy=policy),
+            **options,
         )
         self._tokenizer: Any = None
 
@@ -136,6 +146,38 @@ class RolloutCallback(Callback):
         self.pipeline.load_state_dict(state_dict)
 
 
-def weights_of(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    """Names and full tensors for the engine. Collective."""
-    return module.full_parameters() if isinstance(module, SampledPolicy) else full_tensors(module)
+def weights_of(
+    module: nn.Module, *, merged: bool, base: bool, policy: str | None = None
+) -> Iterable[tuple[str, Tensor]]:
+    """Names and full tensors for the engine, as the policy calls them when it is alone. Collective.
+
+    Args:
+        module: The trainer's.
+        merged: With adapters merged, else by themselves.
+        base: Whether the weights come along where adapters are by themselves.
+        policy: See `RolloutCallback`.
+
+    Raises:
+        AttributeError: `module` has no submodule of that name.
+        ValueError: several of its models are trained, and none is named.
+    """
+    if isinstance(module, SampledPolicy):
+        return module.full_parameters() if merged else module.separate_parameters(base=base)
+    return full_tensors(module.get_submodule(_trained_model(module) if policy is None else policy))
+
+
+def _trained_model(module: nn.Module) -> str:
+    """Name of the one Hugging Face model in `module` that has gradients; empty for `module` itself."""
+    from transformers import PreTrainedModel
+
+    models: list[str] = []
+    for name, part in module.named_modules():  # the outer ones come first
+        inside = any(not outer or name.startswith(f"{outer}.") for outer in models)
+        if isinstance(part, PreTrainedModel) and not inside and any(p.requires_grad for p in part.parameters()):
+            models.append(name)
+    if len(models) > 1:
+        raise ValueError(
+            f"Expected one trainable Hugging Face model in {type(module).__name__}, but it has {', '.join(models)}. "
+            f"Say which one is sampled: RolloutCallback(…, policy={models[0]!r})."
+        )
+    return models[0] if models else ""

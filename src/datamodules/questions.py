@@ -230,14 +230,15 @@ class QuestionDataModule(LightningDataModule):
 
     def val_dataloader(self) -> list[QuestionLoader]:
         """One loader per evaluation split, in the order of `evaluation`; batches carry the split's name."""
-        return self._evaluation_loaders(self.validation_samples)
+        return list(self.evaluation_loaders(self.validation_samples).values())
 
     def test_dataloader(self) -> list[QuestionLoader]:
         """The same as `val_dataloader`, with `evaluation_samples` responses to each question."""
-        return self._evaluation_loaders(self.evaluation_samples)
+        return list(self.evaluation_loaders(self.evaluation_samples).values())
 
-    def _evaluation_loaders(self, samples: int) -> list[QuestionLoader]:
-        return [self._loader(name, self.evaluation_batch_size, samples) for name in self.evaluation_sources]
+    def evaluation_loaders(self, samples: int = 1) -> dict[str, QuestionLoader]:
+        """Split name → a loader of its questions, with `samples` responses to each."""
+        return {name: self._loader(name, self.evaluation_batch_size, samples) for name in self.evaluation_sources}
 
     def transfer_batch_to_device(
         self,

@@ -81,9 +81,28 @@ class UpdateStats:
         return self.sum_of(name, len(lengths)) / lengths
 
     def metrics(self) -> dict[str, float]:
-        """What is logged of an update: `train/*`, `rollout/(engine_mismatch|mismatch|staleness)_*`. Collective.
+        """What is logged of an update, over all ranks. Collective.
 
-        Means are over the tokens of all ranks; the loss is the mean over the mini-batches.
+        Means over response tokens:
+
+        - `train/{ratio,kl,entropy,old_logprob}`: policy ratio; estimated divergence from the reference, policy entropy
+          and log-prob before the batch's first update, nats. `train/<name>`: any other sum that the loss returns.
+        - `train/{clip_low,clip_high,clip_dual}`: shares of tokens beyond the bound; `train/clipped`: share of tokens
+          whose gradient a bound removed.
+        - `rollout/engine_mismatch_kl`: estimate k3 of KL(π_engine ‖ π_trainer) under the sampled prompt, nats;
+          `rollout/engine_mismatch_max`: largest difference of a token's log-probs, nats.
+        - `rollout/mismatch_{weight,truncated,rejected}`: importance weight between engine and trainer, shares of tokens
+          whose weight is truncated or that are rejected; `rollout/mismatch_ess`: effective sample size, a share.
+        - `rollout/staleness_{weight,truncated,kl}`: importance weight of stale tokens, share of truncated weights,
+          estimate k3 of the divergence, nats.
+
+        Of the optimizer steps:
+
+        - `train/loss`: value of the loss, mean over the mini-batches.
+        - `train/grad_norm`: global L2 norm before clipping, mean over the mini-batches.
+        - `train/lr`: learning rate of the last step.
+        - `train/skipped_updates`: steps left out because of their gradient.
+        - `train/dropped_responses`: responses that could have no gradient, left out of the forward.
         """
         own = {"loss": self.loss, "dropped": self.dropped, "compared": self.compared, "mismatch": self.mismatch}
         stale = {f"stale_{name}": value for name, value in self.stale.items()}

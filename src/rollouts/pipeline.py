@@ -65,8 +65,12 @@ class RolloutPipeline:
         ledger: What the run has paid for, learned from or not: `prompts`, `rollouts`, `tokens`, and the
             `discarded_questions` of dynamic sampling.
         failures: Name (`timeout`, `memory`, …) → responses on this rank without a verdict, which count as wrong.
-        scalars: Name → value, to be logged of the last training batch: `rollout/*` are means over the responses of all
-            ranks, `budget/*` totals of the run so far; for `dynamic_sampling/*` see `Filled`.
+        scalars: Name → value, to be logged of the last training batch over all ranks: `means_of`, what replay says, and
+            - `budget/{prompts,rollouts,tokens,discarded_questions}`: totals of the run, learned from or not (the
+              ledger); `budget/updates`: optimizer steps.
+            - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without gradient.
+            - `dynamic_sampling/limit_reached`: 1 where `max_draws` ran out and such questions remain, else 0.
+            - `rollout/staleness`: optimizer steps between the weights that sampled and those that learn, mean.
 
     Raises:
         TypeError: engine, verifier or a reward term lacks something that is needed.

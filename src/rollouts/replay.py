@@ -150,7 +150,11 @@ class SuccessReplay:
         return [record.successes[int(part.argmin())] for record, part in zip(records, parts, strict=True)]
 
     def observe(self, batch: QuestionBatch) -> dict[str, float]:
-        """Take in the new responses of all ranks to a training batch; return the sizes to be logged. Collective."""
+        """Take in the new responses of all ranks to a training batch; return what is to be logged. Collective.
+
+        - `replay/questions`: questions with past successes; `replay/successes`: these.
+        - `replay/retired`: questions that are left out because all responses were correct.
+        """
         for id, record in (item for part in gather_objects(self._found(batch)) for item in part):
             if record.rate == 1.0:
                 self.retired.add(id)

@@ -16,6 +16,7 @@ from .data import (
     Score,
     Seconds,
 )
+from .fields import Fields
 from .protocols import (
     AdvantageStrategy,
     Deliver,
@@ -39,6 +40,7 @@ __all__ = [
     "Deliver",
     "Engine",
     "EnumeratingVerifier",
+    "Fields",
     "Finish",
     "Loss",
     "LossInputs",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -20,6 +21,7 @@ from tagrpo.callbacks import (
     RolloutRecorder,
     ThroughputMonitor,
     ZeroGradientMonitor,
+    sentence_encoder,
 )
 from tagrpo.callbacks.zero_gradient import question_percentages
 from tagrpo.modules.advantages import GroupAdvantage
@@ -320,3 +322,27 @@ def test_tables_of_samples_show_one_response_to_each_prompt(tmp_path, make_batch
         ("q0", 1, "answer 2"),
         ("q1", 0, "answer 1"),
     ]
+
+
+def test_without_an_encoder_training_ends_before_anything_is_sampled(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    sampled = []
+
+    class Sampler(LightningModule):
+        def training_step(self, batch, batch_idx):
+            sampled.append(batch)
+
+        def configure_optimizers(self):
+            return None
+
+    trainer = Trainer(
+        default_root_dir=tmp_path,
+        accelerator="cpu",
+        max_steps=1,
+        logger=False,
+        enable_checkpointing=False,
+        callbacks=[EmbeddingDiversityMonitor(partial(sentence_encoder, str(tmp_path / "none")))],
+    )
+    with pytest.raises(OSError, match=r"take sentence_encoder\(model='package'\), give the path of a model's folder"):
+        trainer.fit(Sampler(), DataLoader(range(2)))
+    assert sampled == []

@@ -12,13 +12,16 @@ import pytest
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
+from transformers import AutoModelForCausalLM
 
 from tagrpo import types
 from tagrpo.callbacks import RolloutCallback, ThroughputMonitor
+from tagrpo.callbacks.rollout import weights_of
 from tagrpo.datamodules.loader import QuestionLoader
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMEngine
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
 from tagrpo.rollouts.engines.base import in_thread
+from tagrpo.rollouts.engines.transformers import TransformersEngine
 from tagrpo.rollouts.replay import SuccessReplay
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 
@@ -149,6 +152,9 @@ class Policy(Module):
 
     def full_parameters(self):
         return iter([("model.weight", self.weight.detach())])
+
+    def separate_parameters(self, *, base):
+        return self.full_parameters()
 
     def response_entropy(self, prompts, responses):
         return torch.zeros(len(responses))
@@ -423,3 +429,40 @@ def test_an_engine_that_can_not_is_refused_when_the_run_is_built():
     with pytest.raises(ValueError, match=r"VLLMEngine.*rollout=vllm_server"):
         RolloutCallback(partial(VLLMEngine, model_path="x"), ahead=True, **options)
     RolloutCallback(partial(VLLMEngine, model_path="x"), **options)
+
+
+class Wrapper(LightningModule):
+    """A module of another project that holds its policy under a name of its own."""
+
+    def __init__(self, path, with_critic=False):
+        super().__init__()
+        self.actor = AutoModelForCausalLM.from_pretrained(path)
+        self.reference = AutoModelForCausalLM.from_pretrained(path).requires_grad_(False)
+        if with_critic:
+            self.critic = AutoModelForCausalLM.from_pretrained(path)
+
+
+def test_the_engine_gets_a_wrapped_policy_under_its_own_names(tiny_policy):
+    module = Wrapper(tiny_policy)
+    engine = TransformersEngine(str(tiny_policy))
+    module.actor.model.norm.weight.data.fill_(3.0)
+    engine.sync(weights_of(module, merged=True, base=True))  # it refuses unknown names and missing ones
+    assert engine.model.model.norm.weight.tolist() == [3.0] * 32
+    assert [name for name, _ in weights_of(module, merged=True, base=True)] == [
+        name for name, _ in module.actor.named_parameters()
+    ]
+    with pytest.raises(ValueError, match=r"Strip the prefix: RolloutCallback\(…, policy='actor'\)"):
+        engine.sync((f"actor.{name}", parameter.detach()) for name, parameter in module.actor.named_parameters())
+
+
+def test_of_several_trained_models_one_must_be_named(tiny_policy):
+    module = Wrapper(tiny_policy, with_critic=True)
+    with pytest.raises(ValueError, match=r"but it has actor, critic\. Say which .* policy='actor'"):
+        weights_of(module, merged=True, base=True)
+    assert next(iter(weights_of(module, merged=True, base=True, policy="critic")))[1] is not None
+    with pytest.raises(AttributeError, match="model"):
+        weights_of(module, merged=True, base=True, policy="model")
+
+
+def test_a_module_without_a_known_model_is_taken_whole():
+    assert [name for name, _ in weights_of(torch.nn.Linear(2, 3), merged=True, base=True)] == ["weight", "bias"]

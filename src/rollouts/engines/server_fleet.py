@@ -11,6 +11,7 @@ import httpx
 import torch
 from torch import Tensor
 
+from ...adapters import A, is_part
 from ...distributed import gather_objects, rank
 from .access import shared_token
 from .base import EngineError
@@ -42,22 +43,34 @@ class ServerFleet:
         self.retries = retries
         self.patience = patience
         self.syncs = 0
+        self.base = 0
         self.context = 0
-        self.weights: list[tuple[str, Tensor]] = []
+        self.weights: dict[str, Tensor] = {}
         self.ready: list[int] = []
 
     @property
     def version(self) -> str:
         """What a server with the current weights calls them; no other run uses the same names."""
-        return f"{self.run}-{self.syncs}"
+        return f"{self.base_version}{self.syncs}"
+
+    @property
+    def base_version(self) -> str:
+        """How the versions of servers begin that need the adapters alone, if there are any."""
+        return f"{self.run}-{self.base}-"
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Gather the weights on rank 0, tensor by tensor, and send them to every server."""
+        """Gather the weights, or the adapters alone, on rank 0, tensor by tensor, and send them to every server."""
         self.syncs += 1
-        self.weights = []
+        new: dict[str, Tensor] = {}
         for name, tensor in parameters:
+            if not is_part(name) and self.base != self.syncs:
+                self.base, self.weights = self.syncs, {}
             if rank() == 0:
-                self.weights.append((name, tensor.detach().to(self.dtype).to("cpu", copy=True).contiguous()))
+                # What the servers merge is rounded after that, not before, unless nothing is lost by it.
+                merged_there = is_part(name) or name + A in new
+                as_sent = _if_exact(tensor.detach(), self.dtype) if merged_there else tensor.detach().to(self.dtype)
+                new[name] = as_sent.to("cpu", copy=True).contiguous()
+        self.weights |= new
         self.prepare()
 
     def prepare(self) -> None:
@@ -106,7 +119,9 @@ class ServerFleet:
             held = server.version
             server.answers = True
             if held != self.version:
-                server.exchange_weights(self.transfer, self.weights, self.version)
+                alone = held.startswith(self.base_version)
+                sent = [(name, t) for name, t in self.weights.items() if is_part(name) or not alone]
+                server.exchange_weights(self.transfer, sent, self.version)
         except (httpx.HTTPError, OSError, EngineError) as error:
             return f"{type(error).__name__}: {error}"
         return None
@@ -115,4 +130,10 @@ class ServerFleet:
         """Drop connections and the copy of the weights; the servers go on."""
         for server in self.servers:
             server.client.close()
-        self.weights = []
+        self.weights = {}
+
+
+def _if_exact(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """`tensor` in another type if that changes no number, else as it is."""
+    other = tensor.to(dtype)
+    return other if torch.equal(other.to(tensor.dtype), tensor) else tensor

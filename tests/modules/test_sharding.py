@@ -112,8 +112,8 @@ for name, loss in LOSSES.items():
         partial(load_causal_lm, folder, lora=lora), folder,
         UnlikelinessAdvantage(advantage, 1.0) if name == "unlikeliness" else advantage, loss,
         partial(torch.optim.SGD, lr=0.2), credit=CREDITS.get(name),
-        mismatch=MismatchCorrection(weight="token", cap=0.9) if name == "mismatch" else None, mini_batches=3, token_budget=25, schedule="constant", warmup=0.0,
-        max_grad_norm=0.5 if name == "kl" else 1e9,
+        mismatch=MismatchCorrection(weight="token", cap=0.9) if name == "mismatch" else None,
+        mini_batches=3, token_budget=25, schedule="constant", warmup=0.0, max_grad_norm=0.5 if name == "kl" else 1e9,
     )
     strategy = {{
         "fsdp2": lambda: FullyShardedStrategy(process_group_backend="gloo"),

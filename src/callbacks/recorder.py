@@ -36,19 +36,20 @@ SHOWN = (
 class RolloutRecorder(Callback):
     """Writes the rollouts of each training iteration to `rollouts/<iteration>-<rank>.parquet` in the run directory.
 
-    One row per response, in their order: `iteration`, `step` (optimizer steps before it), `question` (id), `rephrasing,
-    template, prompt, response, answer`, `reference` (list of accepted answers), `correct, reward`,
-    `reward_term/<name>` of each shaped term, `advantage, length, truncated, logprob` (engine log-prob of the whole
-    response under its sample prompt, nats; its mean per token is `logprob / length`), and with `tokens` the lists
-    `token_ids` and `token_logprobs`. Where the training step returns them: `score_logprob` (the same under the score
-    prompt, by the trainer), `entropy`, `ratio`, `kl`, `clipped` (means per token) and `masked`. That is all that is
-    needed to replay an advantage strategy (`tagrpo.analysis.replay`).
+    One row per response, in their order: `iteration`, `step` (optimizer steps before it), `question` (id), `reference`
+    (its answers), `rephrasing, template, prompt, response, answer, correct, reward`, `reward_term/<name>` of each
+    shaped term, `advantage, length, truncated, logprob` (engine log-prob of the whole response under its sample prompt,
+    nats; its mean per token is `logprob / length`), and with `tokens` the lists `token_ids` and `token_logprobs`. Where
+    the training step returns them: `score_logprob` (the same under the score prompt, by the trainer), `entropy`,
+    `ratio`, `kl`, `clipped` (means per token), `masked`, and with `tokens` the list `token_entropies`, null where no
+    forward was made. That is all that is needed to replay an advantage strategy (`tagrpo.analysis.replay`).
 
     Every `tables_every` iterations, each `TableLogger` (those of W&B, TensorBoard and Trackio are) gets the table
     `samples`: one response to each of the first prompts, so that a question stands beside its rephrasings.
 
-    Reads `batch.groups[…].{id, answer}`, `batch.rollouts` (all fields but `seconds`), and `outputs["advantages"]`. Files
-    have about 8 bytes per token with `tokens`, else about one. A resumed run writes those of its iterations again.
+    Reads `batch.groups[…].id`, `batch.groups[…].answer` where there is such a thing, `batch.rollouts` (all fields but
+    `seconds`), and `outputs["advantages"]`. Files have about 10 bytes per token with `tokens`, else about one. A
+    resumed run writes those of its iterations again.
 
     Args:
         tokens: Whether to write the tokens and their log-probs.
@@ -111,16 +112,17 @@ def rollout_table(
     batch = Fields("batch", batch)
     rollouts = batch.rollouts
     prompts = [rollouts.prompts[row] for row in rollouts.prompt.tolist()]
+    references = [_texts(getattr(group, "answer", ())) for group in batch.groups]
     columns = {
         "iteration": pa.array([iteration] * len(prompts), pa.int64()),
         "step": pa.array([step] * len(prompts), pa.int64()),
         "question": [batch.groups[row].id for row in rollouts.question.tolist()],
+        "reference": pa.array([references[row] for row in rollouts.question.tolist()], pa.list_(pa.string())),
         "rephrasing": rollouts.rephrasing.numpy(),
         "template": [prompt.template for prompt in prompts],
         "prompt": [prompt.text for prompt in prompts],
         "response": list(rollouts.text),
         "answer": pa.array(list(rollouts.answers), pa.string()),
-        "reference": pa.array([_texts(batch.groups[row].answer) for row in rollouts.question.tolist()]),
         "correct": rollouts.correct.numpy(),
         "reward": rollouts.rewards.numpy(),
         **{f"reward_term/{name}": term.numpy() for name, term in rollouts.reward_terms.items()},
@@ -133,16 +135,20 @@ def rollout_table(
     if tokens:
         columns["token_ids"] = _lists(rollouts.token_ids, torch.int32)
         columns["token_logprobs"] = _lists(rollouts.logprobs, torch.float32)
+        if (entropies := outputs.get("token_entropies")) is not None:
+            columns["token_entropies"] = _lists(entropies, torch.float16)
     return pa.table(columns)
 
 
 def _texts(answer: Any) -> list[str]:
-    """One accepted answer, or several, as texts."""
-    return [str(text) for text in (answer if isinstance(answer, list | tuple) else [answer])]
+    """Reference answers as texts; some projects have a single one, which need not be a text."""
+    return [str(one) for one in answer] if isinstance(answer, tuple | list) else [str(answer)]
 
 
-def _lists(values: Sequence[Tensor], kind: torch.dtype) -> pa.ListArray:
-    """One list per response, without a Python object per token."""
-    offsets = torch.tensor([0, *(len(v) for v in values)]).cumsum(0)
-    flat = torch.cat(list(values)) if values else torch.zeros(0)
-    return pa.ListArray.from_arrays(pa.array(offsets.int().numpy()), pa.array(flat.to(kind).numpy()))
+def _lists(values: Sequence[Tensor | None], kind: torch.dtype) -> pa.ListArray:
+    """One list per response, null for None, without a Python object per token."""
+    missing = pa.array([v is None for v in values])
+    found = [torch.zeros(0) if v is None else v.cpu() for v in values] or [torch.zeros(0)]
+    offsets = torch.tensor([0, *map(len, found[: len(values)])]).cumsum(0)
+    flat = torch.cat([v.to(kind) for v in found])
+    return pa.ListArray.from_arrays(pa.array(offsets.int().numpy()), pa.array(flat.numpy()), mask=missing)

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..types import RewardGroups, Rollouts
+from ..types import History, RewardGroups, Rollouts
 from .packing import PackedBatch
 from .scorer import PromptedResponses, ResponseScores
 
@@ -210,6 +210,7 @@ def reward_groups(rollouts: Rollouts, scores: ResponseScores | None, progress: f
         logprob=scores and torch.stack([scores.logprobs[row].sum() for row in range(len(rollouts))]).cpu(),
         lengths=rollouts.lengths,
         answers=rollouts.answers,
+        history=rollouts.history,
         progress=progress,
     )
 
@@ -239,5 +240,6 @@ def join_reward_groups(parts: Sequence[RewardGroups]) -> RewardGroups:
         logprob=joined(lambda part: part.logprob),
         lengths=joined(lambda part: part.lengths),
         answers=[answer for part in parts for answer in part.answers or ()],
+        history=History.joined(part.history for part in parts),
         progress=parts[0].progress,
     )

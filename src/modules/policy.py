@@ -126,6 +126,11 @@ class PolicyModule(LightningModule):
         """Optimizer steps per batch of rollouts."""
         return self.options.mini_batches
 
+    @property
+    def needs_history(self) -> bool:
+        """Whether the advantage strategy looks back at what is known of the questions."""
+        return self.advantage.needs_history
+
     def _build(self) -> CausalPolicy:
         policy = CausalPolicy(self.load_model(), temperature=self.temperature)
         return prepare(policy, self.trainer.strategy, self.device_mesh, self.compute_dtype, self.compile_layers)

@@ -253,6 +253,8 @@ class PolicyUpdate:
         # Gradients are averaged over ranks, losses add up over them.
         self.backward(value * world_size())
         stats.add(outputs, rows)
+        if scores.entropy is not None:
+            stats.keep_entropies(scores.entropy, rows, packed.lengths)
         old = columns.old(scores.logprobs, everything)
         fresh = columns.on_score_prompt & ~columns.stale
         stats.add_engine_mismatch((old - columns.engine_logprobs)[fresh])

@@ -28,6 +28,7 @@ class UpdateStats:
         self.loss = 0.0
         self.token_sums: Counter[str] = Counter()
         self.response_sums: dict[str, dict[int, float]] = {}
+        self.token_entropies: dict[int, Tensor] = {}
         self.grad_norms: list[float] = []
         self.lr = 0.0
         self.dropped = 0
@@ -46,6 +47,11 @@ class UpdateStats:
         for name in parts[0].response_sums:
             values = torch.stack([outputs.response_sums[name] for outputs in parts]).sum(0)
             self.response_sums.setdefault(name, {}).update(zip(rows.tolist(), values.tolist(), strict=True))
+
+    def keep_entropies(self, entropy: Tensor, rows: Tensor, lengths: Tensor) -> None:
+        """Keep the entropies ([t], nats) of the tokens of the responses `rows`, with three digits, on the CPU."""
+        parts = entropy.detach().half().cpu().split(lengths.tolist())
+        self.token_entropies.update(zip(rows.tolist(), parts, strict=True))
 
     def add_engine_mismatch(self, log_ratio: Tensor) -> None:
         """Add log π_trainer − log π_engine ([t], nats) of tokens scored under the prompt that they were sampled from.
@@ -154,6 +160,7 @@ class UpdateResult:
             policy entropy in nats, policy ratio, estimated divergence from the reference in nats (NaN without one),
             share of tokens whose gradient was clipped away; NaN for responses that needed no forward;
             `score_logprob`: [R] float32, old log-prob of the whole response under the score prompt, likewise;
+            `token_entropies`: [R] of [T_r] float16, the entropies whose mean `entropy` is; None without a forward;
             `masked`: [R] bool, responses that are left out of the loss;
             `seconds_update`: wall seconds.
         """
@@ -163,6 +170,7 @@ class UpdateResult:
             "advantages": self.advantages,
             **means,
             "score_logprob": self.stats.sum_of("old_logprob", len(self.lengths)),
+            "token_entropies": [self.stats.token_entropies.get(row) for row in range(len(self.lengths))],
             "masked": ~self.in_loss,
             "seconds_update": self.seconds,
         }

@@ -7,7 +7,7 @@ A question has N rephrasings; the original and each rephrasing are sampled G tim
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -125,6 +125,23 @@ class Completion:
     """True when the length limit ended it rather than a stop token."""
 
 
+class History(NamedTuple):
+    """What a run knew of the question of each response before the response was sampled; see `QuestionMemory`."""
+
+    samples: Tensor
+    """[R] long, earlier responses to the question and its rephrasings, without replayed ones."""
+    correct: Tensor
+    """[R] long, how many of them were correct."""
+    same_answer: Tensor
+    """[R] long, how many of them gave the final answer of this response; having none counts as an answer."""
+
+    @classmethod
+    def joined(cls, parts: Iterable[History | None]) -> History | None:
+        """Those of several parts end to end; None where there are none."""
+        given = [part for part in parts if part is not None]
+        return cls(*map(torch.cat, zip(*given, strict=True))) if given else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:
     """R scored responses to the P prompts of one rank's batch, ordered by prompt. All tensors on the CPU."""
@@ -157,6 +174,8 @@ class Rollouts:
     """[R] long, optimizer steps between the weights that sampled the response and those that learn from it."""
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
+    history: History | None = None
+    """What was known of the questions before; None where nobody reads it, and in evaluation."""
     seconds: Seconds = field(default_factory=Seconds)
     """Wall seconds of the phases `sync`, `generate` and `score`; later phases of the iteration add theirs."""
 
@@ -189,6 +208,8 @@ class RewardGroups:
     """[R] long, tokens per response."""
     answers: Sequence[str | None] | None = None
     """[R] normalised final answers, for strategies that cluster them."""
+    history: History | None = None
+    """What was known of the questions before, for strategies that look back."""
     progress: float = 0.0
     """Fraction of training done, 0..1."""
 

@@ -34,6 +34,8 @@ class AdvantageStrategy(Protocol):
     """Whether `RewardGroups.entropy` is read, which costs a forward over all responses."""
     needs_logprobs: bool = False
     """Whether `RewardGroups.logprob` is read: the same forward, once for both."""
+    needs_history: bool = False
+    """Whether `RewardGroups.history` is read, for which the run remembers every question."""
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] float advantages, finite, in the order of `groups`."""
@@ -178,6 +180,8 @@ class SampledPolicy(Protocol):
 
     mini_batches: int = 1
     """Optimizer steps on each batch of rollouts, if none is skipped."""
+    needs_history: bool = False
+    """Whether `Rollouts.history` is read."""
 
     def full_parameters(self) -> Iterable[tuple[str, Tensor]]:
         """Hugging Face names and full tensors, for `Engine.sync`. Collective: every rank must exhaust it."""

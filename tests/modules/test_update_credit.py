@@ -19,8 +19,8 @@ from tagrpo.modules.scorer import Scorer
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
 from tagrpo.types import Credit, Loss, TokenCredit
 
-# The first question is solved by all responses, the third by none.
-REWARDS = [[[1.0, 1.0], [1.0, 1.0]], [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], [[0.0, 0.0], [0.0]]]
+# The second question is solved by all responses, the third by none.
+REWARDS = [[[0.0, 1.0], [1.0]], [[1.0, 1.0], [1.0, 1.0]], [[0.0, 0.0], [0.0]], [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]]
 
 
 def make_update(folder, credit=None, loss=None, advantage=None, token_budget=60, lr=0.5, **options):
@@ -30,7 +30,7 @@ def make_update(folder, credit=None, loss=None, advantage=None, token_budget=60,
         advantage or GroupAdvantage("question", scale="none"),
         loss or PolicyLoss(None, None, kl_coef=0.0),
         torch.optim.SGD(policy.parameters(), lr=lr),
-        UpdateOptions(**{"max_grad_norm": 1e9, "mini_batches": 3, **options}),
+        UpdateOptions(**{"max_grad_norm": 1e9, "mini_batches": 4, **options}),
         credit=credit,
     )
 
@@ -57,7 +57,9 @@ def kl_cov(advantages, logprobs, entropies, mask, question):
     table = advantages[:, None].expand_as(mask)
     centred = (table - table[tokens].mean()) * (logprobs - logprobs[tokens].mean())
     penalty = torch.zeros_like(mask)
-    penalty[tokens] = (centred[tokens] >= centred[tokens].topk(int(0.3 * tokens.sum())).values[-1]).float()
+    penalty[tokens] = (
+        (centred[tokens] >= centred[tokens].topk(int(0.3 * tokens.sum())).values[-1]) & (centred[tokens] > 0)
+    ).float()
     return table, 0.8 * penalty
 
 
@@ -69,10 +71,10 @@ def high_entropy(advantages, logprobs, entropies, mask, question):
 
 
 def zero_variance(advantages, logprobs, entropies, mask, question):
-    if question == 1:
+    if question in (0, 3):
         return advantages[:, None].expand_as(mask), torch.zeros_like(mask)
     highest = (entropies * mask).max(1, keepdim=True).values
-    return 0.1 * (entropies if question == 0 else entropies - highest), torch.zeros_like(mask)
+    return 0.1 * (entropies if question == 1 else entropies - highest), torch.zeros_like(mask)
 
 
 METHODS = {
@@ -84,7 +86,7 @@ METHODS = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_an_update_equals_plain_pytorch_on_padded_batches(tiny_policy, make_batch, name):
-    """Three mini-batches of a question each, ranked under the policy before the first of them."""
+    """Four mini-batches of a question each, ranked under the policy before the first of them."""
     credit, method = METHODS[name]
     batch = make_batch(REWARDS)
     rollouts = batch.rollouts
@@ -92,7 +94,7 @@ def test_an_update_equals_plain_pytorch_on_padded_batches(tiny_policy, make_batc
     with torch.no_grad():
         old, entropies, mask = padded(model, rollouts)
     silent = 0
-    for question in range(3):
+    for question in range(4):
         rows = rollouts.question == question
         advantages = rollouts.rewards[rows] - rollouts.rewards[rows].mean()
         given, penalty = method(advantages, old[rows], entropies[rows], mask[rows], question)

@@ -6,6 +6,8 @@ from .entropy_adaptive import EntropyAdaptiveAdvantage
 from .eta import sum_of_absolute_advantage
 from .exceeding import ExceedingPassAtKAdvantage
 from .group import GroupAdvantage
+from .outcome_exploration import BatchExplorationAdvantage, HistoricalExplorationAdvantage
+from .overtraining_gate import OvertrainingGateAdvantage
 from .pass_at_k import PassAtKAdvantage
 from .pkpo import PKPOAdvantage
 from .risk_sensitive import RiskSensitiveAdvantage
@@ -16,11 +18,14 @@ from .virtual_success import VirtualSuccessAdvantage
 from .without_easy import WithoutEasyAdvantage
 
 __all__ = [
+    "BatchExplorationAdvantage",
     "CombinationAdvantage",
     "DifficultyWeightedAdvantage",
     "EntropyAdaptiveAdvantage",
     "ExceedingPassAtKAdvantage",
     "GroupAdvantage",
+    "HistoricalExplorationAdvantage",
+    "OvertrainingGateAdvantage",
     "PKPOAdvantage",
     "PassAtKAdvantage",
     "RiskSensitiveAdvantage",

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...types import RewardGroups
+from ...types import History, RewardGroups
 
 Pool = Literal["question", "prompt", "batch"]
 POOLS = ("question", "prompt", "batch")
@@ -58,6 +58,34 @@ def uniform_pools(rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
 def accuracy(groups: RewardGroups, index: Tensor, num_pools: int) -> Tensor:
     """[num_pools] float64, the share of correct responses, c / n."""
     return pool_sum(groups.correct, index, num_pools) / pool_size(index, num_pools)
+
+
+def answers_of(groups: RewardGroups) -> Sequence[str | None]:
+    """[R] final answers.
+
+    Raises:
+        ValueError: the groups carry none.
+    """
+    if groups.answers is None or len(groups.answers) != len(groups.rewards):
+        raise ValueError(
+            f"Expected RewardGroups.answers of all {len(groups.rewards)} responses, but got "
+            f"{None if groups.answers is None else len(groups.answers)}. Use a verifier that extracts answers."
+        )
+    return groups.answers
+
+
+def history_of(groups: RewardGroups) -> History:
+    """What was known of the questions before.
+
+    Raises:
+        ValueError: the groups carry none.
+    """
+    if groups.history is None:
+        raise ValueError(
+            "Expected RewardGroups.history with this advantage strategy, but got none. RolloutCallback provides for it "
+            "where the module says `needs_history`; in a script, give RolloutPipeline memory=QuestionMemory()."
+        )
+    return groups.history
 
 
 def as_rewards(advantages: Tensor, groups: RewardGroups) -> Tensor:

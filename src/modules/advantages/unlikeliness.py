@@ -61,7 +61,7 @@ class UnlikelinessAdvantage(AdvantageStrategy):
         self.ranked_by = ranked_by
         self.group_by: Pool = group_by
         self.tolerance = tolerance
-        self.needs_entropy = base.needs_entropy
+        self.needs_entropy, self.needs_history = base.needs_entropy, base.needs_history
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] advantages, in the precision of the rewards."""

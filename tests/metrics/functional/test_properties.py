@@ -158,7 +158,9 @@ def test_a_majority_is_that_of_all_votes_of_k(rows, k):
     for rows_of, found in zip(own, maj_at_k(answers, correct, group, k).tolist(), strict=True):
         wins = []
         for chosen in combinations(rows_of, k):
-            votes = Counter("right" if correct[i] else f"wrong {answers[i]}" for i in chosen if correct[i] or answers[i])
+            votes = Counter(
+                "right" if correct[i] else f"wrong {answers[i]}" for i in chosen if correct[i] or answers[i]
+            )
             most = max(votes.values(), default=0)
             wins.append((votes["right"] == most) / list(votes.values()).count(most) if votes["right"] else 0)
         assert found == pytest.approx(sum(wins) / len(wins))

@@ -27,7 +27,7 @@ NAME = r"`[\w@{},<>]+(?:/[\w@{},<>]+)+`"
 NAMES = rf"{NAME}(?:(?:, | and ){NAME})*"
 METRIC = re.compile(rf"({NAMES}):(.*)", re.DOTALL)
 GROUPS = (
-    "advantage", "loss", "optimizer", "policy", "lora", "data", "template", "reward", "reward_terms", "rollout",
+    "advantage", "loss", "credit", "mismatch", "optimizer", "policy", "lora", "data", "template", "reward", "reward_terms", "rollout",
     "callbacks", "logger", "trainer", "strategy", "rephraser", "similarity",
 )  # fmt: skip
 FORWARDED = {

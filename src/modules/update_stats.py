@@ -97,6 +97,8 @@ class UpdateStats:
           whose gradient a bound removed.
         - `rollout/engine_mismatch_kl`: estimate k3 of KL(π_engine ‖ π_trainer) under the sampled prompt, nats;
           `rollout/engine_mismatch_max`: largest difference of a token's log-probs, nats.
+        - `rollout/mismatch_{weight,truncated,rejected}`: importance weight between engine and trainer, shares of tokens
+          whose weight is truncated or that are rejected; `rollout/mismatch_ess`: effective sample size, a share.
         - `rollout/staleness_{weight,truncated,kl}`: importance weight of stale tokens, share of truncated weights,
           estimate k3 of the divergence, nats.
 

@@ -2,11 +2,7 @@
 
 from .data import (
     Completion,
-    Credit,
-    CreditInputs,
     History,
-    LossInputs,
-    LossOutputs,
     Prompt,
     QuestionBatch,
     QuestionGroup,
@@ -18,6 +14,7 @@ from .data import (
     Seconds,
 )
 from .fields import Fields
+from .learning import Credit, CreditInputs, LossInputs, LossOutputs
 from .protocols import (
     AdvantageStrategy,
     Deliver,

@@ -13,10 +13,6 @@ from torch import Tensor
 
 from .data import (
     Completion,
-    Credit,
-    CreditInputs,
-    LossInputs,
-    LossOutputs,
     Prompt,
     QuestionGroup,
     Request,
@@ -24,6 +20,7 @@ from .data import (
     Rollouts,
     Score,
 )
+from .learning import Credit, CreditInputs, LossInputs, LossOutputs
 
 
 @runtime_checkable

@@ -89,9 +89,9 @@ class ClipCovCredit(TokenCredit):
 class KLCovCredit(TokenCredit):
     """Adds β |log π_θ − log π_old| to the loss of the `share` of tokens with the largest covariances.
 
-    arXiv 2505.22617, Eq. 11. At least one token; equal covariances at the bound go together. The penalty has no
-    gradient where the ratio is exactly 1, so that a first mini-batch learns as without it: use at least two
-    (`policy.mini_batches`).
+    arXiv 2505.22617, Eq. 11. At least one token; equal covariances at the bound go together, and none is taken that is
+    not positive, such as those of a mini-batch without advantages. The penalty has no gradient where the ratio is
+    exactly 1, so that a first mini-batch learns as without it: use at least two (`policy.mini_batches`).
 
     Args:
         share: Of all tokens of the mini-batch, above 0.
@@ -112,7 +112,8 @@ class KLCovCredit(TokenCredit):
     def __call__(self, inputs: CreditInputs) -> Credit:
         """[T] advantages as they were, and the penalty."""
         covariances, tokens = token_covariances(inputs)
-        largest = covariances >= largest_over_ranks(covariances, max(int(self.share * tokens), 1))
+        bound = largest_over_ranks(covariances, max(int(self.share * tokens), 1))
+        largest = (covariances >= bound) & (covariances > 0)
         return Credit(inputs.advantages[inputs.response], self.coef * largest)
 
 

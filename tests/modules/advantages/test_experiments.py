@@ -107,7 +107,7 @@ def test_rs_grpo_seeks_as_much_risk_as_its_paper_recommends():
 def test_the_overtraining_gate_weighs_grpo_for_pass_at_256():
     strategy = instantiate(composed("overtraining_gate").advantage)
     assert isinstance(strategy, OvertrainingGateAdvantage)
-    assert (strategy.k, strategy.threshold, type(strategy.base)) == (256, 0.01, GroupAdvantage)
+    assert (strategy.reference_k, strategy.threshold, type(strategy.base)) == (256, 0.01, GroupAdvantage)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ EXACT = {
     "without easy": WithoutEasyAdvantage(GroupAdvantage()),
     "difficulty": DifficultyWeightedAdvantage(),
     "semantic entropy": SemanticEntropyAdvantage(0.5),
-    "overtraining gate": OvertrainingGateAdvantage(GroupAdvantage(), k=4),
+    "overtraining gate": OvertrainingGateAdvantage(GroupAdvantage(), reference_k=4),
 }
 UNCENTRED = {
     "virtual success": VirtualSuccessAdvantage(),

@@ -55,30 +55,30 @@ def test_the_worth_is_the_integral_over_the_posterior(m, n, k):
 def test_without_k_only_questions_that_were_never_solved_count(pools):
     groups = remembered(pools((1, 3), (1, 3), (1, 3)), (0, 0), (64, 0), (64, 1))
     base = GroupAdvantage()
-    gated = OvertrainingGateAdvantage(base, k=None)(groups)
+    gated = OvertrainingGateAdvantage(base, reference_k=None)(groups)
     assert torch.equal(gated, base(groups) * torch.tensor([1.0] * 8 + [0.0] * 4))
-    torch.testing.assert_close(gated, OvertrainingGateAdvantage(base, k=10**9)(groups))
+    torch.testing.assert_close(gated, OvertrainingGateAdvantage(base, reference_k=10**9)(groups))
 
 
 def test_the_base_alone_decides_at_k_1_and_every_gate_is_a_factor(pools):
     groups = remembered(pools((1, 3), (3, 1), (0, 4)), (8, 2), (4, 1), (16, 0))
     base = GroupAdvantage()
-    assert torch.equal(OvertrainingGateAdvantage(base, k=1)(groups), base(groups))
+    assert torch.equal(OvertrainingGateAdvantage(base, reference_k=1)(groups), base(groups))
     factors = torch.tensor([utility(2, 8, 4) / utility(0, 8, 4), utility(1, 4, 4) / utility(0, 4, 4), 1.0])
     torch.testing.assert_close(
-        OvertrainingGateAdvantage(base, k=4)(groups), base(groups) * factors.repeat_interleave(4)
+        OvertrainingGateAdvantage(base, reference_k=4)(groups), base(groups) * factors.repeat_interleave(4)
     )
     # C(8, 2) / C(11, 2) and C(4, 1) / C(7, 1)
     assert factors[:2].tolist() == pytest.approx([28 / 55, 4 / 7])
-    cut = OvertrainingGateAdvantage(base, k=4, threshold=0.55)(groups)
+    cut = OvertrainingGateAdvantage(base, reference_k=4, threshold=0.55)(groups)
     assert torch.equal(cut[:4], torch.zeros(4))
-    assert torch.equal(cut[4:], OvertrainingGateAdvantage(base, k=4)(groups)[4:])
+    assert torch.equal(cut[4:], OvertrainingGateAdvantage(base, reference_k=4)(groups)[4:])
 
 
 def test_the_expected_gradient_is_the_weight_times_that_of_the_base(pools):
     """Exactly, over all outcomes of four responses: E[A | right] − E[A | wrong], each response with success rate p."""
     p, base = 0.3, GroupAdvantage(scale="none")
-    gate, weights = OvertrainingGateAdvantage(base, k=8), []
+    gate, weights = OvertrainingGateAdvantage(base, reference_k=8), []
     for strategy in (base, gate):
         total = 0.0
         for outcome in product((True, False), repeat=4):
@@ -95,14 +95,16 @@ def test_the_base_is_asked_for_its_needs_and_its_expectation(pools):
     assert OvertrainingGateAdvantage(EntropyAdaptiveAdvantage(2)).needs_entropy
     assert OvertrainingGateAdvantage(GroupAdvantage()).needs_history
     groups, base = remembered(pools((2, 6)), (8, 1)), PassAtKAdvantage(2, "bootstrap", num_groups=4)
-    torch.testing.assert_close(OvertrainingGateAdvantage(base, k=9).expected(groups), base.expected(groups) / 2)
+    torch.testing.assert_close(
+        OvertrainingGateAdvantage(base, reference_k=9).expected(groups), base.expected(groups) / 2
+    )
 
 
 def test_what_it_can_not_do_is_refused(pools):
     with pytest.raises(ValueError, match=r"RewardGroups\.history.*QuestionMemory"):
         OvertrainingGateAdvantage(GroupAdvantage())(pools((1, 1)))
-    with pytest.raises(ValueError, match=r"advantage\.k"):
-        OvertrainingGateAdvantage(GroupAdvantage(), k=0)
+    with pytest.raises(ValueError, match=r"advantage\.reference_k"):
+        OvertrainingGateAdvantage(GroupAdvantage(), reference_k=0)
     with pytest.raises(ValueError, match=r"advantage\.threshold"):
         OvertrainingGateAdvantage(GroupAdvantage(), threshold=1.5)
     with pytest.raises(TypeError, match=r"advantage\.base"):

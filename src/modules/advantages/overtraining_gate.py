@@ -35,10 +35,10 @@ def marginal_worth(samples: Tensor, correct: Tensor, k: int | None) -> Tensor:
 class OvertrainingGateAdvantage(BasedAdvantage):
     """Advantages of a base strategy, times the question's marginal worth for pass@k (after arXiv 2606.15455).
 
-    A' = A · w(m, n), w = C(n, m) / C(n + k − 1, m) as in `marginal_worth` with k = `reference_k`, 0 where w < `threshold`; n responses to the
-    question and its rephrasings before this batch, m of them correct. w does not depend on the batch, so that the
-    expected gradient of each question is w times that of the base. k = 1 is the base; k = None learns from a question
-    until the first batch in which it is solved, that one included, and never again.
+    A' = A · w(m, n), w = C(n, m) / C(n + k − 1, m) as in `marginal_worth`, 0 where w < `threshold`; n responses to the
+    question and its rephrasings before this batch, m of them correct; k is `reference_k`. w does not depend on the
+    batch, so that the expected gradient of each question is w times that of the base. k = 1 is the base; k = None
+    learns from a question until the first batch in which it is solved, that one included, and never again.
 
     The posterior takes the success rate to have been the same all along. Zero where the base is.
 

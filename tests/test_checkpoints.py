@@ -26,7 +26,6 @@ from tagrpo.checkpoints import (
     check,
     commit_folder,
     iteration_of,
-    name_of,
     newest,
     resolve,
     seals_of,

@@ -30,7 +30,10 @@ void crash_points_arm(const char *folder, long wanted, int what, int number, con
 
 long crash_points_count(void) { return count; }
 
-static int below(const char *path) { return root[0] && !strncmp(path, root, strlen(root)); }
+static int below(const char *path) {
+    size_t length = strlen(root);
+    return length && !strncmp(path, root, length) && (path[length] == '/' || !path[length]);
+}
 
 static int of_descriptor(int fd, char *path) {
     char link[64];

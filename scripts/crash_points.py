@@ -11,6 +11,9 @@ The run has two iterations with checkpoints, validations, a test, an export, rec
 sampling, CSV and TensorBoard. It goes on with `resume=auto` and must end as an undisturbed one: the same files, and the
 same bits in them. `crash_points.c` is loaded before the process and counts its calls of libc on files below the run's
 directory. Everything is imported and built once, and each attempt is a fork.
+
+Each attempt adds a line to a file of outcomes, and those that are in it are not repeated: a command that was stopped
+goes on where it was. `--table FILE …` prints the figures of such files.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import gc
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -29,14 +33,22 @@ import subprocess
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 LIBRARY = "crash_points.so"
 EVENTS = {"kill": (1, 0), "interrupt": (2, 0), "full": (3, errno.ENOSPC), "broken": (3, errno.EIO)}
 """What happens at a point → the mode of `crash_points.c` and an error number."""
+TITLES = {
+    "kill": "`kill -9` after the call",
+    "interrupt": "Ctrl-C after the call",
+    "full": "the call fails: no space left",
+    "broken": "the call fails: input/output error",
+    "random": "`kill -9` at a random time",
+}
+PR_SET_PDEATHSIG = 1
 OVERRIDES = [
     # Everything that has a state: replay, dynamic sampling, several templates, a schedule; an epoch ends in between.
     "experiment=exgrpo", "rollout.replay.start=0.0", "seed=3", "iterations=2", "threads=1",
@@ -46,10 +58,11 @@ OVERRIDES = [
     "rollout.sampling.max_new_tokens=10", "data.evaluation.test_id.size=2", "~data.evaluation.test_phrasing",
     "~data.evaluation.test_size", "trainer.val_check_interval=1", "+trainer.enable_progress_bar=false", "resume=auto",
 ]  # fmt: skip
+WANDB = ["logger=wandb", "logger.wandb.id=crash"]
 TWO_RANKS = ["strategy=fsdp2", "trainer.devices=2"]
 GRACE_SECONDS = 5.0
 TIMES = ("seconds/", "throughput/")
-OTHERWISE = ("log.txt", ".lock", "metrics.csv", "tensorboard")
+OTHERWISE = ("log.txt", ".lock", "metrics.csv", "tensorboard", "wandb")
 """Files that are compared by what they say, or not at all."""
 
 
@@ -102,12 +115,20 @@ class Trial:
         """Start an attempt and wait for it; see `wait`."""
         return wait(self.begin(*arguments))
 
+    def killed_at(self, seconds: float, number: int) -> list[int]:
+        """An attempt of which one rank is killed after some seconds; the ranks get their turn by its number."""
+        children = self.begin()
+        time.sleep(seconds)
+        os.kill(children[number % len(children)], signal.SIGKILL)
+        return wait(children)
+
     def _fork(self, point: int, what: str, names: Path | None, environment: Mapping[str, str]) -> int:
         child = os.fork()
         if child:
             return child
         status = 1
         try:
+            self.shim.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # an attempt does not outlive a stopped driver
             log = os.open(self.directory.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.dup2(log, 1)
             os.dup2(log, 2)
@@ -147,6 +168,10 @@ class Trial:
             train(run.module, run.datamodule, run.trainer, resume="auto", export=self.directory / "model")
             run.close()
             end(self.directory)
+            if "wandb" in self.cfg.logger:
+                import wandb
+
+                wandb.finish()  # as when Python ends
 
     def finish(self) -> None:
         """Resume until the run ends by itself.
@@ -206,6 +231,35 @@ def shown(directory: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
 
 
+def shown_offline(directory: Path) -> dict[tuple[str, float], str]:
+    """What W&B's offline files hold: name and iteration → the value that was logged last."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found = {}
+    for path in sorted(directory.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns):
+        for data in records(path.read_bytes()):
+            row = {item.key or item.nested_key[0]: item.value_json for item in Record.FromString(data).history.item}
+            step = float(row.get("trainer/global_step", -1))
+            found |= {(k, step): v for k, v in row.items() if not k.startswith((*TIMES, "_", "samples"))}
+    return found
+
+
+def records(content: bytes) -> Iterator[bytes]:
+    """Records of a file in LevelDB's log format behind W&B's seven bytes; one that a kill has cut off is left out."""
+    whole, at = b"", 7
+    while at + 7 <= len(content):
+        room = 32768 - at % 32768
+        size, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6] if room >= 7 else 0
+        if kind == 0:  # the rest of a block, where no header fits
+            at += room
+            continue
+        part = content[at + 7 : at + 7 + size]
+        whole = part if kind in (1, 2) else whole + part  # 1: whole, 2: first, 3: middle, 4: last
+        at += 7 + size
+        if kind in (1, 4) and at <= len(content):
+            yield whole
+
+
 def saved(path: Path) -> dict[str, Any]:
     """What a checkpoint holds, without how many epochs and validation batches Lightning has begun, which none reads."""
     import torch
@@ -237,6 +291,11 @@ def differences(whole: Path, other: Path) -> Iterator[str]:
         yield "metrics.csv has other rows"
     if shown(whole) != shown(other):
         yield "TensorBoard shows something else"
+    # W&B's own process keeps what it was told for a while, and loses that of a process that is killed.
+    if shown_offline(other).items() - shown_offline(whole).items() or bool(shown_offline(whole)) != bool(
+        shown_offline(other)
+    ):
+        yield "W&B was told something else"
 
 
 def judged(trial: Trial, whole: Path, first: list[int]) -> str:
@@ -249,103 +308,134 @@ def judged(trial: Trial, whole: Path, first: list[int]) -> str:
     return "; ".join(sorted(differences(whole, trial.directory))) or "same"
 
 
-def at_points(
-    trial: Trial, whole: Path, points: Iterable[int], what: str, names: list[str], until: float
-) -> Counter[str]:
-    """Something happens at each of the points, one run each; prints what does not end as it should."""
-    outcomes: Counter[str] = Counter()
-    for point in points:
-        if time.monotonic() > until:
-            break
-        trial.clear()
-        codes = trial.attempt(point, what)
-        outcome = judged(trial, whole, codes)
-        if what == "kill" and -signal.SIGKILL not in codes and outcome == "same":
-            continue  # the other rank has fewer points
-        outcomes[outcome] += 1
-        if outcome != "same":
-            print(f"{what} at {point}, {names[point - 1]}: {outcome}", flush=True)
-    return outcomes
+def recorded(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """Lines of files of outcomes."""
+    return [json.loads(line) for path in paths if path.exists() for line in path.read_text().splitlines()]
 
 
-def at_times(trial: Trial, whole: Path, kills: int, seconds: float, rng: random.Random, until: float) -> Counter[str]:
-    """Kills at random times, one per run."""
-    outcomes: Counter[str] = Counter()
-    for number in range(kills):
-        if time.monotonic() > until:
-            break
-        trial.clear()
-        children = trial.begin()
-        time.sleep(rng.uniform(0.0, seconds))
-        os.kill(children[number % len(children)], signal.SIGKILL)
-        codes = wait(children)
-        outcome = judged(trial, whole, codes)
-        outcomes[outcome] += 1
-        if outcome != "same":
-            print(f"kill {number}: {outcome}", flush=True)
-    return outcomes
-
-
-def drive(options: argparse.Namespace) -> dict[str, Any]:
-    """An undisturbed run, then the others; returns what happened."""
-    from transformers import AutoModelForCausalLM
-
-    from tagrpo.starter import starter_path
-
-    AutoModelForCausalLM.from_pretrained(starter_path())  # fills caches, which forks inherit
-    trial = Trial(options.folder / "run", TWO_RANKS if options.ranks == 2 else [], options.ranks)
-    gc.freeze()  # else collections in the children copy the parent's memory
-    whole, listed = options.folder / "undisturbed", options.folder / "points.txt"
+def undisturbed(trial: Trial, folder: Path) -> tuple[Path, list[str], float]:
+    """The directory of a run that nothing happened to, its calls, and the seconds it took."""
+    whole, listed = folder / "undisturbed", folder / "points.txt"
     began = time.monotonic()
     trial.clear()
     codes = trial.attempt(0, "kill", listed)
     seconds = time.monotonic() - began
     if any(codes):
-        raise RuntimeError(
-            f"The undisturbed run ended with {codes}:\n{trial.directory.with_suffix('.log').read_text()}"
-        )
+        log = trial.directory.with_suffix(".log").read_text()
+        raise RuntimeError(f"The undisturbed run ended with {codes}:\n{log}")
     shutil.rmtree(whole, ignore_errors=True)
     trial.directory.rename(whole)
-    names = listed.read_text().splitlines()
-    until = began + options.limit if options.limit else float("inf")
-    if options.random:
-        outcomes = at_times(trial, whole, options.random, seconds, random.Random(0), until)
-    else:
-        points = range(options.first, len(names) + 1, options.every)
-        outcomes = at_points(trial, whole, points, options.what, names, until)
-    return {
-        "what": "kill at random times" if options.random else options.what,
-        "ranks": options.ranks,
-        "points": len(names),
-        "calls": dict(Counter(name.split()[0] for name in names)),
-        "tried": outcomes.total(),
-        "same": outcomes["same"],
-        "seconds": round(time.monotonic() - began),
-    }
+    return whole, listed.read_text().splitlines(), seconds
+
+
+@contextmanager
+def written_in_place(path: Path) -> Iterator[Path]:
+    """What `tagrpo.files.written_whole` must not be: the file has its name while it is written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    yield path
+
+
+def drive(options: argparse.Namespace) -> None:
+    """An undisturbed run, then the others; a line for each that has ended goes to the file of outcomes."""
+    if options.in_place:
+        import tagrpo.files
+
+        tagrpo.files.written_whole = written_in_place
+    import tensorboard.summary  # noqa: F401 - forks inherit what is imported here
+    from transformers import AutoModelForCausalLM
+
+    import tagrpo.train
+    from tagrpo.starter import starter_path
+
+    AutoModelForCausalLM.from_pretrained(starter_path())  # fills caches, which forks inherit
+    trial = Trial(
+        options.folder / "run",
+        [*(TWO_RANKS if options.ranks == 2 else []), *(WANDB if options.wandb else [])],
+        options.ranks,
+    )
+    gc.freeze()  # else collections in the children copy the parent's memory
+    whole, names, seconds = undisturbed(trial, options.folder)
+    what = "random" if options.random else options.what
+    points = range(1, options.random + 1) if options.random else range(options.first, len(names) + 1, options.every)
+    what += ", with W&B" * options.wandb
+    done = {(one["what"], one["ranks"], one["point"]) for one in recorded([options.outcomes])}
+    until = time.monotonic() + options.limit if options.limit else float("inf")
+    with options.outcomes.open("a", buffering=1) as file:
+        for point in points:
+            if (what, options.ranks, point) in done:
+                continue
+            if time.monotonic() > until:
+                break
+            trial.clear()
+            if options.random:
+                codes, call = trial.killed_at(random.Random(point).uniform(0.0, seconds), point), ""
+            else:
+                listed = options.folder / "calls.txt"
+                codes = trial.attempt(point, options.what, listed)
+                call = (listed.read_text().splitlines() + point * [""])[point - 1]
+            one = {"what": what, "ranks": options.ranks, "point": point, "of": len(names), "call": call}
+            one |= {"codes": codes, "outcome": judged(trial, whole, codes)}
+            print(json.dumps(one), file=file)
+            if one["outcome"] != "same":
+                print(json.dumps(one), flush=True)
+
+
+def table(outcomes: Iterable[Mapping[str, Any]]) -> tuple[str, bool]:
+    """The figures as a table, and whether every run ended as the undisturbed one."""
+    groups: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
+    for one in outcomes:
+        if one["call"] or (one["what"].startswith("random") and -signal.SIGKILL in one["codes"]):
+            groups.setdefault((one["ranks"], one["what"]), []).append(one)  # the others ended before it happened
+    lines = ["| what happens | ranks | calls of a run | tried | as undisturbed |", "|---|---:|---:|---:|---:|"]
+    for (ranks, what), tried in sorted(groups.items(), key=lambda group: group[0][0]):
+        name, comma, rest = what.partition(",")
+        same = sum(one["outcome"] == "same" for one in tried)
+        calls = max(one["of"] for one in tried)
+        lines.append(f"| {TITLES[name]}{comma}{rest} | {ranks} | {calls} | {len(tried)} | {same} |")
+    return "\n".join(lines), all(one["outcome"] == "same" for tried in groups.values() for one in tried)
 
 
 def main() -> None:
     """Compile the shim, load it before everything else, drive."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", help="where the runs go; best in memory (/dev/shm)")
     parser.add_argument("--what", choices=EVENTS, default="kill")
     parser.add_argument("--every", type=int, default=1, help="take every so many points")
     parser.add_argument("--first", type=int, default=1, help="the first point")
     parser.add_argument("--random", type=int, default=0, help="kills at random times in the place of points")
     parser.add_argument("--ranks", type=int, choices=[1, 2], default=1)
+    parser.add_argument("--wandb", action="store_true", help="log to W&B as well, offline")
+    parser.add_argument("--in-place", action="store_true", help="write files in place, to see that it is noticed")
     parser.add_argument("--limit", type=float, default=0, help="seconds after which no new attempt begins")
+    parser.add_argument("--outcomes", type=Path, help="default: FOLDER/outcomes.jsonl; attempts in it are not repeated")
+    parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print the figures of these outcomes")
+    parser.add_argument("--page", type=Path, help="put the table into this page, in the place of the one in it")
     options = parser.parse_args()
-    options.folder = options.folder.absolute()
-    library = str(options.folder / LIBRARY)
-    if library not in os.environ.get("LD_PRELOAD", ""):
-        options.folder.mkdir(parents=True, exist_ok=True)
-        source = Path(__file__).with_suffix(".c")
-        subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
-        quiet = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **quiet, "LD_PRELOAD": library})
-    report = drive(options)
-    print(json.dumps(report))
-    sys.exit(report["tried"] != report["same"])
+    if options.table is None:
+        if options.folder is None:
+            parser.error("expected a folder for the runs")
+        options.folder = options.folder.absolute()
+        options.outcomes = options.outcomes or options.folder / "outcomes.jsonl"
+        library = str(options.folder / LIBRARY)
+        if library not in os.environ.get("LD_PRELOAD", ""):
+            options.folder.mkdir(parents=True, exist_ok=True)
+            options.outcomes.parent.mkdir(parents=True, exist_ok=True)
+            source = Path(__file__).with_suffix(".c")
+            subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
+            quiet = {
+                "OMP_NUM_THREADS": "1",
+                "TOKENIZERS_PARALLELISM": "false",
+                "HF_HUB_OFFLINE": "1",
+                "WANDB_MODE": "offline",
+            }
+            os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **quiet, "LD_PRELOAD": library})
+        drive(options)
+    lines, good = table(recorded(options.table or [options.outcomes]))
+    print(lines)
+    if options.page:
+        rest = options.page.read_text()
+        options.page.write_text(re.sub(r"\| what happens \| ranks(.+\n)+", lambda _: lines + "\n", rest, count=1))
+    sys.exit(not good)
 
 
 if __name__ == "__main__":

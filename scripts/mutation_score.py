@@ -63,7 +63,10 @@ PARTS = {
         ["src/modules/packing.py", "src/modules/layouts.py"],
         ["tests/modules/test_packing.py", "tests/modules/test_attention.py", DOCTESTS],
     ),
-    "head": Part(["src/modules/chunked_head.py"], ["tests/modules/test_chunked_head.py", DOCTESTS]),
+    "head": Part(
+        ["src/modules/chunked_head.py", "src/modules/logit_chunks.py"],
+        ["tests/modules/test_chunked_head.py", "tests/modules/test_logit_chunks.py", DOCTESTS],
+    ),
     "extraction": Part(["src/rewards/extraction.py"], ["tests/rewards", DOCTESTS]),
     "statistics": Part(["src/analysis/statistics.py"], ["tests/analysis/test_statistics.py", DOCTESTS]),
     "advantages": Part(["src/modules/advantages/*.py"], ["tests/modules/advantages", DOCTESTS]),

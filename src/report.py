@@ -29,7 +29,7 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-@entry_point
+@entry_point()
 def main() -> None:
     """Console entry point."""
     given = arguments().parse_args()

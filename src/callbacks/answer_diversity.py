@@ -25,9 +25,12 @@ class AnswerDiversityMonitor(Callback):
       over the questions that have any: 1 where no mistake is made twice.
     - `answer_diversity/entropy`: entropy of the distribution of final answers, nats (`answer_entropy`).
     - `answer_diversity/unique_responses`: distinct responses divided by all responses.
-    - `answer_diversity/distinct_<n>`, for each n of `ngrams`: distinct n-grams of tokens divided by all n-grams.
+    - `answer_diversity/distinct_<n>`: for each n of `ngrams`, distinct n-grams of tokens divided by all n-grams.
 
     All but the first change with the number of responses per question: compare only runs that have the same.
+
+    Args:
+        ngrams: The n of `answer_diversity/distinct_<n>`.
 
     Reads `batch.rollouts.{question, correct, answers, text, token_ids}`.
     """

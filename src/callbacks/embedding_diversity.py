@@ -36,9 +36,11 @@ class EmbeddingDiversityMonitor(Callback):
     questions are measured, each with the same chance over all ranks, which leaves the mean over questions unbiased. The
     choice depends on seed and iteration only.
 
-    Logs `embedding_distance/<pool>` and `embedding_distance/sampled_questions`, and appends one row per question and
-    pool to `embedding_diversity.csv` in the run directory, from which densities are drawn. Pools of a single response
-    have no distance and no row.
+    - `embedding_distance/{original,rephrasings,pool}`: mean distance in a pool, mean over the measured questions.
+    - `embedding_distance/sampled_questions`: how many were measured.
+
+    Appends one row per question and pool to `embedding_diversity.csv` in the run directory, from which densities are
+    drawn. Pools of a single response have no distance and no row.
 
     Reads `batch.groups[…].id` and `batch.rollouts.{question, rephrasing, text}`.
 

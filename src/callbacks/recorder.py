@@ -19,7 +19,18 @@ from ..types import Fields
 from .shared import advantages_of, current_iteration
 
 RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")
-SHOWN = ("question", "rephrasing", "template", "prompt", "response", "answer", "correct", "reward", "advantage")
+SHOWN = (
+    "question",
+    "rephrasing",
+    "template",
+    "prompt",
+    "response",
+    "answer",
+    "reference",
+    "correct",
+    "reward",
+    "advantage",
+)
 
 
 class RolloutRecorder(Callback):
@@ -33,8 +44,8 @@ class RolloutRecorder(Callback):
     `ratio`, `kl`, `clipped` (means per token), `masked`, and with `tokens` the list `token_entropies`, null where no
     forward was made. That is all that is needed to replay an advantage strategy (`tagrpo.analysis.replay`).
 
-    Every `tables_every` iterations, each `TableLogger` (that of W&B is one) gets the table `samples`: one response to
-    each of the first prompts, so that a question stands beside its rephrasings.
+    Every `tables_every` iterations, each `TableLogger` (those of W&B, TensorBoard and Trackio are) gets the table
+    `samples`: one response to each of the first prompts, so that a question stands beside its rephrasings.
 
     Reads `batch.groups[…].id`, `batch.groups[…].answer` where there is such a thing, `batch.rollouts` (all fields but
     `seconds`), and `outputs["advantages"]`. Files have about 10 bytes per token with `tokens`, else about one. A
@@ -86,7 +97,7 @@ class RolloutRecorder(Callback):
         shown = table.select(SHOWN).take([first[prompt] for prompt in sorted(first)][: self.table_rows])
         for logger in trainer.loggers:
             if isinstance(logger, TableLogger):
-                rows = [list(row.values()) for row in shown.to_pylist()]
+                rows = [list({**row, "reference": " | ".join(row["reference"])}.values()) for row in shown.to_pylist()]
                 logger.log_table("samples", columns=list(SHOWN), data=rows, step=iteration)
 
 

@@ -16,17 +16,20 @@ from .shared import current_iteration
 
 
 class ThroughputMonitor(Callback):
-    """Logs `seconds/{sync,generate,score,update,validate,other,iteration}` of rank 0, and response tokens per second.
+    """Logs where the time of an iteration goes, as rank 0 sees it, and how much is sampled in it.
 
-    Batches that were sampled ahead have no `generate`; their `wait` is the time that the engine needed for the next
-    batch beyond the update.
+    - `seconds/sync`: weights into the engine; `seconds/generate`: sampling; `seconds/score`: verdicts that were not
+      ready when sampling was; `seconds/update`: advantages, losses, optimizer steps; `seconds/validate`: the validation
+      after the iteration.
+    - `seconds/wait`: what the engine needed for the next batch beyond the update, in batches that were sampled ahead;
+      these have no `generate`.
+    - `seconds/iteration`: the whole iteration; `seconds/other`: what the phases leave of it.
+    - `throughput/tokens_per_second`: response tokens of all ranks by the seconds of the iteration.
+    - `throughput/generated_per_second`: the same by those of `generate`.
 
     An iteration lasts from the hooks at the start of its batch to those of the next one, or to the end of training.
     Only then can it be logged, so that its figures are one step late. `other` is what the named phases leave of it:
     diagnostics, logging, loading. A trainer must call this callback before those that it measures (`Stage.CLOCK`).
-
-    `throughput/tokens_per_second` and `throughput/generated_per_second` divide the tokens of all ranks by the seconds
-    of the iteration and of `generate`.
 
     Reads `batch.rollouts.{seconds, lengths}`, and `outputs["seconds_update"]` where there is one.
     """

@@ -2,8 +2,7 @@
 
 from .data import (
     Completion,
-    LossInputs,
-    LossOutputs,
+    History,
     Prompt,
     QuestionBatch,
     QuestionGroup,
@@ -15,6 +14,7 @@ from .data import (
     Seconds,
 )
 from .fields import Fields
+from .learning import Credit, CreditInputs, LossInputs, LossOutputs
 from .protocols import (
     AdvantageStrategy,
     Deliver,
@@ -24,6 +24,7 @@ from .protocols import (
     Loss,
     RewardTerm,
     SampledPolicy,
+    TokenCredit,
     Verifier,
     ignore,
     require,
@@ -32,11 +33,14 @@ from .protocols import (
 __all__ = [
     "AdvantageStrategy",
     "Completion",
+    "Credit",
+    "CreditInputs",
     "Deliver",
     "Engine",
     "EnumeratingVerifier",
     "Fields",
     "Finish",
+    "History",
     "Loss",
     "LossInputs",
     "LossOutputs",
@@ -51,6 +55,7 @@ __all__ = [
     "SamplingConfig",
     "Score",
     "Seconds",
+    "TokenCredit",
     "Verifier",
     "ignore",
     "require",

@@ -1,0 +1,313 @@
+"""What every figure of a group is for any values: against plain loops and exact fractions, and under symmetries."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from fractions import Fraction
+from itertools import combinations, product
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.stats import hypergeom
+
+from tagrpo.metrics.functional import (
+    answer_diversity,
+    answer_entropy,
+    bootstrap_interval,
+    break_even,
+    cost_per_gradient,
+    difficulty_variance,
+    distinct_n,
+    distinct_share,
+    exact_pass_at_k,
+    group_effective_sample_share,
+    homogeneity,
+    kernel_density,
+    maj_at_k,
+    mean_pairwise_distance,
+    pass_at_k,
+    sum_absolute_advantage,
+    support_change,
+    uniform_reward_percentage,
+    uniform_subset_probability,
+    zero_gradient_causes,
+    zero_gradient_percentage,
+    zero_gradient_probability,
+)
+from tagrpo.metrics.functional.sums import exact_mean, exact_parts
+
+quick = settings(max_examples=40)
+VALUES = st.sampled_from([0.0, 0.1, 1.0, -1.5])
+GROUPED = st.lists(st.tuples(VALUES, st.sampled_from([-3, 0, 7])), min_size=1, max_size=12)
+FLAGS = st.lists(
+    st.tuples(st.booleans(), st.integers(0, 2), st.sampled_from(["1", "2", "3", None])), min_size=1, max_size=8
+)
+FINITE = st.floats(-1e6, 1e6)
+RATES = st.floats(0, 1)
+
+
+def split(rows):
+    """Values and groups as tensors, and group → values in ascending order of the groups."""
+    values, groups = zip(*rows, strict=True)
+    members = {g: [v for v, other in rows if other == g] for g in sorted(set(groups))}
+    return torch.tensor(values, dtype=torch.float64), torch.tensor(groups), members
+
+
+def answered(rows):
+    correct, group, answers = zip(*rows, strict=True)
+    return list(answers), torch.tensor(correct), torch.tensor(group)
+
+
+def pools(correct, group):
+    """Numbers of the responses of each group, in ascending order of the groups."""
+    return [[i for i in range(len(correct)) if group[i] == g] for g in sorted(set(group.tolist()))]
+
+
+@given(n=st.integers(1, 40), c=st.integers(0, 40), k=st.integers(1, 40))
+@quick
+def test_pass_at_k_is_the_fraction_of_its_definition(n, c, k):
+    assume(c <= n and k <= n)
+    expected = 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
+    assert float(pass_at_k(n, c, k)) == pytest.approx(float(expected), abs=1e-14)
+
+
+@given(n=st.integers(2, 30), data=st.data())
+@quick
+def test_pass_at_k_grows_with_k_and_with_correct_samples_and_pass_at_1_is_the_rate(n, data):
+    c, k = data.draw(st.integers(0, n - 1)), data.draw(st.integers(1, n - 1))
+    assert pass_at_k(n, c, k) <= pass_at_k(n, c, k + 1) + 1e-15
+    assert pass_at_k(n, c, k) <= pass_at_k(n, c + 1, k) + 1e-15
+    assert float(pass_at_k(n, c, 1)) == pytest.approx(c / n)
+
+
+@given(rows=GROUPED)
+@quick
+def test_uniform_rewards_and_zero_gradients_are_counted_as_a_loop_does(rows):
+    values, group, members = split(rows)
+    uniform = [len(set(own)) == 1 for own in members.values()]
+    silent = [not any(own) for own in members.values()]
+    assert float(uniform_reward_percentage(values, group)) == pytest.approx(100 * sum(uniform) / len(uniform))
+    assert float(zero_gradient_percentage(values, group)) == pytest.approx(100 * sum(silent) / len(silent))
+
+
+@given(rows=GROUPED, factor=st.floats(-9, 9))
+@quick
+def test_absolute_advantages_are_summed_by_group_and_scale_with_them(rows, factor):
+    values, group, members = split(rows)
+    found = sum_absolute_advantage(values, group)
+    assert found.tolist() == pytest.approx([math.fsum(map(abs, own)) for own in members.values()])
+    torch.testing.assert_close(sum_absolute_advantage(values * factor, group), found * abs(factor))
+
+
+@given(rows=GROUPED, size=st.integers(1, 5))
+@quick
+def test_the_share_of_uniform_subsets_is_that_of_all_subsets(rows, size):
+    values, group, members = split(rows)
+    found = uniform_subset_probability(values, group, torch.full((len(members),), size))
+    for share, own in zip(found.tolist(), members.values(), strict=True):
+        subsets = [len(set(chosen)) == 1 for chosen in combinations(own, size)]
+        assert share == pytest.approx(sum(subsets) / len(subsets)) if subsets else math.isnan(share)
+
+
+@given(rates=st.lists(RATES, min_size=1, max_size=3), samples=st.integers(1, 3))
+@quick
+def test_the_chance_of_no_gradient_is_the_sum_over_all_outcomes(rates, samples):
+    flips = [rate for rate in rates for _ in range(samples)]
+    expected = sum(
+        math.prod(rate if right else 1 - rate for rate, right in zip(flips, outcome, strict=True))
+        for outcome in product([True, False], repeat=len(flips))
+        if len(set(outcome)) == 1
+    )
+    success = torch.tensor(rates, dtype=torch.float64)
+    assert float(zero_gradient_probability(success, samples)) == pytest.approx(expected)
+    alone = zero_gradient_probability(success, samples, pooled=False)
+    assert float(zero_gradient_probability(success, samples)) <= float(alone.min()) + 1e-12, "pooling never hurts"
+
+
+@given(rows=FLAGS, random=st.randoms())
+@quick
+def test_entropy_of_answers_is_that_of_their_shares_in_any_order(rows, random):
+    answers, correct, group = answered(rows)
+    expected = []
+    for own in pools(correct, group):
+        counts = Counter(answers[i] for i in own).values()
+        expected.append(-math.fsum(c / len(own) * math.log(c / len(own)) for c in counts))
+    assert answer_entropy(answers, group).tolist() == pytest.approx(expected, abs=1e-12)
+    random.shuffle(rows)
+    shuffled, _, group = answered(rows)
+    assert answer_entropy(shuffled, group).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@given(rows=FLAGS)
+@quick
+def test_wrong_answers_are_counted_once(rows):
+    answers, correct, group = answered(rows)
+    expected = [len({answers[i] for i in own if not correct[i]} - {None}) for own in pools(correct, group)]
+    assert answer_diversity(answers, correct, group).tolist() == expected
+
+
+@given(rows=FLAGS, k=st.integers(1, 8))
+@quick
+def test_a_majority_is_that_of_all_votes_of_k(rows, k):
+    answers, correct, group = answered(rows)
+    own = pools(correct, group)
+    assume(all(k <= len(rows) for rows in own))
+    for rows_of, found in zip(own, maj_at_k(answers, correct, group, k).tolist(), strict=True):
+        wins = []
+        for chosen in combinations(rows_of, k):
+            votes = Counter(
+                "right" if correct[i] else f"wrong {answers[i]}" for i in chosen if correct[i] or answers[i]
+            )
+            most = max(votes.values(), default=0)
+            wins.append((votes["right"] == most) / list(votes.values()).count(most) if votes["right"] else 0)
+        assert found == pytest.approx(sum(wins) / len(wins))
+
+
+@given(texts=st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=5), n=st.integers(1, 3))
+@quick
+def test_distinct_n_grams_are_those_of_a_set(texts, n):
+    grams = [tuple(text[i : i + n]) for text in texts for i in range(len(text) - n + 1)]
+    tokens = [torch.tensor(text, dtype=torch.long) for text in texts]
+    found = float(distinct_n(tokens, torch.zeros(len(texts), dtype=torch.long), n))
+    assert found == pytest.approx(len(set(grams)) / len(grams)) if grams else math.isnan(found)
+
+
+@given(rows=GROUPED)
+@quick
+def test_the_share_of_distinct_items_is_that_of_a_set(rows):
+    values, group, members = split(rows)
+    expected = [len(set(own)) / len(own) for own in members.values()]
+    assert distinct_share(values.tolist(), group).tolist() == pytest.approx(expected)
+
+
+@given(seed=st.integers(0, 999), size=st.integers(2, 6), factor=st.floats(0.01, 100))
+@quick
+def test_distances_are_means_over_pairs_and_know_no_length_and_no_rotation(seed, size, factor):
+    generator = torch.Generator().manual_seed(seed)
+    vectors = torch.randn(size, 4, generator=generator, dtype=torch.float64)
+    pairs = [1 - torch.cosine_similarity(a, b, dim=0) for a, b in combinations(vectors, 2)]
+    group = torch.zeros(size, dtype=torch.long)
+    expected = torch.stack(pairs).mean()[None]
+    torch.testing.assert_close(mean_pairwise_distance(vectors, group), expected)
+    rotation = torch.linalg.qr(torch.randn(4, 4, generator=generator, dtype=torch.float64)).Q
+    torch.testing.assert_close(mean_pairwise_distance(factor * vectors @ rotation, group), expected)
+
+
+@given(rows=st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=24), random=st.randoms())
+@quick
+def test_difficulty_does_not_depend_on_order_names_or_which_verdict_is_called_right(rows, random):
+    def found(rows, flip=False, names=(0, 1, 2, 3, 4, 5)):
+        correct = torch.tensor([right != flip for right, _ in rows])
+        prompt = torch.tensor([names[p] for _, p in rows])
+        question = torch.tensor([p % 2 for _, p in rows])
+        return difficulty_variance(correct, prompt, question), homogeneity(correct, prompt, question)
+
+    variance, table = found(rows)
+    order = list(rows)
+    random.shuffle(order)
+    for other in (found(order), found(rows, flip=True), found(rows, names=(9, 11, 4, 2, 0, -1))):
+        torch.testing.assert_close(other[0], variance, equal_nan=True)
+        for one, another in zip(table, other[1], strict=True):
+            torch.testing.assert_close(one, another)
+
+
+@given(first=st.integers(1, 6), second=st.integers(1, 6), right=st.integers(1, 11))
+@quick
+def test_moments_of_homogeneity_are_those_over_all_tables(first, second, right):
+    n = first + second
+    assume(right < n)
+    prompt, question = torch.tensor([0] * first + [1] * second), torch.zeros(n, dtype=torch.long)
+    mean = variance = 0.0
+    for c in range(max(0, right - second), min(first, right) + 1):
+        correct = torch.tensor([i < c for i in range(first)] + [i < right - c for i in range(second)])
+        table = homogeneity(correct, prompt, question)
+        weight = hypergeom(n, right, first).pmf(c)
+        mean += weight * float(table.statistic)
+        variance += weight * float(table.statistic) ** 2
+    assert float(table.mean) == pytest.approx(mean)
+    assert float(table.variance) == pytest.approx(variance - mean**2, abs=1e-9)
+
+
+@given(values=st.lists(st.floats(0, 5), min_size=1, max_size=12), random=st.randoms())
+@quick
+def test_a_density_is_positive_integrates_to_one_and_knows_no_order(values, random):
+    grid = torch.linspace(0, 30, 6001, dtype=torch.float64)
+    density = kernel_density(torch.tensor(values), grid)
+    assert (density >= 0).all()
+    assert float(torch.trapezoid(density, grid)) == pytest.approx(1, abs=1e-3)
+    random.shuffle(values)
+    torch.testing.assert_close(kernel_density(torch.tensor(values), grid), density)
+
+
+@given(p=RATES, k=st.integers(1, 200))
+@quick
+def test_exact_pass_at_k_is_one_minus_the_power(p, k):
+    expected = 1 - (1 - Fraction(p)) ** k
+    found = float(exact_pass_at_k(torch.tensor([p], dtype=torch.float64), [k]))
+    assert found == pytest.approx(float(expected), rel=1e-12)
+
+
+@given(rates=st.lists(st.tuples(RATES, RATES), min_size=1, max_size=9), level=RATES)
+@quick
+def test_what_is_gained_one_way_is_lost_the_other_way(rates, level):
+    before, after = torch.tensor(rates, dtype=torch.float64).T[:, :, None]
+    gained, lost = support_change(before, after, level)
+    assert support_change(after, before, level) == (lost, gained)
+    had, has = (float((rate >= level).double().mean()) for rate in (before, after))
+    assert float(gained - lost) == pytest.approx(has - had)
+
+
+@given(values=st.lists(FINITE, min_size=1, max_size=20), at=st.integers(0, 20), random=st.randoms())
+@quick
+def test_a_sum_is_exact_however_it_is_shared_out(values, at, random):
+    exact = sum(map(Fraction, values))
+    parts = exact_parts(values[:at]) + exact_parts(values[at:])
+    assert sum(map(Fraction, parts)) == exact
+    random.shuffle(values)
+    assert exact_mean(values) == float(exact) / len(values)
+
+
+@given(logs=st.lists(st.floats(-50, 50), min_size=1, max_size=9), shift=st.floats(-500, 500))
+@quick
+def test_effective_samples_lie_between_one_and_all_and_know_no_constant(logs, shift):
+    group = torch.zeros(len(logs), dtype=torch.long)
+    share = group_effective_sample_share(torch.tensor(logs, dtype=torch.float64), group)
+    assert 1 / len(logs) - 1e-12 <= float(share) <= 1 + 1e-12
+    shifted = group_effective_sample_share(torch.tensor(logs, dtype=torch.float64) + shift, group)
+    torch.testing.assert_close(shifted, share)
+
+
+@given(values=st.lists(RATES, min_size=2, max_size=9), shift=st.floats(-5, 5), factor=st.floats(0.1, 9))
+@quick
+def test_a_bootstrap_interval_lies_among_its_values_and_moves_and_scales_with_them(values, shift, factor):
+    plain = bootstrap_interval(torch.tensor(values, dtype=torch.float64), num_resamples=100)
+    assert min(values) - 1e-12 <= plain.low <= plain.high <= max(values) + 1e-12
+    moved = bootstrap_interval(factor * torch.tensor(values, dtype=torch.float64) + shift, num_resamples=100)
+    assert moved == pytest.approx([factor * bound + shift for bound in plain], abs=1e-9)
+
+
+@given(st.floats(0.1, 100), st.floats(0, 99), st.floats(0.1, 100), st.floats(0, 99))
+@quick
+def test_a_method_pays_where_a_question_with_a_gradient_is_cheaper(cost, zero, other_cost, other_zero):
+    ours, theirs = cost_per_gradient(cost, 1, zero), cost_per_gradient(other_cost, 1, other_zero)
+    assume(abs(ours - theirs) > 1e-9 * theirs)
+    found = break_even(cost, zero, other_cost, other_zero)
+    assert found.pays == (ours < theirs) == (found.gradient_ratio > found.cost_ratio)
+    assert found.pays == (other_zero > 100 - (100 - zero) / found.cost_ratio)
+
+
+@given(rows=st.lists(st.tuples(VALUES, VALUES, *[st.booleans()] * 3, st.integers(0, 3)), min_size=1, max_size=12))
+@quick
+def test_a_question_without_gradient_has_exactly_one_cause_and_others_have_none(rows):
+    advantages, rewards, correct, truncated, masked, prompt = zip(*rows, strict=True)
+    question = torch.tensor([p // 2 for p in prompt])
+    causes = zero_gradient_causes(
+        torch.tensor(advantages), torch.tensor(rewards), torch.tensor(correct), torch.tensor(truncated),
+        question, torch.tensor(prompt), masked=torch.tensor(masked),
+    )  # fmt: skip
+    live = torch.tensor(advantages) * ~torch.tensor(masked)
+    silent = [not live[question == q].any() for q in sorted(set(question.tolist()))]
+    assert torch.stack(list(causes.values())).sum(0).tolist() == silent

@@ -182,7 +182,8 @@ def test_the_size_of_the_heads_chunks_does_not_change_the_update(tiny_policy, ma
         update = make_update(tiny_policy, loss=loss, lr=0.5)
         update.scorer.policy.chunk_size = size
         (result,) = learn(update, make_batch(REWARDS))
-        outputs = {name: value for name, value in result.outputs().items() if name != "seconds_update"}
+        outputs = result.outputs()
+        del outputs["seconds_update"], outputs["token_entropies"]  # the latter are rounded to half precision
         return parameters_of(update), outputs, result.stats.metrics()
 
     # Responses have 3 to 8 tokens: chunks of 5 begin and end inside them.

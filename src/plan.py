@@ -75,7 +75,9 @@ def engine_of(cfg: DictConfig, gpu: Gpu, parameters: int) -> Engine:
     kind = get_class(settings._target_)
     if issubclass(kind, VLLMEngine):
         awake = settings.gpu_memory_utilization * gpu.memory
-        return Engine(awake=awake, asleep=0.0 if settings.sleep else awake)
+        team = settings.tensor_parallel_size
+        weights = parameters * getattr(torch, settings.dtype).itemsize / GIB / team
+        return Engine(awake=awake, asleep=0.0 if settings.sleep else awake, weights=weights, parallel=team)
     if not issubclass(kind, TransformersEngine):
         return Engine(own_gpus=True)
     model = AutoConfig.from_pretrained(cfg.model.path, trust_remote_code=False)
@@ -120,11 +122,12 @@ def plan(cfg: DictConfig) -> tuple[Forecast, Workload, list[str]]:
     offloaded = sharded and cfg.strategy.cpu_offload
     if offloaded:
         dry = dry.offloaded()
-    found = forecast(dry, packed, work, gpu, engine_of(cfg, gpu, dry.parameters), sharded)
+    engine = engine_of(cfg, gpu, dry.parameters)
+    found = forecast(dry, packed, work, gpu, engine, sharded)
     if target and issubclass(get_class(target), DDPStrategy):
         found.update["gradients"] += 4 * dry.trained / GIB  # DDP's buckets are a second copy
     options = {"sharded": sharded, "offloaded": offloaded, "adapted": bool(cfg.get("lora"))}
-    return found, work, advice(found, work, gpu, **options)
+    return found, work, advice(found, work, gpu, engine, **options)
 
 
 def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: Console) -> None:

@@ -173,7 +173,7 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
     if not lines:
         console.print(f"It fits: at most {max(totals):.1f} of {limit:.1f} GiB.")
         return
-    phases = zip(("an update", "sampling"), totals, strict=True)
+    phases = zip(("An update", "Sampling"), totals, strict=True)
     over = " and ".join(f"{phase} needs {total:.1f}" for phase, total in phases if total > limit)
     console.print(
         f"It does not fit: {over} of {limit:.1f} GiB. Any of these helps, the cheapest first; plan again with it:"

@@ -207,8 +207,8 @@ def advice(
         while engine.weights * engine.parallel / team > CACHED * engine.awake and team < work.ranks:
             team *= 2
         lines.append(
-            f"rollout.engine.tensor_parallel_size={team}: an engine's weights take {engine.weights:.1f} GiB of a GPU, of "
-            f"{engine.awake:.1f} that rollout.engine.gpu_memory_utilization gives it with its cache"
+            f"rollout.engine.tensor_parallel_size={team}: an engine's weights take {engine.weights:.1f} GiB, of the "
+            f"{engine.awake:.1f} that rollout.engine.gpu_memory_utilization gives it on each GPU, cache included"
         )
     elif over > 0:
         free = (gpu.memory - sum(size for part, size in found.sampling.items() if part != "engine")) / gpu.memory

@@ -98,8 +98,7 @@ def test_an_engine_that_takes_too_much_is_made_smaller_or_moved():
 
 def test_an_engine_whose_weights_leave_no_room_for_a_cache_is_spread_over_gpus():
     engine = Engine(awake=10.0)
-    assert lines_of(dry(), engine=engine)[0].startswith("rollout.engine.tensor_parallel_size=2: ")
-    assert lines_of(dry(), engine=replace(engine, weights=16.0))[0].startswith(
-        "rollout.engine.tensor_parallel_size=4: "
-    )
+    for weights, team in ((13.0, 2), (16.0, 4)):
+        line, *_ = lines_of(dry(), engine=replace(engine, weights=weights))
+        assert line.startswith(f"rollout.engine.tensor_parallel_size={team}: ")
     assert lines_of(dry(), engine=replace(engine, weights=6.5, parallel=2)) == []

@@ -167,7 +167,8 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
         f"Assumed: responses of {LENGTHS[0]:.0%} to {LENGTHS[1]:.0%} of the longest ({work.longest} tokens); "
         f"{UPDATE_SHARE[0]:.0%} to {UPDATE_SHARE[1]:.0%} of the peak rate is useful work in an update and "
         f"{SAMPLING_SHARE[0]:.0%} to {SAMPLING_SHARE[1]:.0%} in sampling; {CONTEXT:.0f} GiB of contexts and fragments; "
-        "layers are not compiled, which would keep less. Evaluation, verification and start-up are not in it.",
+        "layers are not compiled, which would keep less; every weight takes part in every token, so that of mixtures of "
+        "experts the memory is right and the hours are not. Evaluation, verification and start-up are not in it.",
         style="dim",
     )
     if not lines:

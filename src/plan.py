@@ -167,7 +167,7 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
         f"Assumed: responses of {LENGTHS[0]:.0%} to {LENGTHS[1]:.0%} of the longest ({work.longest} tokens); "
         f"{UPDATE_SHARE[0]:.0%} to {UPDATE_SHARE[1]:.0%} of the peak rate is useful work in an update and "
         f"{SAMPLING_SHARE[0]:.0%} to {SAMPLING_SHARE[1]:.0%} in sampling; {CONTEXT:.0f} GiB of contexts and fragments; "
-        "layers are not compiled, which would keep less; every weight takes part in every token, so that of mixtures of "
+        "layers are not compiled, which would keep less; every token passes every weight, so that of mixtures of "
         "experts the memory is right and the hours are not. Evaluation, verification and start-up are not in it.",
         style="dim",
     )
@@ -175,10 +175,8 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
         console.print(f"It fits: at most {max(totals):.1f} of {limit:.1f} GiB.")
         return
     phases = zip(("An update", "Sampling"), totals, strict=True)
-    over = " and ".join(f"{phase} needs {total:.1f}" for phase, total in phases if total > limit)
-    console.print(
-        f"It does not fit: {over} of {limit:.1f} GiB. Any of these helps, the cheapest first; plan again with it:"
-    )
+    over = "".join(f" {phase} needs {total:.1f} of {limit:.1f} GiB." for phase, total in phases if total > limit)
+    console.print(f"It does not fit.{over} Each of these helps, the cheapest first; then plan again:")
     for line in lines:
         console.print(f"- {line}", markup=False)
 

@@ -70,7 +70,9 @@ def engine_of(cfg: DictConfig, gpu: Gpu, parameters: int) -> Engine:
     kind = get_class(settings._target_)
     if issubclass(kind, VLLMEngine):
         awake = settings.gpu_memory_utilization * gpu.memory
-        return Engine(awake=awake, asleep=0.0 if settings.sleep else awake)
+        team = settings.tensor_parallel_size
+        weights = parameters * getattr(torch, settings.dtype).itemsize / GIB / team
+        return Engine(awake=awake, asleep=0.0 if settings.sleep else awake, weights=weights, parallel=team)
     if not issubclass(kind, TransformersEngine):
         return Engine(own_gpus=True)
     model = AutoConfig.from_pretrained(cfg.model.path, trust_remote_code=False)
@@ -123,11 +125,12 @@ def plan(cfg: DictConfig) -> tuple[Forecast, Workload, list[str]]:
     offloaded = sharded and cfg.strategy.cpu_offload
     if offloaded:
         dry = dry.offloaded()
-    found = forecast(dry, packed, work, gpu, engine_of(cfg, gpu, dry.parameters), sharded)
+    engine = engine_of(cfg, gpu, dry.parameters)
+    found = forecast(dry, packed, work, gpu, engine, sharded)
     if target and issubclass(get_class(target), DDPStrategy):
         found.update["gradients"] += 4 * dry.trained / GIB  # DDP's buckets are a second copy
     options = {"sharded": sharded, "offloaded": offloaded, "adapted": bool(cfg.get("lora"))}
-    return found, work, advice(found, work, gpu, **options)
+    return found, work, advice(found, work, gpu, engine, **options)
 
 
 def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: Console) -> None:
@@ -169,17 +172,16 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
         f"Assumed: responses of {LENGTHS[0]:.0%} to {LENGTHS[1]:.0%} of the longest ({work.longest} tokens); "
         f"{UPDATE_SHARE[0]:.0%} to {UPDATE_SHARE[1]:.0%} of the peak rate is useful work in an update and "
         f"{SAMPLING_SHARE[0]:.0%} to {SAMPLING_SHARE[1]:.0%} in sampling; {CONTEXT:.0f} GiB of contexts and fragments; "
-        "layers are not compiled, which would keep less. Evaluation, verification and start-up are not in it.",
+        "layers are not compiled, which would keep less; every token passes every weight, so that of mixtures of "
+        "experts the memory is right and the hours are not. Evaluation, verification and start-up are not in it.",
         style="dim",
     )
     if not lines:
         console.print(f"It fits: at most {max(totals):.1f} of {limit:.1f} GiB.")
         return
-    phases = zip(("an update", "sampling"), totals, strict=True)
-    over = " and ".join(f"{phase} needs {total:.1f}" for phase, total in phases if total > limit)
-    console.print(
-        f"It does not fit: {over} of {limit:.1f} GiB. Any of these helps, the cheapest first; plan again with it:"
-    )
+    phases = zip(("An update", "Sampling"), totals, strict=True)
+    over = "".join(f" {phase} needs {total:.1f} of {limit:.1f} GiB." for phase, total in phases if total > limit)
+    console.print(f"It does not fit.{over} Each of these helps, the cheapest first; then plan again:")
     for line in lines:
         console.print(f"- {line}", markup=False)
 

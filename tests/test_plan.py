@@ -30,7 +30,7 @@ def test_the_demo_is_planned_from_its_settings_and_fits(tiny_policy):
     console = Console(record=True, width=120)
     show(found, work, lines, "l40s", console)
     text = console.export_text()
-    for said in ("GiB per GPU", "activations", "GPU hours", "Assumed: responses of 25% to 100%", "It fits."):
+    for said in ("GiB per GPU", "activations", "GPU hours", "Assumed: responses of 25% to 100%", "It fits: at most"):
         assert said in text
 
 
@@ -56,6 +56,8 @@ def test_a_run_on_several_nodes_is_planned_with_all_their_gpus(tmp_path, request
     assert work.reference, "the loss has a KL term"
     weights = 4 * (32000 * 4096 * 2 + 3 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 12288)) / 16 / 2**30
     assert found.update["weights"] == pytest.approx(weights, rel=0.05)
+    assert found.update["optimizer"] == pytest.approx(2 * weights, rel=0.05), "of a fused optimizer too"
+    assert min(found.update.values()) >= 0
     assert found.sampling["engine"] == pytest.approx(0.4 * GPUS["l40s"].memory)
     assert lines == []
     cfg.policy.token_budget = 2**18
@@ -70,7 +72,8 @@ def test_lora_servers_and_an_engine_in_transformers_are_seen(tiny_policy):
     assert not workload_of(composed(*base, "lora=default"), 1).reference
     assert workload_of(composed(*base, "policy.anchor=own"), 1).score_prompts == 4
     assert engine_of(composed(*base, "rollout=vllm_server"), GPUS["h100"], 10).own_gpus
-    assert engine_of(composed(*base, "rollout=vllm"), GPUS["h100"], 10).asleep == 0.0
+    shared = engine_of(composed(*base, "rollout=vllm", "rollout.engine.tensor_parallel_size=4"), GPUS["h100"], 2**32)
+    assert (shared.asleep, shared.weights, shared.parallel) == (0.0, 2.0, 4), "8 GiB in bfloat16 on four GPUs"
     own = engine_of(composed(*base), GPUS["h100"], 2**30)
     assert own.asleep == 4.0, "a copy of the weights in float32"
     assert own.awake == pytest.approx(4.0 + 4 * 2 * 2 * 1 * 32 * 64 * (128 + 40) / 2**30), "and keys and values"

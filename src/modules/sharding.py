@@ -94,7 +94,8 @@ def separate_tensors(model: nn.Module, *, base: bool) -> Iterator[tuple[str, Ten
         base: Whether to yield the weights, which training does not change; always those of a model without adapters.
     """
     layers = list(adapted_layers(model))
-    parts = iter(_gathered([p.detach() for _, layer in layers for p in adapter_parameters(layer)]))
+    adapters = [(name, parameter) for name, layer in layers for parameter in adapter_parameters(layer)]
+    parts = (t for bucket in _buckets(adapters) for t in _gathered([p.detach() for _, p in bucket]))
     for name, layer in layers:
         for part, tensor in zip((A, B, SCALE), factors(layer, next(parts), next(parts)), strict=True):
             yield f"{name}.weight{part}", tensor
@@ -108,11 +109,13 @@ def separate_tensors(model: nn.Module, *, base: bool) -> Iterator[tuple[str, Ten
 def _buckets(named: Sequence[tuple[str, Tensor]]) -> Iterator[list[tuple[str, Tensor]]]:
     """Cut parameters, in their order, into runs of at most `BUCKET` numbers, or of one larger parameter."""
     bucket: list[tuple[str, Tensor]] = []
-    for item in named:
-        if bucket and sum(p.numel() for _, p in bucket) + item[1].numel() > BUCKET:
+    size = 0
+    for name, parameter in named:
+        size += parameter.numel()
+        if bucket and size > BUCKET:
             yield bucket
-            bucket = []
-        bucket.append(item)
+            bucket, size = [], parameter.numel()
+        bucket.append((name, parameter))
     yield bucket
 
 

@@ -201,7 +201,8 @@ class _Watched:
             in_head, after = self.total("peak"), self.total("current")
             value.backward()
         peak = self.total("peak")
-        self.head = (in_head if peak == in_head else after) - self.before_head
+        # Less than nothing is left of it where the last layer was given back meanwhile.
+        self.head = max((in_head if peak == in_head else after) - self.before_head, 0)
         return costs
 
     def parts(self, moment: str) -> dict[str, int]:

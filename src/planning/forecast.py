@@ -20,6 +20,8 @@ UPDATE_SHARE = (0.2, 0.4)
 """Useful share of a GPU's peak rate in an update: counted for eager layers, attainable with compiled ones."""
 SAMPLING_SHARE = (0.02, 0.08)
 """The same of vLLM while it samples, bound by memory and by the longest responses."""
+CACHED = 0.75
+"""Share of an engine's memory that its weights may take: the rest is for keys, values and its own activations."""
 LENGTHS = (0.25, 1.0)
 """Mean length of a response, as a share of the longest."""
 
@@ -54,6 +56,10 @@ class Engine:
     """GiB during the update."""
     own_gpus: bool = False
     """Whether it has devices of its own."""
+    weights: float = 0.0
+    """GiB of its weights on each GPU, which `awake` has to hold beside a cache."""
+    parallel: int = 1
+    """GPUs that hold an engine together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +175,9 @@ def _pair(values: list[float] | tuple[float, ...]) -> tuple[float, float]:
     return low, high
 
 
-def advice(found: Forecast, work: Workload, gpu: Gpu, *, sharded: bool, offloaded: bool, adapted: bool) -> list[str]:
+def advice(
+    found: Forecast, work: Workload, gpu: Gpu, engine: Engine, *, sharded: bool, offloaded: bool, adapted: bool
+) -> list[str]:
     """What to change, the cheapest first, when a run does not fit; empty when it does."""
     lines = []
     excess = sum(found.update.values()) - gpu.memory
@@ -194,7 +202,15 @@ def advice(found: Forecast, work: Workload, gpu: Gpu, *, sharded: bool, offloade
         if sharded:
             lines.append("more GPUs: each holds a smaller part of weights, gradients and optimizer state")
     over = sum(found.sampling.values()) - gpu.memory
-    if over > 0:
+    if engine.weights > CACHED * engine.awake:
+        team = engine.parallel
+        while engine.weights * engine.parallel / team > CACHED * engine.awake and team < work.ranks:
+            team *= 2
+        lines.append(
+            f"rollout.engine.tensor_parallel_size={team}: an engine's weights take {engine.weights:.1f} GiB, of the "
+            f"{engine.awake:.1f} that rollout.engine.gpu_memory_utilization gives it on each GPU, cache included"
+        )
+    elif over > 0:
         free = (gpu.memory - sum(size for part, size in found.sampling.items() if part != "engine")) / gpu.memory
         if free > 0.1:
             lines.append(

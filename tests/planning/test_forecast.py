@@ -69,7 +69,7 @@ NO_ENGINE = Engine()
 
 def lines_of(dry_run, work=WORK, engine=NO_ENGINE, **options):
     found = forecast(dry_run, WORK.fullest(), work, GPU, engine, sharded=True)
-    return advice(found, work, GPU, **{**PLAIN, **options})
+    return advice(found, work, GPU, engine, **{**PLAIN, **options})
 
 
 def test_what_fits_needs_no_advice_and_what_does_not_is_told_the_cheapest_change_first():
@@ -94,3 +94,11 @@ def test_an_engine_that_takes_too_much_is_made_smaller_or_moved():
     assert any(
         line.startswith("rollout.engine.sleep=true") for line in lines_of(dry(), engine=Engine(awake=20.0, asleep=20.0))
     )
+
+
+def test_an_engine_whose_weights_leave_no_room_for_a_cache_is_spread_over_gpus():
+    engine = Engine(awake=10.0)
+    for weights, team in ((13.0, 2), (16.0, 4)):
+        line, *_ = lines_of(dry(), engine=replace(engine, weights=weights))
+        assert line.startswith(f"rollout.engine.tensor_parallel_size={team}: ")
+    assert lines_of(dry(), engine=replace(engine, weights=6.5, parallel=2)) == []

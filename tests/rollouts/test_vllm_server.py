@@ -283,9 +283,9 @@ def test_a_server_that_nobody_has_started_is_waited_for_and_then_named(make_engi
 
 
 def test_a_server_that_hangs_ends_in_an_error_after_bounded_retries(server, make_engine):
-    engine = make_engine(server.url, timeout=0.3, retries=1)
+    engine = make_engine(server.url, timeout=2.0, retries=1)
     engine.sync(WEIGHTS)
-    server.fail = {"inference/v1/generate": lambda: time.sleep(1.0)}
+    server.fail = {"inference/v1/generate": lambda: time.sleep(4.0)}
     with pytest.raises(EngineError, match=r"4 requests failed 2 times, last with: .*Timeout"):
         sampled(engine)
     assert server.calls.count("inference/v1/generate") == 2 * 4
@@ -311,7 +311,7 @@ def test_the_stream_answers_only_who_knows_the_token():
     thread.start()
     with pytest.raises(OSError, match="ended|reset"):
         list(receive_weights("127.0.0.1", sender.port, "x" * len(sender.token), 5.0))
-    received = dict(receive_weights("127.0.0.1", sender.port, sender.token, 5.0))
+    received = dict(receive_weights("127.0.0.1", sender.port, sender.token, 60.0))
     thread.join()
     assert all(torch.equal(received[name], tensor) and received[name].dtype == tensor.dtype for name, tensor in WEIGHTS)
 
@@ -371,7 +371,7 @@ def test_a_sender_that_nobody_comes_to_can_be_closed():
     thread.start()
     time.sleep(0.1)
     sender.close()
-    thread.join(5)
+    thread.join(300)
     assert not thread.is_alive()
     assert raised
 

@@ -467,11 +467,11 @@ def test_a_killed_vllm_server_is_waited_for_and_samples_the_same_from_the_same_w
 def test_a_real_server_answers_nobody_without_the_token_on_any_of_its_routes(tiny_policy, vllm_server):
     VLLMServerEngine(str(tiny_policy), vllm_server, timeout=60, patience=240).fleet._prepared()
     allowed = {"Authorization": f"Bearer {shared_token()}"}
-    routes = httpx.get(f"{vllm_server}/openapi.json", headers=allowed).json()["paths"]
+    routes = httpx.get(f"{vllm_server}/openapi.json", headers=allowed, timeout=300).json()["paths"]
     assert {"/collective_rpc", "/update_weights", "/inference/v1/generate", "/health"} <= routes.keys()
     others = {"/openapi.json": {"get": {}}, "/docs": {"get": {}}, "/metrics": {"get": {}}, "/nowhere": {"get": {}}}
     for route, methods in {**routes, **others}.items():
         for method in methods:
             for headers in ({}, {"Authorization": "Bearer of bad news"}):
-                answer = httpx.request(method, vllm_server + route, headers=headers)
+                answer = httpx.request(method, vllm_server + route, headers=headers, timeout=300)
                 assert answer.status_code == 401, (method, route)

@@ -15,10 +15,10 @@ export VLLM_LOGGING_LEVEL = ERROR
 export HF_HUB_OFFLINE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo starters study test lint gpu clean
+.PHONY: help install demo starters study test test-fast lint docs gpu clean
 
 help: ## List the targets.
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 $(VENV)/.installed: pyproject.toml requirements/cpu.txt requirements/overrides.txt
 	test -x $(UV) || { mkdir -p $(VENV) && $(PYTHON) -m venv $(VENV)/uv && $(VENV)/uv/bin/pip install --quiet uv; }
@@ -47,6 +47,13 @@ study: install ## The claims of the papers, tested: hours on two cores; finished
 
 test: lint ## Lint, types, all tests.
 	$(BIN)/pytest
+
+test-fast: lint ## Lint, types, and the tests that need no engine, no second process and no training: two minutes.
+	$(BIN)/pytest -m "not slow and not vllm and not distributed and not run"
+
+docs: install ## The documentation as a site, in build/site.
+	$(UV) pip install --quiet --python $(BIN)/python -e ".[docs]"
+	$(BIN)/python scripts/site.py
 
 lint: install ## Lint, format and types.
 	$(BIN)/ruff check .

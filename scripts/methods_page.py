@@ -23,7 +23,9 @@ from tagrpo.diff import settings as resolved
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "methods.md"
 PAPERS = ["ta_grpo", "pass_at_k", "prompt_augmentation", "dapo", "dr_grpo", "gspo", "gmpo", "cispo", "rloo"]
-PAPERS += ["seed_grpo", "exgrpo", "grpo_lead", "max_rl", "negative_reinforcement", "pkpo", "rs_grpo", "ngrpo", "ours"]
+PAPERS += ["seed_grpo", "exgrpo", "grpo_lead", "max_rl", "negative_reinforcement", "pkpo", "rs_grpo", "ngrpo"]
+PAPERS += ["entropy_mechanism", "high_entropy_tokens", "unlikeliness", "rl_zvp"]
+PAPERS += ["overtraining_gate", "outcome_exploration", "greso", "ours"]
 ELSEWHERE = ("data.evaluation_samples", "rollout.evaluation_sampling.", "data.train.")
 """Keys of the evaluation and the data, which are the same for all methods here."""
 INTRODUCTION = """\

@@ -58,11 +58,13 @@ class Experiment(NamedTuple):
 
 
 def experiments() -> dict[str, Experiment]:
-    """All experiments whose strategy reads rewards alone."""
+    """All experiments whose strategy reads rewards alone and whose tokens share their response's advantage."""
     found = {}
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for path in sorted((ROOT / "configs/experiment").glob("*.yaml")):
             cfg = compose("train", [f"experiment={path.stem}"])
+            if cfg.policy.credit is not None:
+                continue
             strategy, sampling = instantiate(cfg.advantage), cfg.rollout.dynamic_sampling
             with suppress(ValueError):  # the strategy reads entropies or answers
                 expected_weights(strategy, torch.tensor([0.5]), 2)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +33,7 @@ from .files import (
     write_json,
     written_whole,
 )
+from .run_directory import checkpoints_in, iteration_of
 
 MARKER = "complete.json"
 """Written into a folder of shards after all else: file → size in bytes and CRC-32."""
@@ -105,32 +105,7 @@ def seals_of(files: Sequence[Path]) -> dict[str, list[int]]:
     return {file.name: [file.stat().st_size, value] for file, value in zip(files, sums, strict=True)}
 
 
-def name_of(iteration: int) -> str:
-    """File or folder name of the checkpoint after so many iterations.
-
-    >>> name_of(20)
-    'iteration-000020.ckpt'
-    """
-    return f"iteration-{iteration:06d}.ckpt"
-
-
-def iteration_of(path: Path) -> int | None:
-    """Iterations done before the checkpoint `path`; None where its name is not of `name_of`'s form.
-
-    >>> iteration_of(Path("checkpoints/iteration-000020.ckpt"))
-    20
-    """
-    match = re.fullmatch(r"iteration-(\d+)\.ckpt", path.name)
-    return int(match[1]) if match else None
-
-
-def checkpoints_in(directory: Path) -> list[Path]:
-    """The checkpoints in `directory`, oldest first, whether complete or not."""
-    found = {path: iteration_of(path) for path in directory.glob("*.ckpt")}
-    return sorted((path for path, at in found.items() if at is not None), key=lambda path: found[path] or 0)
-
-
-def check(path: Path) -> None:
+def check(path: Path, setting: str = "resume") -> None:
     """Read a whole checkpoint and check that it is what was written.
 
     Raises:
@@ -139,7 +114,7 @@ def check(path: Path) -> None:
         pickle.UnpicklingError: it could run code.
     """
     if not path.exists():
-        raise FileNotFoundError(f"Expected a checkpoint at {path}, but there is nothing. Check `resume`.")
+        raise FileNotFoundError(f"Expected a checkpoint at {path}, but there is nothing. Check {setting}.")
     try:
         if path.is_dir():
             _check_folder(path)
@@ -209,6 +184,35 @@ def newest(directory: Path) -> Path | None:
     return None
 
 
+def checkpoint_at(path: str | Path, setting: str) -> Path:
+    """The checkpoint at a path, once it has been checked; of a run's directory the newest intact one.
+
+    Args:
+        path: Of a checkpoint, or of the directory of a run.
+        setting: That gave the path, for messages.
+
+    Raises:
+        FileNotFoundError: there is none.
+        TornCheckpointError: the checkpoint at the path is not complete.
+    """
+    path = Path(path).expanduser()
+    if (path / "checkpoints").is_dir():
+        if (found := newest(path / "checkpoints")) is None:
+            raise FileNotFoundError(
+                f"Expected a complete checkpoint in {path / 'checkpoints'}, but there is none. Did the run end before "
+                f"its first one? Give another {setting}, or lower callbacks.checkpoint.every."
+            )
+        return found
+    try:
+        check(path, setting)
+    except TornCheckpointError as torn:
+        raise TornCheckpointError(
+            f"Expected a complete checkpoint at {path}, but {torn}. Give the directory of the run as {setting}, which "
+            "takes the newest complete one."
+        ) from torn
+    return path
+
+
 def resolve(resume: str | Path | None, directory: Path) -> Path | None:
     """The checkpoint that a run is to be resumed from.
 
@@ -224,15 +228,7 @@ def resolve(resume: str | Path | None, directory: Path) -> Path | None:
     if resume is None:
         return None
     if str(resume) not in ("auto", "last"):
-        path = Path(resume).expanduser()
-        try:
-            check(path)
-        except TornCheckpointError as torn:
-            raise TornCheckpointError(
-                f"Expected a complete checkpoint at {path}, but {torn}. Use resume=last, which takes the newest "
-                "complete one."
-            ) from torn
-        return path
+        return checkpoint_at(resume, "resume")
     path_or_none = newest(directory)
     if path_or_none is None:
         if resume == "last":

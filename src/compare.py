@@ -14,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import InterpolationToMissingValueError
+from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 from rich.console import Console
 
-from .console import entry_point
+from .checks import check_types
+from .console import entry_point, explained
 from .grid import Environment, GridRun, Launcher, run_grid
 from .redaction import refuse_secrets
 
@@ -63,6 +67,26 @@ def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> di
             raise ValueError(f"Expected methods.{name}.after to be a method listed above it, but got {after!r}.")
         found[name] = Method([*spec.get("overrides", []), *spec.get(scale or "demo", [])], after)
     return found
+
+
+def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
+    """Refuse methods that no run could be started with, before the first one is.
+
+    Raises:
+        ValueError: there are none, or one has settings that tagrpo-train does not know; naming both.
+    """
+    if not methods:
+        raise ValueError("Expected methods, but got none. Choose a preset (compare=demo) or name them (methods=[…]).")
+    GlobalHydra.instance().clear()  # of the configuration of comparisons, which has been read
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        for name, method in methods.items():
+            try:
+                compose("train", [*shared, *method.overrides])
+            except (HydraException, OmegaConfBaseException) as error:
+                raise ValueError(
+                    f"Expected methods.{name} to have settings of tagrpo-train, but: {error}\nCorrect `methods` or "
+                    "`overrides`."
+                ) from error
 
 
 def shared_overrides(cfg: DictConfig) -> list[str]:
@@ -144,25 +168,30 @@ def compare(
     return failed
 
 
-@entry_point
+@entry_point("comparisons/compare")
 @hydra.main(config_path="pkg://tagrpo.configs.comparisons", config_name="compare", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
-    methods, root, console = methods_of(cfg.methods, cfg.scale), Path(cfg.root), Console()
-    if cfg.report_only:
-        from .analysis.report import write_report
+    root, console = Path(cfg.root), Console()
+    with explained():
+        check_types(cfg)
+        methods = methods_of(cfg.methods, cfg.scale)
+        if cfg.report_only:
+            from .analysis.report import write_report
 
-        console.print(write_report(root, order=list(methods)), soft_wrap=True)
-        return
-    if not methods:
-        raise ValueError("Expected methods, but got none. Choose a preset (compare=demo) or name them (methods=[…]).")
+            console.print(write_report(root, order=list(methods)), soft_wrap=True)
+            return
+        launcher: Any = OmegaConf.to_container(cfg.launcher, resolve=True)
+        shared = shared_overrides(cfg)
+        check_methods(methods, shared)
+        runs = runs_of(root, methods, list(cfg.seeds), shared)
+        for run in runs:
+            run.prepare()
+        local = launcher["cluster"] == "local"
+        places = places_of(cfg.workers, cfg.gpus_per_run) if local else [{}] * (cfg.workers or len(runs))
     # Being ended from outside is an interrupt too: no local run may go on without us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    launcher: Any = OmegaConf.to_container(cfg.launcher, resolve=True)
-    runs = runs_of(root, methods, list(cfg.seeds), shared_overrides(cfg))
-    local = launcher["cluster"] == "local"
-    places = places_of(cfg.workers, cfg.gpus_per_run) if local else [{}] * (cfg.workers or len(runs))
     try:
         failed = compare(runs, root, launcher, places, console)
     except KeyboardInterrupt:

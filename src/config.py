@@ -1,4 +1,7 @@
-"""From a composed configuration to built objects. No model is loaded yet, so that wrong settings fail at once."""
+"""From a composed configuration to built objects. No model is loaded yet, so that wrong settings fail at once.
+
+Nothing heavy is imported with this file: what a run is built from is, once its settings have been checked.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-import transformers
 from hydra.core.hydra_config import HydraConfig
-from hydra.utils import instantiate
-from lightning.pytorch import Trainer, seed_everything
-from lightning.pytorch.callbacks import Checkpoint
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from .callbacks import RolloutCallback
-from .datamodules.questions import QuestionDataModule
-from .loggers import wandb_run_id
-from .modules.policy import PolicyModule
+from .console import quiet
 from .redaction import refuse_secrets
-from .scalars import ScalarLog
-from .stages import in_order
 from .starter import starter_path
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+    from .datamodules.questions import QuestionDataModule
+    from .modules.policy import PolicyModule
+
+LARGEST = 3.4028234663852886e38
+"""Of float32."""
 
 
 def fused_optimizer(accelerator: str) -> bool | None:
@@ -32,15 +36,42 @@ def fused_optimizer(accelerator: str) -> bool | None:
     >>> fused_optimizer("gpu"), fused_optimizer("cpu")
     (True, None)
     """
-    return True if accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available()) else None
+    if accelerator == "auto":
+        import torch
+
+        return torch.cuda.is_available() or None
+    return accelerator in ("gpu", "cuda") or None
+
+
+def run_name(name: str, seed: int) -> str:
+    """What loggers call a run: apart from the other runs of a sweep, whose settings its name shows."""
+    swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+    return f"{name}-seed{seed}" + (f"-{HydraConfig.get().sweep.subdir}" if swept else "")
+
+
+def sweep_folder(number: int, overrides: str) -> str:
+    """The folder of a run of a sweep: its number, and as much of its overrides as the name of a folder holds.
+
+    >>> sweep_folder(3, "model.path=a/b,seed=1")
+    '3,model.path=a-b,seed=1'
+    """
+    return f"{number},{overrides}".replace("/", "-")[:120].rstrip(",")
+
+
+def _wandb_run_id(directory: str, resume: str | None) -> str:
+    from .loggers import wandb_run_id
+
+    return wandb_run_id(directory, resume)
 
 
 OmegaConf.register_new_resolver("fused", fused_optimizer)
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
 OmegaConf.register_new_resolver("updates", lambda iterations, mini_batches: int(iterations) * int(mini_batches))
 OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))
+OmegaConf.register_new_resolver("run_name", run_name)
+OmegaConf.register_new_resolver("sweep_folder", sweep_folder)
 OmegaConf.register_new_resolver("wandb_offline", lambda: "WANDB_API_KEY" not in os.environ)
-OmegaConf.register_new_resolver("wandb_run_id", wandb_run_id, use_cache=True)
+OmegaConf.register_new_resolver("wandb_run_id", _wandb_run_id, use_cache=True)
 
 
 @dataclass(frozen=True)
@@ -54,6 +85,8 @@ class Run:
 
     def close(self) -> None:
         """Give back engines and worker processes."""
+        from .callbacks import RolloutCallback
+
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, RolloutCallback):
                 callback.close()
@@ -68,6 +101,16 @@ def build(cfg: DictConfig) -> Run:
     """
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     check(cfg)
+    import torch
+    import transformers
+    from hydra.utils import instantiate
+    from lightning.pytorch import seed_everything
+    from lightning.pytorch.callbacks import Checkpoint
+
+    from .scalars import ScalarLog
+    from .stages import in_order
+
+    quiet()
     transformers.utils.logging.disable_progress_bar()
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
@@ -100,6 +143,10 @@ def check(cfg: DictConfig) -> None:
             f"Expected an experiment whose authors ran something else than their paper says, since recipe=authors, but "
             f"there are no settings {settings} for {cfg.name}. Use recipe=paper."
         )
+    if cfg.policy.mini_batches < 1:
+        raise ValueError(f"Expected policy.mini_batches to be at least 1, but got {cfg.policy.mini_batches}.")
+    if not 0 <= cfg.seed < 2**32:
+        raise ValueError(f"Expected seed to be from 0 to 4294967295, but got {cfg.seed}.")
     if cfg.data.batch_size < cfg.policy.mini_batches:
         raise ValueError(
             f"Expected data.batch_size ≥ policy.mini_batches, but got {cfg.data.batch_size} and "
@@ -125,6 +172,12 @@ def check(cfg: DictConfig) -> None:
         )
     if not isinstance(cfg.iterations, int) or cfg.iterations < 0:
         raise ValueError(f"Expected iterations to be a whole number, but got {cfg.iterations}.")
+    ks = OmegaConf.select(cfg, "callbacks.pass_at_k.ks")
+    if ks and min(ks) > cfg.data.evaluation_samples:
+        raise ValueError(
+            f"Expected callbacks.pass_at_k.ks to hold a k of at most data.evaluation_samples = "
+            f"{cfg.data.evaluation_samples}, but got {list(ks)}: no pass@k could be told. Lower one or raise the other."
+        )
     for path in ("advantage", "reward", "rollout.reward_terms", "optimizer"):
         _check_finite(path, OmegaConf.to_container(OmegaConf.select(cfg, path), resolve=True))
     if cfg.data.train is not None:
@@ -139,7 +192,7 @@ def _check_finite(path: str, settings: object) -> None:
         )
         for name, value in items:
             _check_finite(f"{path}.{name}", value)
-    elif isinstance(settings, float) and not abs(settings) <= torch.finfo(torch.float32).max:
+    elif isinstance(settings, float) and not abs(settings) <= LARGEST:
         raise ValueError(
             f"Expected {path} to be a finite number, but got {settings}: nothing could be learned with it."
         )

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from . import config  # noqa: F401  registers the resolvers of the configuration
+from .console import entry_point, explained
 
 ABSENT = "(absent)"
 
@@ -25,8 +26,8 @@ ABSENT = "(absent)"
 def settings(overrides: Sequence[str]) -> dict[str, Any]:
     """Every setting of `tagrpo-train` with these overrides: dotted key → resolved value.
 
-    Lists are values; a reference to a whole node is left out, since the node itself is there. A setting that must be
-    given is `???`; one that only a started run can resolve stays as written.
+    Lists are values; a reference to a whole node, or to none, is left out, since the node itself is there. A setting
+    that must be given is `???`; one that only a started run can resolve stays as written.
     """
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         return flattened(compose("train", list(overrides)))
@@ -43,8 +44,8 @@ def flattened(node: DictConfig, prefix: str = "") -> dict[str, Any]:
             value = "???"
         except InterpolationResolutionError:
             value = dict(OmegaConf.to_container(node, resolve=False))[key]  # type: ignore[arg-type]
-        if isinstance(value, DictConfig) and OmegaConf.is_interpolation(node, key):
-            continue  # a reference to a node that has keys of its own
+        if (isinstance(value, DictConfig) or value is None) and OmegaConf.is_interpolation(node, key):
+            continue  # a reference to a node that has keys of its own, or to none
         if isinstance(value, DictConfig) and value:
             found |= flattened(value, f"{name}.")
         else:
@@ -59,13 +60,15 @@ def differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, 
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
+@entry_point()
 def main() -> None:
     """Console entry point."""
     parser = argparse.ArgumentParser(prog="tagrpo-diff", description=__doc__.splitlines()[0])
     for side in ("a", "b"):
         parser.add_argument(side, metavar=side.upper(), help='overrides of tagrpo-train in quotes: "experiment=grpo …"')
     args = parser.parse_args()
-    found = differences(settings(shlex.split(args.a)), settings(shlex.split(args.b)))
+    with explained():
+        found = differences(settings(shlex.split(args.a)), settings(shlex.split(args.b)))
     table = Table(*(Column(title, overflow="fold") for title in ("setting", args.a, args.b)))
     for key, (left, right) in found.items():
         table.add_row(key, str(left), str(right))

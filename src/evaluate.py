@@ -6,30 +6,33 @@ nothing is sampled: the probabilities of all correct responses are added up, for
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.utils import instantiate
-from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
-from rich.table import Table
 
-from .analysis.evaluation import compare_evaluations, read_evaluation, statement, write_comparison, write_evaluation
-from .callbacks import ExactPassAtK, PassAtKEvaluator
+from .checks import check_against, check_run, read_questions
 from .config import build
-from .console import entry_point
-from .datamodules.questions import QuestionDataModule
-from .modules.policy import PolicyModule
-from .redaction import save_resolved
-from .run_directory import held
+from .console import entry_point, explained
+from .redaction import refuse_secrets, save_resolved
+from .run_directory import held, is_first_rank
+from .summary import show
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+    from .config import Run
+    from .datamodules.questions import QuestionDataModule
+    from .modules.policy import PolicyModule
 
 
 def evaluate(
-    module: PolicyModule, datamodule: QuestionDataModule, trainer: Trainer, *, checkpoint: str | None = None
+    module: PolicyModule, datamodule: QuestionDataModule, trainer: Trainer, *, checkpoint: str | Path | None = None
 ) -> dict[str, float]:
     """Sample and score the evaluation splits.
 
@@ -48,22 +51,8 @@ def evaluate(
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
-def print_table(metrics: dict[str, float]) -> None:
-    """Print pass@k by split."""
-    curves: dict[str, dict[int, float]] = {}
-    for name, value in metrics.items():
-        if name.startswith(("pass@k/", "exact_pass@k/")):
-            _, split, k = name.split("/")
-            curves.setdefault(split, {})[int(k)] = value
-    ks = sorted({k for points in curves.values() for k in points})
-    table = Table("split", *(f"@{k}" for k in ks), title="pass@k, in percent")
-    for split, points in curves.items():
-        table.add_row(split, *(f"{100 * points[k]:.1f}" for k in ks))
-    Console().print(table)
-
-
 def settings_of(cfg: DictConfig) -> dict[str, Any]:
-    """What the counts of an evaluation depend on: those made with other settings must not be added to them."""
+    """How the responses of an evaluation were sampled, to stand below its results."""
     sampling = {name: value for name, value in cfg.rollout.evaluation_sampling.items() if name != "_target_"}
     return {
         "model": str(cfg.model.path),
@@ -76,37 +65,79 @@ def settings_of(cfg: DictConfig) -> dict[str, Any]:
     }
 
 
-@entry_point
+@entry_point("evaluate")
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="evaluate", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
-    with held(Path(HydraConfig.get().runtime.output_dir)):
-        run = build(cfg)
-        if cfg.exact:
-            sampling = instantiate(cfg.rollout.evaluation_sampling)
-            run.trainer.callbacks = [  # type: ignore[attr-defined]
-                ExactPassAtK(instantiate(cfg.reward), sampling, against=cfg.against)
-            ]
-        settings = settings_of(cfg)
-        for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, PassAtKEvaluator) and callback.store is not None:
-                rank_zero_only(callback.store.check)(settings)
-        rank_zero_only(save_resolved)(cfg, run.directory)
+    directory = Path(HydraConfig.get().runtime.output_dir)
+    with ExitStack() as stack:
+        with explained():
+            refuse_secrets(cfg, directory)
+            check_run(cfg, trains=False)
+            check_against(cfg.against, cfg.exact)
+            if cfg.checkpoint is not None and not Path(cfg.checkpoint).expanduser().exists():
+                raise FileNotFoundError(
+                    f"Expected a checkpoint at {cfg.checkpoint}, but there is nothing. Check checkpoint."
+                )
+            stack.enter_context(held(directory))
+            run = build(cfg)
+            checkpoint = checkpoint_of(cfg.checkpoint)
+            read_questions(cfg, run.datamodule, trains=False)
+            identify = prepare(cfg, run, checkpoint)
+        if is_first_rank():
+            save_resolved(cfg, directory)
         try:
-            print_table(evaluate(run.module, run.datamodule, run.trainer, checkpoint=cfg.checkpoint))
+            metrics = evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
         finally:
             run.close()
-        if not run.trainer.is_global_zero:
-            return
-        if cfg.exact:
-            print(f"Written: {run.directory / 'exact.json'}")
-            return
-        files = [run.directory / "test.json", write_evaluation(run.directory, settings)]
-        if cfg.against is not None:
-            ours, theirs = read_evaluation(run.directory, str(cfg.name)), read_evaluation(cfg.against)
-            files.append(write_comparison(ours, theirs, run.directory))
-            print(statement(ours.method, theirs.method, compare_evaluations(ours, theirs)).replace("**", ""))
-        print("Written: " + ", ".join(map(str, files)))
+        if run.trainer.is_global_zero:
+            show(metrics)
+            files = ["exact.json"] if cfg.exact else write(cfg, directory, identify())
+            print("Written: " + ", ".join(str(directory / name) for name in files))
+
+
+def checkpoint_of(path: str | None) -> Path | None:
+    """The checkpoint that is meant by a path: itself, or the newest intact one of a run's directory."""
+    from .checkpoints import checkpoint_at
+
+    return None if path is None else checkpoint_at(path, "checkpoint")
+
+
+def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> Callable[[], dict[str, str]]:
+    """Exchange the evaluator where success is computed exactly, else have counts kept by what they depend on."""
+    from hydra.utils import instantiate
+
+    from .callbacks import ExactPassAtK, PassAtKEvaluator
+    from .identity import identity_of
+
+    if cfg.exact:
+        sampling = instantiate(cfg.rollout.evaluation_sampling)
+        run.trainer.callbacks = [  # type: ignore[attr-defined]
+            ExactPassAtK(instantiate(cfg.reward), sampling, against=cfg.against)
+        ]
+
+    @cache
+    def identify() -> dict[str, str]:
+        splits = {name: loader.groups for name, loader in run.datamodule.evaluation_loaders().items()}
+        return identity_of(cfg, splits, checkpoint, run.directory / "digests.json")
+
+    for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, PassAtKEvaluator) and callback.store is not None:
+            callback.store.identify = identify
+    return identify
+
+
+def write(cfg: DictConfig, directory: Path, identity: Mapping[str, str]) -> list[str]:
+    """Write the evaluation as Markdown, and the comparison with another one; return the names of all files."""
+    from .analysis.evaluation import compare_evaluations, read_evaluation, statement, write_comparison, write_evaluation
+
+    digests = ", ".join(f"{part} {value}" for part, value in identity.items() if value)
+    files = ["test.json", write_evaluation(directory, settings_of(cfg) | {"digests": digests}).name]
+    if cfg.against is not None:
+        ours, theirs = read_evaluation(directory, str(cfg.name)), read_evaluation(cfg.against)
+        files.append(write_comparison(ours, theirs, directory).name)
+        print(statement(ours.method, theirs.method, compare_evaluations(ours, theirs)).replace("**", ""))
+    return files
 
 
 if __name__ == "__main__":

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed.checkpoint as dcp
 from omegaconf import DictConfig, OmegaConf
-from transformers import AutoTokenizer
 
-from .checkpoints import check, newest
-from .modules.causal_policy import CausalPolicy
-from .modules.lora import LoraSettings
-from .modules.model import load_causal_lm, save_model
+from .console import entry_point, explained
+
+if TYPE_CHECKING:
+    from .modules.causal_policy import CausalPolicy
 
 
 def export(checkpoint: str | Path, folder: str | Path, config: DictConfig | None = None) -> Path:
@@ -36,7 +34,14 @@ def export(checkpoint: str | Path, folder: str | Path, config: DictConfig | None
         pickle.UnpicklingError: it could run code.
         RuntimeError: the weights are not those of the model that the configuration names.
     """
-    path = _checkpoint_of(Path(checkpoint).expanduser())
+    from transformers import AutoTokenizer
+
+    from .checkpoints import checkpoint_at
+    from .modules.causal_policy import CausalPolicy
+    from .modules.lora import LoraSettings
+    from .modules.model import load_causal_lm, save_model
+
+    path = checkpoint_at(checkpoint, "checkpoint")
     if config is None:
         config = _config_of(path)
     # Settings are read and nothing that they name is called: the configuration may be a stranger's.
@@ -45,19 +50,6 @@ def export(checkpoint: str | Path, folder: str | Path, config: DictConfig | None
     model = load_causal_lm(load.path, lora=LoraSettings(**lora) if lora else None)
     _load_weights(CausalPolicy(model), path)
     save_model(model, AutoTokenizer.from_pretrained(config.data.tokenizer, trust_remote_code=False), folder)
-    return path
-
-
-def _checkpoint_of(path: Path) -> Path:
-    if path.is_dir() and (path / "checkpoints").is_dir():
-        found = newest(path / "checkpoints")
-        if found is None:
-            raise FileNotFoundError(
-                f"Expected a complete checkpoint in {path / 'checkpoints'}, but there is none. Did the run end before "
-                "its first one? Lower callbacks.checkpoint.every."
-            )
-        return found
-    check(path)
     return path
 
 
@@ -75,6 +67,9 @@ def _config_of(path: Path) -> DictConfig:
 
 def _load_weights(policy: CausalPolicy, path: Path) -> None:
     """Fill `policy`, which is called `policy` in the module that wrote the checkpoint."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+
     holder = torch.nn.ModuleDict({"policy": policy})
     if path.is_dir():
         weights = holder.state_dict()
@@ -85,6 +80,7 @@ def _load_weights(policy: CausalPolicy, path: Path) -> None:
     holder.load_state_dict(weights)
 
 
+@entry_point()
 def main() -> None:
     """Console entry point."""
     parser = argparse.ArgumentParser(prog="tagrpo-export", description=__doc__)
@@ -92,8 +88,14 @@ def main() -> None:
     parser.add_argument("folder", help="where to write the Hugging Face folder")
     parser.add_argument("--config", help="config.yaml of the run; found beside the checkpoint's folder by default")
     arguments = parser.parse_args()
-    config = OmegaConf.load(arguments.config) if arguments.config else None
-    path = export(arguments.checkpoint, arguments.folder, config)  # type: ignore[arg-type]
+    with explained():
+        if not Path(arguments.checkpoint).expanduser().exists():
+            raise FileNotFoundError(
+                f"Expected a checkpoint, or the directory of a run, at {arguments.checkpoint}, but there is nothing. "
+                "Correct `checkpoint`."
+            )
+        config = OmegaConf.load(arguments.config) if arguments.config else None
+        path = export(arguments.checkpoint, arguments.folder, config)  # type: ignore[arg-type]
     print(f"{path} -> {arguments.folder}")
 
 

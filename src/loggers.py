@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
+import json
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -61,7 +63,7 @@ class MetricsCSV(ResumableLogger):
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the settings are in `config.yaml`."""
+        """Nothing: the settings are in `config.yaml` beside the file, commit and versions in `provenance.json`."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -108,11 +110,27 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
 
     _last_step = -1
     _began = False
+    _settings = ""
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Write `hparams.yaml`, and show the settings as a text with the first scalars."""
+        super().log_hyperparams(params, *args, **kwargs)
+        self._settings = "".join(f"    {line}\n" for line in json.dumps(params, indent=1, default=str).splitlines())
+
+    @rank_zero_only
+    def log_table(self, key: str, columns: list[str], data: list[list[Any]], step: int) -> None:
+        """Show a table as a text, in Markdown."""
+        rows = [columns, ["---"] * len(columns), *data]
+        cells = [[str(cell).replace("|", "&#124;").replace("\n", "<br>") for cell in row] for row in rows]
+        self.experiment.add_text(key, "\n".join(f"| {' | '.join(row)} |" for row in cells), step)
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         """Log, and note the step; of a new start, TensorBoard forgets all that came before."""
         if not self._began:
             self._forget_later_steps()
+        if self._settings:
+            rank_zero_only(self.experiment.add_text)("settings", self._settings, step or 0)
+            self._settings = ""
         super().log_metrics(metrics, step)
         self._last_step = max(self._last_step, -1 if step is None else step)
 
@@ -132,6 +150,74 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         self._began = True
         start = Event(step=self._last_step + 1, session_log=SessionLog(status=SessionLog.START))
         self.experiment.file_writer.add_event(start)
+
+
+class TrackioLogger(Logger):
+    """Trackio's runs: scalars, settings and tables of samples.
+
+    What an earlier attempt at a resumed run has logged after its checkpoint stays there.
+
+    Args:
+        project, name: Of the run.
+        resume: Whether to go on with the run of that name, as the setting `resume` says; None begins a new one.
+        options: Of `trackio.init`, such as `space_id`.
+    """
+
+    version = ""
+
+    def __init__(self, project: str, name: str, resume: str | None = None, **options: Any) -> None:
+        super().__init__()
+        if importlib.util.find_spec("trackio") is None:
+            raise ImportError(
+                "Expected the package trackio for logger=trackio, but it is not installed. Install it with `pip "
+                "install trackio`, or choose another logger."
+            )
+        self._project, self._name, self._options = project, name, options
+        self._resume = "never" if resume is None else "allow"
+        self._settings: dict[str, Any] = {}
+        self._run: Any = None
+
+    @property
+    def name(self) -> str:
+        """Of the run."""
+        return self._name
+
+    @property
+    def experiment(self) -> Any:
+        """Trackio's run, which begins when something is logged for the first time."""
+        if self._run is None:
+            import trackio
+
+            self._run = trackio.init(
+                project=self._project, name=self._name, config=self._settings, resume=self._resume, **self._options
+            )
+            self._name, self._resume = self._run.name, "allow"
+        return self._run
+
+    @rank_zero_only
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Keep the settings, with which the run begins."""
+        self._settings = json.loads(json.dumps(params, default=str))
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log scalars."""
+        self.experiment.log(dict(metrics), step=step)
+
+    @rank_zero_only
+    def log_table(self, key: str, columns: list[str], data: list[list[Any]], step: int) -> None:
+        """Log a table."""
+        import pandas as pd
+        import trackio
+
+        self.experiment.log({key: trackio.Table(dataframe=pd.DataFrame(data, columns=columns))}, step=step)
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:  # noqa: ARG002
+        """Send what is left when training ends; a test that follows goes on with the run."""
+        if self._run is not None:
+            self._run.finish()
+            self._run = None
 
 
 def wandb_run_id(directory: str, resume: str | None) -> str:

@@ -15,26 +15,24 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
-import pandas as pd
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
-from rich.progress import Progress
 
-from .console import entry_point
+from .checks import check_types, missing_settings
+from .console import entry_point, explained
 from .files import write_text
 from .redaction import refuse_secrets, save_resolved
-from .rephrasing.audit import audit_frame, by_check, by_instruction, coverage, read_reviewed, recheck, sample_groups
-from .rephrasing.batch import BatchClient
-from .rephrasing.cache import ReplyCache
-from .rephrasing.candidates import Reviewed, escaped, write_rows
-from .rephrasing.client import Client, Server, ServerRefusedError
-from .rephrasing.costs import Prices, account, estimate
-from .rephrasing.page import audit_page
-from .rephrasing.rephraser import planned_calls, rephrase
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .rephrasing.candidates import Reviewed
+    from .rephrasing.client import Client, Server
+    from .rephrasing.costs import Prices
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), "rephrase"))
 
@@ -42,6 +40,12 @@ OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values
 @contextmanager
 def connected(work: Path, server: Server, batch: Mapping[str, Any] | None) -> Iterator[Client]:
     """What answers calls: the cache in `work`, else the server, one by one or in batches."""
+    from rich.progress import Progress
+
+    from .rephrasing.batch import BatchClient
+    from .rephrasing.cache import ReplyCache
+    from .rephrasing.client import Client
+
     hidden = not sys.stderr.isatty()
     with ReplyCache(work / "replies.jsonl") as cache, Progress(transient=True, disable=hidden) as progress:
         task = progress.add_task("replies", total=None)
@@ -54,6 +58,8 @@ def connected(work: Path, server: Server, batch: Mapping[str, Any] | None) -> It
 
 def print_costs(title: str, costs: pd.DataFrame) -> None:
     """Print an estimate or an account."""
+    import pandas as pd
+
     if costs.empty:
         print(f"{title}: nothing is asked of a model.")
         return
@@ -64,6 +70,9 @@ def print_costs(title: str, costs: pd.DataFrame) -> None:
 
 def print_outcome(reviewed: Sequence[Reviewed], undecided: bool, client: Client, prices: Mapping[str, Prices]) -> None:
     """Print what was paid, what passed, how many questions have how many rephrasings, and what got no reply."""
+    from .rephrasing.audit import by_check, by_instruction, coverage
+    from .rephrasing.costs import account
+
     answered = [(call, client.cache[key]) for key, call in client.calls.items() if key in client.cache]
     print_costs("Account", account(answered, prices))
     print(f"Rephrasings:\n{by_instruction(reviewed, undecided).to_string(float_format='{:.1f}'.format)}")
@@ -77,6 +86,10 @@ def print_outcome(reviewed: Sequence[Reviewed], undecided: bool, client: Client,
 
 def write_audit(work: Path, reviewed: Sequence[Reviewed], undecided: bool, sample: int, seed: int) -> list[Path]:
     """Write the table of all candidates, and the page for a human with a sample of the questions."""
+    from .rephrasing.audit import audit_frame, sample_groups
+    from .rephrasing.candidates import escaped
+    from .rephrasing.page import audit_page
+
     table, page = work / "audit.csv", work / "audit.html"
     write_text(table, escaped(audit_frame(reviewed, undecided).to_csv(index=False)))
     write_text(page, escaped(audit_page(sample_groups(reviewed, sample, seed), "Rephrasings to judge", undecided)))
@@ -100,6 +113,11 @@ def with_commands(arguments: Sequence[str]) -> list[str]:
 
 def execute(cfg: DictConfig) -> bool:
     """Build what the configuration names and do what its command says; return whether every call got a reply."""
+    from .rephrasing.audit import read_reviewed, recheck
+    from .rephrasing.candidates import write_rows
+    from .rephrasing.costs import Prices, estimate
+    from .rephrasing.rephraser import planned_calls, rephrase
+
     work, output = Path(cfg.work), cfg.output and Path(cfg.output)
     undecided = {"keep": True, "drop": False}[cfg.undecided]
     checks = {name: instantiate(check) for name, check in cfg.checks.items() if check}
@@ -114,8 +132,6 @@ def execute(cfg: DictConfig) -> bool:
             if judge is not None:
                 asyncio.run(judge.review(reviewed, client))
             written += write_audit(work, reviewed, undecided, cfg.sample, cfg.seed)
-        elif not output:
-            raise ValueError("Expected `output`, the file to write, but got none. Set output=rephrased.jsonl.")
         else:
             groups, rephraser = instantiate(cfg.source).load()[: cfg.limit], built(cfg.rephraser)
             if cfg.dry_run:
@@ -131,13 +147,40 @@ def execute(cfg: DictConfig) -> bool:
     return not client.failures
 
 
-@entry_point
+def check(cfg: DictConfig) -> None:
+    """Refuse what can't work, before anything is read or asked.
+
+    Raises:
+        ValueError, OSError: naming the setting and what to change.
+    """
+    if cfg.command not in ("generate", "audit"):
+        raise ValueError(f"Expected command to be generate or audit, but got {cfg.command!r}.")
+    if cfg.undecided not in ("keep", "drop"):
+        raise ValueError(f"Expected undecided to be keep or drop, but got {cfg.undecided!r}.")
+    path = cfg.input if cfg.command == "audit" else cfg.source.get("path")
+    if path is None and (cfg.command == "audit" or "dataset" not in cfg.source):
+        raise ValueError("Expected `input`, a file of questions, but got none. Set input=questions.jsonl.")
+    if path is not None and not Path(path).exists():
+        raise FileNotFoundError(f"Expected a file of questions at {path}, but there is none. Set `input`.")
+    if cfg.command == "generate":
+        if not cfg.output:
+            raise ValueError("Expected `output`, the file to write, but got none. Set output=rephrased.jsonl.")
+        if missing := sorted(name for name in missing_settings(cfg) if name.startswith(("rephraser", "source"))):
+            raise ValueError(f"Expected {' '.join(f'{name}=…' for name in missing)}, but it was not given.")
+
+
+@entry_point("rephrase")
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="rephrase", version_base="1.3")
 def run(cfg: DictConfig) -> None:
     """Run the command; exit with 1 where calls got no reply."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
+    with explained():
+        check_types(cfg)
+        check(cfg)
     for library in ("httpx", "httpx2", "openai"):
         logging.getLogger(library).setLevel(logging.WARNING)  # they log every request
+    from .rephrasing.client import ServerRefusedError
+
     try:
         sys.exit(0 if execute(cfg) else 1)
     except ServerRefusedError as reason:

@@ -6,6 +6,7 @@ A directory is unused, or its run is continued (`resume`), or it is refused: res
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from .checkpoints import checkpoints_in
 from .files import lock, write_text
 from .redaction import redacted
 
@@ -37,6 +36,40 @@ MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfi
 """Exceptions from `MAY_CHANGE`."""
 
 
+def name_of(iteration: int) -> str:
+    """File or folder name of the checkpoint after so many iterations.
+
+    >>> name_of(20)
+    'iteration-000020.ckpt'
+    """
+    return f"iteration-{iteration:06d}.ckpt"
+
+
+def iteration_of(path: Path) -> int | None:
+    """Iterations done before the checkpoint `path`; None where its name is not of `name_of`'s form.
+
+    >>> iteration_of(Path("checkpoints/iteration-000020.ckpt"))
+    20
+    """
+    match = re.fullmatch(r"iteration-(\d+)\.ckpt", path.name)
+    return int(match[1]) if match else None
+
+
+def checkpoints_in(directory: Path) -> list[Path]:
+    """The checkpoints in `directory`, oldest first, whether complete or not."""
+    found = {path: iteration_of(path) for path in directory.glob("*.ckpt")}
+    return sorted((path for path, at in found.items() if at is not None), key=lambda path: found[path] or 0)
+
+
+def is_first_rank() -> bool:
+    """Whether this process is rank 0, as torchrun, SLURM or Lightning have told it; true where nobody has.
+
+    Known before Lightning is imported, which takes seconds.
+    """
+    told = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"))
+    return int(next((rank for rank in told if rank is not None), 0)) == 0
+
+
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
     """Keep other processes out of a directory while the block runs; rank 0 does it for all.
@@ -44,7 +77,7 @@ def held(directory: Path) -> Iterator[None]:
     Raises:
         RuntimeError: another process holds it, such as a run that has outlived the command that started it.
     """
-    if rank_zero_only.rank:  # type: ignore[attr-defined]
+    if not is_first_rank():
         yield
         return
     directory.mkdir(parents=True, exist_ok=True)
@@ -57,7 +90,6 @@ def held(directory: Path) -> Iterator[None]:
         yield
 
 
-@rank_zero_only
 def begin(cfg: DictConfig, directory: Path) -> None:
     """Check that a run fits its directory, before anything is written; `cfg.history` gets what resumes have changed.
 
@@ -65,6 +97,8 @@ def begin(cfg: DictConfig, directory: Path) -> None:
         FileExistsError: the directory holds a run, and this one is not to continue it.
         ValueError: it is to continue a run whose settings are others.
     """
+    if not is_first_rank():
+        return
     continued = run_to_continue(cfg.resume, directory)
     if continued != directory and used(directory):
         raise FileExistsError(
@@ -82,10 +116,10 @@ def begin(cfg: DictConfig, directory: Path) -> None:
     (directory / FINISHED).unlink(missing_ok=True)
 
 
-@rank_zero_only
 def end(directory: Path) -> None:
     """Note that the run has come to its end by itself."""
-    write_text(directory / FINISHED, "")
+    if is_first_rank():
+        write_text(directory / FINISHED, "")
 
 
 def used(directory: Path) -> bool:
@@ -96,12 +130,24 @@ def used(directory: Path) -> bool:
 
 
 def run_to_continue(resume: str | None, directory: Path) -> Path | None:
-    """The directory of the run that `resume` continues; None where there is nothing to continue."""
+    """The directory of the run that `resume` continues; None where there is nothing to continue.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint to continue from.
+    """
     if resume is None:
         return None
+    if resume == "last" and not checkpoints_in(directory / "checkpoints"):
+        raise FileNotFoundError(
+            f"Expected a complete checkpoint in {directory / 'checkpoints'} for resume=last, but there is none. Use "
+            "resume=auto to start anew where there is none, or check the run's directory."
+        )
     if resume in ("auto", "last"):
         return directory
-    run = Path(resume).expanduser().absolute().parent.parent
+    path = Path(resume).expanduser().absolute()
+    if not path.exists():
+        raise FileNotFoundError(f"Expected a checkpoint at {path}, but there is nothing. Check resume.")
+    run = path if (path / "checkpoints").is_dir() else path.parent.parent
     return directory if run.resolve() == directory.resolve() else run
 
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import rank_zero_only
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from .checkpoints import resolve
+from .checks import check_run, read_questions
 from .config import build
-from .console import entry_point
-from .datamodules.questions import QuestionDataModule
-from .modules.policy import PolicyModule
-from .redaction import save_resolved
-from .run_directory import begin, end, held
+from .console import entry_point, explained
+from .files import write_json
+from .redaction import redacted, refuse_secrets, save_resolved
+from .run_directory import begin, end, held, is_first_rank
+from .summary import conclude
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+    from .config import Run
+    from .datamodules.questions import QuestionDataModule
+    from .modules.policy import PolicyModule
 
 
 def train(
@@ -43,6 +50,8 @@ def train(
     Returns:
         The last value of everything that was logged.
     """
+    from .checkpoints import resolve
+
     metrics = {}
     if trainer.max_steps != 0:
         checkpoint = resolve(resume, Path(trainer.default_root_dir) / "checkpoints")
@@ -54,6 +63,18 @@ def train(
         trainer.test(module, datamodule=datamodule, verbose=False)
         metrics |= trainer.callback_metrics
     return {name: float(value) for name, value in metrics.items()}
+
+
+def record(cfg: DictConfig, run: Run, directory: Path) -> None:
+    """Write down the settings, the commit and the versions of packages, also as hyperparameters of every logger."""
+    from .provenance import provenance
+
+    save_resolved(cfg, directory)
+    made_with = provenance()
+    write_json(directory / "provenance.json", made_with)
+    settings = redacted(OmegaConf.to_container(cfg, resolve=True))
+    for logger in run.trainer.loggers:
+        logger.log_hyperparams({**settings, **made_with})
 
 
 def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None:
@@ -70,21 +91,30 @@ def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None
     return None if name is None else metrics[name]
 
 
-@entry_point
+@entry_point("train")
 @hydra.main(config_path="pkg://tagrpo.configs", config_name="train", version_base="1.3")
 def main(cfg: DictConfig) -> float | None:
     """Console entry point; returns the objective to Hydra, for a sweeper that searches for its best value."""
     directory = Path(HydraConfig.get().runtime.output_dir)
-    with held(directory):
-        begin(cfg, directory)
-        run = build(cfg)
-        rank_zero_only(save_resolved)(cfg, directory)
+    trains = cfg.iterations != 0
+    with ExitStack() as stack:
+        with explained():
+            refuse_secrets(cfg, directory)
+            check_run(cfg, trains=trains)
+            stack.enter_context(held(directory))
+            begin(cfg, directory)
+            run = build(cfg)
+            read_questions(cfg, run.datamodule, trains=trains)
+        if is_first_rank():
+            record(cfg, run, directory)
         export = directory / "model" if cfg.export else None
         try:
             metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
         finally:
             run.close()
         end(directory)
+        if run.trainer.is_global_zero:
+            conclude(metrics, directory, HydraConfig.get().overrides.task, f"{cfg.name}-seed{cfg.seed}")
     return objective_of(metrics, cfg.objective)
 
 

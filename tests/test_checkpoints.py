@@ -9,6 +9,7 @@ import pickle
 import resource
 import signal
 import tempfile
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from tagrpo.checkpoints import (
     TornCheckpointError,
     begin_folder,
     check,
-    checkpoints_in,
     commit_folder,
     iteration_of,
     name_of,
@@ -33,6 +33,7 @@ from tagrpo.checkpoints import (
     set_aside,
 )
 from tagrpo.files import disk_full_explained, remove, write_json
+from tagrpo.run_directory import checkpoints_in, name_of
 
 CONTENT = {"state_dict": {"weight": torch.arange(50_000.0)}, "global_step": 4}
 
@@ -60,20 +61,25 @@ def test_a_checkpoint_is_complete_and_leaves_nothing_beside_it(write, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture
+@contextmanager
 def full_disk():
     """The system refuses to let a file grow beyond 100 kB, as it does on a full disk (EFBIG in the place of ENOSPC)."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:  # before pytest writes, perhaps into a file that is larger
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("write", [write_file, write_shards])
-def test_a_disk_that_is_full_is_said_to_be_and_leaves_the_checkpoint_before_intact(write, tmp_path, request):
+def test_a_disk_that_is_full_is_said_to_be_and_leaves_the_checkpoint_before_intact(write, tmp_path):
     before = write(tmp_path, 10)
-    request.getfixturevalue("full_disk")
-    with pytest.raises(OSError, match="is intact.*resume=last") as raised, disk_full_explained(tmp_path / name_of(20)):
+    with (
+        pytest.raises(OSError, match="is intact.*resume=last") as raised,
+        full_disk(),
+        disk_full_explained(tmp_path / name_of(20)),
+    ):
         write(tmp_path, 20)
     assert raised.value.errno in (errno.EFBIG, errno.ENOSPC)
     check(before)
@@ -163,7 +169,7 @@ def test_torn_checkpoints_are_passed_over_with_a_warning(write, tear, tmp_path):
     for resume in ("auto", "last"):
         with pytest.warns(UserWarning, match="iteration-000010.ckpt.*has been damaged"):
             assert resolve(resume, tmp_path) == good
-    with pytest.raises(TornCheckpointError, match="resume=last"):
+    with pytest.raises(TornCheckpointError, match="directory of the run as resume"):
         resolve(torn, tmp_path)
 
 

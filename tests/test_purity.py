@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
-LEAVES = ["distributed", "files", "grid", "preemption", "redaction", "seeds", "warmstart"]
+LEAVES = ["adapters", "distributed", "files", "grid", "preemption", "redaction", "seeds", "warmstart"]
 """Pure files beside the folders; the others there are commands, and what only they need."""
 SHELLS = [
     "datamodules.questions",

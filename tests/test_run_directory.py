@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from tagrpo import train
-from tagrpo.checkpoints import AtomicCheckpointIO, name_of
-from tagrpo.run_directory import begin, changes, flat, held, used
+from tagrpo.checkpoints import AtomicCheckpointIO
+from tagrpo.run_directory import begin, changes, flat, held, name_of, used
 
 SETTINGS = {
     "seed": 0, "iterations": 4, "resume": None, "name": "a",

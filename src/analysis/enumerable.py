@@ -215,6 +215,7 @@ class PositivePart(AdvantageStrategy):
     def __init__(self, strategy: AdvantageStrategy) -> None:
         self.strategy = strategy
         self.needs_entropy = strategy.needs_entropy
+        self.needs_logprobs = strategy.needs_logprobs
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] advantages."""

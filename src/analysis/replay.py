@@ -68,10 +68,16 @@ def reward_groups(rows: pd.DataFrame, progress: float = 0.0) -> RewardGroups:
         correct=torch.tensor(rows["correct"].to_numpy(), dtype=torch.bool),
         question=torch.tensor(pd.factorize(rows["question"])[0]),
         prompt=torch.tensor(prompts.to_numpy()),
-        entropy=torch.tensor(rows["entropy"].to_numpy(), dtype=torch.float32) if "entropy" in rows else None,
+        entropy=_column(rows, "entropy", torch.float32),
+        logprob=_column(rows, "score_logprob", torch.float32),
+        lengths=_column(rows, "length", torch.long),
         answers=[None if pd.isna(answer) else str(answer) for answer in rows["answer"]],
         progress=progress,
     )
+
+
+def _column(rows: pd.DataFrame, name: str, dtype: torch.dtype) -> torch.Tensor | None:
+    return torch.tensor(rows[name].to_numpy(), dtype=dtype) if name in rows else None
 
 
 def iterations_of(rollouts: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame, RewardGroups]]:
@@ -119,12 +125,16 @@ def check_strategies(rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageS
     """Refuse what is no strategy, and strategies that need an entropy which was not saved."""
     for name, strategy in strategies.items():
         require(strategy, AdvantageStrategy, f"strategies[{name!r}]")
-    needy = [name for name, strategy in strategies.items() if strategy.needs_entropy]
-    if needy and ("entropy" not in rollouts or rollouts["entropy"].isna().any()):
-        raise ValueError(
-            f"Expected the policy's entropy for {', '.join(needy)}, but it was not saved: only runs whose strategy "
-            "needs it compute it for all responses. Leave them out."
-        )
+    needs = {
+        "entropy": [name for name, strategy in strategies.items() if strategy.needs_entropy],
+        "score_logprob": [name for name, strategy in strategies.items() if strategy.needs_logprobs],
+    }
+    for column, needy in needs.items():
+        if needy and (column not in rollouts or rollouts[column].isna().any()):
+            raise ValueError(
+                f"Expected the policy's {column} for {', '.join(needy)}, but it was not saved: only runs whose "
+                "strategy needs it compute it for all responses. Leave them out."
+            )
 
 
 def _weights(advantages: torch.Tensor, groups: RewardGroups) -> dict[str, float]:

@@ -1,38 +1,24 @@
-"""A comparison as results.json, report.md, report.html and plots. `python -m tagrpo.analysis.report DIR…`."""
+"""Runs as one HTML page; a comparison of finished ones as results.json, report.md and plots besides."""
 
 from __future__ import annotations
 
-import base64
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-from markdown import markdown as render_markdown
+from typing import Any
 
 from ..files import write_json, write_text
 from ..metrics.functional import CAUSES
 from . import exact_plots, plots
-from .comparison import ZERO_GRADIENT, Methods
+from .comparison import Methods
+from .page import MEGABYTES, write_page
+from .page.figures import LEARNING, SERIES, comparison_figures, diversity_figure, training_figures
 from .run_plots import diversity_densities, why_no_gradient
-from .runs import by_method, find_runs
-from .sections import markdown
-
-SERIES = {
-    ZERO_GRADIENT: "no gradient (all advantages zero)",
-    "uniform_reward/original": "equal rewards: original (G)",
-    "uniform_reward/rephrasings": "equal rewards: rephrasings (N·G)",
-    "uniform_reward/rephrasings_matched": "equal rewards: G of the rephrasings",
-}
-LEARNING = {
-    "rollout/correct_original": "correct responses to originals",
-    "rollout/entropy": "policy entropy (nats per token)",
-    "train/grad_norm": "gradient norm",
-    "answer_diversity/distinct_wrong_share": "different answers among wrong ones",
-}
+from .runs import RunFiles, by_method, find_directories, find_runs
+from .sections import Section, markdown, sections, title
 
 
 def write_report(*roots: Path, order: Sequence[str] = ()) -> Path:
-    """Analyse the runs below `roots` and write the report into the first of them.
+    """Compare the finished runs below `roots` and write results.json, report.md, plots and the page into the first.
 
     Args:
         roots: Folders with run directories anywhere below them, whoever started the runs.
@@ -43,12 +29,52 @@ def write_report(*roots: Path, order: Sequence[str] = ()) -> Path:
     """
     methods = Methods(by_method(find_runs(*roots), order))
     write_json(roots[0] / "results.json", methods.results())
-    figures = draw(methods, roots[0])
-    body = markdown(methods, figures)
-    write_text(roots[0] / "report.md", body)
-    page = roots[0] / "report.html"
-    write_text(page, as_html(body, roots[0], figures))
-    return page
+    write_text(roots[0] / "report.md", markdown(methods, draw(methods, roots[0])))
+    return explore(*roots, output=roots[0] / "report.html", order=order)
+
+
+def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: float = MEGABYTES) -> Path:
+    """Write the page on everything below `roots`: runs, finished or not, sweeps, evaluations.
+
+    Args:
+        roots: Run directories, or folders with run directories anywhere below them.
+        output: The HTML file.
+        order: Methods in the order of tables and legends.
+        megabytes: See `write_page`.
+
+    Returns:
+        `output`.
+
+    Raises:
+        FileNotFoundError: there is nothing to show.
+    """
+    methods = by_method(find_directories(*roots), order)
+    runs = [run for seeds in methods.values() for run in seeds]
+    return write_page(output, runs, page_content(methods), megabytes=megabytes)
+
+
+def page_content(methods: dict[str, list[RunFiles]]) -> dict[str, Any]:
+    """What a page says beside its runs, which are those of `methods` in their order."""
+    runs = [run for seeds in methods.values() for run in seeds]
+    names = [run.method if len(methods[run.method]) == 1 else f"{run.method} seed {run.seed}" for run in runs]
+    group = {method: number for number, method in enumerate(methods)}
+    figures = [*training_figures(runs, names, group), *diversity_figure(runs, names, group)]
+    tables, heading = [], f"Results of {', '.join(methods)}"
+    finished = by_method(run for run in runs if (run.path / "test.json").exists())
+    try:
+        compared = Methods(finished) if finished else None
+        if compared is not None:
+            tables, heading = sections(compared), title(compared)
+            figures = [*comparison_figures(compared, {run: i for i, run in enumerate(runs)}, group), *figures]
+    except ValueError as error:  # of runs that have nothing in common, each can be looked at
+        tables = [Section("These runs can't be compared", [], [], [str(error)])]
+    return {
+        "title": heading,
+        "tables": [table.as_dict() for table in tables],
+        "figures": figures,
+        "names": names,
+        "groups": [group[run.method] for run in runs],
+    }
 
 
 def draw(methods: Methods, folder: Path) -> dict[str, str]:
@@ -104,42 +130,3 @@ def draw(methods: Methods, folder: Path) -> dict[str, str]:
     for name, (figure, _) in made.items():
         plots.save(figure, folder / name)
     return {name: caption for name, (_, caption) in made.items()}
-
-
-def as_html(body: str, folder: Path, figures: Iterable[str]) -> str:
-    """One page with its pictures inside, readable without any other file."""
-    page = render_markdown(body, extensions=["tables", "sane_lists"])
-    for name in figures:
-        data = base64.b64encode((folder / name).read_bytes()).decode()
-        page = page.replace(f'src="{name}"', f'src="data:image/png;base64,{data}"')
-    return PAGE.format(title=body.splitlines()[0].removeprefix("# "), body=page)
-
-
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #111; }}
-h1 {{ font-size: 1.6rem; }}
-h2 {{ font-size: 1.2rem; margin-top: 2.2rem; }}
-table {{ border-collapse: collapse; font-size: .8rem; display: block; overflow-x: auto; }}
-th, td {{ padding: .3rem .6rem; border-bottom: 1px solid #ccc; text-align: right; }}
-td {{ white-space: nowrap; font-variant-numeric: tabular-nums; }}
-th {{ vertical-align: bottom; }}
-th:first-child, td:first-child {{ text-align: left; }}
-img {{ max-width: 100%; }}
-pre {{ background: #f4f4f4; padding: .4rem .6rem; overflow-x: auto; font-size: .8rem; }}
-</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
-
-
-if __name__ == "__main__":
-    print(write_report(*map(Path, sys.argv[1:])))

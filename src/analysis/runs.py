@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -213,12 +214,45 @@ def find_runs(*roots: Path) -> list[RunFiles]:
     return [runs[key] for key in sorted(runs)]
 
 
-def _identify(path: Path) -> RunFiles:
+def find_directories(*roots: Path) -> list[RunFiles]:
+    """All run directories below `roots` that hold anything to show: a log, responses, or an evaluation.
+
+    Unlike those of `find_runs`, they need not be finished; runs with the same method and seed are told apart by path.
+
+    Raises:
+        FileNotFoundError: a root does not exist, or there is nothing below them.
+    """
+    for root in roots:
+        if not root.is_dir():
+            raise FileNotFoundError(f"Expected a run directory, or a folder with some, at {root}, but there is none.")
+    found: dict[Path, RunFiles] = {}
+    for root in roots:
+        for file in sorted({*root.rglob("test.json"), *root.rglob("metrics.csv"), *root.rglob("rollouts/*.parquet")}):
+            path = file.parent.parent if file.suffix == ".parquet" else file.parent
+            found.setdefault(path.resolve(), _identify(path, default_seed="0"))
+    if not found:
+        places = ", ".join(map(str, roots))
+        raise FileNotFoundError(
+            f"Expected metrics.csv, test.json or rollouts/*.parquet somewhere below {places}, but found none: nothing "
+            "was recorded there. Give the directory of a run of tagrpo-train or tagrpo-eval, or a folder with several."
+        )
+    often = Counter((run.method, run.seed) for run in found.values())
+    told_apart = [
+        replace(run, method=f"{run.method} ({run.path})") if often[run.method, run.seed] > 1 else run
+        for run in found.values()
+    ]
+    return sorted(told_apart, key=lambda run: (run.method, run.seed))
+
+
+def _identify(path: Path, default_seed: str = "") -> RunFiles:
     config = RunFiles("", 0, path).config
-    seed = config.get("seed", path.name.removeprefix("seed"))
-    if not str(seed).isdecimal():
+    seed = str(config.get("seed", path.name.removeprefix("seed")))
+    if not seed.isdecimal():
+        seed = default_seed
+    if not seed:
         raise ValueError(f"Expected the seed of {path} in its config.yaml or its name (seed<k>), but found none there.")
-    return RunFiles(str(config.get("name", path.parent.name)), int(seed), path)
+    numbered = path.name.removeprefix("seed").isdecimal()
+    return RunFiles(str(config.get("name", path.parent.name if numbered else path.name)), int(seed), path)
 
 
 def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, list[RunFiles]]:

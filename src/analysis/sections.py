@@ -1,14 +1,16 @@
-"""The words and tables of a report, in Markdown."""
+"""The tables of a report, for its page and for Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
+from typing import Any
 
 from ..metrics.functional import break_even, cost_per_gradient
 from .comparison import ZERO_GRADIENT, Methods
 from .runs import Unit
-from .statistics import Comparison
+from .statistics import LEVEL, Comparison
 
 HEADLINE_KS = (1, 8, 32)
 UNITS: Mapping[Unit, str] = {"rollouts": "responses", "tokens": "response tokens", "seconds": "seconds"}
@@ -16,36 +18,53 @@ BUDGET_NAMES = {
     "iterations": "iterations", "updates": "optimizer steps", "prompts": "prompts",
     "rollouts": "sampled responses", "tokens": "response tokens",
 }  # fmt: skip
+MARKS = {"higher": "▲ ", "lower": "▼ ", "undecided": ""}
+"""What stands before a difference: an arrow where it is beyond noise."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table with its title and what is to be known to read it."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def sections(methods: Methods) -> list[Section]:
+    """All tables of a comparison; those that have nothing to say are left out."""
+    found = [
+        _pass_at_k(methods),
+        _differences(methods),
+        _budgets(methods),
+        _costs(methods),
+        _settings(methods),
+    ]
+    return [section for section in found if section.rows]
 
 
 def markdown(methods: Methods, figures: Mapping[str, str]) -> str:
-    """The report. `figures`: file name → caption."""
-    parts = [
-        f"# Comparison of {', '.join(methods.runs)}",
-        "",
-        *_pass_table(methods),
-        "",
-        "## What differs beyond noise",
-        "",
-        *_statements(methods),
-        "",
-        "## Budgets",
-        "",
-        *_budget_table(methods),
-        "",
-        *_costs(methods),
-        *_settings_table(methods),
-        "",
-        "## Figures",
-        "",
-        *(line for name, caption in figures.items() for line in (f"![{caption}]({name})", "", caption, "")),
-        "## To repeat a run",
-        "",
-        *(f"    {run.command}" for seeds in methods.runs.values() for run in seeds if run.command),
-        "",
-        *_versions(methods),
-    ]
-    return "\n".join(parts) + "\n"
+    """The report as Markdown. `figures`: file name → caption."""
+    commands = [f"    {run.command}" for seeds in methods.runs.values() for run in seeds if run.command]
+    lines = [f"# {title(methods)}", ""]
+    for section in sections(methods):
+        lines += [f"## {section.title}", "", *table(section.header, section.rows), ""]
+        lines += [line for note in section.notes for line in (note, "")]
+    lines += ["## Figures", ""]
+    lines += [line for name, caption in figures.items() for line in (f"![{caption}]({name})", "", caption, "")]
+    lines += ["## To repeat a run", "", *commands, "", *_versions(methods)]
+    return "\n".join(lines) + "\n"
+
+
+def title(methods: Methods) -> str:
+    """What is compared."""
+    names = list(methods.runs)
+    return f"Comparison of {', '.join(names)}" if len(names) > 1 else f"Results of {names[0]}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -54,7 +73,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines]
 
 
-def _pass_table(methods: Methods) -> list[str]:
+def _pass_at_k(methods: Methods) -> Section:
     rows = [
         [f"{split} pass@{k}", *(str(points[k]) for points in methods.curves[split].values())]
         for split, ks in methods.splits.items()
@@ -66,51 +85,52 @@ def _pass_table(methods: Methods) -> list[str]:
     which = "; ".join(f"{m}: {s}" for m, s in seeds.items()) if len(different) > 1 else different.pop()
     first = next(iter(methods.runs.values()))[0]
     sizes = ", ".join(f"{split} {first.test[split]['num_questions']}" for split in methods.splits)
-    return [
-        *table(["%", *methods.runs], rows),
-        "",
-        f"With 95 % intervals by bootstrap over questions and seeds. Questions: {sizes}. Seeds: {which}.",
+    note = f"With 95 % intervals by bootstrap over questions and seeds. Questions: {sizes}. Seeds: {which}."
+    return Section("Pass@k", ["%", *methods.runs], rows, [note])
+
+
+def _differences(methods: Methods) -> Section:
+    """One row per pair of methods, one column per quantity."""
+    quantities = list(dict.fromkeys(c.quantity for c in methods.comparisons))
+    pairs: dict[tuple[str, str], dict[str, Comparison]] = {}
+    for c in reversed(methods.comparisons):
+        pairs.setdefault((c.method, c.baseline), {})[c.quantity] = c
+    rows = [
+        [method, baseline, _ratio(methods, method, baseline), *(_marked(found.get(name)) for name in quantities)]
+        for (method, baseline), found in pairs.items()
     ]
-
-
-def _statements(methods: Methods) -> Iterator[str]:
-    yield (
-        "Differences are paired: those of pass@k over questions and seeds, those of the questions without gradient "
-        "over iterations and seeds. One counts as beyond noise when its two-sided p-value is below 5 % after Holm's "
-        f"correction for all {len(methods.comparisons)} differences listed here. They are in points, with 95 % "
-        "intervals that are not corrected."
-    )
+    notes = [
+        f"Differences in points with 95 % intervals. ▲ and ▼: beyond noise, at a p-value below {100 * LEVEL:.0f} % "
+        f"after Holm's correction for all {len(methods.comparisons)} of them; the intervals are not corrected. Those "
+        "of pass@k are paired over questions and seeds, those of the questions without gradient over iterations and "
+        "seeds. `responses` is how many times as many the first method sampled.",
+    ]
     if max((len(c.seeds) for c in methods.comparisons), default=0) == 1:
-        yield (
+        notes.append(
             "**With one seed the noise between seeds is not measured**: what is said here of these runs may not hold "
             "for another seed."
         )
-    pairs: dict[tuple[str, str], list[Comparison]] = {}
-    for c in reversed(methods.comparisons):
-        pairs.setdefault((c.method, c.baseline), []).insert(0, c)
-    for (method, baseline), found in pairs.items():
-        yield from ("", f"**{method} against {baseline}**{_ratio(methods, method, baseline)}", "")
-        for verdict in ("higher", "lower", "undecided"):
-            if items := [f"{_named(c.quantity)} {c.difference.signed}" for c in found if c.verdict == verdict]:
-                yield f"- {verdict}: {'; '.join(items)}"
+    header = ["method", "against", "responses", *map(_named, quantities)]
+    return Section("What differs beyond noise", header, rows, notes)
+
+
+def _marked(comparison: Comparison | None) -> str:
+    return "–" if comparison is None else MARKS[comparison.verdict] + comparison.difference.signed
 
 
 def _ratio(methods: Methods, method: str, baseline: str) -> str:
     ours, theirs = (fmean([run.ledger["rollouts"] for run in methods.runs[m]]) for m in (method, baseline))
-    if not ours or not theirs:
-        return ""
-    same = abs(ours / theirs - 1) < 0.01
-    return f" (with {'as many' if same else f'{ours / theirs:.2g} times the'} sampled responses)"
+    return f"{ours / theirs:.2g}×" if ours and theirs else "–"
 
 
 def _named(quantity: str) -> str:
     if quantity == ZERO_GRADIENT:
-        return "questions without gradient"
+        return "% without gradient"
     _, split, k = quantity.split("/")
     return f"{split} pass@{k}"
 
 
-def _budget_table(methods: Methods) -> Iterator[str]:
+def _budgets(methods: Methods) -> Section:
     rows = []
     for method, seeds in methods.runs.items():
         zero = methods.zero_gradient[method]
@@ -118,8 +138,11 @@ def _budget_table(methods: Methods) -> Iterator[str]:
         used.append(fmean([run.wall_seconds for run in seeds]))
         share = f"{zero.to_numpy().mean():.1f}" if zero.size else "–"
         rows.append([method, str(len(seeds)), *(f"{number:,.0f}" for number in used), share])
-    yield from table(["method", "seeds", *BUDGET_NAMES.values(), "seconds", "% without gradient"], rows)
-    yield ""
+    header = ["method", "seeds", *BUDGET_NAMES.values(), "seconds", "% without gradient"]
+    return Section("Budgets", header, rows, list(_budget_notes(methods)))
+
+
+def _budget_notes(methods: Methods) -> Iterator[str]:
     yield (
         "Means per seed. Seconds are those of training, on a machine that other runs may have shared. The last "
         "column is the percentage of questions whose advantages are all zero, over all of training."
@@ -129,20 +152,17 @@ def _budget_table(methods: Methods) -> Iterator[str]:
         equal = {name: len({run.ledger[name] for run in trained}) == 1 for name in BUDGET_NAMES}
         matched = [BUDGET_NAMES[name] for name, same in equal.items() if same]
         unmatched = [BUDGET_NAMES[name] for name, same in equal.items() if not same]
-        yield ""
         yield f"Equal in all trained runs: {', '.join(matched) or 'nothing'}."
         yield f"Not equal: {', '.join(unmatched) or 'none'}."
 
 
-def _costs(methods: Methods) -> Iterator[str]:
+def _costs(methods: Methods) -> Section:
     """What each trained method pays for a question with a gradient, compared with the first of them."""
     series = {method: methods.zero_gradient[method] for method in methods.trained}
-    zero = {method: float(table.to_numpy().mean()) for method, table in series.items() if table.size}
-    if len(zero) < 2:
-        return
-    first = next(iter(zero))
+    zero = {method: float(found.to_numpy().mean()) for method, found in series.items() if found.size}
+    first = next(iter(zero), "")
     rows = []
-    for method, share in zero.items():
+    for method, share in zero.items() if len(zero) > 1 else ():
         row = [method]
         for unit in UNITS:
             ours, theirs = (fmean([run.per_question(unit) for run in methods.runs[m]]) for m in (method, first))
@@ -152,25 +172,19 @@ def _costs(methods: Methods) -> Iterator[str]:
                 found = break_even(ours, share, theirs, zero[first])
                 row[-1] += f" ({'pays' if found.pays else 'does not pay'}: would above {found.threshold:.0f} %)"
         rows.append(row)
-    yield "## What a question with a gradient costs"
-    yield ""
-    yield from table(["method", *UNITS.values()], rows)
-    yield ""
-    yield (
+    note = (
         f"In brackets: whether the method pays less for it than {first}, and above which percentage of questions "
-        f"without gradient (it was {zero[first]:.1f} % with {first}) it would. This counts gradients, not what is "
-        "learned from each of them."
+        f"without gradient (it was {zero.get(first, 0.0):.1f} % with {first}) it would. This counts gradients, not "
+        "what is learned from each of them."
     )
-    yield ""
+    return Section("What a question with a gradient costs", ["method", *UNITS.values()], rows, [note])
 
 
-def _settings_table(methods: Methods) -> list[str]:
-    differing = methods.differing_settings()
-    if not differing:
-        return []
-    rows = [[f"`{name}`", *(str(row[m]) for m in methods.trained)] for name, row in differing.items()]
-    header = ["setting", *methods.trained]
-    return ["All settings in which the trained methods differ:", "", *table(header, rows)]
+def _settings(methods: Methods) -> Section:
+    rows = [
+        [f"`{name}`", *(str(row[m]) for m in methods.trained)] for name, row in methods.differing_settings().items()
+    ]
+    return Section("All settings in which the trained methods differ", ["setting", *methods.trained], rows)
 
 
 def _versions(methods: Methods) -> list[str]:

@@ -8,6 +8,7 @@ from .embedding_diversity import EmbeddingDiversityMonitor, sentence_encoder
 from .exact_pass_at_k import ExactPassAtK
 from .exact_zero_gradient import ExactZeroGradient
 from .pass_at_k import PassAtKEvaluator
+from .progress import IterationProgress
 from .recorder import RolloutRecorder
 from .rephrasing_success import RephrasingSuccessMonitor
 from .rollout import RolloutCallback
@@ -20,6 +21,7 @@ __all__ = [
     "EmbeddingDiversityMonitor",
     "ExactPassAtK",
     "ExactZeroGradient",
+    "IterationProgress",
     "PassAtKEvaluator",
     "RephrasingSuccessMonitor",
     "RolloutCallback",

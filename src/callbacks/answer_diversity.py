@@ -12,6 +12,7 @@ from torch import Tensor
 from ..metrics import MeanByName
 from ..metrics.functional import answer_diversity, answer_entropy, distinct_n, distinct_share, group_index
 from ..scalars import log_scalars
+from ..types import Fields
 from .shared import of_this_batch
 
 
@@ -24,9 +25,12 @@ class AnswerDiversityMonitor(Callback):
       over the questions that have any: 1 where no mistake is made twice.
     - `answer_diversity/entropy`: entropy of the distribution of final answers, nats (`answer_entropy`).
     - `answer_diversity/unique_responses`: distinct responses divided by all responses.
-    - `answer_diversity/distinct_<n>`, for each n of `ngrams`: distinct n-grams of tokens divided by all n-grams.
+    - `answer_diversity/distinct_<n>`: for each n of `ngrams`, distinct n-grams of tokens divided by all n-grams.
 
     All but the first change with the number of responses per question: compare only runs that have the same.
+
+    Args:
+        ngrams: The n of `answer_diversity/distinct_<n>`.
 
     Reads `batch.rollouts.{question, correct, answers, text, token_ids}`.
     """
@@ -39,7 +43,8 @@ class AnswerDiversityMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Measure and log."""
-        log_scalars(pl_module, of_this_batch(self.means, question_diversity(batch.rollouts, self.ngrams)))
+        values = question_diversity(Fields("batch", batch).rollouts, self.ngrams)
+        log_scalars(pl_module, of_this_batch(self.means, values))
 
 
 def question_diversity(rollouts: Any, ngrams: Sequence[int]) -> dict[str, Tensor]:

@@ -13,12 +13,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from ..checkpoints import AtomicCheckpointIO, checkpoints_in, name_of, set_aside
+from ..checkpoints import AtomicCheckpointIO, set_aside
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
 from ..files import remove
 from ..loggers import ResumableLogger
 from ..preemption import StopRequest
 from ..rollouts.cache import RolloutCache
+from ..run_directory import checkpoints_in, name_of
 from ..stages import Stage
 from .rollout import RolloutCallback
 

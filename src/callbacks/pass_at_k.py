@@ -12,8 +12,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..distributed import gather_objects, rank
 from ..files import write_json
 from ..metrics import EvaluationCounts
-from ..metrics.evaluation import QuestionCounts, Splits, averages, count_batch, merge_counts, summarise
+from ..metrics.evaluation import QuestionCounts, Record, Splits, averages, count_batch, merge_counts, summarise
 from ..scalars import log_scalars
+from ..types import Fields
 from .counts import CountStore
 from .shared import current_iteration
 
@@ -24,12 +25,13 @@ class PassAtKEvaluator(Callback):
     """Counts correct responses per question in validation and test, and reports at the end of the stage.
 
     Logs for each split, as means over its questions,
-    - `pass@k/<split>/<k>`, unbiased; at k = 1 it is the accuracy;
-    - `majority@k/<split>/<k>`, exact (`maj_at_k`), and `majority/<split>` of all samples;
-    - `wrong_answers/<split>`, distinct wrong answers; `length/<split>`, tokens; `truncated/<split>`, a share.
-
-    With several splits also `pass@k_average/splits/<k>`, where each split has the same weight, and
-    `pass@k_average/questions/<k>`, where each question has.
+    - `pass@k/<split>/<k>`: unbiased estimate of pass@k; at k = 1 it is the accuracy.
+    - `majority@k/<split>/<k>`: accuracy of the majority among k responses, exact (`maj_at_k`); `majority/<split>`: of
+      the majority among all.
+    - `wrong_answers/<split>`: distinct wrong answers of a question; `length/<split>`: tokens per response;
+      `truncated/<split>`: share of truncated responses.
+    - `pass@k_average/{splits,questions}/<k>`: pass@k over all splits, where each split or each question has the same
+      weight.
 
     Writes `<stage>.json` (`validation`, `test`) into the run directory, and the same to
     `evaluations/<stage>-<iterations trained>.json`, which the next evaluation does not replace: the counts of every
@@ -99,9 +101,12 @@ class PassAtKEvaluator(Callback):
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting, from what the store holds."""
-        # One rank reads, and no rank appends before all know what was read.
-        first = self.store is not None and rank() == 0
-        records = gather_objects(self.store.read() if first and self.store else [])[0]
+        records: list[Record] = []
+        if self.store is not None:
+            # One rank reads, and no rank appends before all know what was read.
+            first = rank() == 0
+            self.store.use(gather_objects(self.store.key() if first else "")[0])
+            records = gather_objects(self.store.read() if first else [])[0]
         self._known = merge_counts(records)
         self.counts.reset()
         self.counts.update(records if rank() == 0 else [])
@@ -110,7 +115,7 @@ class PassAtKEvaluator(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Take out what the store has counted before."""
-        if known := self._known.get(batch.split):
+        if known := self._known.get(Fields("batch", batch).split):
             keep_questions(batch, [not _is_complete(batch, i, known) for i in range(len(batch.groups))])
 
     def on_test_batch_end(

@@ -15,27 +15,41 @@ from torch import Tensor
 from ..distributed import rank
 from ..files import written_whole
 from ..loggers import TableLogger
+from ..types import Fields
 from .shared import advantages_of, current_iteration
 
 RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")
-SHOWN = ("question", "rephrasing", "template", "prompt", "response", "answer", "correct", "reward", "advantage")
+SHOWN = (
+    "question",
+    "rephrasing",
+    "template",
+    "prompt",
+    "response",
+    "answer",
+    "reference",
+    "correct",
+    "reward",
+    "advantage",
+)
 
 
 class RolloutRecorder(Callback):
     """Writes the rollouts of each training iteration to `rollouts/<iteration>-<rank>.parquet` in the run directory.
 
-    One row per response, in their order: `iteration`, `step` (optimizer steps before it), `question` (id), `rephrasing,
-    template, prompt, response, answer, correct, reward`, `reward_term/<name>` of each shaped term, `advantage, length,
-    truncated, logprob` (engine log-prob of the whole response under its sample prompt, nats; its mean per token is
-    `logprob / length`), and with `tokens` the lists `token_ids` and `token_logprobs`. Where the training step returns
-    them: `score_logprob` (the same under the score prompt, by the trainer), `entropy`, `ratio`, `kl`, `clipped` (means
-    per token) and `masked`. That is all that is needed to replay an advantage strategy (`tagrpo.analysis.replay`).
+    One row per response, in their order: `iteration`, `step` (optimizer steps before it), `question` (id), `reference`
+    (its answers), `rephrasing, template, prompt, response, answer, correct, reward`, `reward_term/<name>` of each
+    shaped term, `advantage, length, truncated, logprob` (engine log-prob of the whole response under its sample prompt,
+    nats; its mean per token is `logprob / length`), and with `tokens` the lists `token_ids` and `token_logprobs`. Where
+    the training step returns them: `score_logprob` (the same under the score prompt, by the trainer), `entropy`,
+    `ratio`, `kl`, `clipped` (means per token), `masked`, and with `tokens` the list `token_entropies`, null where no
+    forward was made. That is all that is needed to replay an advantage strategy (`tagrpo.analysis.replay`).
 
-    Every `tables_every` iterations, each `TableLogger` (that of W&B is one) gets the table `samples`: one response to
-    each of the first prompts, so that a question stands beside its rephrasings.
+    Every `tables_every` iterations, each `TableLogger` (those of W&B, TensorBoard and Trackio are) gets the table
+    `samples`: one response to each of the first prompts, so that a question stands beside its rephrasings.
 
-    Reads `batch.groups[…].id`, `batch.rollouts` (all fields but `seconds`), and `outputs["advantages"]`. Files have
-    about 8 bytes per token with `tokens`, else about one. A resumed run writes those of its iterations again.
+    Reads `batch.groups[…].id`, `batch.groups[…].answer` where there is such a thing, `batch.rollouts` (all fields but
+    `seconds`), and `outputs["advantages"]`. Files have about 10 bytes per token with `tokens`, else about one. A
+    resumed run writes those of its iterations again.
 
     Args:
         tokens: Whether to write the tokens and their log-probs.
@@ -76,14 +90,14 @@ class RolloutRecorder(Callback):
         with written_whole(path) as partial:
             pq.write_table(table, partial, compression="zstd")
         if self.tables_every is not None and iteration % self.tables_every == 0 and trainer.is_global_zero:
-            self._show(trainer, batch.rollouts, table, iteration)
+            self._show(trainer, Fields("batch", batch).rollouts, table, iteration)
 
     def _show(self, trainer: Trainer, rollouts: Any, table: pa.Table, iteration: int) -> None:
         first = {prompt: row for row, prompt in reversed(list(enumerate(rollouts.prompt.tolist())))}
         shown = table.select(SHOWN).take([first[prompt] for prompt in sorted(first)][: self.table_rows])
         for logger in trainer.loggers:
             if isinstance(logger, TableLogger):
-                rows = [list(row.values()) for row in shown.to_pylist()]
+                rows = [list({**row, "reference": " | ".join(row["reference"])}.values()) for row in shown.to_pylist()]
                 logger.log_table("samples", columns=list(SHOWN), data=rows, step=iteration)
 
 
@@ -95,12 +109,15 @@ def rollout_table(
     `outputs` is what the training step returned: `advantages`, and of `RETURNED` what there is. `step` counts the
     optimizer steps before the batch.
     """
+    batch = Fields("batch", batch)
     rollouts = batch.rollouts
     prompts = [rollouts.prompts[row] for row in rollouts.prompt.tolist()]
+    references = [_texts(getattr(group, "answer", ())) for group in batch.groups]
     columns = {
         "iteration": pa.array([iteration] * len(prompts), pa.int64()),
         "step": pa.array([step] * len(prompts), pa.int64()),
         "question": [batch.groups[row].id for row in rollouts.question.tolist()],
+        "reference": pa.array([references[row] for row in rollouts.question.tolist()], pa.list_(pa.string())),
         "rephrasing": rollouts.rephrasing.numpy(),
         "template": [prompt.template for prompt in prompts],
         "prompt": [prompt.text for prompt in prompts],
@@ -118,11 +135,20 @@ def rollout_table(
     if tokens:
         columns["token_ids"] = _lists(rollouts.token_ids, torch.int32)
         columns["token_logprobs"] = _lists(rollouts.logprobs, torch.float32)
+        if (entropies := outputs.get("token_entropies")) is not None:
+            columns["token_entropies"] = _lists(entropies, torch.float16)
     return pa.table(columns)
 
 
-def _lists(values: Sequence[Tensor], kind: torch.dtype) -> pa.ListArray:
-    """One list per response, without a Python object per token."""
-    offsets = torch.tensor([0, *(len(v) for v in values)]).cumsum(0)
-    flat = torch.cat(list(values)) if values else torch.zeros(0)
-    return pa.ListArray.from_arrays(pa.array(offsets.int().numpy()), pa.array(flat.to(kind).numpy()))
+def _texts(answer: Any) -> list[str]:
+    """Reference answers as texts; some projects have a single one, which need not be a text."""
+    return [str(one) for one in answer] if isinstance(answer, tuple | list) else [str(answer)]
+
+
+def _lists(values: Sequence[Tensor | None], kind: torch.dtype) -> pa.ListArray:
+    """One list per response, null for None, without a Python object per token."""
+    missing = pa.array([v is None for v in values])
+    found = [torch.zeros(0) if v is None else v.cpu() for v in values] or [torch.zeros(0)]
+    offsets = torch.tensor([0, *map(len, found[: len(values)])]).cumsum(0)
+    flat = torch.cat([v.to(kind) for v in found])
+    return pa.ListArray.from_arrays(pa.array(offsets.int().numpy()), pa.array(flat.numpy()), mask=missing)

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..metrics import DifficultyHomogeneity, MeanByName
 from ..metrics.functional import difficulty_variance, group_effective_sample_share
 from ..scalars import log_scalars
+from ..types import Fields
 from .shared import of_this_batch
 
 RETURNED = ("ratio", "kl", "clipped", "entropy")
@@ -21,8 +22,9 @@ WHOLE = ("rephrasing/difficulty_variance",)
 class RephrasingSuccessMonitor(Callback):
     """Logs means over the responses of each training batch, over all ranks, by the prompt that was sampled.
 
-    - `rephrasing/<n>/{correct,length,truncated}` and `rephrasing/<n>/reward_term/<name>` (a format reward, say):
-      responses to the original question (n = 0), or to the n-th rephrasings;
+    - `rephrasing/<n>/{correct,length,truncated}` and `rephrasing/<n>/reward_term/<name>`: of the responses to the
+      original question (n = 0), or to the n-th rephrasings, share of correct ones, tokens, share of truncated ones, and
+      a shaped reward;
     - `rephrasing/<n>/{ratio,kl,clipped,entropy}`: policy ratio, divergence from the reference, share of clipped tokens
       and policy entropy, means per token, of the responses that have a gradient, where the training step returns them;
     - `rephrasing/<n>/effective_samples`: effective sample size, as a share of the samples, of the weights
@@ -51,7 +53,7 @@ class RephrasingSuccessMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Measure and log."""
-        rollouts = batch.rollouts
+        rollouts = Fields("batch", batch).rollouts
         values = values_by_prompt(rollouts, outputs if isinstance(outputs, Mapping) else {})
         means = of_this_batch(self.means, values)
         for kind in ("rephrasing", "template"):

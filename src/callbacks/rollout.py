@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,20 +11,26 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from ..files import write_json
+from ..memory import QuestionMemory, Visit
 from ..modules.sharding import full_tensors
 from ..rollouts.pipeline import RolloutPipeline
 from ..scalars import log_scalars
 from ..stages import Stage
-from ..types import Engine, QuestionBatch, SampledPolicy, SamplingConfig, Verifier, require
+from ..types import Engine, SampledPolicy, SamplingConfig, Verifier, require
 from .shared import another_follows
 
 
 @runtime_checkable
-class Observer(Protocol):
-    """A data module that learns from what was sampled."""
+class Chooser(Protocol):
+    """A data module that can choose questions by what is known of them."""
 
-    def observe(self, batch: QuestionBatch) -> None:
-        """Called with every rolled-out training batch, those that dynamic sampling throws away included."""
+    needs_memory: bool
+    """Whether it does."""
+    memory: QuestionMemory
+    """What it reads; replaced by the memory of the pipeline."""
+
+    def observe(self, visits: list[Visit]) -> None:
+        """Called with what each rolled-out training batch has shown, those that are thrown away included."""
         ...
 
 
@@ -31,15 +38,17 @@ class RolloutCallback(Callback):
     """Attaches `batch.rollouts` before each training, validation and test batch, and logs what they are like.
 
     Works with any module whose batches are `QuestionBatch`-like (`groups`, `prompts`) and whose data module has a
-    `tokenizer`; see `SampledPolicy` and `Observer` for what else they may have. Writes `ledger.json` into the run
+    `tokenizer`; see `SampledPolicy` and `Chooser` for what else they may have. Writes `ledger.json` into the run
     directory when training ends. `Checkpointer` sets `pipeline.cache` and calls `pipeline.checkpointed`.
 
     Args:
         engine, verifier, sampling: As for `RolloutPipeline`.
+        policy: Name of the submodule that engines sample from, such as `model`, in modules that are no `SampledPolicy`.
+            None finds the one trainable Hugging Face model; without any it is the whole module.
         ahead: Sample the next batch while the module learns from this one, see `RolloutPipeline.sample_next`. Needs an
             engine that can (`TransformersEngine`, `VLLMServerEngine`) and a train dataloader with `peek()`.
         options: Of `RolloutPipeline`. `dynamic_sampling` needs a train dataloader with `draw()`, `replay` one with
-            `leave_out(ids)` and a module that is a `SampledPolicy`.
+            `serve_by(chance)` and a module that is a `SampledPolicy`.
     """
 
     stage = Stage.ROLLOUT
@@ -50,11 +59,18 @@ class RolloutCallback(Callback):
         verifier: Verifier,
         sampling: SamplingConfig,
         *,
+        policy: str | None = None,
         ahead: bool = False,
         **options: Any,
     ) -> None:
         self.pipeline = RolloutPipeline(
-            engine, verifier, self._decode, sampling, asynchronous=ahead, weights=weights_of, **options
+            engine,
+            verifier,
+            self._decode,
+            sampling,
+            asynchronous=ahead,
+            weights=partial(weights_of, policy=policy),
+            **options,
         )
         self._tokenizer: Any = None
 
@@ -63,28 +79,35 @@ class RolloutCallback(Callback):
         return texts
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Stream the weights anew: a checkpoint changes them without an optimizer step.
+        """Remember questions if somebody reads it. Stream the weights anew: a checkpoint changes them without a step.
 
         Raises:
             TypeError: `replay` with a module that can't tell the entropy of responses.
         """
         if self.pipeline.replay is not None:
             require(pl_module, SampledPolicy, "the module, with rollout.replay,")
-        self._tokenizer = trainer.datamodule.tokenizer  # type: ignore[attr-defined]
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        self._tokenizer = data.tokenizer
+        looks_back = isinstance(pl_module, SampledPolicy) and pl_module.needs_history
+        if self.pipeline.memory is None and (looks_back or (isinstance(data, Chooser) and data.needs_memory)):
+            self.pipeline.memory = QuestionMemory()
+        if self.pipeline.memory is not None and isinstance(data, Chooser):
+            data.memory = self.pipeline.memory
         self.pipeline.weights_replaced()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Have the questions that replay retires left out; by now a checkpoint has told which they are."""
-        if self.pipeline.replay is not None:
+        """Have the questions that replay retires left out."""
+        memory = self.pipeline.memory
+        if self.pipeline.replay is not None and memory is not None:
             loader: Any = trainer.train_dataloader
-            loader.leave_out(self.pipeline.replay.retired)
+            loader.serve_by(lambda id: 0.0 if memory[id].solved_in_full else 1.0)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Roll the training batch out, log it; with `ahead`, let the engine begin with the next one."""
         loader: Any = trainer.train_dataloader
         module: Any = pl_module
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        options: dict[str, Any] = {"observe": data.observe} if isinstance(data, Observer) else {}
+        options: dict[str, Any] = {"observe": data.observe} if isinstance(data, Chooser) else {}
         if self.pipeline.dynamic_sampling is not None:
             options["draw"] = loader.draw
         if self.pipeline.replay is not None:
@@ -136,6 +159,38 @@ class RolloutCallback(Callback):
         self.pipeline.load_state_dict(state_dict)
 
 
-def weights_of(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    """Names and full tensors for the engine. Collective."""
-    return module.full_parameters() if isinstance(module, SampledPolicy) else full_tensors(module)
+def weights_of(
+    module: nn.Module, *, merged: bool, base: bool, policy: str | None = None
+) -> Iterable[tuple[str, Tensor]]:
+    """Names and full tensors for the engine, as the policy calls them when it is alone. Collective.
+
+    Args:
+        module: The trainer's.
+        merged: With adapters merged, else by themselves.
+        base: Whether the weights come along where adapters are by themselves.
+        policy: See `RolloutCallback`.
+
+    Raises:
+        AttributeError: `module` has no submodule of that name.
+        ValueError: several of its models are trained, and none is named.
+    """
+    if isinstance(module, SampledPolicy):
+        return module.full_parameters() if merged else module.separate_parameters(base=base)
+    return full_tensors(module.get_submodule(_trained_model(module) if policy is None else policy))
+
+
+def _trained_model(module: nn.Module) -> str:
+    """Name of the one Hugging Face model in `module` that has gradients; empty for `module` itself."""
+    from transformers import PreTrainedModel
+
+    models: list[str] = []
+    for name, part in module.named_modules():  # the outer ones come first
+        inside = any(not outer or name.startswith(f"{outer}.") for outer in models)
+        if isinstance(part, PreTrainedModel) and not inside and any(p.requires_grad for p in part.parameters()):
+            models.append(name)
+    if len(models) > 1:
+        raise ValueError(
+            f"Expected one trainable Hugging Face model in {type(module).__name__}, but it has {', '.join(models)}. "
+            f"Say which one is sampled: RolloutCallback(…, policy={models[0]!r})."
+        )
+    return models[0] if models else ""

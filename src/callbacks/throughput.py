@@ -11,21 +11,25 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..distributed import sum_over_ranks
 from ..scalars import log_scalars
 from ..stages import Stage
+from ..types import Fields
 from .shared import current_iteration
 
 
 class ThroughputMonitor(Callback):
-    """Logs `seconds/{sync,generate,score,update,validate,other,iteration}` of rank 0, and response tokens per second.
+    """Logs where the time of an iteration goes, as rank 0 sees it, and how much is sampled in it.
 
-    Batches that were sampled ahead have no `generate`; their `wait` is the time that the engine needed for the next
-    batch beyond the update.
+    - `seconds/sync`: weights into the engine; `seconds/generate`: sampling; `seconds/score`: verdicts that were not
+      ready when sampling was; `seconds/update`: advantages, losses, optimizer steps; `seconds/validate`: the validation
+      after the iteration.
+    - `seconds/wait`: what the engine needed for the next batch beyond the update, in batches that were sampled ahead;
+      these have no `generate`.
+    - `seconds/iteration`: the whole iteration; `seconds/other`: what the phases leave of it.
+    - `throughput/tokens_per_second`: response tokens of all ranks by the seconds of the iteration.
+    - `throughput/generated_per_second`: the same by those of `generate`.
 
     An iteration lasts from the hooks at the start of its batch to those of the next one, or to the end of training.
     Only then can it be logged, so that its figures are one step late. `other` is what the named phases leave of it:
     diagnostics, logging, loading. A trainer must call this callback before those that it measures (`Stage.CLOCK`).
-
-    `throughput/tokens_per_second` and `throughput/generated_per_second` divide the tokens of all ranks by the seconds
-    of the iteration and of `generate`.
 
     Reads `batch.rollouts.{seconds, lengths}`, and `outputs["seconds_update"]` where there is one.
     """
@@ -54,11 +58,12 @@ class ThroughputMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Keep the phases of this iteration."""
-        self._rollouts = batch.rollouts.seconds  # not a copy: waiting for the next batch is measured after this hook
+        rollouts = Fields("batch", batch).rollouts
+        self._rollouts = rollouts.seconds  # not a copy: waiting for the next batch is measured after this hook
         self._phases = {}
-        if isinstance(outputs, dict) and "seconds_update" in outputs:
+        if isinstance(outputs, Mapping) and "seconds_update" in outputs:
             self._phases["update"] = outputs["seconds_update"]
-        self._tokens = sum_over_ranks({"tokens": float(batch.rollouts.lengths.sum())})["tokens"]
+        self._tokens = sum_over_ranks({"tokens": float(rollouts.lengths.sum())})["tokens"]
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note when validation begins."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..metrics import MeanByName
 from ..metrics.functional import group_index, uniform_groups, uniform_subset_probability, zero_gradient_causes
 from ..scalars import log_scalars
+from ..types import Fields
 from .shared import advantages_of, of_this_batch
 
 
@@ -19,15 +20,16 @@ class ZeroGradientMonitor(Callback):
     """Logs percentages of the questions of each training batch, over all ranks.
 
     - `zero_gradient/percentage`: all advantages of the question are zero.
-    - `zero_gradient/without_gradient`: the question contributes nothing to the policy term, for one of the reasons
-      `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`, which add up to it; see
+    - `zero_gradient/without_gradient`: the question contributes nothing to the policy term, for one of the reasons of
+      the next row:
+    - `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`: by their first reason, see
       `zero_gradient_causes`. `masked` and `clipped` are zero where the training step does not return them.
     - `uniform_reward/original`: the rewards of the G responses to the original question are all equal.
-    - `uniform_reward/rephrasings`: those of the N·G responses to its rephrasings are all equal. Fig. 3 compares it with
-      the former, although more responses are less often equal for their number alone.
-    - `uniform_reward/rephrasings_matched`: those of G of the N·G responses are, averaged over which G they are.
-    - `uniform_reward/pool`: those of all responses are; of these, `pool_all_correct` and `pool_all_wrong` are the
-      questions whose responses are all correct, or all wrong.
+    - `uniform_reward/rephrasings`: the rewards of the N·G responses to the rephrasings are all equal. Fig. 3 compares
+      it with the former, although more responses are less often equal for their number alone.
+    - `uniform_reward/rephrasings_matched`: the rewards of G of the N·G responses are all equal, averaged over which G.
+    - `uniform_reward/pool`: the rewards of all responses to the question are equal.
+    - `uniform_reward/{pool_all_correct,pool_all_wrong}`: and all of the responses are correct, or all wrong.
     - `uniform_reward/rescued`: the rewards of the original are all equal, those of the pool are not.
 
     Each is a percentage of the questions that have such responses; `rephrasings` and `rephrasings_matched` are missing
@@ -46,7 +48,8 @@ class ZeroGradientMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count and log."""
-        log_scalars(pl_module, of_this_batch(self.means, question_percentages(batch.rollouts, outputs)))
+        values = question_percentages(Fields("batch", batch).rollouts, outputs)
+        log_scalars(pl_module, of_this_batch(self.means, values))
 
 
 def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:

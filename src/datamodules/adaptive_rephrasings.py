@@ -7,8 +7,8 @@ leaves open how many suit which question; this answer is ours.
 from __future__ import annotations
 
 import math
-from typing import Any
 
+from ..memory import Record
 from ..types import QuestionGroup
 
 
@@ -24,8 +24,9 @@ def uniform_probability(rate: float, samples: int) -> float:
 class AdaptiveRephrasings:
     """N between `low` and `high`, in proportion to the probability that the original's own G responses are uniform.
 
-    N = low + round((high − low) · (p^G + (1 − p)^G)), halves rounded up. p is the running success rate of the original:
-    the first rate seen, then p ← decay · p + (1 − decay) · rate. A question that was never seen gets `high`.
+    N = low + round((high − low) · (p^G + (1 − p)^G)), halves rounded up. p is the running success rate of the original,
+    see `Record.running_rate`; what its rephrasings' responses show does not count. A question that was never seen gets
+    `high`.
 
     With G = 8: p = 1 or 0 → `high`; p = 7/8 → a third of the way (0.344); p = 1/2 → `low`.
 
@@ -39,14 +40,11 @@ class AdaptiveRephrasings:
         ValueError: an option is out of its range.
 
     >>> adaptive = AdaptiveRephrasings(low=0, high=3, samples=8)
-    >>> adaptive.count("q", available=5)
-    3
-    >>> adaptive.update("q", 1.0)
-    >>> adaptive.count("q", available=5), adaptive.count("q", available=2)
-    (3, 2)
-    >>> adaptive.update("q", 0.75)  # p = 0.875, p^8 = 0.344, 3 · 0.344 = 1.03
-    >>> adaptive.count("q", available=5)
-    1
+    >>> solved, once_not = Visit((8,), (8,)), Visit((8,), (6,))
+    >>> [adaptive.count(Record(visits=visits), available=5) for visits in ([], [solved], [solved, once_not])]
+    [3, 3, 1]
+    >>> adaptive.count(Record(visits=[solved]), available=2)  # in the other: p = 0.875, p^8 = 0.344, 3 · 0.344 = 1.03
+    2
     """
 
     def __init__(self, low: int = 0, high: int = 3, samples: int = 8, decay: float = 0.5) -> None:
@@ -61,34 +59,15 @@ class AdaptiveRephrasings:
         self.high = high
         self.samples = samples
         self.decay = decay
-        self.rates: dict[str, float] = {}
 
-    def count(self, question_id: str, available: int) -> int:
-        """How many rephrasings to sample of a question that has `available` of them."""
-        if question_id not in self.rates:
+    def count(self, record: Record, available: int) -> int:
+        """How many rephrasings to sample of a question that has `available` of them and of which this is known."""
+        rate = record.running_rate(self.decay, original=True)
+        if rate is None:
             return min(self.high, available)
-        chance = uniform_probability(self.rates[question_id], self.samples)
+        chance = uniform_probability(rate, self.samples)
         return min(self.low + math.floor((self.high - self.low) * chance + 0.5), available)
 
-    def chosen(self, group: QuestionGroup) -> QuestionGroup:
+    def chosen(self, group: QuestionGroup, record: Record) -> QuestionGroup:
         """The question with the first `count` of its rephrasings."""
-        return group._replace(rephrasings=group.rephrasings[: self.count(group.id, len(group.rephrasings))])
-
-    def update(self, question_id: str, rate: float) -> None:
-        """Add the share of correct responses to the original in one batch to the running rate.
-
-        Raises:
-            ValueError: the rate is not between 0 and 1.
-        """
-        if not 0 <= rate <= 1:
-            raise ValueError(f"Expected a success rate between 0 and 1 for question {question_id!r}, but got {rate}.")
-        past = self.rates.get(question_id, rate)
-        self.rates[question_id] = self.decay * past + (1 - self.decay) * rate
-
-    def state_dict(self) -> dict[str, Any]:
-        """The running rates by question id."""
-        return {"rates": dict(self.rates)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the rates of `state_dict`."""
-        self.rates = dict(state["rates"])
+        return group._replace(rephrasings=group.rephrasings[: self.count(record, len(group.rephrasings))])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -28,7 +28,9 @@ class QuestionLoader:
         batch_size: Questions per batch over all ranks.
         shuffle: Whether each epoch has an order of its own.
         drop_last: Whether to leave out the incomplete batch at the end of an epoch, so that all batches have full size.
-        seed: Seed of the order.
+        place: Question id → number; questions are served in ascending order of it, equal ones as they would be anyhow.
+            Asked at the start of an epoch; what follows from it is part of the state.
+        seed: Seed of the order, and of the chances of `serve_by`.
         rank: This process.
         world_size: Number of processes.
 
@@ -43,6 +45,7 @@ class QuestionLoader:
     _: KW_ONLY
     shuffle: bool
     drop_last: bool
+    place: Callable[[str], float] | None = None
     seed: int = 0
     rank: int = 0
     world_size: int = 1
@@ -50,7 +53,8 @@ class QuestionLoader:
     cursor: int = field(default=0, init=False)
     served: int = field(default=0, init=False)
     _resumed: bool = field(default=False, init=False)
-    _left_out: Collection[str] = field(default=(), init=False)
+    _chances: list[Callable[[str], float]] = field(default_factory=list, init=False)
+    _ordered: tuple[int, list[int]] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         if self.drop_last and self.batch_size % self.world_size:
@@ -89,27 +93,31 @@ class QuestionLoader:
 
     def peek(self) -> QuestionBatch:
         """The next batch, without taking it; of the next epoch when this one is used up."""
-        place = self.epoch, self.cursor
+        before = self.epoch, self.cursor, self._ordered
         try:
             return self.draw()
         finally:
-            self.epoch, self.cursor = place
+            self.epoch, self.cursor, self._ordered = before
 
-    def leave_out(self, ids: Collection[str]) -> None:
-        """Serve the questions `ids` no more; the collection may grow, and is the same on every rank.
+    def serve_by(self, chance: Callable[[str], float]) -> None:
+        """Serve a question only with the probability `chance(id)`, 0 … 1, which may change and is alike on every rank.
 
-        Others take their places, so that an epoch is shorter. They are served all the same while fewer questions than
-        a batch would be left.
+        Others take the places of those that are left out, so that an epoch is shorter. All are served all the same
+        where fewer questions than a batch would be left. Whether a question is served follows from seed, epoch and
+        chance alone; several calls leave out what any of them does.
         """
-        self._left_out = ids
+        self._chances.append(chance)
 
     def _places(self) -> list[int]:
         """Where in the epoch's order the questions stand that are still to be served in it."""
-        left_out = self._left_out if len(self.groups) - len(self._left_out) >= self.batch_size else ()
-        if not left_out:
-            return list(range(self.cursor, min(len(self) * self.batch_size, len(self.groups))))
-        order = self._order()
-        return [place for place in range(self.cursor, len(order)) if self.groups[order[place]].id not in left_out]
+        if self._chances:
+            seed = derive_seed(self.seed, "chance", self.epoch)
+            draws = torch.rand(len(self.groups), generator=torch.Generator().manual_seed(seed)).tolist()
+            order, ids = self._order(), [group.id for group in self.groups]
+            rows = {row for row, id in enumerate(ids) if all(draws[row] < chance(id) for chance in self._chances)}
+            if len(rows) >= self.batch_size:
+                return [place for place in range(self.cursor, len(order)) if order[place] in rows]
+        return list(range(self.cursor, min(len(self) * self.batch_size, len(self.groups))))
 
     def _used_up(self) -> bool:
         return len(self._places()) < (self.batch_size if self.drop_last else 1)
@@ -125,14 +133,22 @@ class QuestionLoader:
         return self.make_batch([self.groups[order[place]] for place in mine], self.epoch)
 
     def _order(self) -> list[int]:
-        if not self.shuffle:
-            return list(range(len(self.groups)))
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", self.epoch))
-        return torch.randperm(len(self.groups), generator=generator).tolist()
+        """The rows of `groups` in the order of this epoch, which is made up at its start."""
+        if self._ordered is None or self._ordered[0] != self.epoch:
+            order = list(range(len(self.groups)))
+            if self.shuffle:
+                generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", self.epoch))
+                order = torch.randperm(len(self.groups), generator=generator).tolist()
+            if (place := self.place) is not None:
+                order.sort(key=lambda row: place(self.groups[row].id))
+            self._ordered = self.epoch, order
+        return self._ordered[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Epoch, position in it, batches served since `iter`, and the questions and seed that these refer to."""
-        place = {"epoch": self.epoch, "cursor": self.cursor, "served": self.served}
+        place: dict[str, Any] = {"epoch": self.epoch, "cursor": self.cursor, "served": self.served}
+        if self.place is not None:
+            place["order"] = self._order()
         return {**place, "questions": len(self.groups), "digest": self._digest, "seed": self.seed}
 
     @cached_property
@@ -153,4 +169,5 @@ class QuestionLoader:
                 "seed {}. Resume with data.train and seed as they were.".format(*then, *now)
             )
         self.epoch, self.cursor, self.served = state["epoch"], state["cursor"], state["served"]
+        self._ordered = (self.epoch, state["order"]) if self.place is not None and "order" in state else None
         self._resumed = True

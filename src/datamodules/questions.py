@@ -12,10 +12,11 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..distributed import gather_objects
 from ..files import write_json
+from ..memory import QuestionMemory, Visit
 from ..types import QuestionBatch, QuestionGroup, require
 from .adaptive_rephrasings import AdaptiveRephrasings
+from .curricula import Curriculum
 from .loader import QuestionLoader
 from .prompts import PromptRenderer
 from .report import NUM_NAMED, add_overlaps, cautions, split_report, summary
@@ -44,14 +45,19 @@ class QuestionDataModule(LightningDataModule):
         validation_samples: The same in the validations of a training run; None is `evaluation_samples`.
         evaluation_batch_size: Evaluation questions sampled at a time, over all ranks.
         max_prompt_tokens: Length limit of prompts.
-        adaptive_rephrasings: Chooses how many of the N rephrasings of each question a batch uses, from what `observe`
-            has seen; its state is part of checkpoints. None uses all N.
+        adaptive_rephrasings: Chooses how many of the N rephrasings of each question a batch uses, by what `memory`
+            knows of it. None uses all N.
+        curriculum: Chooses which training questions are served and in which order, by what `memory` knows of them. None
+            serves all.
         shuffle: Whether each training epoch has an order of its own; otherwise all have the source's.
         seed: Seed of the training order.
         max_evaluation_prompt_tokens: Length limit of evaluation prompts; None is `max_prompt_tokens`.
 
+    Attributes:
+        memory: What is known of the training questions; `RolloutCallback` puts that of the run in its place.
+
     Raises:
-        TypeError: a source lacks something that every source has.
+        TypeError: a source or the curriculum lacks something that each of them has.
         ValueError: an option is out of its range.
     """
 
@@ -71,6 +77,7 @@ class QuestionDataModule(LightningDataModule):
         evaluation_batch_size: int = 64,
         max_prompt_tokens: int = 512,
         adaptive_rephrasings: AdaptiveRephrasings | None = None,
+        curriculum: Curriculum | None = None,
         shuffle: bool = True,
         seed: int = 0,
         max_evaluation_prompt_tokens: int | None = None,
@@ -93,6 +100,8 @@ class QuestionDataModule(LightningDataModule):
         for name, source in {"train": train, **{f"evaluation.{name}": s for name, s in evaluation.items()}}.items():
             if source is not None:
                 require(source, Source, f"data.{name}")
+        if curriculum is not None:
+            require(curriculum, Curriculum, "data.curriculum")
         self.train_source = train
         self.evaluation_sources = dict(evaluation)
         self.tokenizer_path = tokenizer
@@ -109,6 +118,8 @@ class QuestionDataModule(LightningDataModule):
         self.max_prompt_tokens = max_prompt_tokens
         self.max_evaluation_prompt_tokens = max_evaluation_prompt_tokens or max_prompt_tokens
         self.adaptive_rephrasings = adaptive_rephrasings
+        self.curriculum = curriculum
+        self.memory = QuestionMemory()
         self.shuffle = shuffle
         self.seed = seed
         self.report: dict[str, dict[str, Any]] = {}
@@ -183,39 +194,39 @@ class QuestionDataModule(LightningDataModule):
     def _batch(self, groups: Sequence[QuestionGroup], epoch: int, *, split: str, samples: int) -> QuestionBatch:
         training = split == "train"
         if training and self.adaptive_rephrasings is not None:
-            groups = [self.adaptive_rephrasings.chosen(group) for group in groups]
+            groups = [self.adaptive_rephrasings.chosen(group, self.memory[group.id]) for group in groups]
         # Every evaluation asks the same prompts.
         prompts = self._renderer(training).prompts(groups, epoch if training else 0, samples)
         return QuestionBatch(groups=list(groups), prompts=prompts, split=split)
 
-    def observe(self, batch: QuestionBatch) -> None:
-        """Tell `adaptive_rephrasings` the success rate of each original question in a training batch. Collective.
+    @property
+    def needs_memory(self) -> bool:
+        """Whether `memory` is read, which somebody must then keep up to date: `RolloutCallback` does."""
+        return self.adaptive_rephrasings is not None or self.curriculum is not None
 
-        Called with every batch that was sampled, whether it is learned from or not. Replayed successes do not count.
-        All ranks hear of all questions: in the next epoch a question may be on another rank.
-        """
-        rollouts = batch.rollouts
-        if self.adaptive_rephrasings is None or rollouts is None:
-            return
-        sampled = (rollouts.rephrasing == 0) & ~rollouts.replayed
-        rates = {}
-        for row, group in enumerate(batch.groups):
-            verdicts = rollouts.correct[sampled & (rollouts.question == row)]
-            if len(verdicts):
-                rates[group.id] = float(verdicts.double().mean())
-        for part in gather_objects(rates):
-            for question_id, rate in part.items():
-                self.adaptive_rephrasings.update(question_id, rate)
+    def observe(self, visits: list[Visit]) -> None:
+        """Tell the curriculum what a sampled batch has shown, whether it is learned from or not."""
+        if self.curriculum is not None:
+            self.curriculum.observe(visits)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs besides the loader's position: the running success rates."""
-        chooser = self.adaptive_rephrasings
-        return {} if chooser is None else {"adaptive_rephrasings": chooser.state_dict()}
+        """What a resumed run needs besides the loader's position and the memory."""
+        return {} if self.curriculum is None else {"curriculum": self.curriculum.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the rates of a checkpoint; start with none where it has none."""
-        if self.adaptive_rephrasings is not None and "adaptive_rephrasings" in state_dict:
-            self.adaptive_rephrasings.load_state_dict(state_dict["adaptive_rephrasings"])
+        """Go on from what `state_dict` returned; a curriculum that it knows nothing of begins.
+
+        Raises:
+            ValueError: the state is of a version that kept success rates of its own.
+        """
+        if "adaptive_rephrasings" in state_dict and self.adaptive_rephrasings is not None:
+            raise ValueError(
+                "Expected a checkpoint with the memory of questions, but its data.adaptive_rephrasings is of a version "
+                "that kept success rates of its own. Resume with that version, or start from the exported policy with "
+                "model.path."
+            )
+        if self.curriculum is not None and "curriculum" in state_dict:
+            self.curriculum.load_state_dict(state_dict["curriculum"])
 
     @property
     def iterations_per_epoch(self) -> int:
@@ -226,18 +237,22 @@ class QuestionDataModule(LightningDataModule):
         """The resumable loader of the training questions."""
         if self._train_loader is None:
             self._train_loader = self._loader("train", self.batch_size, self.samples_per_prompt)
+            if (curriculum := self.curriculum) is not None:
+                self._train_loader.place = lambda id: curriculum.place(self.memory[id])
+                self._train_loader.serve_by(lambda id: curriculum.chance(self.memory[id]))
         return self._train_loader
 
     def val_dataloader(self) -> list[QuestionLoader]:
         """One loader per evaluation split, in the order of `evaluation`; batches carry the split's name."""
-        return self._evaluation_loaders(self.validation_samples)
+        return list(self.evaluation_loaders(self.validation_samples).values())
 
     def test_dataloader(self) -> list[QuestionLoader]:
         """The same as `val_dataloader`, with `evaluation_samples` responses to each question."""
-        return self._evaluation_loaders(self.evaluation_samples)
+        return list(self.evaluation_loaders(self.evaluation_samples).values())
 
-    def _evaluation_loaders(self, samples: int) -> list[QuestionLoader]:
-        return [self._loader(name, self.evaluation_batch_size, samples) for name in self.evaluation_sources]
+    def evaluation_loaders(self, samples: int = 1) -> dict[str, QuestionLoader]:
+        """Split name → a loader of its questions, with `samples` responses to each."""
+        return {name: self._loader(name, self.evaluation_batch_size, samples) for name in self.evaluation_sources}
 
     def transfer_batch_to_device(
         self,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..types import Fields
 from .base import RecordMetric
 from .functional import bootstrap_intervals, pass_at_k_curve
 from .functional.answers import majority_probability
@@ -98,10 +99,11 @@ def count_batch(batch: Any) -> list[Record]:
     """Records of the questions of one batch that have any response.
 
     Args:
-        batch: With `split`, `groups[…].id`, `groups[…].metadata` where there is such a thing, and
-            `rollouts.{question, correct, answers, token_ids, truncated}`.
+        batch: An object or a mapping with `split`, `groups[…].id`, `groups[…].metadata` where there is such a thing,
+            and `rollouts.{question, correct, answers, token_ids, truncated}`.
     """
     records = []
+    batch = Fields("batch", batch)
     for i, group in enumerate(batch.groups):
         rows = (batch.rollouts.question == i).nonzero()[:, 0].tolist()
         if rows:

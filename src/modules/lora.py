@@ -77,11 +77,11 @@ def adapters_off(model: nn.Module) -> AbstractContextManager[Any]:
     return rescale_adapter_scale(model, 0.0)
 
 
-def merged_weight(layer: Any, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """W + (α / r) · B A of one of `adapted_layers`, summed in float32 or wider, in the type of W."""
-    wide = torch.promote_types(weight.dtype, torch.float32)
-    update = b.to(wide) @ a.to(wide) * layer.scaling[ADAPTER]
-    return (weight.to(wide) + (update.T if layer.fan_in_fan_out else update)).to(weight.dtype)
+def factors(layer: Any, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What one of `adapted_layers` adds to its weight, for `adapters.merged`: A, B and α / r of its full parameters."""
+    if layer.fan_in_fan_out:  # the weight is stored transposed, and so is B A
+        a, b = b.T.contiguous(), a.T.contiguous()
+    return a, b, torch.tensor(layer.scaling[ADAPTER], dtype=torch.float64)
 
 
 def adapter_parameters(layer: Any) -> tuple[Tensor, Tensor]:

@@ -68,7 +68,7 @@ AGGREGATIONS: dict[str, Callable[[LossInputs, int | None], Tensor]] = {
 class PolicyLoss(Loss):
     """Policy term, divergence from the reference and entropy, aggregated; minimised.
 
-    L = Σ_t w_t · ( −v_t · surrogate_t + β · KL_t − γ · H_t )
+    L = Σ_t w_t · ( −v_t · surrogate_t + β · KL_t − γ · H_t + c_t · |log π_θ − log π_old| )
 
     | method | ratio | objective | aggregation | clip_low, clip_high | source |
     |---|---|---|---|---|---|
@@ -84,8 +84,8 @@ class PolicyLoss(Loss):
     policy that sampled it and δ `replay_shaping`: bounded without a clip, and largest in gradient where ρ is small.
 
     w_t: `AGGREGATIONS`; v_t: `LossInputs.weights`, which multiply the policy term alone (a term of a whole response
-    by their mean over it). `old_logprobs` may be `logprobs.detach()`: the ratio is then exactly 1. Log-probs must be
-    finite.
+    by their mean over it); c_t: `LossInputs.penalty`, without gradient where the ratio is exactly 1 (KL-Cov).
+    `old_logprobs` may be `logprobs.detach()`: the ratio is then exactly 1. Log-probs must be finite.
 
     `sums` and `response_sums` of the outputs, over tokens: `tokens`; `ratio`; `clip_low` and `clip_high` (see
     `Surrogate`); `clip_dual` with `dual_clip`; `clipped`, tokens whose gradient the bounds removed, of either kind;
@@ -132,7 +132,7 @@ class PolicyLoss(Loss):
     replay_shaping: float = 0.1
 
     def __post_init__(self) -> None:
-        self.by_token = self.ratio == "token"
+        self.by_token = self.takes_credit = self.ratio == "token"
         self._check_ranges()
         self._check_combinations()
 
@@ -196,7 +196,9 @@ class PolicyLoss(Loss):
         Raises:
             ValueError: `kl_coef` needs reference log-probs, or `entropy_coef` an entropy, that the inputs lack.
         """
-        advantages = inputs.advantages[inputs.response]
+        advantages = inputs.token_advantages
+        if advantages is None:
+            advantages = inputs.advantages[inputs.response]
         low, high = (math.inf if bound is None else bound for bound in (self.clip_low, self.clip_high))
         policy = SURROGATES[self.objective, self.ratio](inputs, advantages, low, high)
         if inputs.replayed is not None:
@@ -217,6 +219,8 @@ class PolicyLoss(Loss):
             value = torch.maximum(value, floor)
         tokens["clipped"] = clipped
         terms = -value if inputs.weights is None else -value * inputs.weights
+        if inputs.penalty is not None:
+            terms = terms + inputs.penalty * (inputs.logprobs - inputs.old_logprobs).abs()
         weights = AGGREGATIONS[self.aggregation](inputs, self.max_length)
         if self.kl_coef or inputs.reference_logprobs is not None:
             kl = token_kl(inputs, self.kl_estimator)

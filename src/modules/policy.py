@@ -20,12 +20,13 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 
 from ..scalars import log_scalars
-from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, require
+from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit, require
 from .causal_policy import CausalPolicy
 from .lora import has_adapters
+from .mismatch import MismatchCorrection
 from .model import resolve_model_path, save_model
 from .scorer import Scorer
-from .sharding import full_tensors, reshard
+from .sharding import full_tensors, reshard, separate_tensors
 from .strategy import ComputeType, FullyShardedStrategy, gradient_sync, prepare, reduced_precision
 from .update import PolicyUpdate, UpdateOptions
 
@@ -41,6 +42,8 @@ class PolicyModule(LightningModule):
         advantage: Strategy, `RewardGroups` → [R] advantages.
         loss: `LossInputs` → `LossOutputs`.
         optimizer: Parameters → optimizer.
+        credit: Credit per token, `CreditInputs` → [T] advantages; None gives each token that of its response.
+        mismatch: Correction for the engine that sampled; None corrects for staleness alone.
         token_budget: Tokens per forward on one rank; see `Scorer`.
         schedule: Learning-rate schedule by its name in transformers: `cosine`, `linear`, `constant_with_warmup`, …
         warmup: Warm-up: a share of all optimizer steps where it is below 1, else their number, a whole one.
@@ -64,6 +67,8 @@ class PolicyModule(LightningModule):
         loss: Loss,
         optimizer: Callable[[Iterable[torch.nn.Parameter]], Optimizer],
         *,
+        credit: TokenCredit | None = None,
+        mismatch: MismatchCorrection | None = None,
         token_budget: int = 16384,
         schedule: str = "cosine",
         warmup: float | int = 0.1,
@@ -87,6 +92,8 @@ class PolicyModule(LightningModule):
         self.load_model = load_model
         self.advantage = advantage
         self.loss = loss
+        self.credit = credit
+        self.mismatch = mismatch
         self.make_optimizer = optimizer
         self.token_budget = token_budget
         self.schedule = schedule
@@ -118,6 +125,11 @@ class PolicyModule(LightningModule):
     def mini_batches(self) -> int:
         """Optimizer steps per batch of rollouts."""
         return self.options.mini_batches
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether the advantage strategy looks back at what is known of the questions."""
+        return self.advantage.needs_history
 
     def _build(self) -> CausalPolicy:
         policy = CausalPolicy(self.load_model(), temperature=self.temperature)
@@ -157,6 +169,8 @@ class PolicyModule(LightningModule):
             self.loss,
             self.optimizers(),  # type: ignore[arg-type]
             self.options,
+            credit=self.credit,
+            mismatch=self.mismatch,
             scheduler=self.lr_schedulers(),
             backward=self.manual_backward,
             gradient_sync=partial(gradient_sync, self.trainer.strategy),
@@ -201,6 +215,11 @@ class PolicyModule(LightningModule):
         """`(Hugging Face name, full tensor)` of each parameter. Collective: every rank must exhaust it."""
         reshard(self.policy)
         return full_tensors(self.policy.model)
+
+    def separate_parameters(self, *, base: bool) -> Iterator[tuple[str, Tensor]]:
+        """The same with adapters by themselves; see `SampledPolicy`. Collective."""
+        reshard(self.policy)
+        return separate_tensors(self.policy.model, base=base)
 
     def make_scorer(self) -> Scorer:
         """Scores responses under the current policy, where it is and as it computes."""

@@ -41,6 +41,8 @@ class ResponseScores(NamedTuple):
     """Row of a response → [T_r] float32 log-probs of its tokens, nats, on the policy's device."""
     entropy: Tensor
     """[R] float32, mean entropy per token, nats, on the CPU; zero for responses that were not scored."""
+    entropies: dict[int, Tensor]
+    """Row of a response → [T_r] float32 entropies at its tokens, nats, on the policy's device."""
 
 
 class Scorer:
@@ -108,13 +110,15 @@ class Scorer:
     def score(self, responses: PromptedResponses, rows: Tensor) -> ResponseScores:
         """Log-probs and mean entropies of the responses `rows` under the current policy. Collective."""
         logprobs: dict[int, Tensor] = {}
+        entropies: dict[int, Tensor] = {}
         entropy = torch.zeros(len(responses.responses))
         for part in self.micro_batches(responses, rows, "detached"):
             if part:
                 logprobs |= {row: row_logprobs for row, (row_logprobs, _) in part.items()}
-                means = [row_entropy.mean() for _, row_entropy in part.values() if row_entropy is not None]
-                entropy[list(part)] = torch.stack(means).float().cpu()
-        return ResponseScores(logprobs, entropy)
+                of_part = {row: values for row, (_, values) in part.items() if values is not None}
+                entropy[list(part)] = torch.stack([values.mean() for values in of_part.values()]).float().cpu()
+                entropies |= of_part
+        return ResponseScores(logprobs, entropy, entropies)
 
     def micro_batches(
         self, responses: PromptedResponses, rows: Tensor, entropy: EntropyMode = "none"

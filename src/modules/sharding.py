@@ -15,7 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from .lora import adapted_layers, adapter_parameters, is_adapter, merged_weight
+from ..adapters import SCALE, A, B, merged
+from .lora import adapted_layers, adapter_parameters, factors, is_adapter
 
 BUCKET = 2**27
 """Numbers of parameters that are gathered at one time: 512 MiB of float32 on each rank."""
@@ -81,8 +82,27 @@ def full_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         adapters = iter(gathered[len(bucket) :])
         for (name, _), tensor in zip(bucket, gathered, strict=False):
             if name in adapted:
-                tensor = merged_weight(layers[name], tensor, next(adapters), next(adapters))  # noqa: PLW2901
+                tensor = merged(tensor, *factors(layers[name], next(adapters), next(adapters)))  # noqa: PLW2901
             yield name.replace(".base_layer.", "."), tensor
+
+
+def separate_tensors(model: nn.Module, *, base: bool) -> Iterator[tuple[str, Tensor]]:
+    """As `full_tensors`, but with adapters by themselves, ahead of the weights; see `adapters`.
+
+    Args:
+        model: As there.
+        base: Whether to yield the weights, which training does not change; always those of a model without adapters.
+    """
+    layers = list(adapted_layers(model))
+    parts = iter(_gathered([p.detach() for _, layer in layers for p in adapter_parameters(layer)]))
+    for name, layer in layers:
+        for part, tensor in zip((A, B, SCALE), factors(layer, next(parts), next(parts)), strict=True):
+            yield f"{name}.weight{part}", tensor
+    if base or not layers:
+        weights = [(name, parameter) for name, parameter in model.named_parameters() if not is_adapter(name)]
+        for bucket in _buckets(weights):
+            gathered = _gathered([parameter.detach() for _, parameter in bucket])
+            yield from ((n.replace(".base_layer.", "."), t) for (n, _), t in zip(bucket, gathered, strict=True))
 
 
 def _buckets(named: Sequence[tuple[str, Tensor]]) -> Iterator[list[tuple[str, Tensor]]]:

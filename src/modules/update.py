@@ -20,10 +20,13 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from ..distributed import gather_objects, max_over_ranks, rank, sum_over_ranks, world_size
-from ..types import AdvantageStrategy, Loss, LossInputs, LossOutputs, RewardGroups, Rollouts, require
-from .experience import Anchor, Experience, join_reward_groups, split_by_question, truncated_weights
-from .scorer import Scorer
+from ..distributed import gather_objects, rank, sum_over_ranks, world_size
+from ..types import AdvantageStrategy, Loss, LossInputs, LossOutputs, Rollouts, TokenCredit, require
+from .corrections import correct_mismatch, correct_prompts
+from .credit.assign import assign_credit
+from .experience import Anchor, Experience, join_reward_groups, reward_groups, split_by_question
+from .mismatch import MismatchCorrection
+from .scorer import ResponseScores, Scorer
 from .update_stats import UpdateResult, UpdateStats
 
 
@@ -84,12 +87,15 @@ class PolicyUpdate:
         loss: Loss of a micro-batch.
         optimizer: Of the policy's parameters.
         options: How the update is made.
+        credit: Credit per token; None gives each token the advantage of its response.
+        mismatch: Corrects for the engine that sampled, stale responses included, in the place of the weights above.
         scheduler: Learning-rate schedule over optimizer steps; None keeps the rate.
         backward: Runs the backward of a loss; Lightning's does more than `Tensor.backward`.
         gradient_sync: Called with whether gradients are reduced over ranks in the backwards inside its context.
 
     Raises:
-        TypeError: `advantage` or `loss` lacks something that the update needs.
+        TypeError: `advantage`, `loss` or `credit` lacks something that the update needs.
+        ValueError: the loss can't take credit per token.
     """
 
     scorer: Scorer
@@ -98,6 +104,8 @@ class PolicyUpdate:
     optimizer: Optimizer
     options: UpdateOptions
     _: KW_ONLY
+    credit: TokenCredit | None = None
+    mismatch: MismatchCorrection | None = None
     scheduler: Any = None
     backward: Callable[[Tensor], None] = Tensor.backward
     gradient_sync: Callable[[bool], AbstractContextManager[Any]] = nullcontext
@@ -105,6 +113,13 @@ class PolicyUpdate:
     def __post_init__(self) -> None:
         require(self.advantage, AdvantageStrategy, "advantage")
         require(self.loss, Loss, "loss")
+        if self.credit is not None:
+            require(self.credit, TokenCredit, "credit")
+            if not self.loss.takes_credit:
+                raise ValueError(
+                    f"Expected a loss that takes credit per token, as PolicyLoss with loss.ratio=token does, but got "
+                    f"{type(self.loss).__name__} with credit={type(self.credit).__name__}. Change one of the two."
+                )
         self.staleness_log_cap = math.log(self.options.staleness_cap)
         self.skipped_in_a_row = 0
 
@@ -120,10 +135,10 @@ class PolicyUpdate:
             FloatingPointError: the strategy returns advantages that are not finite, or too many steps were skipped.
         """
         start = time.perf_counter()
-        experience = self._experience(rollouts, progress)
-        mini_batches = split_by_question(experience.question, num_questions, self.options.mini_batches)
+        mini_batches = split_by_question(rollouts.question, num_questions, self.options.mini_batches)
+        experience = self._experience(rollouts, mini_batches, progress)
         self._take_old_logprobs(experience, mini_batches)
-        stats = UpdateStats()
+        stats = UpdateStats(experience.mismatch)
         for rows in mini_batches:
             self._optimizer_step(experience, rows, stats)
         return UpdateResult(
@@ -134,33 +149,36 @@ class PolicyUpdate:
             seconds=time.perf_counter() - start,
         )
 
-    def _experience(self, rollouts: Rollouts, progress: float) -> Experience:
+    def _experience(self, rollouts: Rollouts, mini_batches: list[Tensor], progress: float) -> Experience:
         """Rollouts under their score prompts, with advantages, importance weights and the choice of what to learn."""
         experience = Experience.from_rollouts(rollouts, self.options.anchor)
-        entropy = None
-        if self.advantage.needs_entropy:
-            experience.old_logprobs, entropy = self.scorer.score(experience, torch.arange(len(rollouts)))
-        experience.advantages = self._advantages(rollouts, entropy, progress)
         if self.options.mask_truncated:
             experience.in_loss = ~rollouts.truncated
+        scores = None
+        if self.advantage.needs_entropy or self.advantage.needs_logprobs:
+            scores = self._score(experience, torch.arange(len(rollouts)))
+        experience.advantages = self._advantages(rollouts, scores, progress)
+        if self.credit is not None:
+            scores = scores or self._score(experience, experience.in_loss.nonzero()[:, 0])
+            groups = reward_groups(rollouts, None, progress)
+            assign_credit(self.credit, experience, groups, scores, mini_batches)
         every_response = bool(self.loss.kl_coef or self.loss.entropy_coef)
-        experience.has_gradient = experience.in_loss & ((experience.advantages != 0) | every_response)
-        self._importance_weights(experience, rollouts)
+        experience.has_gradient = experience.in_loss & (experience.learns() | every_response)
+        if self.mismatch is not None:
+            correct_mismatch(experience, rollouts, self.scorer, self.mismatch)
+            experience.has_gradient &= experience.not_rejected() | every_response
+        correct_prompts(experience, rollouts, self.scorer, self.options.prompt_correction)
         return experience
 
-    def _advantages(self, rollouts: Rollouts, entropy: Tensor | None, progress: float) -> Tensor:
+    def _score(self, experience: Experience, rows: Tensor) -> ResponseScores:
+        """Scores of the responses `rows`, which give the old log-probs as well. Collective."""
+        scores = self.scorer.score(experience, rows)
+        experience.old_logprobs, experience.scored = dict(scores.logprobs), True
+        return scores
+
+    def _advantages(self, rollouts: Rollouts, scores: ResponseScores | None, progress: float) -> Tensor:
         """[R] float32 advantages of this rank's responses, computed from the rewards of all ranks."""
-        parts = gather_objects(
-            RewardGroups(
-                rewards=rollouts.rewards,
-                correct=rollouts.correct,
-                question=rollouts.question,
-                prompt=rollouts.prompt,
-                entropy=entropy,
-                answers=rollouts.answers,
-                progress=progress,
-            )
-        )
+        parts = gather_objects(reward_groups(rollouts, scores, progress))
         advantages = self.advantage(join_reward_groups(parts)).float()
         if not torch.isfinite(advantages).all():
             raise FloatingPointError(
@@ -170,26 +188,9 @@ class PolicyUpdate:
         start = sum(len(part.rewards) for part in parts[: rank()])
         return advantages[start : start + len(rollouts)]
 
-    def _importance_weights(self, experience: Experience, rollouts: Rollouts) -> None:
-        """Score responses to other prompts than their score prompt under both, where a correction needs it."""
-        correction = self.options.prompt_correction
-        elsewhere = experience.has_gradient & ~experience.on_score_prompt & ~experience.replayed
-        if correction is None:
-            if not max_over_ranks(bool(experience.stale.any())):
-                return
-            elsewhere = elsewhere & experience.stale
-        rows = elsewhere.nonzero()[:, 0]
-        sampled = self.scorer.score(Experience.from_rollouts(rollouts, "own"), rows).logprobs
-        if correction is not None:
-            anchored = self.scorer.score(experience, rows).logprobs
-            experience.prompt_weights = truncated_weights(anchored, sampled, correction)
-        for row in rows[experience.stale[rows]].tolist():
-            engine = experience.engine_logprobs[row].to(self.scorer.device)
-            experience.log_ratio_since_sampling[row] = sampled[row] - engine
-
     def _take_old_logprobs(self, experience: Experience, mini_batches: list[Tensor]) -> None:
         """Score what the later mini-batches need of the policy before the first step changes it."""
-        if len(mini_batches) > 1 and not experience.old_logprobs:
+        if len(mini_batches) > 1 and not experience.scored:
             later = torch.cat(mini_batches[1:])
             later = later[experience.has_gradient[later] & ~experience.replayed[later]]
             experience.old_logprobs = self.scorer.score(experience, later).logprobs
@@ -227,7 +228,6 @@ class PolicyUpdate:
 
         def loss(part: slice, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
             old = columns.old(logprobs, part)
-            staleness_weights = columns.log_ratio(old, part).clamp(max=self.staleness_log_cap).exp()
             inputs = LossInputs(
                 logprobs=logprobs,
                 old_logprobs=old,
@@ -238,8 +238,10 @@ class PolicyUpdate:
                 lengths=lengths,
                 num_responses=totals["responses"],
                 num_tokens=totals["tokens"],
-                weights=columns.prompt_weights[part] * staleness_weights,
+                weights=columns.weights(old, part, self.staleness_log_cap),
                 replayed=replayed,
+                token_advantages=None if columns.advantages is None else columns.advantages[part],
+                penalty=None if columns.penalty is None else columns.penalty[part],
             )
             outputs.append(self.loss(inputs))
             return outputs[-1].loss
@@ -251,6 +253,8 @@ class PolicyUpdate:
         # Gradients are averaged over ranks, losses add up over them.
         self.backward(value * world_size())
         stats.add(outputs, rows)
+        if scores.entropy is not None:
+            stats.keep_entropies(scores.entropy, rows, packed.lengths)
         old = columns.old(scores.logprobs, everything)
         fresh = columns.on_score_prompt & ~columns.stale
         stats.add_engine_mismatch((old - columns.engine_logprobs)[fresh])

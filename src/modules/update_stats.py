@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +13,22 @@ from torch import Tensor
 
 from ..distributed import max_over_ranks, sum_over_ranks
 from ..types import LossOutputs
+from .mismatch import mismatch_metrics
 
 
 class UpdateStats:
-    """Sums over the micro-batches of one update on one rank."""
+    """Sums over the micro-batches of one update on one rank.
 
-    def __init__(self) -> None:
+    Args:
+        corrected: Sums of the correction for the engine's mismatch (`mismatch.Corrected`); empty where there is none.
+    """
+
+    def __init__(self, corrected: Mapping[str, float] | None = None) -> None:
+        self.corrected = corrected or {}
         self.loss = 0.0
         self.token_sums: Counter[str] = Counter()
         self.response_sums: dict[str, dict[int, float]] = {}
+        self.token_entropies: dict[int, Tensor] = {}
         self.grad_norms: list[float] = []
         self.lr = 0.0
         self.dropped = 0
@@ -40,6 +47,11 @@ class UpdateStats:
         for name in parts[0].response_sums:
             values = torch.stack([outputs.response_sums[name] for outputs in parts]).sum(0)
             self.response_sums.setdefault(name, {}).update(zip(rows.tolist(), values.tolist(), strict=True))
+
+    def keep_entropies(self, entropy: Tensor, rows: Tensor, lengths: Tensor) -> None:
+        """Keep the entropies ([t], nats) of the tokens of the responses `rows`, with three digits, on the CPU."""
+        parts = entropy.detach().half().cpu().split(lengths.tolist())
+        self.token_entropies.update(zip(rows.tolist(), parts, strict=True))
 
     def add_engine_mismatch(self, log_ratio: Tensor) -> None:
         """Add log π_trainer − log π_engine ([t], nats) of tokens scored under the prompt that they were sampled from.
@@ -75,9 +87,28 @@ class UpdateStats:
         return self.sum_of(name, len(lengths)) / lengths
 
     def metrics(self) -> dict[str, float]:
-        """What is logged of an update: `train/*`, `rollout/engine_mismatch_*`, `rollout/staleness_*`. Collective.
+        """What is logged of an update, over all ranks. Collective.
 
-        Means are over the tokens of all ranks; the loss is the mean over the mini-batches.
+        Means over response tokens:
+
+        - `train/{ratio,kl,entropy,old_logprob}`: policy ratio; estimated divergence from the reference, policy entropy
+          and log-prob before the batch's first update, nats. `train/<name>`: any other sum that the loss returns.
+        - `train/{clip_low,clip_high,clip_dual}`: shares of tokens beyond the bound; `train/clipped`: share of tokens
+          whose gradient a bound removed.
+        - `rollout/engine_mismatch_kl`: estimate k3 of KL(π_engine ‖ π_trainer) under the sampled prompt, nats;
+          `rollout/engine_mismatch_max`: largest difference of a token's log-probs, nats.
+        - `rollout/mismatch_{weight,truncated,rejected}`: importance weight between engine and trainer, shares of tokens
+          whose weight is truncated or that are rejected; `rollout/mismatch_ess`: effective sample size, a share.
+        - `rollout/staleness_{weight,truncated,kl}`: importance weight of stale tokens, share of truncated weights,
+          estimate k3 of the divergence, nats.
+
+        Of the optimizer steps:
+
+        - `train/loss`: value of the loss, mean over the mini-batches.
+        - `train/grad_norm`: global L2 norm before clipping, mean over the mini-batches.
+        - `train/lr`: learning rate of the last step.
+        - `train/skipped_updates`: steps left out because of their gradient.
+        - `train/dropped_responses`: responses that could have no gradient, left out of the forward.
         """
         own = {"loss": self.loss, "dropped": self.dropped, "compared": self.compared, "mismatch": self.mismatch}
         stale = {f"stale_{name}": value for name, value in self.stale.items()}
@@ -96,6 +127,9 @@ class UpdateStats:
         if own["compared"] or not stale_tokens:
             metrics["rollout/engine_mismatch_kl"] = own["mismatch"] / max(own["compared"], 1)
             metrics["rollout/engine_mismatch_max"] = largest_mismatch
+        if self.corrected:
+            corrected = mismatch_metrics(sum_over_ranks(self.corrected))
+            metrics |= {f"rollout/mismatch_{name}": value for name, value in corrected.items()}
         if stale_tokens:
             metrics |= {f"rollout/staleness_{name}": value / stale_tokens for name, value in stale.items()}
         return metrics
@@ -126,6 +160,7 @@ class UpdateResult:
             policy entropy in nats, policy ratio, estimated divergence from the reference in nats (NaN without one),
             share of tokens whose gradient was clipped away; NaN for responses that needed no forward;
             `score_logprob`: [R] float32, old log-prob of the whole response under the score prompt, likewise;
+            `token_entropies`: [R] of [T_r] float16, the entropies whose mean `entropy` is; None without a forward;
             `masked`: [R] bool, responses that are left out of the loss;
             `seconds_update`: wall seconds.
         """
@@ -135,6 +170,7 @@ class UpdateResult:
             "advantages": self.advantages,
             **means,
             "score_logprob": self.stats.sum_of("old_logprob", len(self.lengths)),
+            "token_entropies": [self.stats.token_entropies.get(row) for row in range(len(self.lengths))],
             "masked": ~self.in_loss,
             "seconds_update": self.seconds,
         }

@@ -171,6 +171,12 @@ def similar(pair: Pair, low: float = 0.1, high: float = 1.0, encoder: Encoder | 
     The similarity is the cosine of embeddings, or, without an encoder, `ngram_similarity`, which says nothing on
     questions of less than 40 characters.
 
+    Args:
+        pair: The original and its rephrasing.
+        low: Smallest similarity that passes.
+        high: Largest similarity that passes.
+        encoder: Texts → [R, D] embeddings; None compares trigrams of characters.
+
     >>> similar(Pair("What is the sum of the two numbers 2 and 3?", "A bird sings."), low=0.3)
     Verdict(check='similar', passed=False, reason='similarity 0.000 is below 0.3', value=0.0)
     """

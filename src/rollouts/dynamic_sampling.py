@@ -17,9 +17,9 @@ from torch import Tensor
 
 from ..distributed import max_over_ranks, rank
 from ..metrics.functional import uniform_groups
-from ..types import Prompt, QuestionBatch, QuestionGroup, Rollouts, Seconds
+from ..types import History, Prompt, QuestionBatch, QuestionGroup, Rollouts, Seconds
 
-_OTHERS = ("prompts", "prompt", "question", "reward_terms", "seconds")
+_OTHERS = ("prompts", "prompt", "question", "reward_terms", "history", "seconds")
 COLUMNS = [field.name for field in fields(Rollouts) if field.name not in _OTHERS]
 """Fields of `Rollouts` with one entry per response that stays as it is when responses move to another batch."""
 
@@ -140,6 +140,7 @@ def take_questions(batch: QuestionBatch, rows: Tensor) -> QuestionBatch:
         prompt=torch.searchsorted(torch.tensor(kept_prompts, dtype=torch.long), rollouts.prompt[kept]),
         question=torch.searchsorted(rows, rollouts.question[kept]),
         reward_terms={name: term[kept] for name, term in rollouts.reward_terms.items()},
+        history=rollouts.history and History(*(column[kept] for column in rollouts.history)),
         **values,
     )
     return QuestionBatch([batch.groups[row] for row in rows.tolist()], prompts, batch.split, taken)
@@ -167,6 +168,7 @@ def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
         prompt=torch.cat(prompt),
         question=torch.cat(question),
         reward_terms={name: torch.cat([r.reward_terms[name] for r in every]) for name in every[0].reward_terms},
+        history=History.joined(rollouts.history for rollouts in every),
         seconds=seconds,
         **values,
     )

@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 
 from ..distributed import max_over_ranks, rank, sum_over_ranks
+from ..memory import QuestionMemory, Visit
 from ..seeds import derive_seed
 from ..types import (
     Completion,
@@ -55,6 +56,7 @@ class RolloutPipeline:
         reward_terms: Name → term added to the verdict in training.
         dynamic_sampling: Replaces questions without gradient in training batches.
         replay: Replays past successes in training batches.
+        memory: What is known of the training questions; None keeps none, unless `replay` needs it.
         seed: Of all sampling.
         asynchronous: Whether `sample_next` will be used. Needs an engine that can; not together with `replay`.
         weights: Policy → names and full tensors for the engine.
@@ -65,8 +67,12 @@ class RolloutPipeline:
         ledger: What the run has paid for, learned from or not: `prompts`, `rollouts`, `tokens`, and the
             `discarded_questions` of dynamic sampling.
         failures: Name (`timeout`, `memory`, …) → responses on this rank without a verdict, which count as wrong.
-        scalars: Name → value, to be logged of the last training batch: `rollout/*` are means over the responses of all
-            ranks, `budget/*` totals of the run so far; for `dynamic_sampling/*` see `Filled`.
+        scalars: Name → value, to be logged of the last training batch over all ranks: `means_of`, what replay says, and
+            - `budget/{prompts,rollouts,tokens,discarded_questions}`: totals of the run, learned from or not (the
+              ledger); `budget/updates`: optimizer steps.
+            - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without gradient.
+            - `dynamic_sampling/limit_reached`: 1 where `max_draws` ran out and such questions remain, else 0.
+            - `rollout/staleness`: optimizer steps between the weights that sampled and those that learn, mean.
 
     Raises:
         TypeError: engine, verifier or a reward term lacks something that is needed.
@@ -84,6 +90,7 @@ class RolloutPipeline:
         reward_terms: Mapping[str, RewardTerm] | None = None,
         dynamic_sampling: DynamicSampling | None = None,
         replay: SuccessReplay | None = None,
+        memory: QuestionMemory | None = None,
         seed: int = 0,
         asynchronous: bool = False,
         weights: NamedWeights = own_parameters,
@@ -104,6 +111,9 @@ class RolloutPipeline:
         self.reward_terms = dict(reward_terms or {})
         self.dynamic_sampling = dynamic_sampling
         self.replay = replay
+        self.memory = memory
+        if replay is not None:
+            self.memory = replay.memory = memory or replay.memory
         self.seed = seed
         self.asynchronous = asynchronous
         self.cache: RolloutCache | None = None
@@ -120,7 +130,7 @@ class RolloutPipeline:
         step: int,
         *,
         draw: Callable[[], QuestionBatch] = no_draw,
-        observe: Callable[[QuestionBatch], None] = lambda _: None,
+        observe: Callable[[list[Visit]], None] = lambda _: None,
         entropy: MeanEntropy = no_entropy,
     ) -> Rollouts:
         """Sample and score a training batch, attach its rollouts, count them.
@@ -130,7 +140,7 @@ class RolloutPipeline:
             policy: Its weights sample.
             step: Optimizer steps that it has made.
             draw: Returns a further batch, out of turn; for dynamic sampling.
-            observe: Called with each batch that was sampled, whether it is learned from or not.
+            observe: Called with what `memory` has learned from each batch that was sampled, learned from or not.
             entropy: Mean entropy of responses under the policy; for replay.
         """
         failed = self.failures.total()
@@ -139,7 +149,8 @@ class RolloutPipeline:
             batch.rollouts = self._roll_out(batch, policy, step, ("fit", self.iteration, number), replayed)
             totals = sum_over_ranks(totals_of(batch))
             self.ledger |= {name: self.ledger[name] + int(totals[name]) for name in ("prompts", "rollouts", "tokens")}
-            observe(batch)
+            if self.memory is not None:
+                observe(self.memory.remember(batch))
             return batch
 
         replayed = self.replay.substitute(batch, self.iteration, entropy) if self.replay is not None else {}
@@ -147,11 +158,8 @@ class RolloutPipeline:
         self.scalars = self.replay.observe(batch) if self.replay is not None else {}
         if self.dynamic_sampling is not None:
             filled = self.dynamic_sampling.fill_up(batch, lambda number: rolled_out(draw(), number, {}))
-            batch.groups, batch.prompts, batch.rollouts = (
-                filled.batch.groups,
-                filled.batch.prompts,
-                filled.batch.rollouts,
-            )
+            new = filled.batch
+            batch.groups, batch.prompts, batch.rollouts = new.groups, new.prompts, new.rollouts
             self.ledger["discarded_questions"] += int(sum_over_ranks({"n": filled.discarded})["n"])
             self.scalars["dynamic_sampling/draws"] = float(filled.draws)
             self.scalars["dynamic_sampling/limit_reached"] = float(filled.limit_reached)
@@ -159,8 +167,8 @@ class RolloutPipeline:
         if not self.asynchronous:
             self.engine.sleep()
         totals = sum_over_ranks({**totals_of(batch), "failed": self.failures.total() - failed})
-        budget = {**self.ledger, "updates": step}
-        self.scalars |= means_of(totals) | {f"budget/{name}": float(count) for name, count in budget.items()}
+        budget = {f"budget/{name}": float(count) for name, count in {**self.ledger, "updates": step}.items()}
+        self.scalars |= means_of(totals) | budget
         if self.asynchronous:
             self.scalars["rollout/staleness"] = totals["staleness"] / totals["rollouts"]
         assert batch.rollouts is not None
@@ -281,18 +289,16 @@ class RolloutPipeline:
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run goes on from; the seed of a batch depends on its iteration alone."""
-        state: dict[str, Any] = {"iteration": self.iteration, "ledger": dict(self.ledger)}
-        if self.replay is not None:
-            state["replay"] = self.replay.state_dict()
-        if self._next is not None:
-            state["next"] = self._next.state_dict()
-        return state
+        parts = {"replay": self.replay, "memory": self.memory, "next": self._next}
+        state = {name: part.state_dict() for name, part in parts.items() if part is not None}
+        return {"iteration": self.iteration, "ledger": dict(self.ledger), **state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self.iteration = state["iteration"]
         self.ledger = dict(state["ledger"])
-        if self.replay is not None and "replay" in state:
-            self.replay.load_state_dict(state["replay"])
+        for name, part in {"replay": self.replay, "memory": self.memory}.items():
+            if part is not None and name in state:
+                part.load_state_dict(state[name])
         if self.asynchronous and "next" in state:
             self._next = Generation.from_state(state["next"])

@@ -1,9 +1,10 @@
 """Replay of past successes (ExGRPO, arXiv 2510.02245).
 
 A share of each batch consists of questions that were solved in part before, and one response to each of them is a past
-success. Successes are recorded by question. Questions are drawn by their latest success rate, most often those near one
-half; of a question's successes the one with the lowest entropy under the current policy is replayed. Questions that
-were solved in full are retired. Every rank holds the same record, so that any of them can write the checkpoint.
+success. Successes are recorded by question; how often it was solved is in the run's `QuestionMemory`. Questions are
+drawn by their latest success rate, most often those near one half; of a question's successes the one with the lowest
+entropy under the current policy is replayed. Questions that were solved in full are retired. Every rank holds the same
+record, so that any of them can write the checkpoint.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..distributed import gather_objects, rank, world_size
+from ..memory import QuestionMemory
 from ..types import Completion, Prompt, QuestionBatch, QuestionGroup
 
 MeanEntropy = Callable[[Sequence[Prompt], Sequence[Tensor]], Tensor]
@@ -43,11 +45,9 @@ class Success(NamedTuple):
 
 @dataclass
 class Record:
-    """What is known of one question."""
+    """What can be replayed of one question."""
 
     group: QuestionGroup
-    rate: float
-    """Share of correct responses when the question was last sampled and solved in part."""
     successes: list[Success] = field(default_factory=list)
     """Distinct, oldest first."""
 
@@ -55,8 +55,8 @@ class Record:
 class SuccessReplay:
     """ExGRPO's buffer of past successes.
 
-    Questions that were solved in full are `retired`: they leave the record for good, and `QuestionLoader.leave_out`
-    keeps them out of later batches.
+    Questions that were solved in full are retired: they leave the record for good, and `QuestionLoader.serve_by` keeps
+    them out of later batches.
 
     Departures from the authors' code: successes before the start are recorded too; the success rate is that of new
     responses alone; a question keeps only its `per_question` newest successes.
@@ -67,6 +67,9 @@ class SuccessReplay:
         spread: σ of the weight by success rate.
         per_question: Successes kept per question.
         seed: Of the draws.
+
+    Attributes:
+        memory: How often each question was solved; that of the pipeline, which keeps it up to date.
 
     Raises:
         ValueError: an option is out of its range.
@@ -87,18 +90,20 @@ class SuccessReplay:
         self.seed = seed
         self.started = False
         self.records: dict[str, Record] = {}
-        self.retired: set[str] = set()
+        self.memory = QuestionMemory()
 
     def draw(self, count: int, iteration: int, without: set[str]) -> list[str]:
         """Ids of up to `count` distinct recorded questions, none of `without`; the same on every rank.
 
-        First a success rate is drawn among those on record, with weight exp(−(rate − ½)² / 2σ²), then uniformly a
-        question of that rate, without replacement. σ = 1/8 is the authors' code at G = 8 (one response out of eight).
+        First a success rate is drawn among those at which they were last solved in part, with weight
+        exp(−(rate − ½)² / 2σ²), then uniformly a question of that rate, without replacement. σ = 1/8 is the authors'
+        code at G = 8 (one response out of eight).
         """
         by_rate: dict[float, list[str]] = {}
-        for id, record in self.records.items():
+        for id in self.records:
             if id not in without:
-                by_rate.setdefault(record.rate, []).append(id)
+                # 0 where it was so long ago that it is forgotten
+                by_rate.setdefault(self.memory[id].latest_partial_rate() or 0.0, []).append(id)
         generator = random.Random(f"{self.seed}/{iteration}")
         drawn: list[str] = []
         while by_rate and len(drawn) < count:
@@ -150,12 +155,17 @@ class SuccessReplay:
         return [record.successes[int(part.argmin())] for record, part in zip(records, parts, strict=True)]
 
     def observe(self, batch: QuestionBatch) -> dict[str, float]:
-        """Take in the new responses of all ranks to a training batch; return the sizes to be logged. Collective."""
+        """Take in the new successes of all ranks in a training batch, which `memory` remembers. Collective.
+
+        Returns what is to be logged:
+
+        - `replay/questions`: questions with past successes; `replay/successes`: these.
+        - `replay/retired`: questions that are left out because all responses were correct.
+        """
         for id, record in (item for part in gather_objects(self._found(batch)) for item in part):
-            if record.rate == 1.0:
-                self.retired.add(id)
+            if self.memory[id].solved_in_full:
                 self.records.pop(id, None)
-            elif id not in self.retired and record.successes:
+            elif record.successes:
                 self._add(id, record)
         rollouts = batch.rollouts
         assert rollouts is not None
@@ -167,11 +177,11 @@ class SuccessReplay:
         return {
             "replay/questions": float(len(self.records)),
             "replay/successes": float(sum(len(record.successes) for record in self.records.values())),
-            "replay/retired": float(len(self.retired)),
+            "replay/retired": float(sum(record.solved_in_full for record in self.memory.records.values())),
         }
 
     def _found(self, batch: QuestionBatch) -> list[tuple[str, Record]]:
-        """The questions of this rank's batch, with the rates and successes of their new responses."""
+        """The questions of this rank's batch, with the successes among their new responses."""
         rollouts = batch.rollouts
         assert rollouts is not None
         # Each prompt as it would have to ask for all its responses, replayed ones included.
@@ -185,22 +195,18 @@ class SuccessReplay:
         found = []
         for question, group in enumerate(batch.groups):
             rows = ((rollouts.question == question) & ~rollouts.replayed).nonzero()[:, 0]
-            if not len(rows):
-                continue
-            record = Record(group, float(rollouts.correct[rows].double().mean()))
-            if record.rate < 1.0:
-                record.successes = [
-                    Success(prompts[question], place[row_of], rollouts.token_ids[row], rollouts.logprobs[row])
-                    for row in rows[rollouts.correct[rows]].tolist()
-                    # Where it is replayed, at least one new response must be sampled to the same prompt.
-                    if responses[row_of := int(rollouts.prompt[row])] > 1
-                ]
-            found.append((group.id, record))
+            successes = [
+                Success(prompts[question], place[row_of], rollouts.token_ids[row], rollouts.logprobs[row])
+                for row in rows[rollouts.correct[rows]].tolist()
+                # Where it is replayed, at least one new response must be sampled to the same prompt.
+                if responses[row_of := int(rollouts.prompt[row])] > 1
+            ]
+            found.append((group.id, Record(group, successes)))
         return found
 
     def _add(self, id: str, new: Record) -> None:
-        known = self.records.setdefault(id, Record(new.group, new.rate))
-        known.group, known.rate = new.group, new.rate
+        known = self.records.setdefault(id, Record(new.group))
+        known.group = new.group
         for success in new.successes:
             if not any(_same_response(success, old) for old in known.successes):
                 known.successes.append(success)
@@ -212,17 +218,25 @@ class SuccessReplay:
         for record in self.records.values():
             group = (*record.group[:-1], dict(record.group.metadata))
             successes = [([tuple(prompt) for prompt in s.prompts], *s[1:]) for s in record.successes]
-            records.append((group, record.rate, successes))
-        return {"started": self.started, "retired": sorted(self.retired), "records": records}
+            records.append((group, successes))
+        return {"started": self.started, "records": records}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Go on from what `state_dict` returned.
+
+        Raises:
+            ValueError: the state is of a version that kept success rates of its own.
+        """
+        if "retired" in state:
+            raise ValueError(
+                "Expected a checkpoint with the memory of questions, but its replay is of a version that kept success "
+                "rates of its own. Resume with that version, or start from the exported policy with model.path."
+            )
         self.started = state["started"]
-        self.retired = set(state["retired"])
         self.records = {}
-        for group, rate, successes in state["records"]:
+        for group, successes in state["records"]:
             loaded = [Success([Prompt(*prompt) for prompt in prompts], *rest) for prompts, *rest in successes]
-            self.records[group[0]] = Record(QuestionGroup(*group), rate, loaded)
+            self.records[group[0]] = Record(QuestionGroup(*group), loaded)
 
 
 def _same_response(a: Success, b: Success) -> bool:

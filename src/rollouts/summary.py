@@ -33,7 +33,16 @@ def totals_of(batch: QuestionBatch) -> dict[str, float]:
 def means_of(totals: Mapping[str, float]) -> dict[str, float]:
     """The scalars to log, from `totals_of` over all ranks and `failed`, the number of responses without a verdict.
 
-    `rollout/entropy` is −mean log-prob, unbiased for the entropy per token at temperature 1.
+    Means over the sampled responses of a training batch, replayed ones left out:
+
+    - `rollout/reward`: verdict plus shaped terms; `rollout/reward_term/<name>`: one of the terms.
+    - `rollout/correct`: share of correct responses; `rollout/{correct_original,correct_rephrasings}`: of
+      those to original questions, and to rephrasings.
+    - `rollout/length`: tokens per response, stop token included.
+    - `rollout/truncated`: share of responses that the length limit ended.
+    - `rollout/without_verdict`: share of responses whose verifier ended without one; they count as wrong.
+    - `rollout/rephrasings`: rephrasings sampled per question.
+    - `rollout/entropy`: −mean log-prob per token, nats; unbiased for the entropy at temperature 1.
     """
     count, originals = totals["rollouts"], totals["originals"]
     others = count - originals

@@ -2,8 +2,7 @@
 
 from .data import (
     Completion,
-    LossInputs,
-    LossOutputs,
+    History,
     Prompt,
     QuestionBatch,
     QuestionGroup,
@@ -14,6 +13,8 @@ from .data import (
     Score,
     Seconds,
 )
+from .fields import Fields
+from .learning import Credit, CreditInputs, LossInputs, LossOutputs
 from .protocols import (
     AdvantageStrategy,
     Deliver,
@@ -23,6 +24,7 @@ from .protocols import (
     Loss,
     RewardTerm,
     SampledPolicy,
+    TokenCredit,
     Verifier,
     ignore,
     require,
@@ -31,10 +33,14 @@ from .protocols import (
 __all__ = [
     "AdvantageStrategy",
     "Completion",
+    "Credit",
+    "CreditInputs",
     "Deliver",
     "Engine",
     "EnumeratingVerifier",
+    "Fields",
     "Finish",
+    "History",
     "Loss",
     "LossInputs",
     "LossOutputs",
@@ -49,6 +55,7 @@ __all__ = [
     "SamplingConfig",
     "Score",
     "Seconds",
+    "TokenCredit",
     "Verifier",
     "ignore",
     "require",

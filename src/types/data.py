@@ -7,7 +7,7 @@ A question has N rephrasings; the original and each rephrasing are sampled G tim
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -125,6 +125,23 @@ class Completion:
     """True when the length limit ended it rather than a stop token."""
 
 
+class History(NamedTuple):
+    """What a run knew of the question of each response before the response was sampled; see `QuestionMemory`."""
+
+    samples: Tensor
+    """[R] long, earlier responses to the question and its rephrasings, without replayed ones."""
+    correct: Tensor
+    """[R] long, how many of them were correct."""
+    same_answer: Tensor
+    """[R] long, how many of them gave the final answer of this response; having none counts as an answer."""
+
+    @classmethod
+    def joined(cls, parts: Iterable[History | None]) -> History | None:
+        """Those of several parts end to end; None where there are none."""
+        given = [part for part in parts if part is not None]
+        return cls(*map(torch.cat, zip(*given, strict=True))) if given else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:
     """R scored responses to the P prompts of one rank's batch, ordered by prompt. All tensors on the CPU."""
@@ -157,6 +174,8 @@ class Rollouts:
     """[R] long, optimizer steps between the weights that sampled the response and those that learn from it."""
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
+    history: History | None = None
+    """What was known of the questions before; None where nobody reads it, and in evaluation."""
     seconds: Seconds = field(default_factory=Seconds)
     """Wall seconds of the phases `sync`, `generate` and `score`; later phases of the iteration add theirs."""
 
@@ -183,51 +202,16 @@ class RewardGroups:
     """[R] long, sampled prompt of each response (a question has N+1, more with several templates)."""
     entropy: Tensor | None = None
     """[R] float, mean policy entropy per response token under the score prompt, nats."""
+    logprob: Tensor | None = None
+    """[R] float, policy's log-prob of the whole response under the score prompt, nats."""
+    lengths: Tensor | None = None
+    """[R] long, tokens per response."""
     answers: Sequence[str | None] | None = None
     """[R] normalised final answers, for strategies that cluster them."""
+    history: History | None = None
+    """What was known of the questions before, for strategies that look back."""
     progress: float = 0.0
     """Fraction of training done, 0..1."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossInputs:
-    """T tokens of a packed micro-batch, all or some. Normalisers are global: parts, micro-batches and ranks add up."""
-
-    logprobs: Tensor
-    """[T] float32 with gradient, log π_θ of each response token under the score prompt, nats."""
-    old_logprobs: Tensor
-    """[T] float32, the same before this batch's first update. Equal to `logprobs` in the first mini-batch."""
-    reference_logprobs: Tensor | None
-    """[T] float32, the same under the frozen reference policy; needed when the KL coefficient is not zero."""
-    entropy: Tensor | None
-    """[T] float32, policy entropy at each token, nats; with gradient only when its coefficient is not zero."""
-    advantages: Tensor
-    """[R] float32, one per response of this micro-batch."""
-    response: Tensor
-    """[T] long, non-decreasing: row of each token's response in `advantages`."""
-    lengths: Tensor
-    """[R] long, tokens per response, those of other parts included."""
-    num_responses: float
-    """Responses of the mini-batch over all ranks, including those dropped for lack of gradient."""
-    num_tokens: float
-    """Response tokens of the mini-batch over all ranks, likewise."""
-    weights: Tensor | None = None
-    """[T] float32 without gradient, importance weights that multiply the policy term; None means ones."""
-    replayed: Tensor | None = None
-    """[R] bool, responses of an earlier policy, whose log-probs `old_logprobs` are; None means none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossOutputs:
-    """The loss of a micro-batch and the sums that its metrics are made of."""
-
-    loss: Tensor
-    """[] float32. Summed over micro-batches and ranks it is the loss of the mini-batch."""
-    sums: Mapping[str, Tensor]
-    """name → [] sum over this micro-batch's response tokens (`kl`, `ratio`, `clip_low`, `clip_high`,
-    …), without gradient; divided by the tokens seen they are means."""
-    response_sums: Mapping[str, Tensor] = field(default_factory=dict)
-    """name → [R] the same sums over the tokens of each response of this micro-batch."""
 
 
 class Score(NamedTuple):

@@ -11,7 +11,16 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from .data import Completion, LossInputs, LossOutputs, Prompt, QuestionGroup, Request, RewardGroups, Rollouts, Score
+from .data import (
+    Completion,
+    Prompt,
+    QuestionGroup,
+    Request,
+    RewardGroups,
+    Rollouts,
+    Score,
+)
+from .learning import Credit, CreditInputs, LossInputs, LossOutputs
 
 
 @runtime_checkable
@@ -20,6 +29,10 @@ class AdvantageStrategy(Protocol):
 
     needs_entropy: bool = False
     """Whether `RewardGroups.entropy` is read, which costs a forward over all responses."""
+    needs_logprobs: bool = False
+    """Whether `RewardGroups.logprob` is read: the same forward, once for both."""
+    needs_history: bool = False
+    """Whether `RewardGroups.history` is read, for which the run remembers every question."""
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] float advantages, finite, in the order of `groups`."""
@@ -28,6 +41,18 @@ class AdvantageStrategy(Protocol):
     def expected(self, groups: RewardGroups) -> Tensor:
         """[R] the advantages averaged over the random choices of the strategy; itself where it makes none."""
         return self(groups)
+
+
+@runtime_checkable
+class TokenCredit(Protocol):
+    """Turns the advantages of responses into advantages of their tokens.
+
+    Costs a forward over the responses that count in the loss, which gives the old log-probs of later mini-batches too.
+    """
+
+    def __call__(self, inputs: CreditInputs) -> Credit:
+        """[T] advantages for one mini-batch of this rank. All ranks call it together, also those without responses."""
+        ...
 
 
 @runtime_checkable
@@ -40,6 +65,8 @@ class Loss(Protocol):
     """Where it is not zero, a reference policy is loaded and `LossInputs.reference_logprobs` are given."""
     entropy_coef: float = 0.0
     """Where it is not zero, `LossInputs.entropy` carries gradient."""
+    takes_credit: bool = False
+    """Whether `LossInputs.token_advantages` and `penalty` are read; other losses are refused with token credit."""
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
         """The loss, normalised by the global counts of `inputs`, and the sums of its metrics."""
@@ -62,6 +89,8 @@ class Engine(Protocol):
 
     asynchronous: bool = False
     """Whether `generate_async` works: whether it can sample while the policy is updated."""
+    merges_adapters: bool = False
+    """Whether `sync` takes `SampledPolicy.separate_parameters`: once with the weights, then the adapters alone."""
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Take over the policy's weights: Hugging Face names and full tensors, tied ones once. Consumed to the end."""
@@ -148,10 +177,19 @@ class SampledPolicy(Protocol):
 
     mini_batches: int = 1
     """Optimizer steps on each batch of rollouts, if none is skipped."""
+    needs_history: bool = False
+    """Whether `Rollouts.history` is read."""
 
     def full_parameters(self) -> Iterable[tuple[str, Tensor]]:
         """Hugging Face names and full tensors, for `Engine.sync`. Collective: every rank must exhaust it."""
         ...
+
+    def separate_parameters(self, *, base: bool) -> Iterable[tuple[str, Tensor]]:  # noqa: ARG002
+        """As `full_parameters`, with adapters by themselves, ahead of the weights (see `tagrpo.adapters`).
+
+        Without `base` the adapters alone, if there are any: training does not change the weights. Collective.
+        """
+        return self.full_parameters()
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
         """[n] float32, mean entropy per token of a rank's responses under the policy, nats; for replay. Collective."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -20,6 +21,7 @@ from tagrpo.callbacks import (
     RolloutRecorder,
     ThroughputMonitor,
     ZeroGradientMonitor,
+    sentence_encoder,
 )
 from tagrpo.callbacks.zero_gradient import question_percentages
 from tagrpo.modules.advantages import GroupAdvantage
@@ -280,6 +282,8 @@ def test_the_recorder_writes_every_response(tmp_path, make_batch):
     assert [list(row) for row in second["token_ids"]] == ids
     assert [len(row) for row in second["token_logprobs"]] == [len(row) for row in ids]
     assert first["prompt"].unique().tolist() == ["text"]
+    answers = {group.id: list(group.answer) for group in batches[0].groups}
+    assert [list(row) for row in first["reference"]] == [answers[question] for question in first["question"]]
 
 
 def test_the_recorder_keeps_what_the_step_returns_and_can_leave_tokens_out(tmp_path, make_batch):
@@ -320,3 +324,28 @@ def test_tables_of_samples_show_one_response_to_each_prompt(tmp_path, make_batch
         ("q0", 1, "answer 2"),
         ("q1", 0, "answer 1"),
     ]
+    assert [row["reference"] for row in rows] == [" | ".join(batches[0].groups[i].answer) for i in (0, 0, 1)]
+
+
+def test_without_an_encoder_training_ends_before_anything_is_sampled(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    sampled = []
+
+    class Sampler(LightningModule):
+        def training_step(self, batch, batch_idx):
+            sampled.append(batch)
+
+        def configure_optimizers(self):
+            return None
+
+    trainer = Trainer(
+        default_root_dir=tmp_path,
+        accelerator="cpu",
+        max_steps=1,
+        logger=False,
+        enable_checkpointing=False,
+        callbacks=[EmbeddingDiversityMonitor(partial(sentence_encoder, str(tmp_path / "none")))],
+    )
+    with pytest.raises(OSError, match=r"take sentence_encoder\(model='package'\), give the path of a model's folder"):
+        trainer.fit(Sampler(), DataLoader(range(2)))
+    assert sampled == []

@@ -42,11 +42,14 @@ class Sample(Callback):
         self.sampled += ids
 
 
-def evaluate(folder, batches, *, fail_at=None, ks=(1, 2, 4, 8), store=None):
+def evaluate(folder, batches, *, fail_at=None, ks=(1, 2, 4, 8), store=None, identify=None):
     sample = Sample(batches, fail_at)
+    evaluator = PassAtKEvaluator(ks=ks, store=store)
+    if evaluator.store is not None:
+        evaluator.store.identify = identify
     trainer = Trainer(
         default_root_dir=folder,
-        callbacks=[PassAtKEvaluator(ks=ks, store=store), sample],
+        callbacks=[evaluator, sample],
         logger=False,
         accelerator="cpu",
         enable_progress_bar=False,
@@ -121,11 +124,16 @@ def test_more_samples_than_were_stored_are_drawn(tmp_path, batches, make_batch):
     assert [(q["n"], q["correct"]) for q in report["questions"]] == [(10, 7), (10, 0)]
 
 
-def test_counts_of_another_model_are_not_added_to(tmp_path):
-    CountStore(tmp_path).check({"model": "a", "temperature": 0.6})
-    CountStore(tmp_path).check({"model": "a", "temperature": 0.6})
-    with pytest.raises(ValueError, match=r"model was 'a' and is 'b'\. Give this evaluation a name of its own"):
-        CountStore(tmp_path).check({"model": "b", "temperature": 0.6})
+def test_counts_of_another_identity_are_left_aside_and_found_again(tmp_path, batches, caplog):
+    def sampled(weights):
+        return evaluate(tmp_path, batches[:1], store=tmp_path / "counts", identify=lambda: {"weights": weights})[0]
+
+    assert sampled("a") == ["0-0", "0-1"]
+    assert sampled("a") == []
+    with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
+        assert sampled("b") == ["0-0", "0-1"]
+    assert "not the same as in the evaluation before under this name (weights)" in caplog.text
+    assert sampled("a") == []
 
 
 def test_counts_survive_the_disk(tmp_path, batches):

@@ -12,13 +12,16 @@ import pytest
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
+from transformers import AutoModelForCausalLM
 
 from tagrpo import types
 from tagrpo.callbacks import RolloutCallback, ThroughputMonitor
+from tagrpo.callbacks.rollout import weights_of
 from tagrpo.datamodules.loader import QuestionLoader
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMEngine
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
 from tagrpo.rollouts.engines.base import in_thread
+from tagrpo.rollouts.engines.transformers import TransformersEngine
 from tagrpo.rollouts.replay import SuccessReplay
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 
@@ -102,16 +105,17 @@ class Data(LightningDataModule):
         return self.val_dataloader()
 
 
-class Observing(Data):
-    """Wants to see what was sampled."""
+class Choosing(Data):
+    """Wants to know what was sampled."""
+
+    needs_memory = True
 
     def __init__(self, questions=6):
         super().__init__(questions)
-        self.observed = []
+        self.memory = self.visits = None
 
-    def observe(self, batch):
-        assert len(batch.rollouts) == 2 * len(batch.groups)
-        self.observed.append([int(group.id) for group in batch.groups])
+    def observe(self, visits):
+        self.visits = [*(self.visits or []), visits]
 
 
 class Module(LightningModule):
@@ -146,9 +150,13 @@ class Policy(Module):
     """Says of itself what `PolicyModule` does."""
 
     mini_batches = UPDATES
+    needs_history = False
 
     def full_parameters(self):
         return iter([("model.weight", self.weight.detach())])
+
+    def separate_parameters(self, *, base):
+        return self.full_parameters()
 
     def response_entropy(self, prompts, responses):
         return torch.zeros(len(responses))
@@ -237,18 +245,38 @@ def test_a_resumed_callback_goes_on_counting(tmp_path):
 
 def test_draws_come_from_the_loader_and_the_data_module_sees_everything_that_was_sampled(tmp_path):
     # Within a batch all responses are alike: every draw is used up.
-    engine, module, data = Engine(), Policy(), Observing(8)
+    engine, module, data = Engine(), Policy(), Choosing(8)
     callback = make_callback(engine, dynamic_sampling=DynamicSampling("prompt", max_draws=1))
     fit(tmp_path, callback, module, data)
     assert len(module.batches) == 2, "of four, as two were drawn"
-    assert [call[2] for call in engine.calls] == data.observed
-    assert sorted(sum(data.observed, [])) == list(range(8))
+    assert data.memory is callback.pipeline.memory
+    assert [int(id) for id in data.memory.records] == sum([call[2] for call in engine.calls], [])
+    assert sorted(data.memory.records) == [str(i) for i in range(8)]
+    assert [[sum(visit.samples) for visit in visits] for visits in data.visits] == [[2, 2]] * 4
+
+
+def test_nothing_is_remembered_where_nobody_reads_it(tmp_path):
+    class LookingBack(Policy):
+        needs_history = True
+
+    idle, data = make_callback(Engine()), Choosing()
+    data.needs_memory = False
+    fit(tmp_path / "a", idle, module := Policy(), data)
+    assert idle.pipeline.memory is None
+    assert (data.memory, data.visits) == (None, None)
+    assert [batch.rollouts.history for batch in module.batches] == [None] * 3
+    needed = make_callback(Engine())
+    fit(tmp_path / "b", needed, module := LookingBack(), data)
+    assert data.memory is needed.pipeline.memory
+    assert [batch.rollouts.history.samples.tolist() for batch in module.batches] == [[0] * 4] * 3
+    assert [sum(visit.samples) for visit in sum(data.visits, [])] == [2] * 6
 
 
 def test_replay_asks_the_module_for_entropies_and_refuses_one_that_has_none(tmp_path):
     replay = SuccessReplay(ratio=0.5, start=0.0)
     with pytest.raises(
-        TypeError, match=r"rollout\.replay.*SampledPolicy.*full_parameters, mini_batches, response_entropy"
+        TypeError,
+        match=r"rollout\.replay.*SampledPolicy.*full_parameters, mini_batches, needs_history, response_entropy",
     ):
         fit(tmp_path / "a", make_callback(Engine(), replay=replay), Module())
 
@@ -287,7 +315,8 @@ def test_retired_questions_are_not_served_again_also_not_after_a_resume(tmp_path
         return [sorted(asked) for _, _, asked in engine.calls], replay
 
     first, replay = run(tmp_path, 1)
-    assert replay.retired == {str(i) for asked in first for i in asked} - {"3"}
+    retired = {id for id, record in replay.memory.records.items() if record.solved_in_full}
+    assert retired == {str(i) for asked in first for i in asked} - {"3"}
     second, replay = run(tmp_path, 2, tmp_path / "last.ckpt")
     served = {i for asked in first for i in asked if i != 3}
     assert second[0] == sorted(set(range(7)) - served), "what is left makes one batch"
@@ -423,3 +452,40 @@ def test_an_engine_that_can_not_is_refused_when_the_run_is_built():
     with pytest.raises(ValueError, match=r"VLLMEngine.*rollout=vllm_server"):
         RolloutCallback(partial(VLLMEngine, model_path="x"), ahead=True, **options)
     RolloutCallback(partial(VLLMEngine, model_path="x"), **options)
+
+
+class Wrapper(LightningModule):
+    """A module of another project that holds its policy under a name of its own."""
+
+    def __init__(self, path, with_critic=False):
+        super().__init__()
+        self.actor = AutoModelForCausalLM.from_pretrained(path)
+        self.reference = AutoModelForCausalLM.from_pretrained(path).requires_grad_(False)
+        if with_critic:
+            self.critic = AutoModelForCausalLM.from_pretrained(path)
+
+
+def test_the_engine_gets_a_wrapped_policy_under_its_own_names(tiny_policy):
+    module = Wrapper(tiny_policy)
+    engine = TransformersEngine(str(tiny_policy))
+    module.actor.model.norm.weight.data.fill_(3.0)
+    engine.sync(weights_of(module, merged=True, base=True))  # it refuses unknown names and missing ones
+    assert engine.model.model.norm.weight.tolist() == [3.0] * 32
+    assert [name for name, _ in weights_of(module, merged=True, base=True)] == [
+        name for name, _ in module.actor.named_parameters()
+    ]
+    with pytest.raises(ValueError, match=r"Strip the prefix: RolloutCallback\(…, policy='actor'\)"):
+        engine.sync((f"actor.{name}", parameter.detach()) for name, parameter in module.actor.named_parameters())
+
+
+def test_of_several_trained_models_one_must_be_named(tiny_policy):
+    module = Wrapper(tiny_policy, with_critic=True)
+    with pytest.raises(ValueError, match=r"but it has actor, critic\. Say which .* policy='actor'"):
+        weights_of(module, merged=True, base=True)
+    assert next(iter(weights_of(module, merged=True, base=True, policy="critic")))[1] is not None
+    with pytest.raises(AttributeError, match="model"):
+        weights_of(module, merged=True, base=True, policy="model")
+
+
+def test_a_module_without_a_known_model_is_taken_whole():
+    assert [name for name, _ in weights_of(torch.nn.Linear(2, 3), merged=True, base=True)] == ["weight", "bias"]

@@ -31,9 +31,11 @@ from torch.utils.data import DataLoader
 
 sys.path.insert(0, {tests!r})
 from conftest import make_hand_made_batch as make_batch
-from tagrpo.modules.advantages import GroupAdvantage
+from tagrpo.modules.advantages import GroupAdvantage, UnlikelinessAdvantage
+from tagrpo.modules.credit import ClipCovCredit, HighEntropyCredit, KLCovCredit, ZeroVarianceCredit
 from tagrpo.modules.lora import LoraSettings
 from tagrpo.modules.losses import PolicyLoss
+from tagrpo.modules.mismatch import MismatchCorrection
 from tagrpo.modules.model import load_causal_lm
 from tagrpo.modules.policy import PolicyModule
 from tagrpo.modules.strategy import FullyShardedStrategy
@@ -89,14 +91,29 @@ LOSSES = {{
     "gmpo": PolicyLoss(0.4, 0.4, ratio="geometric", kl_coef=0.0),
     "cispo": PolicyLoss(objective="cispo", aggregation="token_mean", kl_coef=0.0),
     "lora": PolicyLoss(kl_coef=0.3),
+    "clip_cov": PolicyLoss(1.0, 1.0, kl_coef=0.0),
+    "kl_cov": PolicyLoss(None, None, kl_coef=0.0),
+    "high_entropy": PolicyLoss(aggregation="token_mean", kl_coef=0.0),
+    "zero_variance": PolicyLoss(kl_coef=0.0),
+    "unlikeliness": PolicyLoss(kl_coef=0.0),
+    "mismatch": PolicyLoss(kl_coef=0.0),
+}}
+CREDITS = {{
+    "clip_cov": ClipCovCredit(share=0.3, low=-0.5, high=1.0),
+    "kl_cov": KLCovCredit(share=0.3),
+    "high_entropy": HighEntropyCredit(0.4),
+    "zero_variance": ZeroVarianceCredit(0.3),
 }}
 engine = TransformersEngine(folder)
 for name, loss in LOSSES.items():
     lora = LoraSettings(rank=2, alpha=4.0) if name == "lora" else None
+    advantage = GroupAdvantage("question", scale="batch")
     module = PolicyModule(
-        partial(load_causal_lm, folder, lora=lora), folder, GroupAdvantage("question", scale="batch"), loss,
-        partial(torch.optim.SGD, lr=0.2), mini_batches=3, token_budget=25, schedule="constant", warmup=0.0,
-        max_grad_norm=0.5 if name == "kl" else 1e9,
+        partial(load_causal_lm, folder, lora=lora), folder,
+        UnlikelinessAdvantage(advantage, 1.0) if name == "unlikeliness" else advantage, loss,
+        partial(torch.optim.SGD, lr=0.2), credit=CREDITS.get(name),
+        mismatch=MismatchCorrection(weight="token", cap=0.9) if name == "mismatch" else None,
+        mini_batches=3, token_budget=25, schedule="constant", warmup=0.0, max_grad_norm=0.5 if name == "kl" else 1e9,
     )
     strategy = {{
         "fsdp2": lambda: FullyShardedStrategy(process_group_backend="gloo"),
@@ -131,6 +148,7 @@ def run(kind: str, policy: Path, output: Path) -> None:
 
 
 LOSSES = ("grpo", "kl", "dapo", "dr_grpo", "gspo", "gmpo", "cispo", "lora")
+LOSSES += ("clip_cov", "kl_cov", "high_entropy", "zero_variance", "unlikeliness", "mismatch")
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +299,7 @@ for lora in (None, LoraSettings(rank=3)):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.01)  # adapters begin at zero
-        before = dict(sharding.full_tensors(model))
+        before, alone = dict(sharding.full_tensors(model)), dict(sharding.separate_tensors(model, base=False))
         calls = []
         gather = dist.all_gather_into_tensor
         dist.all_gather_into_tensor = lambda *a, **k: calls.append(a) or gather(*a, **k)
@@ -289,6 +307,9 @@ for lora in (None, LoraSettings(rank=3)):
         sharding.shard(policy, init_device_mesh("cpu", (3,)), None)
         after = dict(sharding.full_tensors(model))
         dist.all_gather_into_tensor = gather
+        for name, tensor in sharding.separate_tensors(model, base=False):
+            assert torch.equal(tensor, alone.pop(name)), name
+        assert not alone
         assert list(before) == list(after)
         for name, tensor in before.items():
             assert torch.equal(tensor, after[name]), name

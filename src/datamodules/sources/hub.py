@@ -77,12 +77,12 @@ class HubSource(Source):
         """Read the dataset.
 
         Raises:
-            FileNotFoundError: there is nothing at `path`.
+            FileNotFoundError: there is nothing of this dataset at `path`.
             RuntimeError: the hub can't be reached.
             ValueError: columns are missing, also those of `within`, an id is repeated, or there are fewer questions
                 than the chunks take.
         """
-        origin = self.dataset.hub if self.path is None else locate(self.path, self.name)
+        origin = self.dataset.hub if self.path is None else locate(self.path, self.name, self.dataset.hub)
         table = read_table(origin, self.dataset.config, self.dataset.split, self.dataset.columns)
         groups, excluded = self._kept(self._groups(table, origin), origin)
         notes, warnings = self._compared(table.num_rows, groups)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from ...rewards.extraction import extract_reference
 from ...types import QuestionGroup
 from .base import Source, SourceReport
-from .rows import answers, is_known, read_json_lines
+from .rows import BadRows, RowError, answers, is_known, read_json_lines
 from .selection import Ranges, check_ranges, select
 
 
@@ -70,23 +70,25 @@ class JsonLinesSource(Source):
 
         Raises:
             ValueError: a row is broken, lacks its question, its answer or a field of `within`, or repeats an id; file
-                and row or id are named.
+                and row or id are named, of the first mistakes all at once.
         """
         groups: dict[str, QuestionGroup] = {}
         without_answer: list[str] = []
-        for number, row in self._rows():
-            group = self._group(number, row)
-            if group.id in groups:
-                raise self._error(number, f"a new id, but {group.id!r} stands in an earlier row")
-            if group.answer:
-                groups[group.id] = group
-            elif self.on_missing_answer == "skip":
-                without_answer.append(group.id)
-            else:
-                raise self._error(
-                    number,
-                    f"an answer in `{self.answer}`, but it is empty. Correct the row, or set on_missing_answer=skip",
-                )
+        with BadRows(self.path) as bad:
+            for number, row in self._rows(bad):
+                with bad.row(number):
+                    group = self._group(number, row)
+                    if group.id in groups:
+                        raise RowError(f"a new id, but {group.id!r} stands in an earlier row")
+                    if group.answer:
+                        groups[group.id] = group
+                    elif self.on_missing_answer == "skip":
+                        without_answer.append(group.id)
+                    else:
+                        raise RowError(
+                            f"an answer in `{self.answer}`, but it is empty. Correct the row, or set "
+                            "on_missing_answer=skip"
+                        )
         kept, outside = select(list(groups.values()), self.within, self.path)
         self.report = SourceReport(
             origin=str(self.path),
@@ -95,22 +97,21 @@ class JsonLinesSource(Source):
         )
         return kept
 
-    def _rows(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _rows(self, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
         if self.path.suffix == ".parquet":
             yield from enumerate(pq.read_table(self.path).to_pylist(), start=1)
             return
-        yield from read_json_lines(self.path)
+        yield from read_json_lines(self.path, bad)
 
     def _group(self, number: int, row: dict[str, Any]) -> QuestionGroup:
         question = row.get(self.question)
         if not isinstance(question, str) or not question.strip():
-            raise self._error(
-                number,
-                f"a question in `{self.question}`, but the fields are {', '.join(row)}. Set the source's `question`",
+            raise RowError(
+                f"a question in `{self.question}`, but the fields are {', '.join(row)}. Set the source's `question`"
             )
         rephrasings = row.get(self.rephrasings) or []
         if not isinstance(rephrasings, list) or not all(isinstance(text, str) and text.strip() for text in rephrasings):
-            raise self._error(number, f"a list of texts in `{self.rephrasings}`, but got {rephrasings!r}")
+            raise RowError(f"a list of texts in `{self.rephrasings}`, but got {rephrasings!r}")
         answer, name = row.get(self.answer), row.get(self.id)
         known = (self.question, self.answer, self.rephrasings, self.id)
         return QuestionGroup(
@@ -120,6 +121,3 @@ class JsonLinesSource(Source):
             answer=answers(extract_reference(str(answer) if is_known(answer) else "") if self.worked else answer),
             metadata={name: value for name, value in row.items() if name not in known},
         )
-
-    def _error(self, number: int, expected: str) -> ValueError:
-        return ValueError(f"{self.path}, row {number}: expected {expected}.")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,20 @@ from typing import Any
 FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 
 
-def locate(path: str | Path, name: str) -> Path:
+def locate(path: str | Path, name: str, repository: str = "") -> Path:
     """The file or folder at `path` that holds the dataset `name`.
 
     A file is returned as it is. In a folder, it is the file `<name>.jsonl`, `.json`, `.parquet` or `.csv`, or the
-    folder `<name>`, a copy of the hub's repository. A folder without any of these is taken to be such a copy itself.
+    folder `<name>`, a copy of the hub's repository. A folder without any of these is such a copy itself where the
+    dataset's name, or that of `repository`, is part of its path.
+
+    Args:
+        path: A file or a folder.
+        name: Of the dataset.
+        repository: On the hub (`owner/name`); empty where any folder is taken for a copy.
 
     Raises:
-        FileNotFoundError: there is nothing at `path`.
+        FileNotFoundError: there is nothing at `path`, or nothing of this dataset in the folder.
     """
     path = Path(path)
     if not path.exists():
@@ -29,7 +36,17 @@ def locate(path: str | Path, name: str) -> Path:
             "to null to read it from the hub."
         )
     candidates = [path / f"{name}{suffix}" for suffix in FORMATS] + [path / name]
-    return next((candidate for candidate in candidates if candidate.exists()), path)
+    found = next((candidate for candidate in candidates if candidate.exists()), None)
+    if found is None and path.is_dir() and repository:
+        copies = {name.casefold(), repository.rpartition("/")[2].casefold(), repository.replace("/", "--").casefold()}
+        parts = [part.casefold().removeprefix("datasets--") for part in path.resolve().parts]
+        if not copies & set(parts):
+            raise FileNotFoundError(
+                f"Expected the dataset `{name}` in {path}, but there is neither {candidates[0]} (or .json, .parquet, "
+                f".csv) nor a folder {candidates[-1]} with a copy of {repository}. Put one of them there, or set its "
+                "`path` to null to read it from the hub."
+            )
+    return found or path
 
 
 def read_table(
@@ -72,26 +89,70 @@ def read_table(
         ) from error
 
 
-def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+class RowError(ValueError):
+    """What was expected of a row, and what it is instead."""
+
+
+class BadRows:
+    """Collects what is wrong with the rows of a file, so that one report has all of it.
+
+    As a context manager it raises a ValueError at the end of its block, with file and row of the first mistakes.
+    """
+
+    shown = 10
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._found: list[str] = []
+
+    def __enter__(self) -> BadRows:
+        """Begin to collect."""
+        return self
+
+    @contextmanager
+    def row(self, number: int) -> Iterator[None]:
+        """When the block raises a `RowError`, note it and go on."""
+        try:
+            yield
+        except RowError as error:
+            self._found.append(f"{self.path}, row {number}: expected {error}.")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Report.
+
+        Raises:
+            ValueError: a row was not as expected.
+        """
+        if kind is None and self._found:
+            more = len(self._found) - self.shown
+            raise ValueError("\n".join([*self._found[: self.shown], *([f"and {more} more."] if more > 0 else [])]))
+
+
+def read_json_lines(path: Path, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number from 1, object) of each line of a file in UTF-8; empty lines are left out.
 
-    Raises:
-        ValueError: a line is no object in JSON, or its encoding is broken; file and row are named.
+    `bad` gets the lines that are no object in JSON, and those whose encoding is broken.
     """
     with path.open("rb") as file:  # a text file would not say in which row its encoding is broken
         for number, line in enumerate(file, start=1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                if not text.strip():
-                    continue
-                row = json.loads(text)
-            except (ValueError, RecursionError) as error:  # RecursionError: brackets by the thousand
-                raise ValueError(
-                    f"{path}, row {number}: expected a JSON object in UTF-8, but {type(error).__name__}: {error}."
-                ) from error
-            if not isinstance(row, dict):
-                raise ValueError(f"{path}, row {number}: expected a JSON object, but got {type(row).__name__}.")
-            yield number, row
+            row = None
+            with bad.row(number):
+                row = _parsed(line, "utf-8-sig" if number == 1 else "utf-8")
+            if row is not None:
+                yield number, row
+
+
+def _parsed(line: bytes, encoding: str) -> dict[str, Any] | None:
+    try:
+        text = line.decode(encoding)
+        if not text.strip():
+            return None
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:  # RecursionError: brackets by the thousand
+        raise RowError(f"a JSON object in UTF-8, but {type(error).__name__}: {error}") from error
+    if not isinstance(row, dict):
+        raise RowError(f"a JSON object, but got {type(row).__name__}")
+    return row
 
 
 def _state(path: Path) -> str:

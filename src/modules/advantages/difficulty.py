@@ -62,6 +62,8 @@ class DifficultyWeightedAdvantage(AdvantageStrategy):
         require(self.base, AdvantageStrategy, "advantage.base")
         self.group_by: Pool = group_by
         self.needs_entropy = self.base.needs_entropy
+        self.needs_logprobs = self.base.needs_logprobs
+        self.needs_history = self.base.needs_history
 
     def weight(self, accuracy: Tensor) -> Tensor:
         """w(ρ), of the shape of ρ."""

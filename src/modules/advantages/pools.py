@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...types import RewardGroups
+from ...types import History, RewardGroups
 
 Pool = Literal["question", "prompt", "batch"]
 POOLS = ("question", "prompt", "batch")
@@ -60,15 +60,43 @@ def accuracy(groups: RewardGroups, index: Tensor, num_pools: int) -> Tensor:
     return pool_sum(groups.correct, index, num_pools) / pool_size(index, num_pools)
 
 
+def answers_of(groups: RewardGroups) -> Sequence[str | None]:
+    """[R] final answers.
+
+    Raises:
+        ValueError: the groups carry none.
+    """
+    if groups.answers is None or len(groups.answers) != len(groups.rewards):
+        raise ValueError(
+            f"Expected RewardGroups.answers of all {len(groups.rewards)} responses, but got "
+            f"{None if groups.answers is None else len(groups.answers)}. Use a verifier that extracts answers."
+        )
+    return groups.answers
+
+
+def history_of(groups: RewardGroups) -> History:
+    """What was known of the questions before.
+
+    Raises:
+        ValueError: the groups carry none.
+    """
+    if groups.history is None:
+        raise ValueError(
+            "Expected RewardGroups.history with this advantage strategy, but got none. RolloutCallback provides for it "
+            "where the module says `needs_history`; in a script, give RolloutPipeline memory=QuestionMemory()."
+        )
+    return groups.history
+
+
 def as_rewards(advantages: Tensor, groups: RewardGroups) -> Tensor:
     """[R] `advantages` in the precision of the rewards: float32 in training, float64 for exact sums."""
     return advantages.to(torch.promote_types(groups.rewards.dtype, torch.float32))
 
 
-def check_choice(name: str, value: str, known: Sequence[str]) -> None:
+def check_choice(name: str, value: str, known: Sequence[str], group: str = "advantage") -> None:
     """Refuse an option that is not one of `known`."""
     if value not in known:
-        raise ValueError(f"Expected advantage.{name} to be one of {', '.join(known)}, but got {value!r}.")
+        raise ValueError(f"Expected {group}.{name} to be one of {', '.join(known)}, but got {value!r}.")
 
 
 def check_epsilon(epsilon: float) -> None:

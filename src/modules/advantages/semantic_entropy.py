@@ -14,9 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...types import AdvantageStrategy, RewardGroups, require
+from ...types import AdvantageStrategy, RewardGroups
+from .based import BasedAdvantage
 from .group import GroupAdvantage
-from .pools import POOLS, Pool, as_rewards, check_choice, pool_index, pool_size, pool_sum
+from .pools import POOLS, Pool, answers_of, check_choice, pool_index, pool_size, pool_sum
 
 DAMPINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: 1 - x,
@@ -36,12 +37,11 @@ def semantic_entropy(groups: RewardGroups, index: Tensor, num_pools: int) -> Ten
     >>> semantic_entropy(groups, torch.tensor([0, 0, 0, 0]), 1)  # ½ ln 2 + 2 · ¼ ln 4 = 1.5 ln 2
     tensor([1.0397], dtype=torch.float64)
     """
-    assert groups.answers is not None
     names: dict[tuple[int, object], int] = {}
     cluster = torch.tensor(
         [
             names.setdefault((pool, row if answer is None else answer), len(names))
-            for row, (pool, answer) in enumerate(zip(index.tolist(), groups.answers, strict=True))
+            for row, (pool, answer) in enumerate(zip(index.tolist(), answers_of(groups), strict=True))
         ],
         dtype=torch.long,
     )
@@ -50,7 +50,7 @@ def semantic_entropy(groups: RewardGroups, index: Tensor, num_pools: int) -> Ten
     return pool_sum(-share.log(), index, num_pools) / pool_size(index, num_pools)
 
 
-class SemanticEntropyAdvantage(AdvantageStrategy):
+class SemanticEntropyAdvantage(BasedAdvantage):
     """Advantages of a base strategy, damped where the answers disagree (arXiv 2505.12346, SEED-GRPO).
 
     A' = A · f(α · SE / SE_max): SE is the entropy of the pool's final answers, SE_max = ln n its largest value.
@@ -91,20 +91,13 @@ class SemanticEntropyAdvantage(AdvantageStrategy):
             )
         self.alpha = alpha
         self.damping = damping
-        self.base = base or GroupAdvantage(group_by, scale="none")
-        require(self.base, AdvantageStrategy, "advantage.base")
+        super().__init__(base or GroupAdvantage(group_by, scale="none"))
         self.group_by: Pool = group_by
-        self.needs_entropy = self.base.needs_entropy
 
-    def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages, in the precision of the rewards."""
-        if groups.answers is None or len(groups.answers) != len(groups.rewards):
-            raise ValueError(
-                f"Expected RewardGroups.answers of all {len(groups.rewards)} responses, but got "
-                f"{None if groups.answers is None else len(groups.answers)}. Use a verifier that extracts answers."
-            )
+    def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
+        """[R] the damped advantages."""
         index, num_pools = pool_index(groups, self.group_by)
         largest = pool_size(index, num_pools).clamp(min=2).log()
         # Rounded, so that full disagreement is exactly 1 and a full damping exactly 0.
         uncertainty = (semantic_entropy(groups, index, num_pools) / largest).round(decimals=12)
-        return as_rewards(self.base(groups) * DAMPINGS[self.damping](self.alpha * uncertainty)[index], groups)
+        return advantages * DAMPINGS[self.damping](self.alpha * uncertainty)[index]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ...types import AdvantageStrategy, RewardGroups, require
+from ...types import AdvantageStrategy, RewardGroups
+from .based import BasedAdvantage
 from .pools import POOLS, Pool, accuracy, check_choice, pool_index
 
 
-class WithoutEasyAdvantage(AdvantageStrategy):
+class WithoutEasyAdvantage(BasedAdvantage):
     """Advantages of a base strategy, 0 where the pool is easy (arXiv 2508.10751, §4.1.2 and Fig. 10).
 
     Easy is an accuracy c/n above `threshold`; c counts `correct`. The paper writes no number where it removes the
@@ -33,23 +34,14 @@ class WithoutEasyAdvantage(AdvantageStrategy):
     """
 
     def __init__(self, base: AdvantageStrategy, threshold: float = 0.6, group_by: Pool = "question") -> None:
-        require(base, AdvantageStrategy, "advantage.base")
+        super().__init__(base)
         check_choice("group_by", group_by, POOLS)
         if not 0 <= threshold <= 1:
             raise ValueError(f"Expected advantage.threshold to lie between 0 and 1, but got {threshold}.")
-        self.base = base
         self.threshold = threshold
         self.group_by: Pool = group_by
-        self.needs_entropy = base.needs_entropy
 
-    def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages, in the precision of the rewards."""
-        return self._of_hard(self.base(groups), groups)
-
-    def expected(self, groups: RewardGroups) -> Tensor:
-        """[R] the advantages averaged over the random choices of the base."""
-        return self._of_hard(self.base.expected(groups), groups)
-
-    def _of_hard(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
+    def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
+        """[R] the advantages of hard pools alone."""
         index, num_pools = pool_index(groups, self.group_by)
         return advantages.masked_fill((accuracy(groups, index, num_pools) > self.threshold)[index], 0.0)

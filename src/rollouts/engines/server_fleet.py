@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -11,10 +12,16 @@ import httpx
 import torch
 from torch import Tensor
 
+from ...adapters import A, is_part
 from ...distributed import gather_objects, rank
+from ...preemption import asked_to_stop
 from .access import shared_token
 from .base import EngineError
 from .server_weights import Server, Weights
+
+LOG = logging.getLogger(__name__)
+SAY_SECONDS = 5.0
+"""Between two messages while there is no server."""
 
 
 class ServerFleet:
@@ -42,22 +49,34 @@ class ServerFleet:
         self.retries = retries
         self.patience = patience
         self.syncs = 0
+        self.base = 0
         self.context = 0
-        self.weights: list[tuple[str, Tensor]] = []
+        self.weights: dict[str, Tensor] = {}
         self.ready: list[int] = []
 
     @property
     def version(self) -> str:
         """What a server with the current weights calls them; no other run uses the same names."""
-        return f"{self.run}-{self.syncs}"
+        return f"{self.base_version}{self.syncs}"
+
+    @property
+    def base_version(self) -> str:
+        """How the versions of servers begin that need the adapters alone, if there are any."""
+        return f"{self.run}-{self.base}-"
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Gather the weights on rank 0, tensor by tensor, and send them to every server."""
+        """Gather the weights, or the adapters alone, on rank 0, tensor by tensor, and send them to every server."""
         self.syncs += 1
-        self.weights = []
+        new: dict[str, Tensor] = {}
         for name, tensor in parameters:
+            if not is_part(name) and self.base != self.syncs:
+                self.base, self.weights = self.syncs, {}
             if rank() == 0:
-                self.weights.append((name, tensor.detach().to(self.dtype).to("cpu", copy=True).contiguous()))
+                # What the servers merge is rounded after that, not before, unless nothing is lost by it.
+                merged_there = is_part(name) or name + A in new
+                as_sent = _if_exact(tensor.detach(), self.dtype) if merged_there else tensor.detach().to(self.dtype)
+                new[name] = as_sent.to("cpu", copy=True).contiguous()
+        self.weights |= new
         self.prepare()
 
     def prepare(self) -> None:
@@ -65,24 +84,28 @@ class ServerFleet:
 
         Raises:
             EngineError: there is none, on every rank.
+            SystemExit: with code 0, on every rank: the first one was asked to stop while it waited.
         """
         ready: list[int] = []
         context, failure = 0, ""
         if rank() == 0:
             try:
                 ready = self._prepared()
-                context = min(self.servers[number].context for number in ready)
+                context = min((self.servers[number].context for number in ready), default=0)
             except (httpx.HTTPError, EngineError) as error:
                 failure = str(error)
         self.ready, self.context, failure = gather_objects((ready, context, failure))[0]
         if failure:
             raise EngineError(failure)
+        if not self.ready:
+            raise SystemExit(0)
 
     def _prepared(self) -> list[int]:
-        """Numbers of the servers that hold the current weights, one at least."""
+        """Numbers of the servers that hold the current weights, one at least; none when asked to stop."""
+        said = began = time.monotonic()
         deadline = time.monotonic() + self.patience
         failures = 0
-        while True:
+        while not asked_to_stop():
             with ThreadPoolExecutor(len(self.servers)) as threads:
                 states = list(threads.map(self._bring_up_to_date, self.servers))
             ready = [number for number, state in enumerate(states) if state is None]
@@ -97,7 +120,16 @@ class ServerFleet:
                     + "; ".join(f"{s.url}: {state}" for s, state in zip(self.servers, states, strict=True))
                     + ". Start one with `python -m tagrpo.rollouts.engines.serve` and check rollout.engine.url."
                 )
-            time.sleep(min(2.0, self.patience / 10))
+            if time.monotonic() - said > SAY_SECONDS:
+                said = time.monotonic()
+                LOG.warning(
+                    "Waiting for a vLLM server, for %.0f of %.0f s (rollout.engine.patience): %s",
+                    said - began,
+                    self.patience,
+                    "; ".join(f"{s.url}: {state}" for s, state in zip(self.servers, states, strict=True)),
+                )
+            time.sleep(min(1.0, self.patience / 10))
+        return []
 
     def _bring_up_to_date(self, server: Server) -> str | None:
         """None when `server` holds the current weights, else why it does not."""
@@ -106,7 +138,9 @@ class ServerFleet:
             held = server.version
             server.answers = True
             if held != self.version:
-                server.exchange_weights(self.transfer, self.weights, self.version)
+                alone = held.startswith(self.base_version)
+                sent = [(name, t) for name, t in self.weights.items() if is_part(name) or not alone]
+                server.exchange_weights(self.transfer, sent, self.version)
         except (httpx.HTTPError, OSError, EngineError) as error:
             return f"{type(error).__name__}: {error}"
         return None
@@ -115,4 +149,10 @@ class ServerFleet:
         """Drop connections and the copy of the weights; the servers go on."""
         for server in self.servers:
             server.client.close()
-        self.weights = []
+        self.weights = {}
+
+
+def _if_exact(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """`tensor` in another type if that changes no number, else as it is."""
+    other = tensor.to(dtype)
+    return other if torch.equal(other.to(tensor.dtype), tensor) else tensor

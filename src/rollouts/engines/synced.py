@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from ...types import Engine, require
 from ..cache import weights_digest
 
-NamedWeights = Callable[[nn.Module], Iterable[tuple[str, Tensor]]]
-"""Policy → names and full tensors for an engine. Collective."""
+
+class NamedWeights(Protocol):
+    """Policy → names and full tensors for an engine. Collective."""
+
+    def __call__(self, policy: nn.Module, *, merged: bool, base: bool) -> Iterable[tuple[str, Tensor]]:
+        """With adapters `merged`, else by themselves, with the weights only if `base`; see `SampledPolicy`."""
+        ...
 
 
-def own_parameters(policy: nn.Module) -> Iterable[tuple[str, Tensor]]:
+def own_parameters(policy: nn.Module, *, merged: bool, base: bool) -> Iterable[tuple[str, Tensor]]:  # noqa: ARG001
     """The parameters of a policy that is neither sharded nor adapted, under their own names."""
     return ((name, parameter.detach()) for name, parameter in policy.named_parameters())
 
@@ -39,6 +44,7 @@ class SyncedEngine:
         self.asynchronous = asynchronous
         self._engine: Engine | None = None
         self._synced_at: int | None = None
+        self._has_base = False
         self._digest: tuple[int, str] | None = None
         made = make.func if isinstance(make, partial) else make
         if isinstance(made, type):
@@ -62,8 +68,9 @@ class SyncedEngine:
             self._check(engine)
             self._engine = engine
         if self._synced_at != step:
-            self._engine.sync(self.weights(policy))
-            self._synced_at = step
+            merges = self._engine.merges_adapters
+            self._engine.sync(self.weights(policy, merged=not merges, base=not self._has_base))
+            self._synced_at, self._has_base = step, True
         return self._engine
 
     def weights_digest(self, policy: nn.Module, step: int) -> str:
@@ -75,6 +82,7 @@ class SyncedEngine:
     def weights_replaced(self) -> None:
         """Weights have changed without an optimizer step: those that the engine has are no longer theirs."""
         self._synced_at = self._digest = None
+        self._has_base = False
 
     def sleep(self) -> None:
         """Give memory back until the engine is needed, if there is one."""
@@ -86,3 +94,4 @@ class SyncedEngine:
         if self._engine is not None:
             self._engine.close()
         self._engine = self._synced_at = None
+        self._has_base = False

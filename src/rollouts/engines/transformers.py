@@ -68,9 +68,13 @@ class TransformersEngine(Engine):
         for name, tensor in parameters:
             if name not in own or own[name].shape != tensor.shape:
                 known = f"a tensor of shape {tuple(own[name].shape)}" if name in own else "no such parameter"
+                advice = "Give the engine the model path of the policy."
+                if suffix := next((other for other in own if name.endswith(f".{other}")), None):
+                    prefix = name.removesuffix(f".{suffix}")
+                    advice = f"Strip the prefix: RolloutCallback(…, policy={prefix!r})."
                 raise ValueError(
                     f"Expected the policy's parameters, but the engine's model has {known} where it was given `{name}` "
-                    f"of shape {tuple(tensor.shape)}. Give the engine the model path of the policy."
+                    f"of shape {tuple(tensor.shape)}. {advice}"
                 )
             own.pop(name).copy_(tensor)
         if own:

@@ -38,8 +38,9 @@ class VLLMServerEngine(Engine):
         model_path: Folder or hub name, for the stop tokens.
         url: Of one server or of several with the same model, such as `http://10.0.0.7:8000`.
         dtype: Type in which weights travel; that of the server.
-        transfer: `stream` sends over TCP and works everywhere; `nccl` sends from GPU to GPU and needs a server that was
-            started with `--nccl`.
+        transfer: `stream` sends over TCP and works everywhere; of a policy with adapters it sends the weights once and
+            then the adapters alone, for which the server keeps the weights in host memory. `nccl` sends all weights
+            every time, from GPU to GPU, and needs a server that was started with `--nccl`.
         samples_per_request: Samples of one prompt that travel together; fewer are scored earlier, more cost less.
         concurrency: HTTP requests of one rank under way at one time.
         timeout: Seconds that one request may take, sampling and sending of weights included.
@@ -78,13 +79,14 @@ class VLLMServerEngine(Engine):
             )
         send = stream_transfer if transfer == "stream" else nccl_transfer
         self.fleet = ServerFleet(urls, send, getattr(torch, dtype), timeout, retries, patience)
+        self.merges_adapters = transfer == "stream"
         self.stop_ids = stop_token_ids(model_path)
         self.samples_per_request = samples_per_request
         self.concurrency = concurrency
         self.retries = retries
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Gather the weights on rank 0, tensor by tensor, and send them to every server."""
+        """Gather the weights, or the adapters alone, on rank 0, tensor by tensor, and send them to every server."""
         self.fleet.sync(parameters)
 
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:

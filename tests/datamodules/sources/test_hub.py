@@ -157,6 +157,18 @@ def test_all_forms_of_a_copy_read_alike(tmp_path):
         assert fingerprint(HubSource("math_train", path=tmp_path / way).load()) == expected, way
 
 
+def test_a_set_that_is_missing_from_a_folder_is_not_replaced_by_another(tmp_path):
+    copy_of("gsm8k_train", tmp_path / "data", [ROWS["gsm8k_train"][0]])
+    with pytest.raises(FileNotFoundError, match=rf"neither {tmp_path}/data/amc\.jsonl .* nor a folder"):
+        HubSource("amc", path=tmp_path / "data").load()
+    with pytest.raises(FileNotFoundError, match="gsm8k_test"):  # of its own split nothing is known here
+        HubSource("gsm8k_test", path=tmp_path / "data").load()
+    snapshot = tmp_path / "datasets--AI-MO--aimo-validation-amc" / "snapshots" / "abc"
+    copy_of("amc", tmp_path / "one", [ROWS["amc"][0]])
+    shutil.copytree(tmp_path / "one" / "amc", snapshot)
+    assert len(HubSource("amc", path=snapshot).load()) == 1
+
+
 def test_a_copy_that_has_changed_is_read_anew(tmp_path):
     for answer in ("1", "2"):
         shutil.rmtree(tmp_path / "math_train", ignore_errors=True)

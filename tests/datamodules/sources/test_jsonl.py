@@ -68,6 +68,16 @@ def test_a_broken_row_is_named(tmp_path, bad, message):
     assert str(path) in str(error.value)
 
 
+def test_all_bad_rows_are_in_one_report_and_of_many_the_first_ten(tmp_path):
+    rows = [{"question": f"{i} ?", "answer": "" if i % 2 else "1"} for i in range(206)]
+    path = write(tmp_path / "q.jsonl", *rows, "{")
+    with pytest.raises(ValueError, match="row 2: expected an answer") as error:
+        JsonLinesSource(path).load()
+    lines = str(error.value).splitlines()
+    assert [line.split(":")[0] for line in lines[:10]] == [f"{path}, row {row}" for row in range(2, 22, 2)]
+    assert lines[10:] == ["and 94 more."]  # of 103 empty answers and a broken line
+
+
 def test_a_row_without_an_id_is_called_after_its_place(tmp_path):
     path = write(
         tmp_path / "q.jsonl", {"id": None, "question": "x", "answer": 0}, {"id": 0, "question": "y", "answer": 1}

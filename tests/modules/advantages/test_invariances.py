@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 
 from tagrpo.modules import advantages
 from tagrpo.modules.advantages import (
+    BatchExplorationAdvantage,
     CombinationAdvantage,
     DifficultyWeightedAdvantage,
     EntropyAdaptiveAdvantage,
     ExceedingPassAtKAdvantage,
     GroupAdvantage,
+    HistoricalExplorationAdvantage,
+    OvertrainingGateAdvantage,
     PassAtKAdvantage,
     PKPOAdvantage,
     RiskSensitiveAdvantage,
@@ -27,7 +30,7 @@ from tagrpo.modules.advantages import (
     VirtualSuccessAdvantage,
     WithoutEasyAdvantage,
 )
-from tagrpo.types import RewardGroups
+from tagrpo.types import History, RewardGroups
 
 EXACT = {
     "group": GroupAdvantage(),
@@ -44,11 +47,14 @@ EXACT = {
     "without easy": WithoutEasyAdvantage(GroupAdvantage()),
     "difficulty": DifficultyWeightedAdvantage(),
     "semantic entropy": SemanticEntropyAdvantage(0.5),
+    "overtraining gate": OvertrainingGateAdvantage(GroupAdvantage(), reference_k=4),
 }
 UNCENTRED = {
     "virtual success": VirtualSuccessAdvantage(),
     "verdict": VerdictAdvantage(0.1),
     "pkpo without baseline": PKPOAdvantage(2, "none"),
+    "historical exploration": HistoricalExplorationAdvantage(GroupAdvantage()),
+    "batch exploration": BatchExplorationAdvantage(GroupAdvantage()),
 }
 SAMPLED = {"bootstrap": PassAtKAdvantage(2, "bootstrap"), "full": PassAtKAdvantage(2, "full")}
 
@@ -71,6 +77,7 @@ def groups_of(rows, names=(0, 1, 2, 3), progress=0.0):
         prompt=names,
         entropy=entropy,
         answers=list(answers),
+        history=History(known := torch.tensor([9 * q for q in question]), known // 4, torch.tensor(question)),
         progress=progress,
     )
 
@@ -112,8 +119,9 @@ def test_equal_responses_have_advantages_of_exactly_zero(name, reward, size, ans
 def test_no_responses_have_no_advantages(name):
     none = torch.zeros(0, dtype=torch.long)
     groups = RewardGroups(
-        rewards=none.float(), correct=none.bool(), question=none, prompt=none, entropy=none.float(), answers=[]
-    )
+        rewards=none.float(), correct=none.bool(), question=none, prompt=none, entropy=none.float(), answers=[],
+        history=History(none, none, none),
+    )  # fmt: skip
     assert (EXACT | SAMPLED | UNCENTRED)[name](groups).shape == (0,)
 
 

@@ -1,0 +1,91 @@
+"""Gives an experience its credit per token, mini-batch by mini-batch, and sums that ranks share for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ...distributed import gather_objects
+from ...types import Credit, CreditInputs, RewardGroups, TokenCredit
+from ..experience import Experience
+from ..scorer import ResponseScores
+
+
+def assign_credit(
+    credit: TokenCredit,
+    experience: Experience,
+    groups: RewardGroups,
+    scores: ResponseScores,
+    mini_batches: Sequence[Tensor],
+) -> None:
+    """Set `experience.token_advantages`, `penalty`, and `advantages` to their means per response. Collective.
+
+    Args:
+        credit: What is asked.
+        experience: With advantages, and `in_loss` decided.
+        groups: Of this rank's responses.
+        scores: Of the responses that count in the loss, at least.
+        mini_batches: Rows of each.
+
+    Raises:
+        FloatingPointError: the credit is not finite.
+    """
+    for rows in mini_batches:
+        learned = rows[experience.in_loss[rows]].tolist()
+        given = credit(_inputs(experience, _rows_of(groups, rows), scores, rows))
+        _check(credit, given)
+        lengths = experience.lengths[learned].tolist()
+        values = dict(zip(learned, given.advantages.float().split(lengths), strict=True))
+        experience.token_advantages |= values
+        for row, advantages in values.items():
+            experience.advantages[row] = advantages.mean()
+        if given.penalty is not None:
+            experience.penalty |= dict(zip(learned, given.penalty.float().split(lengths), strict=True))
+
+
+def _inputs(experience: Experience, groups: RewardGroups, scores: ResponseScores, rows: Tensor) -> CreditInputs:
+    in_loss = experience.in_loss[rows]
+    learned = rows[in_loss].tolist()
+    nothing = torch.zeros(0)
+    return CreditInputs(
+        groups=groups,
+        advantages=experience.advantages[rows],
+        prompts=[experience.prompts[row] for row in experience.prompt[rows].tolist()],
+        responses=[experience.responses[row] for row in rows.tolist()],
+        response=in_loss.nonzero()[:, 0].repeat_interleave(experience.lengths[learned]),
+        logprobs=torch.cat([nothing, *(scores.logprobs[row].cpu() for row in learned)]),
+        entropy=torch.cat([nothing, *(scores.entropies[row].cpu() for row in learned)]),
+    )
+
+
+def _rows_of(groups: RewardGroups, rows: Tensor) -> RewardGroups:
+    columns = {name: getattr(groups, name)[rows] for name in ("rewards", "correct", "question", "prompt", "lengths")}
+    return RewardGroups(
+        **columns,
+        answers=None if groups.answers is None else [groups.answers[row] for row in rows.tolist()],
+        progress=groups.progress,
+    )
+
+
+def _check(credit: TokenCredit, given: Credit) -> None:
+    for name, values in given._asdict().items():
+        if values is not None and not torch.isfinite(values).all():
+            raise FloatingPointError(
+                f"Expected finite {name} of tokens, but {type(credit).__name__} returned "
+                f"{int((~torch.isfinite(values)).sum())} others. Check the rewards of this batch."
+            )
+
+
+def largest_over_ranks(values: Tensor, count: int) -> float:
+    """The `count`-th largest of the numbers of all ranks, `values` [t] being this rank's. Collective.
+
+    The smallest where there are fewer, ∞ where there are none. To compare with ≥: equal numbers go together.
+
+    >>> largest_over_ranks(torch.tensor([1.0, 5.0, 3.0]), 2)
+    3.0
+    """
+    own = values.double().topk(min(count, len(values))).values
+    found = torch.cat(gather_objects(own))
+    return float(found.topk(min(count, len(found))).values[-1]) if len(found) else torch.inf

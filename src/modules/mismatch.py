@@ -1,0 +1,157 @@
+"""Importance weights between the engine that sampled a response and the trainer that learns from it: TIS, MIS, IcePop.
+
+Plain torch, for any project whose sampler returns log-probs:
+
+    correction = MismatchCorrection(weight="token", cap=2.0, reject="geometric", low=0.99, high=1.01)
+    corrected = correction(logprobs, sampled_logprobs, mask)                 # [B, T] each
+    loss = -(advantages * ratio * corrected.weights)[mask].mean()
+    self.log_dict(corrected.metrics())
+
+Both log-probs are of the prompt that was sampled. Departures from verl (docs/algo/rollout_corr.md): bounds are those of
+π/μ, where verl compares μ/π with its own; rejected tokens have weight 0 and stay in the normalisers, as the papers'
+formulas have them (verl leaves them out); the effective sample size is that of the weights as they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .surrogates import MAX_LOG_RATIO, bounded_exp
+
+Level = Literal["token", "sequence", "geometric"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corrected:
+    """Weights of tokens, without gradient, and the sums that their metrics are made of."""
+
+    weights: Tensor
+    """Float, of the shape of the log-probs: 0 where a token is rejected or padding."""
+    sums: Mapping[str, float]
+    """`tokens`, and over them: `weight`, `square` (of the weight), `rejected`, `truncated`."""
+
+    def metrics(self) -> dict[str, float]:
+        """See `mismatch_metrics`."""
+        return mismatch_metrics(self.sums)
+
+
+def mismatch_metrics(sums: Mapping[str, float]) -> dict[str, float]:
+    """Means per token of `weight`, `rejected` and `truncated`, and `ess`, the effective sample size as a share of them.
+
+    >>> mismatch_metrics({"tokens": 4, "weight": 3.0, "square": 4.5, "rejected": 2, "truncated": 1})
+    {'weight': 0.75, 'rejected': 0.5, 'truncated': 0.25, 'ess': 0.5}
+    """
+    tokens = max(sums["tokens"], 1)
+    means = {name: sums[name] / tokens for name in ("weight", "rejected", "truncated")}
+    return {**means, "ess": sums["weight"] ** 2 / (tokens * sums["square"]) if sums["square"] else 0.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MismatchCorrection:
+    """Weights w_t = min(ρ_t, cap), and 0 where a ratio is not between `low` and `high` (rejected).
+
+    π is the trainer's policy before the batch's first update, μ the engine's, d_t = log π − log μ of a token. ρ by
+    level: `token` e^{d_t}; `sequence` e^{Σ d}, the same for all tokens of a response; `geometric` e^{mean d}, likewise.
+    Log-ratios are clamped to ± `MAX_LOG_RATIO` before the exponential.
+
+    Per token the bias of the tokens before remains, with little variance; per sequence there is none but for the cap,
+    with much. Truncation (TIS) keeps every sample; rejection (MIS, IcePop) drops those that are most likely garbage.
+
+    Args:
+        weight: Level of the weights; None weighs nothing, which leaves rejection alone.
+        cap: Larger weights are truncated to it; None truncates none.
+        reject: Level of the ratio that decides what is rejected, a token or a response; `divergence` rejects responses
+            whose mean estimate k3, e^d − 1 − d, is above `high`; None rejects nothing.
+        low: Smallest ratio that is kept, above 0; None: no bound.
+        high: Largest ratio, or divergence, that is kept.
+
+    Raises:
+        ValueError: options are out of range or contradict each other.
+
+    >>> ratios, sampled = torch.tensor([[3.0, 0.5], [1.2, 1.0]]), torch.zeros(2, 2)
+    >>> MismatchCorrection(cap=2.0)(ratios.log(), sampled, torch.tensor([[True, True], [True, False]])).weights
+    tensor([[2.0000, 0.5000],
+            [1.2000, 0.0000]])
+    """
+
+    weight: Level | None = "token"
+    cap: float | None = 2.0
+    reject: Level | Literal["divergence"] | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        levels = ("token", "sequence", "geometric")
+        for name, value, known in (
+            ("weight", self.weight, (None, *levels)),
+            ("reject", self.reject, (None, *levels, "divergence")),
+        ):
+            if value not in known:
+                raise ValueError(f"Expected mismatch.{name} to be one of {known}, but got {value!r}.")
+        if self.cap is not None and self.cap <= 0:
+            raise ValueError(f"Expected mismatch.cap to be null or greater than 0, but got {self.cap}.")
+        bounds = [bound for bound in (self.low, self.high) if bound is not None]
+        if bool(bounds) != (self.reject is not None) or any(bound <= 0 for bound in bounds) or sorted(bounds) != bounds:
+            raise ValueError(
+                "Expected 0 < mismatch.low ≤ mismatch.high, one of them at least, with mismatch.reject and only there, "
+                f"but got {self.low} and {self.high} with {self.reject}."
+            )
+        if self.reject == "divergence" and (self.low is not None or self.high is None):
+            raise ValueError(f"Expected mismatch.high alone with mismatch.reject=divergence, but got low={self.low}.")
+        if self.weight is None and self.reject is None:
+            raise ValueError("Expected mismatch.weight or mismatch.reject, but both are null. Use mismatch=null.")
+
+    def __call__(self, logprobs: Tensor, sampled_logprobs: Tensor, mask: Tensor) -> Corrected:
+        """Correct a padded batch.
+
+        Args:
+            logprobs: [B, T] float, log π of the response tokens, nats; any gradient is ignored.
+            sampled_logprobs: [B, T] float, log μ as the engine returned it, nats.
+            mask: [B, T], true or 1 at response tokens.
+        """
+        mask = mask.bool()
+        found = self.of_tokens((logprobs.detach() - sampled_logprobs)[mask], mask.nonzero()[:, 0])
+        return Corrected(weights=torch.zeros_like(logprobs).masked_scatter(mask, found.weights), sums=found.sums)
+
+    def of_tokens(self, log_ratio: Tensor, response: Tensor) -> Corrected:
+        """Correct T tokens without padding.
+
+        Args:
+            log_ratio: [T] float, d_t in nats.
+            response: [T] long, row of each token's response.
+        """
+        weights = torch.ones_like(log_ratio)
+        if self.weight is not None:
+            weights = bounded_exp(self._at(self.weight, log_ratio, response))
+        cap = torch.inf if self.cap is None else self.cap
+        truncated = weights > cap
+        if self.reject == "divergence":
+            d = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+            decisive = self._at("geometric", torch.expm1(d) - d, response)
+        elif self.reject is not None:
+            decisive = bounded_exp(self._at(self.reject, log_ratio, response))
+        else:
+            decisive = weights
+        rejected = torch.zeros_like(truncated)
+        if self.low is not None:
+            rejected = decisive < self.low
+        if self.high is not None:
+            rejected = rejected | (decisive > self.high)
+        weights = weights.clamp(max=cap).masked_fill(rejected, 0.0)
+        columns = {"weight": weights, "square": weights.square(), "rejected": rejected, "truncated": truncated}
+        sums = {name: float(column.double().sum()) for name, column in columns.items()}
+        return Corrected(weights=weights, sums={"tokens": float(len(weights)), **sums})
+
+    @staticmethod
+    def _at(level: Level, values: Tensor, response: Tensor) -> Tensor:
+        """[T] `values`, or their sum or mean over the token's response."""
+        if level == "token":
+            return values
+        rows = int(response.max()) + 1 if len(response) else 0
+        sums = values.new_zeros(rows).index_add(0, response, values)
+        return (sums if level == "sequence" else sums / torch.bincount(response, minlength=rows))[response]

@@ -1,0 +1,208 @@
+"""The page in a real browser: what a reader clicks, types and sees."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from chromium import browser, missing, ready
+from nasty_texts import NASTY
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+VISIBLE = str.maketrans({c: f"U+{ord(c):04X}" for c in "\u202e\u202c\u200f\u2066\0\a\x1b\x7f\x85\u2028\ufeff"})
+PANEL = "const panel = [...document.querySelectorAll('.panel')].find((p) => p.innerText.startsWith(arguments[0]));"
+PLACE = (
+    "const box = panel.querySelector('.u-over').getBoundingClientRect(); return [box.x, box.y, box.width, box.height];"
+)
+
+
+@pytest.fixture(scope="module")
+def driver():
+    with browser() as driver:
+        yield driver
+
+
+@pytest.fixture
+def opened(driver, page):
+    """The page of the trained run, at its overview."""
+    driver.get("about:blank")
+    driver.get(page.as_uri())
+    ready(driver)
+    yield driver
+    assert [entry["message"] for entry in driver.get_log("browser")] == []
+
+
+@pytest.fixture(scope="module")
+def recorded(trained):
+    return pd.concat([pd.read_parquet(file) for file in sorted((trained / "rollouts").glob("*.parquet"))])
+
+
+def go(driver, place):
+    """Go to a place of the page and wait until it is shown."""
+    shown = ready(driver)
+    driver.execute_script("location.hash = arguments[0]", place)
+    ready(driver, shown)
+
+
+def press(driver, *keys):
+    """Press keys where the focus is."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(driver).send_keys(*keys).perform()
+
+
+def find(driver, selector):
+    """Elements that a CSS selector finds."""
+    return driver.find_elements("css selector", selector)
+
+
+def wait(driver, condition):
+    """Wait until `condition()` holds."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(driver, 60).until(lambda _: condition())
+
+
+def click_point(driver, panel, share):
+    """Click into a figure: `share` of the way from its left to its right, where its line is. Returns what it said."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    driver.execute_script(f"{PANEL} panel.scrollIntoView({{block: 'center'}})", panel)  # figures are drawn when in view
+    wait(driver, lambda: driver.execute_script(f"{PANEL} return panel.querySelector('.u-over') !== null", panel))
+    left, top, width, height = driver.execute_script(PANEL + PLACE, panel)
+    for down in range(4, 100, 4):  # until the pointer is near to a point
+        actions = ActionChains(driver)
+        actions.w3c_actions.pointer_action.move_to_location(int(left + share * width), int(top + down / 100 * height))
+        actions.perform()
+        said = driver.execute_script(f"{PANEL} return panel.lastChild.innerText", panel)
+        if ":" in said:
+            actions.click().perform()
+            return said
+    raise AssertionError(f"no point was found in {panel}")
+
+
+def test_three_clicks_from_a_figure_to_the_tokens_of_a_response(opened, recorded):
+    shown = ready(opened)
+    readout = click_point(opened, "no gradient", 0.5)
+    assert "iteration 1" in readout
+    ready(opened, shown)
+    assert opened.current_url.endswith("#/run/0/iteration/1")
+    assert len(find(opened, "#questions tbody tr")) == 4
+    shown = ready(opened)
+    find(opened, "#questions a")[2].click()
+    ready(opened, shown)
+    cards = find(opened, ".card")
+    assert len(cards) == 16
+    cards[5].click()
+    wait(opened, lambda: find(opened, ".token"))
+    row = int(cards[5].get_attribute("data-row"))
+    theirs = recorded.iloc[row]
+    assert theirs["iteration"] == 1
+    assert len(find(opened, ".token")) == theirs["length"]
+    assert find(opened, "[data-part=answer]")[0].text == (theirs["answer"] or "none")
+    assert find(opened, "[data-part=reference]")[0].text == " or ".join(theirs["reference"])
+    assert float(find(opened, "[data-part=advantage]")[0].text.replace("−", "-")) == pytest.approx(
+        theirs["advantage"], rel=1e-3
+    )
+    find(opened, "summary")[0].click()
+    wait(opened, lambda: find(opened, "[data-part=text]"))
+    assert find(opened, "[data-part=text]")[0].text == theirs["response"]
+
+
+def test_original_and_rephrasings_stand_side_by_side_and_keys_walk_through_them(opened, recorded):
+    from selenium.webdriver.common.keys import Keys
+
+    go(opened, "#/run/0/iteration/0/question/0")
+    titles = [element.text.split("\n")[0] for element in find(opened, ".column h3")]
+    assert [title.split(" ")[0:2] for title in titles[1:]] == [["rephrasing", str(n)] for n in (1, 2, 3)]
+    assert titles[0].startswith("original")
+    tops = {element.rect["y"] for element in find(opened, ".column")}
+    assert len(tops) == 1
+    places = []
+    for key in (Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT, "k", Keys.ARROW_LEFT):
+        press(opened, key)
+        wait(opened, lambda: find(opened, ".card.chosen"))
+        places.append(int(find(opened, ".card.chosen")[0].get_attribute("data-row")))
+    assert places == [0, 1, 5, 4, 0]
+    assert opened.current_url.endswith("response/0")
+    press(opened, Keys.ESCAPE)
+    wait(opened, lambda: opened.current_url.endswith("#/run/0/iteration/0"))
+
+
+def test_the_colour_of_a_token_is_its_entropy(opened, recorded):
+    row = int(recorded["token_entropies"].map(lambda values: 0 if values is None else max(values)).to_numpy().argmax())
+    theirs = recorded.iloc[row]
+    question = list(dict.fromkeys(recorded["question"])).index(theirs["question"])
+    go(opened, f"#/run/0/iteration/{theirs['iteration']}/question/{question}/response/{row}")
+    wait(opened, lambda: find(opened, ".token"))
+    colours = opened.execute_script(
+        "return [...document.querySelectorAll('.token')].map((t) => t.style.backgroundColor)"
+    )
+    strength = [float(c.rstrip(")").rsplit(" ", 1)[-1].rsplit(",", 1)[-1]) for c in colours]
+    expected = [0.75 * min(value / 2.5, 1) for value in theirs["token_entropies"].astype(float)]
+    assert strength == pytest.approx(expected, abs=0.02)
+    assert max(strength) > 0.1
+
+
+def test_the_heat_map_opens_cells_by_keys(opened):
+    from selenium.webdriver.common.keys import Keys
+
+    go(opened, "#/run/0")
+    assert "12 of 12 questions" in find(opened, "[role=status]")[0].text
+    press(opened, Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ENTER)
+    wait(opened, lambda: opened.current_url.endswith("#/run/0/iteration/0/question/1"))
+
+
+def test_the_list_filters_searches_and_sorts(opened, recorded):
+    go(opened, "#/run/0/responses/")
+    status = find(opened, "[role=status]")[0]
+    assert status.text == "192 of 192 responses"
+    press(opened, "/")
+    press(opened, "wrong iteration>=1 rephrased")
+    expected = recorded[~recorded["correct"] & (recorded["iteration"] >= 1) & (recorded["rephrasing"] > 0)]
+    wait(opened, lambda: status.text == f"{len(expected)} of 192 responses")
+    next(b for b in find(opened, ".header button") if b.text == "length").click()
+    tops = {int(e.get_attribute("data-row")): e.rect["y"] for e in find(opened, ".rows .row")}
+    rows = sorted(tops, key=lambda row: tops[row])
+    lengths = [recorded.iloc[row]["length"] for row in rows]
+    assert lengths == sorted(lengths) == sorted(expected["length"])[: len(lengths)]
+    shown = ready(opened)
+    find(opened, f".rows [data-row='{rows[0]}']")[0].click()
+    ready(opened, shown)
+    assert opened.current_url.endswith(f"response/{rows[0]}")
+
+
+def test_dark_and_light_and_the_help(opened):
+    def paper():
+        return opened.execute_script("return getComputedStyle(document.body).backgroundColor")
+
+    first = paper()
+    press(opened, "d")
+    assert {first, paper()} == {"rgb(255, 255, 255)", "rgb(20, 22, 26)"}
+    press(opened, "d")
+    assert paper() == first
+    press(opened, "?")
+    assert "previous or next run" in find(opened, "dialog")[0].text
+
+
+def test_nothing_is_loaded_from_anywhere(opened):
+    go(opened, "#/run/0/iteration/0/question/0/response/0")
+    loaded = opened.execute_script("return performance.getEntriesByType('resource').map((e) => e.name)")
+    assert not [name for name in loaded if not name.startswith("data:")]
+
+
+def test_nasty_texts_are_shown_as_text(driver, hostile_page):
+    driver.get(hostile_page.as_uri())
+    ready(driver)
+    assert driver.title == "Results of </title><script>1</script>"
+    for row, text in enumerate(NASTY):
+        go(driver, f"#/run/0/iteration/0/question/0/response/{row}?turn={row}")
+        wait(driver, lambda: find(driver, ".tokens"))
+        driver.execute_script("document.querySelector('details').open = true")
+        wait(driver, lambda: find(driver, "[data-part=text]"))
+        assert find(driver, "[data-part=text]")[0].get_property("textContent") == text.translate(VISIBLE)
+    assert find(driver, "h2")[0].get_property("textContent") == NASTY[1]
+    assert not find(driver, "main img, main script")
+    go(driver, "#/run/0/evaluation/0/question/0")
+    assert find(driver, ".detail h3")[0].text == "lone U+D800 surrogate </script>"
+    assert driver.title == "Results of </title><script>1</script>"
+    assert [entry["message"] for entry in driver.get_log("browser")] == []

@@ -1,0 +1,77 @@
+"""The unlikeliness reward against the authors' double argsort, written anew in numpy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage, UnlikelinessAdvantage
+
+PLAIN = GroupAdvantage(baseline="none", scale="none")
+"""Shows the rewards as they were shaped, but for pools of equal ones."""
+
+
+def with_logprobs(groups, seed=0):
+    rng = np.random.default_rng(seed)
+    count = len(groups.rewards)
+    return replace(
+        groups,
+        logprob=torch.from_numpy(-rng.exponential(5.0, count)),
+        lengths=torch.from_numpy(rng.integers(1, 9, count)),
+        prompt=torch.from_numpy(rng.integers(0, 3, count)),
+    )
+
+
+@pytest.mark.parametrize("ranked_by", ["sequence", "token"])
+@pytest.mark.parametrize("group_by", ["question", "prompt", "batch"])
+def test_advantages_are_those_of_the_authors_rewards(pools, ranked_by, group_by):
+    groups = with_logprobs(pools((3, 5), (1, 7), (6, 2)))
+    base = GroupAdvantage(group_by)
+    found = UnlikelinessAdvantage(base, 0.25, ranked_by, group_by)(groups).numpy()
+    names = np.zeros(24) if group_by == "batch" else getattr(groups, group_by).numpy()
+    logprobs = groups.logprob.numpy() / (groups.lengths.numpy() if ranked_by == "token" else 1)
+    for name in np.unique(names):
+        own = names == name
+        rank = np.argsort(np.argsort(logprobs[own])) / own.sum()
+        rewards = groups.rewards.numpy()[own].astype(float)
+        mixed = rewards.min() != rewards.max()
+        rewards = rewards * (1 - 0.25 * rank) if mixed else rewards
+        expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6) if mixed else 0 * rewards
+        np.testing.assert_allclose(found[own], expected, atol=2e-5)
+
+
+def test_equal_responses_share_the_mean_of_their_ranks(pools):
+    groups = pools((3, 1))
+    groups = replace(groups, logprob=torch.tensor([-1.0, -1.00001, -9.0, -2.0]), lengths=torch.ones(4))
+    found = UnlikelinessAdvantage(PLAIN, 0.4)(groups)
+    # Ranks 2.5, 2.5 and 0 of 4; the wrong response has the rank 1 and nothing to lose.
+    torch.testing.assert_close(found, torch.tensor([0.75, 0.75, 1.0, 0.0]).to(found), atol=1e-6, rtol=0)
+
+
+def test_pools_of_equal_rewards_have_no_advantage(pools):
+    groups = with_logprobs(pools((8, 0), (0, 8)))
+    assert not UnlikelinessAdvantage(GroupAdvantage())(groups).any()
+
+
+def test_log_probs_are_needed_and_the_base_is_asked_for_entropy(pools):
+    assert UnlikelinessAdvantage(GroupAdvantage()).needs_logprobs
+    assert not UnlikelinessAdvantage(GroupAdvantage()).needs_entropy
+    assert UnlikelinessAdvantage(EntropyAdaptiveAdvantage(2)).needs_entropy
+    with pytest.raises(ValueError, match=r"RewardGroups\.logprob, and lengths, but got None"):
+        UnlikelinessAdvantage(PLAIN)(pools((1, 3)))
+
+
+def test_impossible_options_are_refused(pools):
+    for options, message in (
+        ({"beta": 1.5}, r"advantage\.beta"),
+        ({"ranked_by": "length"}, r"advantage\.ranked_by"),
+        ({"group_by": "rank"}, r"advantage\.group_by"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            UnlikelinessAdvantage(PLAIN, **options)
+    groups = with_logprobs(pools((1, 3)))
+    with pytest.raises(ValueError, match="rewards of at least 0, .* but got -1"):
+        UnlikelinessAdvantage(PLAIN)(replace(groups, rewards=groups.rewards - 1))

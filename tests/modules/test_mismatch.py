@@ -1,0 +1,281 @@
+"""The correction for the engine against verl's formulas on padded batches, written anew, and through an update."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from importlib import resources
+
+import pytest
+import torch
+from hydra import compose, initialize_config_module
+from hydra.utils import instantiate
+from lightning.pytorch import LightningModule, Trainer
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM
+
+from tagrpo.modules.advantages import GroupAdvantage
+from tagrpo.modules.causal_policy import CausalPolicy
+from tagrpo.modules.losses import PolicyLoss
+from tagrpo.modules.mismatch import MismatchCorrection
+from tagrpo.modules.model import load_causal_lm
+from tagrpo.modules.scorer import Scorer
+from tagrpo.modules.update import PolicyUpdate, UpdateOptions
+from tagrpo.types import AdvantageStrategy
+
+REWARDS = [[[1.0, 1.0, 0.0], [0.0, 1.0, 0.0]], [[0.0, 1.0, 0.5], [1.0, 0.0, 0.0]]]
+
+PRESETS = {
+    "token_tis": ("token", 2.0, None, None),
+    "sequence_tis": ("sequence", 2.0, None, None),
+    "sequence_mis": ("sequence", 2.0, "seq_sum_k1", (0.5, 2.0)),
+    "geometric_rs": (None, None, "seq_mean_k1", (0.999, 1.001)),
+    "geometric_rs_token_tis": ("token", 2.0, "seq_mean_k1", (0.999, 1.001)),
+    "geometric_rs_sequence_tis": ("sequence", 2.0, "seq_mean_k1", (0.999, 1.001)),
+    "divergence_rs": (None, None, "seq_mean_k3", 0.01),
+    "divergence_rs_token_tis": ("token", 2.0, "seq_mean_k3", 0.01),
+    "divergence_rs_sequence_tis": ("sequence", 2.0, "seq_mean_k3", 0.01),
+    "icepop": ("token", None, "token_k1", (0.2, 2.0)),
+}
+"""Preset → verl's rollout_is, its threshold, rollout_rs and its threshold; k1 bounds are those of μ/π there."""
+
+
+def verl(log_ratio, mask, level, threshold, rejection, bounds):
+    """rollout_corr_helper.py: weights and the mask after rejection, [B, T] each."""
+    mask = mask.double()
+    safe = log_ratio.clamp(-20, 20)
+    lengths = mask.sum(-1, keepdim=True)
+    if level is None:
+        weights = torch.ones_like(safe)
+    else:
+        total = (log_ratio * mask).sum(-1, keepdim=True).clamp(-20, 20).expand_as(safe)
+        weights = (safe if level == "token" else total).exp()
+    weights = weights.clamp(max=math.inf if threshold is None else threshold) * mask
+    if rejection is None:
+        return weights, mask
+    k1, k3 = -safe, safe.exp() - 1 - safe
+    statistic = {
+        "token_k1": k1,
+        "seq_sum_k1": (k1 * mask).sum(-1, keepdim=True),
+        "seq_mean_k1": (k1 * mask).sum(-1, keepdim=True) / lengths,
+        "seq_mean_k3": (k3 * mask).sum(-1, keepdim=True) / lengths,
+    }[rejection].expand_as(safe)
+    if rejection.endswith("k1"):
+        keep = (statistic >= math.log(bounds[0])) & (statistic <= math.log(bounds[1]))
+    else:
+        keep = statistic <= bounds
+    return weights, mask * keep
+
+
+def preset(name):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        return instantiate(compose("train", [f"mismatch={name}"]).mismatch)
+
+
+def drawn(scale, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 30, (200,), generator=generator)
+    mask = torch.arange(30) < lengths[:, None]
+    sampled = -torch.rand(200, 30, generator=generator, dtype=torch.float64)
+    # Responses differ in how far the engine is off.
+    off = scale * torch.rand(200, 1, generator=generator, dtype=torch.float64)
+    return sampled + off * torch.randn(200, 30, generator=generator, dtype=torch.float64), sampled, mask
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("scale", [0.01, 0.6, 8.0])
+def test_presets_are_those_of_verl(name, scale):
+    logprobs, sampled, mask = drawn(scale)
+    found = preset(name)(logprobs, sampled, mask)
+    weights, kept = verl(logprobs - sampled, mask, *PRESETS[name])
+    torch.testing.assert_close(found.weights, weights * kept, atol=1e-6, rtol=1e-6)
+    used = (weights * kept)[mask]
+    metrics = found.metrics()
+    assert metrics["weight"] == pytest.approx(float(used.mean()), abs=1e-6)
+    assert metrics["rejected"] == pytest.approx(1 - float(kept[mask].mean()), abs=1e-9)
+    ess = float(used.mean() ** 2 / used.square().mean()) if used.any() else 0.0
+    assert metrics["ess"] == pytest.approx(ess, abs=1e-6)
+
+
+def test_every_preset_has_been_compared_and_they_differ():
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        assert compose("train").policy.mismatch is None
+    folder = resources.files("tagrpo.configs") / "mismatch"
+    assert sorted(PRESETS) == sorted(file.name.removesuffix(".yaml") for file in folder.iterdir())
+    outcomes = {name: preset(name)(*drawn(0.05)).sums["square"] for name in PRESETS}
+    assert len({round(square, 6) for square in outcomes.values()}) > 5
+
+
+def test_geometric_weights_are_those_of_the_mean_log_ratio():
+    logprobs, sampled, mask = drawn(0.6)
+    found = MismatchCorrection(weight="geometric", cap=1.05)(logprobs, sampled, mask).weights
+    for row in range(len(mask)):
+        mean = float((logprobs - sampled)[row][mask[row]].mean())
+        assert found[row][mask[row]].tolist() == pytest.approx([min(math.exp(mean), 1.05)] * int(mask[row].sum()))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weight": "batch"}, r"mismatch\.weight to be one of"),
+        ({"cap": 0.0}, r"mismatch\.cap"),
+        ({"reject": "token"}, r"one of them at least"),
+        ({"low": 0.5}, r"with mismatch\.reject and only there"),
+        ({"reject": "token", "low": 2.0, "high": 0.5}, r"0 < mismatch\.low ≤ mismatch\.high"),
+        ({"reject": "divergence", "low": 0.5}, r"mismatch\.high alone"),
+        ({"weight": None}, r"Use mismatch=null"),
+    ],
+)
+def test_impossible_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        MismatchCorrection(**options)
+
+
+class ForeignModule(LightningModule):
+    """Somebody else's REINFORCE: a table of logits, padded batches, automatic optimisation."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.zeros(7))
+        self.mismatch = MismatchCorrection(weight="token", cap=2.0, reject="token", low=0.5)  # 1
+
+    def training_step(self, batch, batch_idx):
+        tokens, sampled_logprobs, advantages, mask = batch
+        logprobs = self.table.log_softmax(-1)[tokens]
+        corrected = self.mismatch(logprobs, sampled_logprobs, mask)  # 2
+        self.log_dict(corrected.metrics())  # 3
+        return -(advantages[:, None] * logprobs * corrected.weights).sum() / mask.sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+
+def test_a_foreign_lightning_module_needs_three_lines(tmp_path):
+    tokens = torch.tensor([[0, 1, 2], [3, 4, 0]])
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    ratios = torch.tensor([[1.0, 3.0, 0.4], [1.5, 0.8, 1.0]])
+    sampled, advantages = -math.log(7) - ratios.log(), torch.tensor([1.0, -2.0])
+    module = ForeignModule()
+    trainer = Trainer(
+        max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.fit(module, DataLoader([(tokens, sampled, advantages, mask)], batch_size=None))
+    # Tokens 0 to 4 with weights 1, 2 (truncated), 0 (rejected), 1.5, 0.8 and advantages 1, 1, 1, −2, −2.
+    pull = torch.tensor([1.0, 2.0, 0.0, -3.0, -1.6, 0.0, 0.0]) / 5
+    torch.testing.assert_close(module.table.detach(), pull - pull.sum() / 7)
+    logged = {name: float(value) for name, value in trainer.logged_metrics.items()}
+    assert logged == pytest.approx({"weight": 1.06, "rejected": 0.2, "truncated": 0.2, "ess": 5.3**2 / (5 * 7.89)})
+
+
+# ---------------------------------------------------------------------- through an update
+
+
+class Distinct(AdvantageStrategy):
+    """Advantages that tell responses apart."""
+
+    def __call__(self, groups):
+        return torch.arange(1.0, 1 + len(groups.rewards))
+
+
+class Seen(PolicyLoss):
+    """Keeps the weights of each response."""
+
+    by_token = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.by_token, self.weights, self.old = False, {}, {}
+
+    def __call__(self, inputs):
+        for row, advantage in enumerate(inputs.advantages.tolist()):
+            self.weights[round(advantage) - 1] = inputs.weights[inputs.response == row]
+        return super().__call__(inputs)
+
+
+def logprobs_of(model, prompt, response):
+    with torch.no_grad():
+        logits = model(torch.cat([prompt, response])[None]).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits, -1)[torch.arange(len(response)), response]
+
+
+@pytest.fixture
+def recorded(tiny_policy, make_batch):
+    """A batch whose engine is a little off, and by how much: [R] of [T_r] log π − log μ under the sampled prompt."""
+    batch = make_batch(REWARDS)
+    rollouts, model = batch.rollouts, AutoModelForCausalLM.from_pretrained(tiny_policy)
+    generator = torch.Generator().manual_seed(0)
+    ratios = [0.4 * torch.randn(len(ids), generator=generator) for ids in rollouts.token_ids]
+    sampled = [rollouts.prompts[p].token_ids for p in rollouts.prompt.tolist()]
+    own = [logprobs_of(model, *pair) for pair in zip(sampled, rollouts.token_ids, strict=True)]
+    logprobs = [mine - ratio for mine, ratio in zip(own, ratios, strict=True)]
+    return replace(batch, rollouts=replace(rollouts, logprobs=logprobs)), ratios
+
+
+def updated(folder, batch, mismatch, loss=None, advantage=None, lr=0.3, **options):
+    policy = CausalPolicy(load_causal_lm(folder))
+    update = PolicyUpdate(
+        Scorer(policy, token_budget=60), advantage or Distinct(), loss or PolicyLoss(kl_coef=0.0),
+        torch.optim.SGD(policy.parameters(), lr=lr), UpdateOptions(max_grad_norm=1e9, **options), mismatch=mismatch,
+    )  # fmt: skip
+    result = update(batch.rollouts, len(batch.groups))
+    return policy.model, result.stats
+
+
+@pytest.mark.parametrize("anchor", ["own", "original"])
+@pytest.mark.parametrize("mini_batches", [1, 2])
+@pytest.mark.parametrize("name", ["token_tis", "sequence_mis", "icepop"])
+def test_an_update_weighs_responses_as_verl_does(tiny_policy, recorded, name, anchor, mini_batches):
+    batch, ratios = recorded
+    loss = Seen(kl_coef=0.0)
+    staleness = torch.zeros(12, dtype=torch.long)
+    staleness[[1, 4, 8]] = 2  # weighted as all others are, and once
+    batch.rollouts = replace(batch.rollouts, staleness=staleness)
+    _, stats = updated(tiny_policy, batch, preset(name), loss, anchor=anchor, mini_batches=mini_batches)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(r)) for r in ratios], batch_first=True)
+    padded = torch.nn.utils.rnn.pad_sequence([r.double() for r in ratios], batch_first=True)
+    weights, kept = verl(padded, mask, *PRESETS[name])
+    for row in range(12):
+        expected = (weights * kept)[row][mask[row] > 0]
+        if expected.any():
+            torch.testing.assert_close(loss.weights[row].double(), expected, atol=5e-6, rtol=5e-6)
+        else:
+            assert row not in loss.weights, "a rejected response needs no forward"
+    logged = stats.metrics()
+    tokens = mask > 0
+    assert logged["rollout/mismatch_rejected"] == pytest.approx(1 - float(kept[tokens].mean()), abs=1e-6)
+    assert logged["rollout/mismatch_weight"] == pytest.approx(float((weights * kept)[tokens].mean()), abs=1e-5)
+    assert 0 < logged["rollout/mismatch_ess"] < 1
+
+
+def test_the_change_of_prompt_is_corrected_apart(tiny_policy, recorded):
+    batch, ratios = recorded
+    loss, alone = Seen(kl_coef=0.0), Seen(kl_coef=0.0)
+    updated(tiny_policy, batch, preset("token_tis"), loss, mini_batches=1, prompt_correction=1.5)
+    updated(tiny_policy, batch, None, alone, mini_batches=1, prompt_correction=1.5)
+    for row, ratio in enumerate(ratios):
+        torch.testing.assert_close(
+            loss.weights[row], alone.weights[row] * ratio.exp().clamp(max=2.0), atol=1e-5, rtol=1e-5
+        )
+
+
+def test_replayed_responses_keep_the_ratio_to_what_sampled_them(tiny_policy, recorded):
+    batch, _ = recorded
+    replayed = torch.zeros(12, dtype=torch.bool)
+    replayed[5] = True
+    batch.rollouts = replace(batch.rollouts, replayed=replayed)
+    loss = Seen(kl_coef=0.0)
+    updated(tiny_policy, batch, preset("token_tis"), loss, anchor="own", mini_batches=1)
+    assert torch.equal(loss.weights[5], torch.ones(len(loss.weights[5])))
+
+
+@pytest.mark.parametrize(("anchor", "forwards"), [("own", 1), ("original", 2)])
+def test_it_costs_one_forward_which_own_prompts_need_anyway(tiny_policy, recorded, anchor, forwards, monkeypatch):
+    batch, _ = recorded
+    calls, score = [], Scorer.score
+    monkeypatch.setattr(Scorer, "score", lambda self, given, rows: calls.append(len(rows)) or score(self, given, rows))
+    updated(tiny_policy, batch, None, anchor=anchor, mini_batches=2, advantage=GroupAdvantage())
+    assert len(calls) == 1, "old log-probs alone"
+    calls.clear()
+    updated(tiny_policy, batch, preset("token_tis"), anchor=anchor, mini_batches=2, advantage=GroupAdvantage())
+    assert len(calls) == forwards

@@ -1,0 +1,54 @@
+"""docs/glossary.md is what the script makes of docstrings and configuration, and has what a run logs."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def glossary():
+    spec = importlib.util.spec_from_file_location("glossary", ROOT / "scripts" / "glossary.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["glossary"] = module  # named tuples look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_the_script_writes(glossary):
+    assert glossary.page() == (ROOT / "docs" / "glossary.md").read_text(), "run python scripts/glossary.py"
+
+
+def names_in(path):
+    """Keys of dictionaries with a slash in them: that is how names of metrics are made."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        keys = node.keys if isinstance(node, ast.Dict) else [node.slice] if isinstance(node, ast.Subscript) else []
+        values = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+        yield from (value for value in values if re.fullmatch(r"[a-z_@]+(/[a-z_@]+)+", value))
+
+
+def test_every_name_that_the_code_logs_has_an_entry(glossary):
+    known = [pattern for metric in glossary.metrics() for pattern in glossary.patterns(metric.names)]
+    folders = (ROOT / "src" / name for name in ("callbacks", "modules", "rollouts"))
+    logged = {name for folder in folders for path in folder.rglob("*.py") for name in names_in(path)}
+    assert len(logged) > 30
+    assert sorted(name for name in logged if not any(pattern.fullmatch(name) for pattern in known)) == []
+
+
+def test_names_with_braces_and_placeholders_stand_for_several(glossary):
+    patterns = list(glossary.patterns("`train/{loss,kl}` and `pass@k/<split>/<k>`"))
+    names = ["train/loss", "train/kl", "pass@k/amc/8", "pass@k/8", "train/lr"]
+    assert [any(pattern.fullmatch(name) for pattern in patterns) for name in names] == [True, True, True, False, False]
+
+
+def test_every_setting_has_a_meaning(glossary):
+    rows = [line for line in (ROOT / "docs" / "glossary.md").read_text().splitlines() if line.startswith("| `")]
+    assert len(rows) > 200
+    assert [row for row in rows if row.endswith("|  |")] == []

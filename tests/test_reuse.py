@@ -1,0 +1,214 @@
+"""The blocks of docs/reuse.md, run as they stand there, and its table of what each callback reads."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+
+from tagrpo import callbacks
+from tagrpo.types import Fields
+
+PAGE = (Path(__file__).parents[1] / "docs" / "reuse.md").read_text()
+BLOCKS = dict(re.findall(r"```python\n# (\w+)\n(.*?)```", PAGE, re.DOTALL))
+TABLE = {
+    cells[0].strip("` "): cells[1:]
+    for line in re.findall(r"^\| (`.*)\|$", PAGE, re.MULTILINE)
+    for cells in [[cell.strip() for cell in line.split("|")]]
+}
+
+
+def test_callbacks_in_plain_lightning_with_mappings_for_batches(tmp_path):
+    torch.manual_seed(0)
+    namespace = {"folder": tmp_path}
+    exec(BLOCKS["lightning"], namespace)
+    assert namespace["trainer"].global_step == 20
+    rows = pd.read_csv(next(tmp_path.rglob("metrics.csv")))
+    assert len(rows) == 20
+    uniform = rows["zero_gradient/percentage"]
+    assert set(uniform) <= {0.0, 50.0, 100.0}
+    assert uniform.iloc[-5:].mean() > uniform.iloc[:5].mean(), "heads are learnt"
+    assert rows["answer_diversity/unique_responses"].between(0.25, 0.5).all()
+
+
+class Recording(Mapping):
+    """A mapping that notes the keys that are read."""
+
+    def __init__(self, values, read, prefix=""):
+        self.values_, self.read, self.prefix = values, read, prefix
+
+    def __getitem__(self, key):
+        value = self.values_[key]
+        self.read.add(self.prefix + key)
+        return value
+
+    def __iter__(self):
+        return iter(self.values_)
+
+    def __len__(self):
+        return len(self.values_)
+
+
+def batch_of(read):
+    """Two questions, one of them with a rephrasing; everything that any callback reads."""
+    prompts = [{"text": f"prompt {n}", "template": "plain", "question": n, "num_samples": 2} for n in range(3)]
+    rollouts = {
+        "prompts": [Recording(prompt, read, "prompts[…].") for prompt in prompts],
+        "prompt": torch.tensor([0, 0, 1, 1, 2, 2]),
+        "question": torch.tensor([0, 0, 0, 0, 1, 1]),
+        "rephrasing": torch.tensor([0, 0, 1, 1, 0, 0]),
+        "token_ids": [torch.tensor([5, 6])] * 6,
+        "logprobs": [torch.tensor([-0.5, -0.5])] * 6,
+        "lengths": torch.full((6,), 2),
+        "truncated": torch.zeros(6, dtype=torch.bool),
+        "text": list("abcdef"),
+        "answers": list("abcdef"),
+        "correct": torch.tensor([True, False, True, True, False, False]),
+        "rewards": torch.tensor([1.0, 0, 1, 1, 0, 0]),
+        "reward_terms": {},
+        "seconds": {"generate": 1.0},
+    }
+    groups = [Recording({"id": name, "metadata": {}}, read, "groups[…].") for name in "qr"]
+    return {"split": "test", "groups": groups, "rollouts": Recording(rollouts, read)}
+
+
+class Silent(LightningModule):
+    """A module whose trainer logs nowhere."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.logged = {}
+        loop = SimpleNamespace(total_batch_idx=0)
+        self._trainer = SimpleNamespace(
+            default_root_dir=str(folder), is_global_zero=True, fit_loop=loop, global_step=0, callbacks=[], loggers=[],
+            sanity_checking=False, current_epoch=0, max_epochs=1, max_steps=-1, is_last_batch=True,
+        )  # fmt: skip
+
+    def log_dict(self, values):
+        self.logged |= values
+
+
+MADE = {
+    "EmbeddingDiversityMonitor": {"encoder": lambda: lambda texts: torch.eye(8)[: len(texts)]},
+}
+
+
+def names(cell):
+    return set(re.findall(r"`([^`]+)`", cell))
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_each_callback_reads_what_the_table_says_and_nothing_else(name, tmp_path):
+    read, returned = set(), set()
+    values = {
+        "advantages": torch.tensor([1.0, -1, 0.5, 0.5, 0, 0]), "masked": torch.zeros(6, dtype=torch.bool),
+        "clipped": torch.zeros(6), "ratio": torch.ones(6), "kl": torch.zeros(6), "entropy": torch.ones(6),
+        "score_logprob": torch.full((6,), -1.0), "seconds_update": 2.0,
+    }  # fmt: skip
+    outputs, batch, module = Recording(values, returned), batch_of(read), Silent(tmp_path)
+    callback = getattr(callbacks, name)(**MADE.get(name, {}))
+    if name == "PassAtKEvaluator":
+        batch = Recording(batch, read)
+        callback.on_test_epoch_start(module._trainer, module)
+        callback.on_test_batch_start(module._trainer, module, batch, 0)
+        callback.on_test_batch_end(module._trainer, module, outputs, batch, 0)
+    else:
+        callback.on_train_batch_start(module._trainer, module, batch, 0)
+        callback.on_train_batch_end(module._trainer, module, outputs, batch, 0)
+    rollouts, others, step = TABLE[name]
+    assert read - {"rollouts", "groups", "prompts"} == names(rollouts) - {"score_logprob"} | names(others)
+    assert returned == names(step)
+    for missing in sorted(read - {"groups[…].metadata"}):
+        if "prompts" in missing or "groups" in missing or missing in ("split", "rollouts"):
+            continue
+        batch = batch_of(set())
+        batch["rollouts"] = {key: value for key, value in batch["rollouts"].items() if key != missing}
+        hook = callback.on_test_batch_end if name == "PassAtKEvaluator" else callback.on_train_batch_end
+        with pytest.raises(
+            AttributeError, match=rf"batch\.rollouts to have `{missing}`, but it has (answers|correct), "
+        ):
+            hook(module._trainer, module, outputs, batch, 0)
+
+
+def test_every_diagnostic_that_needs_no_model_is_in_the_table():
+    monitors = {n for n in callbacks.__all__ if n.endswith(("Monitor", "Recorder", "Evaluator"))}
+    assert set(TABLE) == monitors
+
+
+def test_fields_of_objects_and_mappings_are_the_same():
+    nested = {"groups": [{"id": "7", "metadata": {"level": 3}}], "rollouts": {"text": ["a"]}}
+    objects = SimpleNamespace(
+        groups=[SimpleNamespace(id="7", metadata={"level": 3})], rollouts=SimpleNamespace(text=["a"])
+    )
+    for fields in (Fields("batch", nested), Fields("batch", objects)):
+        assert fields.groups[0].id == "7"
+        assert fields.groups[0].metadata == {"level": 3}
+        assert fields.rollouts.text == ["a"]
+        with pytest.raises(AttributeError, match=r"Expected batch\.groups\[0\] to have `answer`, but it has id, meta"):
+            fields.groups[0].answer  # noqa: B018
+
+
+TRL = """
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig
+from tagrpo.modules.advantages import GroupAdvantage
+{block}
+seen = []
+
+
+class Watched(StrategyTrainer):
+    def _compute_loss(self, model, inputs):
+        seen.append(inputs["advantages"].tolist())
+        return super()._compute_loss(model, inputs)
+
+
+policy, folder = {policy!r}, {folder!r}
+tokenizer = AutoTokenizer.from_pretrained(policy)
+values = iter([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0])
+trainer = Watched(
+    AutoModelForCausalLM.from_pretrained(policy),
+    reward_funcs=lambda completions, **_: [next(values) for _ in completions],
+    args=GRPOConfig(
+        folder, per_device_train_batch_size=8, num_generations=4, max_completion_length=4, max_steps=1, use_cpu=True,
+        report_to="none", save_strategy="no", bf16=False, shuffle_dataset=False,
+    ),
+    train_dataset=Dataset.from_dict({{"prompt": ["Ann has 3", "Ben has 4"]}}),
+    processing_class=tokenizer,
+    strategy=GroupAdvantage(group_by="prompt", scale="mean"),
+)
+trainer.train()
+print(sorted(round(value, 4) for value in seen[0]))
+"""
+
+
+def test_strategies_in_trl(tiny_policy, tmp_path):
+    program = TRL.format(block=BLOCKS["trl"], policy=str(tiny_policy), folder=str(tmp_path))
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    # (r − r̄) / r̄: MaxRL, which TRL does not have.
+    expected = sorted([3.0, -1.0, -1.0, -1.0, *[1 / 3] * 3, -1.0])
+    assert eval(result.stdout.splitlines()[-1]) == pytest.approx(expected, abs=1e-4)
+
+
+def test_losses_in_plain_torch():
+    namespace: dict = {}
+    exec(BLOCKS["torch"], namespace)
+    rng = np.random.default_rng(0)
+    new, old = rng.normal(-1, 0.4, (2, 5, 7))
+    advantages, mask = rng.normal(size=5), np.arange(7) < rng.integers(1, 8, 5)[:, None]
+    ratio = np.exp(new - old)
+    terms = np.minimum(ratio * advantages[:, None], ratio.clip(0.8, 1.28) * advantages[:, None])
+    tensors = [torch.tensor(x) for x in (new, old, advantages, mask)]
+    value = namespace["policy_loss"](namespace["dapo"], *tensors)
+    assert value.item() == pytest.approx(-terms[mask].mean())

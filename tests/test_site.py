@@ -1,0 +1,54 @@
+"""The site of the documentation: every page is in its menu, and no link leads nowhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def site():
+    spec = importlib.util.spec_from_file_location("site_script", ROOT / "scripts" / "site.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def links(page):
+    return re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())
+
+
+def test_no_link_of_a_page_leads_nowhere(site, tmp_path):
+    site.write_sources(tmp_path / "site")
+    pages = sorted((tmp_path / "site").rglob("*.md"))
+    assert len(pages) > 12
+    assert sum(len(links(page)) for page in pages) > 30
+    broken = [(page.name, link) for page in pages for link in links(page) if not (page.parent / link).exists()]
+    assert broken == []
+
+
+def test_links_out_of_the_pages_become_text_or_lead_to_the_repository(site, tmp_path):
+    site.write_sources(tmp_path / "plain")
+    site.write_sources(tmp_path / "linked", "https://example.org/blob/main")
+    assert "(what flows" in (tmp_path / "plain/architecture.md").read_text()
+    assert (
+        "[`src/types/`](https://example.org/blob/main/src/types)" in (tmp_path / "linked/architecture.md").read_text()
+    )
+    assert "[`src/types/`]" not in (tmp_path / "plain/architecture.md").read_text()
+    assert "](docs/" not in (tmp_path / "plain/index.md").read_text()
+
+
+def test_the_menu_has_every_page_once():
+    def pages(items):
+        for item in items:
+            for value in item.values():
+                yield from pages(value) if isinstance(value, list) else [value]
+
+    listed = list(pages(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]))
+    assert sorted(listed) == sorted(["index.md", *(path.name for path in (ROOT / "docs").glob("*.md"))])

@@ -7,8 +7,8 @@
 
 atheris (libFuzzer; `pip install -e ".[fuzz]"`) changes inputs and keeps those that reach new branches in
 `runs/fuzz/<target>`, where the next run goes on; executions are counted in `runs/fuzz/executions.jsonl`. An input that
-raises, takes over ten seconds or over 2 GB ends the run and is kept as `crash-…`, `timeout-…` or `oom-…` in `runs/fuzz`.
-`tests/test_fuzz.py` repeats the small corpus that is kept in the repository.
+raises, takes over ten seconds or over 2 GB ends the run and is kept in `runs/fuzz` as `crash-…`, `timeout-…` or
+`oom-…`. `tests/test_fuzz.py` repeats the small corpus that is kept in the repository.
 """
 
 from __future__ import annotations

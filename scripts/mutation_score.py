@@ -242,7 +242,8 @@ def rewrite_attribute(owner: type, name: str, old: Any, new: Any, seen: set[int]
         for one, other in ((old.fget, new.fget), (old.fset, new.fset)):
             rewritten(one, other, seen)
     elif isinstance(old, staticmethod | classmethod):
-        rewritten(old.__func__, new.__func__, seen)
+        if not rewritten(old.__func__, new.__func__, seen):
+            setattr(owner, name, new)
     elif (
         not rewritten(old, new, seen) and not name.startswith("__") and not isinstance(old, types.MemberDescriptorType)
     ):

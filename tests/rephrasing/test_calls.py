@@ -15,13 +15,13 @@ from .conftest import MALFORMED
 
 @pytest.mark.parametrize("kind", MALFORMED)
 def test_no_reply_breaks_the_reader(kind):
-    start = time.perf_counter()
+    start = time.process_time()
     reply = read_reply(MALFORMED[kind].decode(errors="replace"))
     assert bool(reply.text) != bool(reply.fault)
     assert reply.usage == Usage()
     assert isinstance(reply.model + reply.id, str)
     (reply.text + reply.fault).encode()  # can be written
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_a_well_formed_reply_is_read_whole():

@@ -96,7 +96,6 @@ def test_a_kill_in_the_middle_loses_nothing_and_pays_nothing_twice(server, quest
 def test_a_malformed_reply_costs_its_own_question_at_most_and_is_paid_for_once(server, questions, tmp_path, kind):
     groups = questions(3)
     server.script = lambda text, n: kind if groups[1].question in text else "ok"
-    start = time.monotonic()
     assert run(tmp_path, server, "rephraser.model=m")
     made = [(row["rephrasings"], row.get("shortfall", "")) for row in rows(tmp_path / "out.jsonl")]
     assert [len(texts) for texts, _ in made] == [3, 0, 3]
@@ -106,7 +105,6 @@ def test_a_malformed_reply_costs_its_own_question_at_most_and_is_paid_for_once(s
     assert sum(server.paid.values()) == 4, "but never again"
     assert call("audit", f"input={tmp_path}/out.jsonl", f"output={tmp_path}/good.jsonl")
     assert [len(row["rephrasings"]) for row in rows(tmp_path / "good.jsonl")] == [3, 0, 3]
-    assert time.monotonic() - start < 60
 
 
 def test_malformed_opinions_leave_the_judge_undecided(server, questions, tmp_path):

@@ -1,4 +1,5 @@
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -101,3 +102,10 @@ def test_bad_settings_and_references_are_errors():
         MultipleChoiceReward(choices="A-D")
     with pytest.raises(ValueError, match="among the choices"):
         MultipleChoiceReward()("Answer: A", "E")
+
+
+@pytest.mark.parametrize("text", ["A" + "*" * 10**5 + "x", "A" + " \t*" * 10**5 + "\nA*x", "answer " + "*" * 10**5])
+def test_endless_decoration_is_read_in_linear_time(text):
+    start = time.process_time()
+    assert MultipleChoiceReward()(text, "A") == Score(False, None)
+    assert time.process_time() - start < 5  # CPU seconds; half a minute where each star is tried as an end

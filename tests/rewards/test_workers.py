@@ -79,7 +79,7 @@ def value(pool, job):
 
 
 def outcomes_of(pool, jobs):
-    return [future.result(timeout=60) for future in pool.submit(jobs)]
+    return [future.result(timeout=300) for future in pool.submit(jobs)]
 
 
 def is_running(pid):
@@ -123,7 +123,7 @@ def test_what_a_comparison_prints_is_no_answer(pool):
 def test_outcomes_keep_the_order_of_many_batches(compare):
     with WorkerPool(compare, workers=3, **LIMITS) as pool:
         futures = [pool.submit(list(range(start, start + 100))) for start in range(0, 1000, 100)]
-        outcomes = [future.result(timeout=60).value for batch in futures for future in batch]
+        outcomes = [future.result(timeout=300).value for batch in futures for future in batch]
     assert outcomes == list(range(1000))
 
 
@@ -161,7 +161,7 @@ def test_closing_leaves_no_process_and_cancels_what_is_left(compare):
     processes = [value(pool, "pid"), value(pool, "parent")]
     unfinished = pool.submit(["spin"]) + pool.submit([1])
     pool.close()
-    assert all(isinstance(future.exception(timeout=10), CancelledError) for future in unfinished)
+    assert all(isinstance(future.exception(timeout=300), CancelledError) for future in unfinished)
     assert not any(map(is_running, processes))
     assert value(pool, 5) == 5, "the next jobs start new workers"
     pool.close()
@@ -203,7 +203,7 @@ def run_script(compare, body):
 
 
 def gone_soon(pid):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while is_running(pid) and time.monotonic() < deadline:
         if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
             return True  # dead, and not yet reaped by its supervisor or by init
@@ -218,7 +218,7 @@ def test_a_program_that_never_closes_its_pool_exits_cleanly(compare):
         unfinished = pool.submit(["spin"])
     """
     process = run_script(compare, body)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (0, "")
     assert not any(is_running(outcome.value) for outcome in eval(output, {"Outcome": Outcome}))
 
@@ -233,7 +233,7 @@ def test_workers_of_a_killed_program_end_by_themselves(compare):
     process = run_script(compare, body)
     workers = [outcome.value for outcome in eval(process.stdout.readline(), {"Outcome": Outcome})]
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert all(map(gone_soon, workers))
 
 
@@ -249,7 +249,7 @@ def test_ctrl_c_interrupts_the_program_and_not_its_workers(compare):
                 print("interrupted", pool.submit(["parent"])[0].result().value == first)
     """
     process = run_script(compare, "import os\nos.setpgrp()\n" + textwrap.dedent(body))
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     assert output == "interrupted True\n"
 
 
@@ -264,7 +264,7 @@ def test_workers_import_neither_the_main_program_nor_torch(tmp_path):
         f"with WorkerPool(Path({str(compare)!r}), 2, 1.0, 1 << 30) as pool:\n"
         "    print([future.result() for future in pool.submit(['torch', 'tagrpo', 'numpy'])])\n"
     )
-    output = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=True).stdout
+    output = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=300, check=True).stdout
     assert output == f"main\n{[Outcome(False, None)] * 3}\n"
 
 

@@ -15,7 +15,7 @@ import time
 import traceback
 from pathlib import Path
 
-from tagrpo import compare, diff, evaluate, export, plan, rephrase, train
+from tagrpo import compare, diff, evaluate, export, plan, rephrase, report, train
 
 COMMANDS = {
     "tagrpo-train": train.main,
@@ -25,6 +25,7 @@ COMMANDS = {
     "tagrpo-plan": plan.main,
     "tagrpo-export": export.main,
     "tagrpo-diff": diff.main,
+    "tagrpo-report": report.main,
 }
 HEAVY = (
     "torch", "transformers", "lightning", "vllm", "pandas", "pyarrow", "datasets", "scipy", "matplotlib", "openai",

@@ -101,6 +101,7 @@ BEFORE_THE_MODEL = [
     (EVAL, ["checkpoint=run"], "checkpoint"),
     (COMPARE, ["methods=[grpo]", "gpus_per_run=1", "workers=99"], "gpus_per_run"),
     ("tagrpo-plan", ["gpu=x100"], "gpu to be one of"),
+    ("tagrpo-report", ["none"], "none"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
 from collections import deque
@@ -48,7 +49,7 @@ class IterationProgress(ProgressBar):
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._handlers: list[tuple[logging.StreamHandler[Any], Any]] = []
-        self._began = self._said = 0.0
+        self._began, self._said = 0.0, -math.inf
         self._durations: deque[float] = deque(maxlen=RECENT)
         self._tested = 0
 
@@ -63,7 +64,7 @@ class IterationProgress(ProgressBar):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin where the run is."""
         self._durations.clear()
-        self._began, self._said = time.monotonic(), 0.0
+        self._began, self._said = time.monotonic(), -math.inf
         self._open("iteration", current_iteration(trainer) + 1, total_iterations(trainer, pl_module))
 
     def on_train_batch_end(
@@ -91,7 +92,7 @@ class IterationProgress(ProgressBar):
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin with the first batch of the test."""
-        self._tested, self._said = 0, 0.0
+        self._tested, self._said = 0, -math.inf
         self._open("test batch", 0, test_batches(trainer))
 
     def on_test_batch_end(

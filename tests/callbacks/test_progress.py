@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import sys
 
 import torch
@@ -13,9 +14,10 @@ from torch.utils.data import DataLoader
 
 from tagrpo.callbacks import IterationProgress
 from tagrpo.callbacks.progress import total_iterations
+from tagrpo.types import SampledPolicy
 
 
-class Module(LightningModule):
+class Module(LightningModule, SampledPolicy):
     """Three optimizer steps in each iteration; logs what the bar shows."""
 
     mini_batches = 3
@@ -25,19 +27,13 @@ class Module(LightningModule):
         self.automatic_optimization = False
         self.weight = torch.nn.Parameter(torch.zeros(1))
 
-    def full_parameters(self):
-        return []
-
-    def response_entropy(self, *_):
-        raise NotImplementedError
-
     def training_step(self, batch, batch_idx):
         for _ in range(self.mini_batches):
             self.optimizers().step()
         self.log_dict({"rollout/correct_original": 0.25, "zero_gradient/without_gradient": 12.0})
         logging.getLogger("a").warning("a message")
 
-    def test_step(self, batch, batch_idx):
+    def test_step(self, batch, batch_idx, dataloader_idx=0):
         pass
 
     def configure_optimizers(self):
@@ -67,7 +63,7 @@ def test_lines_say_how_far_a_run_is_and_what_it_is_like(tmp_path):
 
 def test_few_lines_are_written_but_the_first_and_the_last_are(tmp_path):
     written = io.StringIO()
-    run(tmp_path, IterationProgress(seconds=1e9, console=Console(file=written, width=200)))
+    run(tmp_path, IterationProgress(seconds=math.inf, console=Console(file=written, width=200)))
     assert [line.split(" · ")[0] for line in written.getvalue().splitlines()] == ["iteration 1/4", "iteration 4/4"]
 
 

@@ -34,6 +34,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -327,12 +328,23 @@ def undisturbed(trial: Trial, folder: Path) -> tuple[Path, list[str], float]:
     return whole, listed.read_text().splitlines(), seconds
 
 
+@contextmanager
+def written_in_place(path: Path) -> Iterator[Path]:
+    """What `tagrpo.files.written_whole` must not be: the file has its name while it is written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    yield path
+
+
 def drive(options: argparse.Namespace) -> None:
     """An undisturbed run, then the others; a line for each that has ended goes to the file of outcomes."""
+    if options.in_place:
+        import tagrpo.files
+
+        tagrpo.files.written_whole = written_in_place
     import tensorboard.summary  # noqa: F401 - forks inherit what is imported here
     from transformers import AutoModelForCausalLM
 
-    import tagrpo.train  # noqa: F401
+    import tagrpo.train
     from tagrpo.starter import starter_path
 
     AutoModelForCausalLM.from_pretrained(starter_path())  # fills caches, which forks inherit
@@ -393,6 +405,7 @@ def main() -> None:
     parser.add_argument("--random", type=int, default=0, help="kills at random times in the place of points")
     parser.add_argument("--ranks", type=int, choices=[1, 2], default=1)
     parser.add_argument("--wandb", action="store_true", help="log to W&B as well, offline")
+    parser.add_argument("--in-place", action="store_true", help="write files in place, to see that it is noticed")
     parser.add_argument("--limit", type=float, default=0, help="seconds after which no new attempt begins")
     parser.add_argument("--outcomes", type=Path, help="default: FOLDER/outcomes.jsonl; attempts in it are not repeated")
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print the figures of these outcomes")

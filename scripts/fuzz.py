@@ -5,10 +5,10 @@
     python scripts/fuzz.py --table                    # the figures of all that has been run
     python scripts/fuzz.py --keep                     # the inputs that cover most go to tests/fuzz_corpus
 
-atheris (libFuzzer) changes inputs and keeps those that reach new branches in `runs/fuzz/<target>`, where the next run
-goes on; executions are counted in `runs/fuzz/executions.jsonl`. An input that raises, takes over ten seconds or over
-2 GB ends the run and is kept as `crash-…`, `timeout-…` or `oom-…` in `runs/fuzz`. `tests/test_fuzz.py` repeats the
-small corpus that is kept in the repository.
+atheris (libFuzzer; `pip install -e ".[fuzz]"`) changes inputs and keeps those that reach new branches in
+`runs/fuzz/<target>`, where the next run goes on; executions are counted in `runs/fuzz/executions.jsonl`. An input that
+raises, takes over ten seconds or over 2 GB ends the run and is kept as `crash-…`, `timeout-…` or `oom-…` in `runs/fuzz`.
+`tests/test_fuzz.py` repeats the small corpus that is kept in the repository.
 """
 
 from __future__ import annotations

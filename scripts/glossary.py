@@ -27,8 +27,8 @@ NAME = r"`[\w@{},<>]+(?:/[\w@{},<>]+)+`"
 NAMES = rf"{NAME}(?:(?:, | and ){NAME})*"
 METRIC = re.compile(rf"({NAMES}):(.*)", re.DOTALL)
 GROUPS = (
-    "advantage", "loss", "credit", "mismatch", "optimizer", "policy", "lora", "data", "template", "reward", "reward_terms", "rollout",
-    "callbacks", "logger", "trainer", "strategy", "rephraser", "similarity",
+    "advantage", "loss", "credit", "mismatch", "optimizer", "policy", "lora", "data", "template", "reward",
+    "reward_terms", "rollout", "callbacks", "logger", "trainer", "strategy", "rephraser", "similarity",
 )  # fmt: skip
 FORWARDED = {
     "tagrpo.modules.policy.PolicyModule": "tagrpo.modules.update.UpdateOptions",

@@ -36,18 +36,17 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
     Raises:
         ValueError, OSError: naming the setting that is wrong and what to change.
     """
-    check_types()
+    if trains and cfg.data.train is None:
+        raise ValueError("Expected questions to train on, but data.train is null. Choose another set, as data=math.")
+    check_types(cfg)
     check_given(cfg)
     check(cfg)
-    if trains and cfg.data.train is None:
-        raise ValueError(
-            "Expected questions to train on, but data.train is null. Choose another set, such as data=math."
-        )
     check_files(cfg)
+    check_model(cfg)
     check_machine(cfg)
 
 
-def check_types() -> None:
+def check_types(cfg: DictConfig) -> None:
     """Refuse values on the command line that are of another type than the setting's default.
 
     Raises:
@@ -55,7 +54,6 @@ def check_types() -> None:
     """
     settings = HydraConfig.get()
     parsed = OverridesParser.create().parse_overrides(list(settings.overrides.task))
-    cfg = compose(settings.job.config_name, list(settings.overrides.task))
     plain = [
         override
         for override in parsed
@@ -64,6 +62,8 @@ def check_types() -> None:
         and not override.key_or_group.startswith(FREE)
         and _is_leaf(cfg, override.key_or_group)
     ]
+    if not plain:
+        return
     others = [override.input_line for override in parsed if override not in plain]
     usual = compose(settings.job.config_name, [text for text in others if text is not None])
     for override in plain:
@@ -110,11 +110,20 @@ def check_given(cfg: DictConfig) -> None:
     Raises:
         ValueError: naming them.
     """
-    if missing := sorted(OmegaConf.missing_keys(cfg)):
+    if missing := sorted(missing_settings(cfg)):
         raise ValueError(
             f"Expected {' '.join(f'{name}=…' for name in missing)}, which has no default, but it was not given. Add it "
             "to the command."
         )
+
+
+def missing_settings(node: DictConfig, name: str = "") -> Iterator[str]:
+    """Names of the settings below `node` that are `???`; those that refer to them are not."""
+    for key in map(str, node):
+        if OmegaConf.is_missing(node, key):
+            yield f"{name}{key}"
+        elif not OmegaConf.is_interpolation(node, key) and isinstance(node[key], DictConfig):
+            yield from missing_settings(node[key], f"{name}{key}.")
 
 
 def check_files(cfg: DictConfig) -> None:
@@ -126,7 +135,8 @@ def check_files(cfg: DictConfig) -> None:
     for name, source in _sources(cfg.data, "data"):
         path = source.get("path")
         if path is not None:
-            setting = "data_path" if str(path) == str(cfg.data_path) else f"{name}.path"
+            path = str(path)
+            setting = "data_path" if path == str(cfg.data_path) else f"{name}.path"
             try:
                 known = CATALOGUE.get(str(source.get("dataset")))
                 found = locate(path, str(source.get("dataset", "")), known.hub if known else "")
@@ -148,7 +158,23 @@ def _sources(node: DictConfig, name: str) -> Iterator[tuple[str, DictConfig]]:
         yield name, node
     for key, part in node.items():
         if isinstance(part, DictConfig):
-            yield from _sources(part, f"{name}.{key}")
+            yield from _sources(part, name + "." + str(key))
+
+
+def check_model(cfg: DictConfig) -> None:
+    """Refuse the directory of a run for a model.
+
+    Raises:
+        FileNotFoundError: naming the model that the run has written.
+    """
+    path = Path(str(cfg.model.path)).expanduser()
+    if (path / "config.yaml").is_file() and not (path / "config.json").is_file():
+        written = (path / "model" / "config.json").is_file()
+        raise FileNotFoundError(
+            f"Expected model.path to be a model's folder, but {path} is the directory of a run. "
+            + (f"Set model.path={path / 'model'}, which the run has written." if written else "")
+            + (f"Write its policy with `tagrpo-export {path} {path / 'model'}` first." if not written else "")
+        )
 
 
 def check_against(against: str | None, exact: bool) -> None:
@@ -195,7 +221,7 @@ def check_machine(cfg: DictConfig) -> None:
         if found < (devices if isinstance(devices, int) and devices > 0 else 1):
             raise ValueError(
                 f"Expected GPUs, since trainer.accelerator={accelerator} and trainer.devices={devices}, but this "
-                f"machine has {found}. Use trainer=cpu, with rollout=vllm_cpu or transformers, or lower trainer.devices."
+                f"machine has {found}. Use trainer=cpu, rollout=vllm_cpu or transformers, or lower trainer.devices."
             )
 
 

@@ -175,7 +175,7 @@ def main(cfg: DictConfig) -> None:
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     root, console = Path(cfg.root), Console()
     with explained():
-        check_types()
+        check_types(cfg)
         methods = methods_of(cfg.methods, cfg.scale)
         if cfg.report_only:
             from .analysis.report import write_report

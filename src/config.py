@@ -143,6 +143,10 @@ def check(cfg: DictConfig) -> None:
             f"Expected an experiment whose authors ran something else than their paper says, since recipe=authors, but "
             f"there are no settings {settings} for {cfg.name}. Use recipe=paper."
         )
+    if cfg.policy.mini_batches < 1:
+        raise ValueError(f"Expected policy.mini_batches to be at least 1, but got {cfg.policy.mini_batches}.")
+    if not 0 <= cfg.seed < 2**32:
+        raise ValueError(f"Expected seed to be from 0 to 4294967295, but got {cfg.seed}.")
     if cfg.data.batch_size < cfg.policy.mini_batches:
         raise ValueError(
             f"Expected data.batch_size ≥ policy.mini_batches, but got {cfg.data.batch_size} and "
@@ -168,6 +172,12 @@ def check(cfg: DictConfig) -> None:
         )
     if not isinstance(cfg.iterations, int) or cfg.iterations < 0:
         raise ValueError(f"Expected iterations to be a whole number, but got {cfg.iterations}.")
+    ks = OmegaConf.select(cfg, "callbacks.pass_at_k.ks")
+    if ks and min(ks) > cfg.data.evaluation_samples:
+        raise ValueError(
+            f"Expected callbacks.pass_at_k.ks to hold a k of at most data.evaluation_samples = "
+            f"{cfg.data.evaluation_samples}, but got {list(ks)}: no pass@k could be told. Lower one or raise the other."
+        )
     for path in ("advantage", "reward", "rollout.reward_terms", "optimizer"):
         _check_finite(path, OmegaConf.to_container(OmegaConf.select(cfg, path), resolve=True))
     if cfg.data.train is not None:

@@ -75,6 +75,10 @@ def main(cfg: DictConfig) -> None:
             refuse_secrets(cfg, directory)
             check_run(cfg, trains=False)
             check_against(cfg.against, cfg.exact)
+            if cfg.checkpoint is not None and not Path(cfg.checkpoint).expanduser().exists():
+                raise FileNotFoundError(
+                    f"Expected a checkpoint at {cfg.checkpoint}, but there is nothing. Check checkpoint."
+                )
             stack.enter_context(held(directory))
             run = build(cfg)
             checkpoint = checkpoint_of(cfg.checkpoint)

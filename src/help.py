@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from shutil import get_terminal_size
@@ -17,7 +16,7 @@ COMMANDS = {
     "rephrase": "tagrpo-rephrase",
     "comparisons/compare": "tagrpo-compare",
 }
-HIDDEN = ("hydra", "settings", "callbacks")
+HIDDEN = ("hydra", "settings")
 _DEFAULT = re.compile(
     r"  - (?:override )?(?:optional )?/?(?P<name>[\w/]+)(?:@[\w.]+)?(?:: (?P<value>\S+))?(?:\s+# (?P<comment>.*))?"
 )
@@ -51,8 +50,9 @@ def describe(root: Path, config: str) -> str:
 def _line_of_options(command: str) -> Iterator[str]:
     yield "More:"
     yield _line(f"{command} … --cfg job", "the settings that a command would run with, every group composed")
-    yield _line(f"{command} … --cfg job -p data", "the same of one group")
-    yield _line(f"{command} -m seed=0,1,2", "a run for each value, one after the other")
+    yield _line("… --cfg job --package data", "the same of one group")
+    if command == "tagrpo-train":
+        yield _line(f"{command} -m seed=0,1,2", "a run for each value, one after the other")
     yield _line(f'eval "$({command} -sc install=bash)"', "completion of settings and options by the tab key, in bash")
     yield _line(f"{command} --hydra-help", "the flags of Hydra, which composes the settings")
 
@@ -65,7 +65,7 @@ def options_of(root: Path, config: str, groups: list[str]) -> str:
 
 
 def comment_of(path: Path) -> str:
-    """The comment that an option begins with, its first line, without a command in front; else the path that it sets."""
+    """The first line of an option's comment, without a command in front; else the path that the option sets."""
     for line in path.read_text().splitlines():
         text = re.sub(r"^# (?:(?:tagrpo-|make )\S.*?(?:\s{2,}|$))?", "", line)
         if line.startswith("# ") and text and not text.startswith("@package"):
@@ -129,13 +129,3 @@ def _line(left: str, comment: str) -> str:
     first, _, rest = left.rpartition("\n")
     wrapped = textwrap.fill(comment, _width(), initial_indent=rest, subsequent_indent=" " * column) if comment else rest
     return f"{first}\n{wrapped}" if first else wrapped.rstrip()
-
-
-def nearest(name: str, known: list[str]) -> str:
-    """A sentence that proposes the setting that was meant; empty where none is like it.
-
-    >>> nearest("policy.anchr", ["policy.anchor", "seed"])
-    'Did you mean policy.anchor?'
-    """
-    found = get_close_matches(name, known, n=1, cutoff=0.75)
-    return f"Did you mean {found[0]}?" if found else ""

@@ -21,6 +21,15 @@ from .console import entry_point, explained
 if TYPE_CHECKING:
     from .planning.forecast import Engine, Forecast, Gpu, Workload
 
+MEANINGS = {
+    "gathered": "weights of other GPUs, gathered",
+    "head": "output head",
+    "reference": "reference policy",
+    "context": "CUDA, NCCL, fragments",
+    "engine": "engine, its weights and cache",
+}
+"""Parts of memory in more words."""
+
 
 def workload_of(cfg: DictConfig, ranks: int) -> Workload:
     """The run's shape, from its settings."""
@@ -86,7 +95,7 @@ def plan(cfg: DictConfig) -> tuple[Forecast, Workload, list[str]]:
     from lightning.pytorch.strategies import DDPStrategy
 
     from .modules.strategy import FullyShardedStrategy
-    from .planning.dry_run import dry_run
+    from .planning.dry_run import dry_run_by_layers
     from .planning.forecast import GIB, GPUS, advice, forecast
 
     if cfg.gpu not in GPUS:
@@ -99,7 +108,7 @@ def plan(cfg: DictConfig) -> tuple[Forecast, Workload, list[str]]:
     on_gpu = cfg.trainer.accelerator != "cpu"
     reduced = cfg.policy.compute_dtype == "bfloat16" or (cfg.policy.compute_dtype == "auto" and on_gpu)
     packed = work.fullest()
-    dry = dry_run(
+    dry = dry_run_by_layers(
         instantiate(cfg.model.load, weights="random"),
         instantiate(cfg.optimizer),
         packed,
@@ -128,19 +137,21 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
     limit = GPUS[gpu].memory
     table = Table("GiB per GPU", "in an update", "while sampling", title=f"{work.ranks} × {gpu}, {limit:.0f} GiB each")
     for part in dict.fromkeys((*found.update, *found.sampling)):
-        table.add_row(part, *(f"{phase.get(part, 0.0):.1f}" for phase in (found.update, found.sampling)))
+        table.add_row(
+            MEANINGS.get(part, part), *(f"{phase.get(part, 0.0):.1f}" for phase in (found.update, found.sampling))
+        )
     totals = [sum(phase.values()) for phase in (found.update, found.sampling)]
     table.add_row("total", *(f"{total:.1f}" for total in totals), style="bold")
     console.print(table)
 
     def span(values: tuple[float, float], unit: float = 1.0) -> str:
-        return " to ".join(f"{value / unit:,.3g}" for value in values)
+        return " to ".join(f"{v:,.0f}" if v >= 100 else f"{v:.3g}" for v in (value / unit for value in values))
 
     rows = [
         ("responses of an iteration", f"{found.responses:,}"),
         ("their tokens", f"{span(found.tokens, 1e6)} million"),
         ("arithmetic of its update", f"{span(found.flop, 1e15)} PFLOP"),
-        ("its memory traffic, without fusion", f"{span(found.traffic, 1e12)} TB"),
+        ("memory that it reads and writes", f"{span(found.traffic, 1e12)} TB"),
         ("what each GPU receives", f"{span(found.network, 1e9)} GB"),
         ("seconds of an iteration", span(found.seconds)),
     ]
@@ -161,7 +172,16 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
         "layers are not compiled, which would keep less. Evaluation, verification and start-up are not in it.",
         style="dim",
     )
-    console.print("It fits." if not lines else "It does not fit. Change, the cheapest first:\n- " + "\n- ".join(lines))
+    if not lines:
+        console.print(f"It fits: at most {max(totals):.1f} of {limit:.1f} GiB.")
+        return
+    phases = zip(("an update", "sampling"), totals, strict=True)
+    over = " and ".join(f"{phase} needs {total:.1f}" for phase, total in phases if total > limit)
+    console.print(
+        f"It does not fit: {over} of {limit:.1f} GiB. Any of these helps, the cheapest first; plan again with it:"
+    )
+    for line in lines:
+        console.print(f"- {line}", markup=False)
 
 
 @entry_point("plan")
@@ -169,7 +189,7 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
     with explained():
-        check_types()
+        check_types(cfg)
         check_given(cfg)
         found, work, lines = plan(cfg)
     show(found, work, lines, cfg.gpu, Console())

@@ -9,12 +9,16 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType
+from typing import ClassVar
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class StopRequest:
     """Notes that this process was asked to end. `received` is read where it is safe to end."""
+
+    listening: ClassVar[StopRequest | None] = None
+    """The one that hears the signals of this process."""
 
     def __init__(self) -> None:
         self.received = False
@@ -27,7 +31,13 @@ class StopRequest:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 signal.signal(number, self._note)
+            StopRequest.listening = self
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         # Nothing else: the signal may have come within a collective, or while a file is written.
         self.received = True
+
+
+def asked_to_stop() -> bool:
+    """Whether this process was asked to end, for those who wait for something that may take long."""
+    return StopRequest.listening is not None and StopRequest.listening.received

@@ -22,7 +22,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from .checks import check_types
+from .checks import check_types, missing_settings
 from .console import entry_point, explained
 from .files import write_text
 from .redaction import refuse_secrets, save_resolved
@@ -165,7 +165,7 @@ def check(cfg: DictConfig) -> None:
     if cfg.command == "generate":
         if not cfg.output:
             raise ValueError("Expected `output`, the file to write, but got none. Set output=rephrased.jsonl.")
-        if missing := sorted(name for name in OmegaConf.missing_keys(cfg) if name.startswith(("rephraser", "source"))):
+        if missing := sorted(name for name in missing_settings(cfg) if name.startswith(("rephraser", "source"))):
             raise ValueError(f"Expected {' '.join(f'{name}=…' for name in missing)}, but it was not given.")
 
 
@@ -175,7 +175,7 @@ def run(cfg: DictConfig) -> None:
     """Run the command; exit with 1 where calls got no reply."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     with explained():
-        check_types()
+        check_types(cfg)
         check(cfg)
     for library in ("httpx", "httpx2", "openai"):
         logging.getLogger(library).setLevel(logging.WARNING)  # they log every request

@@ -130,12 +130,24 @@ def used(directory: Path) -> bool:
 
 
 def run_to_continue(resume: str | None, directory: Path) -> Path | None:
-    """The directory of the run that `resume` continues; None where there is nothing to continue."""
+    """The directory of the run that `resume` continues; None where there is nothing to continue.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint to continue from.
+    """
     if resume is None:
         return None
+    if resume == "last" and not checkpoints_in(directory / "checkpoints"):
+        raise FileNotFoundError(
+            f"Expected a complete checkpoint in {directory / 'checkpoints'} for resume=last, but there is none. Use "
+            "resume=auto to start anew where there is none, or check the run's directory."
+        )
     if resume in ("auto", "last"):
         return directory
-    run = Path(resume).expanduser().absolute().parent.parent
+    path = Path(resume).expanduser().absolute()
+    if not path.exists():
+        raise FileNotFoundError(f"Expected a checkpoint at {path}, but there is nothing. Check resume.")
+    run = path if (path / "checkpoints").is_dir() else path.parent.parent
     return directory if run.resolve() == directory.resolve() else run
 
 

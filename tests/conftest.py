@@ -24,6 +24,7 @@ os.environ.setdefault("TAGRPO_TOKEN", "the token of the tests")  # of vLLM serve
 import pandas as pd
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
@@ -32,6 +33,9 @@ from tagrpo.starter import starter_path
 from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Rollouts, Seconds
 
 torch.set_num_threads(1)
+# No property fails because the machine is busy.
+settings.register_profile("unhurried", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 Rewards = Sequence[Sequence[Sequence[float]]]
 

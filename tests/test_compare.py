@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,57 @@ def test_what_ended_well_is_reported_and_what_failed_is_said(tmp_path, capsys):
     assert "1 of 2 runs failed: bad seed 0" in output
     assert str(tmp_path / "report.html") in output
     assert [c["method"] for c in json.loads((tmp_path / "results.json").read_text())["runs"]] == ["good"]
+
+
+HOLDS = """
+import os, sys, time
+from pathlib import Path
+from tagrpo.run_directory import held
+os.chdir(sys.argv[1])
+with held(Path(".")):
+    open("began", "a").write("x")
+    while not os.path.exists("go"):
+        time.sleep(0.05)
+    open("test.json", "w").write(sys.argv[2])
+"""
+COMPARES = """
+import sys
+from pathlib import Path
+from rich.console import Console
+from tagrpo.compare import compare, places_of
+from tagrpo.grid import GridRun
+root, directory, *command = sys.argv[1:]
+run = GridRun("a", 0, Path(directory), command)
+compare([run], Path(root), {"cluster": "local", "timeout_min": 60}, places_of(1, 0), Console(quiet=True))
+"""
+
+
+def wait_until(condition):
+    while not condition():
+        time.sleep(0.05)
+
+
+def test_a_training_that_outlives_a_killed_comparison_is_not_joined_by_a_second_one(tmp_path, capsys):
+    directory = tmp_path / "a" / "seed0"
+    command = [sys.executable, "-c", HOLDS, str(directory), json.dumps(TEST)]
+    parent = subprocess.Popen([sys.executable, "-c", COMPARES, str(tmp_path), str(directory), *command])
+    wait_until((directory / "began").exists)
+    parent.kill()
+    parent.wait()
+
+    def compared():
+        launcher = {"cluster": "local", "timeout_min": 60}
+        run = GridRun("a", 0, directory, command)
+        compare([run], tmp_path, launcher, places_of(1, 0), Console(width=200))
+        return run.state, capsys.readouterr().out
+
+    state, output = compared()
+    assert state == "failed"
+    assert "another process is using it" in output
+    (directory / "go").touch()
+    wait_until(lambda: json.loads((directory / "run.json").read_text())["finished"])
+    assert compared()[0] == "kept"
+    assert (directory / "began").read_text() == "x"
 
 
 def devices(workers, gpus_per_run):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -225,10 +223,3 @@ def test_validation_at_the_papers_scale_costs_less_than_a_tenth_of_what_training
     trained = iterations * cfg.data.batch_size * responses
     validated = iterations // cfg.trainer.val_check_interval * asked * cfg.data.validation_samples
     assert 0 < validated < trained / 10
-
-
-def test_help_lists_the_groups():
-    command = [sys.executable, "-m", "tagrpo.train", "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    for group in ("experiment", "advantage", "loss", "rollout", "strategy", "debug"):
-        assert f"{group}:" in shown

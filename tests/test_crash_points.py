@@ -19,11 +19,11 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "crash_points.py"
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="the calls are counted by a library in C")
 
 
-def driven(folder: Path, *options: str) -> list[dict]:
+def driven(folder: Path, *options: str, code: int = 0) -> list[dict]:
     """What became of each attempt."""
     command = [sys.executable, str(SCRIPT), str(folder), *options]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr[-3000:]
+    assert result.returncode == code, result.stdout + result.stderr[-3000:]
     return [json.loads(line) for line in (folder / "outcomes.jsonl").read_text().splitlines()]
 
 
@@ -57,3 +57,15 @@ def test_a_run_that_is_killed_at_random_times_goes_on_bit_for_bit(tmp_path):
 @pytest.mark.distributed
 def test_two_ranks_of_which_one_is_killed_after_any_call_go_on_bit_for_bit(tmp_path):
     assert len(driven(tmp_path, "--ranks", "2", "--every", "101")) > 5
+
+
+@pytest.mark.slow
+def test_it_is_noticed_where_files_are_written_in_place(tmp_path):
+    (one,) = driven(tmp_path, "--in-place", "--first", "300", "--every", "2000", code=1)
+    assert one["call"] == "write /checkpoints/iteration-000001.ckpt"
+    assert one["outcome"] == "checkpoints.previous/iteration-000001.ckpt is too much"
+
+
+@pytest.mark.slow
+def test_a_run_that_logs_to_wandb_is_killed_and_goes_on_bit_for_bit(tmp_path):
+    assert len(driven(tmp_path, "--wandb", "--first", "100", "--every", "300")) > 1

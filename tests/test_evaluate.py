@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback
 
+from tagrpo.checks import read_questions
 from tagrpo.config import build
-from tagrpo.evaluate import evaluate, settings_of
+from tagrpo.evaluate import evaluate, prepare, settings_of
+from tagrpo.starter import starter_path
 
 PROTOCOLS = sorted(path.stem for path in (Path(__file__).parents[1] / "configs" / "protocol").glob("*.yaml"))
 SMALL = [
@@ -68,3 +71,28 @@ def test_an_evaluation_that_broke_off_ends_as_if_it_had_not(tmp_path):
     test = json.loads((tmp_path / "broken" / "test.json").read_text())
     assert test == json.loads((tmp_path / "whole" / "test.json").read_text())
     assert [row["n"] for row in test["splits"]["test_id"]["questions"]] == [4] * 6
+
+
+def test_counts_are_kept_for_the_same_weights_and_not_for_others(tmp_path):
+    policy = shutil.copytree(starter_path(), tmp_path / "policy", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+
+    def run(*overrides):
+        cfg = composed(tmp_path / "run", *SMALL, f"model.path={policy}", *overrides)
+        built = build(cfg)
+        read_questions(cfg, built.datamodule, trains=False)
+        prepare(cfg, built, None)
+        try:
+            evaluate(built.module, built.datamodule, built.trainer)
+        finally:
+            built.close()
+        return {path.parent.name: path.read_text() for path in (tmp_path / "run" / "counts").glob("*/0.jsonl")}
+
+    first = run()
+    assert len(first) == 1
+    assert run() == first, "nothing was sampled"
+    content = bytearray((policy / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (policy / "model.safetensors").write_bytes(content)
+    second = run()
+    assert len(second) == 2
+    assert second.items() >= first.items()

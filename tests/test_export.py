@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo.checkpoints import TornCheckpointError, begin_folder, commit_folder
@@ -116,3 +120,36 @@ def test_a_checkpoint_apart_from_its_run_needs_the_configuration(tmp_path):
         export(path, tmp_path / "model")
     export(path, tmp_path / "model", config_of())
     assert (tmp_path / "model" / "model.safetensors").exists()
+
+
+FOREIGN = st.recursive(
+    st.sampled_from(["canary.called", "${oc.env:HOME}", "${canary.called:1}", "starter"])
+    | st.none()
+    | st.integers(0, 9),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["_target_", "_args_", "_partial_", "path", "rank", "alpha"]), inner, max_size=3
+        )
+    ),
+    max_leaves=6,
+)
+LOADS = st.dictionaries(st.sampled_from(["_target_", "lora", "dtype", "_args_", "trust_remote_code"]), FOREIGN)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return run_with_checkpoint(tmp_path_factory.mktemp("foreign") / "run", {"policy.x": torch.zeros(1)}, sharded=False)
+
+
+@given(load=LOADS, other=FOREIGN)
+@example(load={"_target_": "canary.called"}, other=None)
+@example(load={"lora": {"_target_": "canary.called", "rank": 2}}, other={"_target_": "canary.called"})
+@settings(max_examples=40)
+def test_of_a_strangers_configuration_nothing_is_called(checkpoint, load, other):
+    canary = mock.Mock()
+    content = {"policy": {"load_model": {**load, "path": "missing"}, "loss": other}, "data": {"tokenizer": "x"}}
+    refused = FileNotFoundError, TypeError, AttributeError, ValueError, OmegaConfBaseException
+    with mock.patch.dict(sys.modules, canary=canary), pytest.raises(refused):
+        export(checkpoint, checkpoint.parent / "out", OmegaConf.create(content))
+    assert not canary.mock_calls

@@ -6,13 +6,19 @@ import errno
 import os
 import resource
 import signal
+import tempfile
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tagrpo import loggers
-from tagrpo.loggers import MetricsCSV, ResumableLogger, ResumableTensorBoard, TableLogger, wandb_run_id
+from tagrpo.loggers import MetricsCSV, ResumableLogger, ResumableTensorBoard, TableLogger, TrackioLogger, wandb_run_id
 
 
 def rows_of(directory: Path) -> list[str]:
@@ -84,7 +90,88 @@ def test_which_loggers_are_resumed_and_which_show_tables(tmp_path):
     assert isinstance(WandbLogger(save_dir=tmp_path, offline=True), TableLogger)
 
 
+def test_tensorboard_shows_settings_and_tables_after_it_has_forgotten_earlier_ones(tmp_path):
+    logger = ResumableTensorBoard(tmp_path, name="", version="", default_hp_metric=False)
+    logger.log_hyperparams({"loss": {"clip": 0.2}, "git_commit": "abc"})
+    logger.log_metrics({"a": 1.0}, step=0)
+    logger.log_table("samples", ["question", "response"], [["1 | 1?", "two\nlines"]], 0)
+    logger.save()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    tensors = {name: events.Tensors(f"{name}/text_summary") for name in ("settings", "samples")}
+    text = {name: found[0].tensor_proto.string_val[0] for name, found in tensors.items()}
+    assert "hp_metric" not in events.Tags()["scalars"]
+    assert b'"clip": 0.2' in text["settings"]
+    assert b'"git_commit": "abc"' in text["settings"]
+    assert text["samples"].decode().splitlines()[2] == "| 1 &#124; 1? | two<br>lines |"
+
+
+class FakeTrackio:
+    """What is used of trackio 0.43, as it documents it."""
+
+    def __init__(self):
+        self.began, self.logged, self.finished = [], [], 0
+
+    def init(self, project, name=None, config=None, resume="never", **options):
+        self.began.append((project, name, config, resume, options))
+        return SimpleNamespace(name=name, log=self.log, finish=self.finish)
+
+    def log(self, metrics, step=None):
+        self.logged.append((metrics, step))
+
+    def finish(self):
+        self.finished += 1
+
+    def Table(self, dataframe):
+        return dataframe.to_dict("records")
+
+
+def test_trackio_gets_settings_scalars_and_tables_and_goes_on_after_a_fit(monkeypatch):
+    fake = FakeTrackio()
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: name)
+    logger = TrackioLogger("project", "run", space_id="me/space")
+    assert isinstance(logger, TableLogger)
+    logger.log_hyperparams({"seed": 1, "path": Path("/x")})
+    logger.log_metrics({"a": 1.0}, step=3)
+    logger.log_table("samples", ["question"], [["1 + 1?"]], 3)
+    logger.finalize("success")
+    logger.log_metrics({"b": 2.0}, step=4)
+    settings = {"seed": 1, "path": "/x"}
+    assert fake.began == [("project", "run", settings, how, {"space_id": "me/space"}) for how in ("never", "allow")]
+    assert fake.logged == [({"a": 1.0}, 3), ({"samples": [{"question": "1 + 1?"}]}, 3), ({"b": 2.0}, 4)]
+    assert fake.finished == 1
+
+
+def test_trackio_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="pip install trackio"):
+        TrackioLogger("project", "run")
+
+
 def test_wandb_knows_a_resumed_run_by_its_id(tmp_path):
     first = wandb_run_id(str(tmp_path), None)
     assert wandb_run_id(str(tmp_path), "last") == first
     assert wandb_run_id(str(tmp_path), None) != first
+
+
+ROWS = st.lists(st.dictionaries(st.sampled_from("abcd"), st.floats(-9, 9), min_size=1), min_size=1, max_size=8)
+
+
+@given(ROWS, st.integers(0, 8), st.integers(0, 3))
+@settings(max_examples=30)
+def test_a_table_goes_on_from_any_split_whatever_came_after_it(rows, at, lost):
+    def written(logger, rows, first=0):
+        for step, row in enumerate(rows, first):
+            logger.log_metrics(row, step)
+
+    with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as split:
+        written(MetricsCSV(whole), rows)
+        first, second = MetricsCSV(split), MetricsCSV(split)
+        written(first, rows[:at])
+        state = first.state_dict()
+        written(first, rows[at : at + lost], at)
+        second.load_state_dict(state)
+        written(second, rows[at:], at)
+        if at < len(rows):
+            assert rows_of(Path(split)) == rows_of(Path(whole))

@@ -103,7 +103,7 @@ def test_an_argument_with_a_secret_is_refused_before_hydra_sees_it(argument, mon
     called = []
     monkeypatch.setattr(sys, "argv", ["tagrpo-train", "seed=1", argument.replace("KEY", SECRET)])
     with pytest.raises(SystemExit) as left:
-        entry_point(lambda: called.append(1))()
+        entry_point()(lambda: called.append(1))()
     assert "Expected no secrets among the settings" in str(left.value)
     assert not called
     for secret in (SECRET, "hunter2secret", "from-the-environment"):
@@ -121,7 +121,7 @@ def test_ordinary_arguments_pass_on(monkeypatch):
         "tokenizer.eos_token=<|end_of_text_12|>",
     ]  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["tagrpo-train", *arguments])
-    assert entry_point(lambda: "ran")() == "ran"
+    assert entry_point()(lambda: "ran")() == "ran"
 
 
 def test_a_directory_named_after_a_secret_variable_is_removed(tmp_path, monkeypatch):

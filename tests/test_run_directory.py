@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from tagrpo import train
@@ -157,3 +159,31 @@ def test_the_command_is_refused_or_goes_on_with_what_it_is_told(tmp_path, monkey
     config = OmegaConf.load(tmp_path / "config.yaml")
     assert set(config.history[0].changed) == {"iterations", "optimizer.lr", "trainer.max_steps"}
     assert config.history[0].resumed_from == name_of(2)
+
+
+NESTED = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(["adam", "x y", "/a/data.jsonl"]),
+    lambda inner: st.dictionaries(st.sampled_from("abcd"), inner, max_size=3),
+    max_leaves=8,
+)
+CONFIGS = st.dictionaries(st.sampled_from("abcd"), NESTED, max_size=4)
+
+
+@given(CONFIGS)
+def test_equal_settings_are_no_change_and_flat_names_lead_back(settings):
+    assert changes(settings, settings) == {}
+    for name, value in flat(settings).items():
+        found = settings
+        for part in filter(None, name.split(".")):
+            found = found[part]
+        assert found == value
+
+
+@given(CONFIGS, CONFIGS)
+def test_every_change_has_the_values_of_both_sides_and_none_is_left_out(then, now):
+    found, a, b = changes(then, now), flat(then), flat(now)
+    assert all((a.get(name), b.get(name)) == values and values[0] != values[1] for name, values in found.items())
+    differ = {
+        (name.rpartition(".")[2], repr((a.get(name), b.get(name)))) for name in a | b if a.get(name) != b.get(name)
+    }
+    assert {(name.rpartition(".")[2], repr(values)) for name, values in found.items()} == differ

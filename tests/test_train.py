@@ -149,6 +149,31 @@ def test_what_depends_on_tokens_goes_on_from_a_checkpoint(overrides, tmp_path):
         assert expected["rollout/mismatch_ess"].dropna().between(0.99, 1.0).all(), "the engine is nearly the trainer"
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("experiment=overtraining_gate", "advantage.reference_k=2"),
+        ("experiment=outcome_exploration",),
+        ("experiment=greso", "data.curriculum.step=0.1"),
+        ("curriculum=by_difficulty",),
+        ("curriculum=near_rate",),
+    ],
+    ids=lambda overrides: overrides[0].split("=")[1],
+)
+def test_what_is_remembered_of_questions_goes_on_from_the_checkpoint(overrides, tmp_path):
+    # Two iterations an epoch at most; the checkpoint lies in the middle of one that hangs on what came before.
+    small = ("data.train.size=8", "rollout.sampling.max_new_tokens=12", "optimizer.lr=1e-3")
+    whole_and_resumed(tmp_path, *overrides, *small)
+    states = [
+        torch.load(tmp_path / name / "checkpoints" / "iteration-000005.ckpt", weights_only=True)
+        for name in ("whole", "resumed")
+    ]
+    memories = [state["callbacks"]["RolloutCallback"]["memory"] for state in states]
+    assert memories[0] == memories[1]
+    assert sum(samples for samples, *_ in memories[0].values()) > 0
+    assert max(len(visits) for _, _, _, visits, _ in memories[0].values()) > 1
+
+
 class Spy(Callback):
     """Keeps the rollouts of every training batch."""
 

@@ -31,7 +31,7 @@ class CountStore:
         self.identify = identify
 
     def key(self) -> str:
-        """The name of the folder for what is evaluated now, which is written there. One rank asks and tells the others."""
+        """Name of the folder for what is evaluated now, which is written there. One rank asks and tells the others."""
         if self.identify is None:
             return ""
         identity = dict(self.identify())

@@ -99,7 +99,7 @@ class IterationProgress(ProgressBar):
     ) -> None:
         """Show the batch."""
         self._tested += 1
-        self._show("test batch", self._tested, test_batches(trainer), batch.split)
+        self._show("test batch", self._tested, test_batches(trainer), "")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End."""

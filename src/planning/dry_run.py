@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,10 +26,12 @@ from torch.optim import Optimizer
 from transformers import AttentionInterface, PreTrainedModel
 
 from ..modules.causal_policy import CausalPolicy, rows_at_once
-from ..modules.packing import PackedBatch, pack
+from ..modules.packing import PackedBatch
 from ..modules.sharding import decoder_layers, shard
-from .counters import Costs
+from .counters import COUNTED, Costs
 
+FEW = (3, 4)
+"""Layers of the two dry runs that tell what each further layer adds."""
 FUSED = "tagrpo_fused_in_plans"
 PARTS = {
     "Parameter": "weights", "Sharded Param": "weights", "Buffer": "weights",
@@ -57,10 +60,49 @@ class DryRun:
     root_parameters: int
     """Those outside of the decoder layers, which FSDP2 gathers together."""
 
+    def with_more(self, fewer: DryRun, times: int) -> DryRun:
+        """What this has more than `fewer`, added `times` times."""
+
+        def grown(mine: Any, other: Any) -> Any:
+            if isinstance(mine, dict):
+                return {key: grown(value, other[key]) for key, value in mine.items()}
+            if isinstance(mine, Costs):
+                costs = Costs()
+                for name in COUNTED:
+                    setattr(costs, name, grown(getattr(mine, name), getattr(other, name)))
+                return costs
+            return mine + times * (mine - other)
+
+        found = {f.name: grown(getattr(self, f.name), getattr(fewer, f.name)) for f in fields(self)}
+        return DryRun(**found)
+
     def offloaded(self) -> DryRun:
         """With weights, gradients and optimizer state in host memory."""
         in_host = dict.fromkeys(("weights", "gradients", "optimizer"), 0)
         return replace(self, peak=self.peak | in_host, resting=self.resting | in_host)
+
+
+def dry_run_by_layers(load: Callable[[], PreTrainedModel], *arguments: Any, **options: Any) -> DryRun:
+    """`dry_run` in the time of a few layers, for a model of equal ones: from three on, each adds the same.
+
+    Args are those of `dry_run`, which runs the whole model where layers differ or only some are computed again.
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        layers = decoder_layers(load())
+    kinds = {(sum(p.numel() for p in m.parameters()), getattr(m, "gradient_checkpointing", False)) for m in layers}
+    if len(kinds) > 1 or len(layers) <= FEW[1]:
+        return dry_run(load, *arguments, **options)
+    small, large = (dry_run(partial(_first_layers, load, count), *arguments, **options) for count in FEW)
+    return large.with_more(small, (len(layers) - FEW[1]) // (FEW[1] - FEW[0]))
+
+
+def _first_layers(load: Callable[[], PreTrainedModel], count: int) -> PreTrainedModel:
+    model = load()
+    every = decoder_layers(model)
+    (layers,) = (m for m in model.modules() if isinstance(m, nn.ModuleList) and list(m) == every)
+    del layers[count:]
+    model.config.num_hidden_layers = count
+    return model
 
 
 def dry_run(
@@ -92,9 +134,6 @@ def dry_run(
     """
     if not on_gpu:
         _ = packed.blocks  # made while tensors have content
-    zero = torch.zeros(1, dtype=torch.long)
-    first = pack([zero], zero, [zero], zero)
-    _ = first.blocks
     with fake_ranks(ranks) if sharded else nullcontext() as mesh, FakeTensorMode(allow_non_fake_inputs=True):
         policy = CausalPolicy(load()).train()
         if on_gpu and policy.shares_prefix:
@@ -109,12 +148,14 @@ def dry_run(
         elif compute_dtype is not None:
             autocast = torch.autocast("cpu", compute_dtype)
         step = optimizer([p for p in policy.parameters() if p.requires_grad])
+        for parameter in policy.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        # Outside of the tracker: sharded tensors find out by whole ones, on their first step, what it returns.
+        step.step()
+        if not accumulates:
+            step.zero_grad()
         watched = _Watched(policy, step, sharded)
         with watched.tracker:
-            watched.train(first, autocast, entropy, by_token)
-            step.step()
-            if not accumulates:
-                step.zero_grad()
             costs = watched.train(packed, autocast, entropy, by_token)
             step.step()
             resting = watched.parts("current")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
 import yaml
 
 from tagrpo.analysis.comparison import Methods
 from tagrpo.analysis.exact_plots import exact_curves, exact_over_training, with_exact
+from tagrpo.analysis.page import read_blocks
 from tagrpo.analysis.plots import looks
-from tagrpo.analysis.report import write_report
-from tagrpo.analysis.runs import by_method, find_runs
+from tagrpo.analysis.report import explore, write_report
+from tagrpo.analysis.runs import by_method, find_directories, find_runs
 
 METHODS = ["grpo", "grpo_matched", "ta_grpo"]
 
@@ -60,8 +60,9 @@ def test_a_clear_gain_is_called_one_and_equality_undecided(root, results):
     assert verdicts["ta_grpo", "grpo_matched", "zero_gradient/percentage"] == "lower"
     report = (root / "report.md").read_text()
     # (3 + ½) of 8 responses more.
-    assert re.search(r"\*\*ta_grpo against grpo\*\*.*\n\n- higher: test_id pass@1 \+43\.8", report)
-    assert "- lower: questions without gradient −20.0 [−20.0, −20.0]" in report
+    assert re.search(r"\| ta_grpo \| grpo \| 1× \| ▲ \+43\.8 \[", report)
+    assert re.search(r"\| ta_grpo \| grpo_matched \| 1× \| .* \| ▼ −20.0 \[−20.0, −20.0\] \|", report)
+    assert re.search(r"\| grpo_matched \| grpo \| 1× \| \+0\.0 \[", report)
 
 
 def test_the_report_says_what_was_matched_and_what_differs(root):
@@ -88,7 +89,7 @@ def test_unequal_budgets_are_named(tmp_path, write_run):
     write_report(tmp_path)
     report = (tmp_path / "report.md").read_text()
     assert "Not equal: sampled responses." in report
-    assert "**ta_grpo against grpo** (with 4 times the sampled responses)" in report
+    assert "| ta_grpo | grpo | 4× |" in report
     assert "noise between seeds is not measured" in report
 
 
@@ -133,36 +134,40 @@ def test_what_is_not_finite_is_null(tmp_path, write_run):
     assert results["runs"][0]["series"]["zero_gradient/percentage"] == [None, 10.0]
 
 
-class Page(HTMLParser):
-    """Collects tags, and checks that they are closed."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.seen = [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.seen.append((tag, dict(attrs)))
-        self.open.append(tag)
-        if tag in ("meta", "img", "br", "hr"):
-            self.open.pop()
-
-    def handle_startendtag(self, tag, attrs):
-        self.seen.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
+def test_the_page_has_the_tables_and_the_numbers_of_every_figure(root):
+    index = read_blocks(root / "report.html")["index"]["index"]
+    titles = [figure["title"] for figure in index["figures"]]
+    assert titles == [
+        "Pass@k", "Pass@k minus that of grpo", "Pass@8 and its budget", "Questions without gradient", "Training",
+        "Diversity of responses",
+    ]  # fmt: skip
+    curve = index["figures"][0]["panels"][0]["series"][2]
+    assert (curve["label"], curve["x"]) == ("ta_grpo", [1, 2, 4, 8])
+    assert curve["y"][0] == pytest.approx(100 * (1 + 3.5) / 8)
+    differences = next(table for table in index["tables"] if table["title"] == "What differs beyond noise")
+    assert [row[:2] for row in differences["rows"]] == [
+        ["ta_grpo", "grpo_matched"], ["ta_grpo", "grpo"], ["grpo_matched", "grpo"],
+    ]  # fmt: skip
+    assert [run["name"] for run in index["runs"]][:2] == ["grpo seed 0", "grpo seed 1"]
 
 
-def test_the_page_needs_no_other_file_and_is_well_formed(root):
-    text = (root / "report.html").read_text()
-    page = Page()
-    page.feed(text)
-    assert page.open == []
-    images = [attrs for tag, attrs in page.seen if tag == "img"]
-    assert len(images) == 6
-    assert all(image["src"].startswith("data:image/png;base64,") and image["alt"] for image in images)
-    assert [tag for tag, _ in page.seen].count("table") == 4
-    assert not [attrs for _, attrs in page.seen if "href" in attrs or "http" in attrs.get("src", "")]
+def test_runs_without_a_common_split_are_shown_without_a_comparison(tmp_path, write_run):
+    write_run(tmp_path, "grpo", 0, [1, 2, 3])
+    path = write_run(tmp_path, "ta_grpo", 0, [1, 2, 3]) / "test.json"
+    path.write_text(path.read_text().replace("test_id", "other"))
+    (write_run(tmp_path, "unfinished", 0, [1]) / "test.json").unlink()
+    index = read_blocks(explore(tmp_path, output=tmp_path / "page.html"))["index"]["index"]
+    assert [run["name"] for run in index["runs"]] == ["grpo", "ta_grpo", "unfinished"]
+    assert [run["splits"] for run in index["runs"]] == [["test_id"], ["other"], []]
+    (table,) = index["tables"]
+    assert "Expected a test split that all runs have" in table["notes"][0]
+
+
+def test_the_same_method_and_seed_twice_is_told_apart_by_path(tmp_path, write_run):
+    for name in ("monday", "tuesday"):
+        write_run(tmp_path / name, "grpo", 0, [1, 2, 3])
+    found = find_directories(tmp_path, tmp_path / "monday")
+    assert [run.method for run in found] == [f"grpo ({tmp_path}/{day}/grpo/seed0)" for day in ("monday", "tuesday")]
 
 
 def test_exact_pass_at_k_is_drawn_beside_the_sampled_one(root, write_run, tmp_path):

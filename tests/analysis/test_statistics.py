@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -210,3 +210,45 @@ def test_holm_is_what_its_definition_says(p_values):
     assert sorted(holm(p_values)) == pytest.approx(steps)
     by_size = [corrected for _, corrected in sorted(zip(p_values, holm(p_values), strict=True))]
     assert all(one <= other for one, other in pairwise(by_size))
+
+
+TABLES = st.tuples(st.integers(1, 3), st.integers(2, 5), st.integers(0, 999))
+
+
+def table_of(shape):
+    seeds, questions, seed = shape
+    return np.random.default_rng(seed).random((seeds, questions))
+
+
+@given(TABLES, st.floats(-5, 5), st.floats(0.1, 9))
+@settings(max_examples=15)
+def test_an_estimate_moves_and_scales_with_its_values(shape, shift, factor):
+    plain, moved = estimate(table_of(shape)), estimate(factor * table_of(shape) + shift)
+    assert [moved.value, moved.low, moved.high] == pytest.approx(
+        [factor * x + shift for x in (plain.value, plain.low, plain.high)]
+    )
+
+
+@given(TABLES, st.integers(0, 999))
+@settings(max_examples=15)
+def test_a_difference_changes_its_sign_with_its_sides_and_nothing_else(shape, seed):
+    ours, theirs = frame(table_of(shape)), frame(table_of((*shape[:2], seed)))
+    one, other = difference(ours, theirs), difference(theirs, ours)
+    assert one.p_value == pytest.approx(other.p_value)
+    assert [one.estimate.low, one.estimate.high] == pytest.approx([-other.estimate.high, -other.estimate.low])
+
+
+@given(TABLES, st.floats(0.1, 9))
+@settings(max_examples=15)
+def test_a_standard_error_knows_no_order_and_no_shift_and_scales(shape, factor):
+    table = table_of(shape)
+    error, freedom = standard_error(table)
+    assert standard_error(table[::-1, ::-1] * factor + 3) == pytest.approx((error * factor, freedom))
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.randoms())
+def test_corrected_p_values_are_no_smaller_and_go_with_their_comparison(p_values, random):
+    corrected_values = holm(p_values)
+    assert all(p <= c <= 1 for p, c in zip(p_values, corrected_values, strict=True))
+    order = random.sample(range(len(p_values)), len(p_values))
+    assert holm([p_values[i] for i in order]) == [corrected_values[i] for i in order]

@@ -282,6 +282,8 @@ def test_the_recorder_writes_every_response(tmp_path, make_batch):
     assert [list(row) for row in second["token_ids"]] == ids
     assert [len(row) for row in second["token_logprobs"]] == [len(row) for row in ids]
     assert first["prompt"].unique().tolist() == ["text"]
+    answers = {group.id: list(group.answer) for group in batches[0].groups}
+    assert [list(row) for row in first["reference"]] == [answers[question] for question in first["question"]]
 
 
 def test_the_recorder_keeps_what_the_step_returns_and_can_leave_tokens_out(tmp_path, make_batch):
@@ -322,6 +324,7 @@ def test_tables_of_samples_show_one_response_to_each_prompt(tmp_path, make_batch
         ("q0", 1, "answer 2"),
         ("q1", 0, "answer 1"),
     ]
+    assert [row["reference"] for row in rows] == [" | ".join(batches[0].groups[i].answer) for i in (0, 0, 1)]
 
 
 def test_without_an_encoder_training_ends_before_anything_is_sampled(tmp_path, monkeypatch):

@@ -105,16 +105,17 @@ class Data(LightningDataModule):
         return self.val_dataloader()
 
 
-class Observing(Data):
-    """Wants to see what was sampled."""
+class Choosing(Data):
+    """Wants to know what was sampled."""
+
+    needs_memory = True
 
     def __init__(self, questions=6):
         super().__init__(questions)
-        self.observed = []
+        self.memory = self.visits = None
 
-    def observe(self, batch):
-        assert len(batch.rollouts) == 2 * len(batch.groups)
-        self.observed.append([int(group.id) for group in batch.groups])
+    def observe(self, visits):
+        self.visits = [*(self.visits or []), visits]
 
 
 class Module(LightningModule):
@@ -149,6 +150,7 @@ class Policy(Module):
     """Says of itself what `PolicyModule` does."""
 
     mini_batches = UPDATES
+    needs_history = False
 
     def full_parameters(self):
         return iter([("model.weight", self.weight.detach())])
@@ -243,18 +245,38 @@ def test_a_resumed_callback_goes_on_counting(tmp_path):
 
 def test_draws_come_from_the_loader_and_the_data_module_sees_everything_that_was_sampled(tmp_path):
     # Within a batch all responses are alike: every draw is used up.
-    engine, module, data = Engine(), Policy(), Observing(8)
+    engine, module, data = Engine(), Policy(), Choosing(8)
     callback = make_callback(engine, dynamic_sampling=DynamicSampling("prompt", max_draws=1))
     fit(tmp_path, callback, module, data)
     assert len(module.batches) == 2, "of four, as two were drawn"
-    assert [call[2] for call in engine.calls] == data.observed
-    assert sorted(sum(data.observed, [])) == list(range(8))
+    assert data.memory is callback.pipeline.memory
+    assert [int(id) for id in data.memory.records] == sum([call[2] for call in engine.calls], [])
+    assert sorted(data.memory.records) == [str(i) for i in range(8)]
+    assert [[sum(visit.samples) for visit in visits] for visits in data.visits] == [[2, 2]] * 4
+
+
+def test_nothing_is_remembered_where_nobody_reads_it(tmp_path):
+    class LookingBack(Policy):
+        needs_history = True
+
+    idle, data = make_callback(Engine()), Choosing()
+    data.needs_memory = False
+    fit(tmp_path / "a", idle, module := Policy(), data)
+    assert idle.pipeline.memory is None
+    assert (data.memory, data.visits) == (None, None)
+    assert [batch.rollouts.history for batch in module.batches] == [None] * 3
+    needed = make_callback(Engine())
+    fit(tmp_path / "b", needed, module := LookingBack(), data)
+    assert data.memory is needed.pipeline.memory
+    assert [batch.rollouts.history.samples.tolist() for batch in module.batches] == [[0] * 4] * 3
+    assert [sum(visit.samples) for visit in sum(data.visits, [])] == [2] * 6
 
 
 def test_replay_asks_the_module_for_entropies_and_refuses_one_that_has_none(tmp_path):
     replay = SuccessReplay(ratio=0.5, start=0.0)
     with pytest.raises(
-        TypeError, match=r"rollout\.replay.*SampledPolicy.*full_parameters, mini_batches, response_entropy"
+        TypeError,
+        match=r"rollout\.replay.*SampledPolicy.*full_parameters, mini_batches, needs_history, response_entropy",
     ):
         fit(tmp_path / "a", make_callback(Engine(), replay=replay), Module())
 
@@ -293,7 +315,8 @@ def test_retired_questions_are_not_served_again_also_not_after_a_resume(tmp_path
         return [sorted(asked) for _, _, asked in engine.calls], replay
 
     first, replay = run(tmp_path, 1)
-    assert replay.retired == {str(i) for asked in first for i in asked} - {"3"}
+    retired = {id for id, record in replay.memory.records.items() if record.solved_in_full}
+    assert retired == {str(i) for asked in first for i in asked} - {"3"}
     second, replay = run(tmp_path, 2, tmp_path / "last.ckpt")
     served = {i for asked in first for i in asked if i != 3}
     assert second[0] == sorted(set(range(7)) - served), "what is left makes one batch"

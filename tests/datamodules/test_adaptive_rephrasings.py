@@ -1,19 +1,19 @@
-"""Rephrasings by running success rate: the rule, and who hears of what."""
+"""Rephrasings by running success rate: the rule, and what of it reaches a batch."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
 import pytest
-import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tagrpo.datamodules import questions
 from tagrpo.datamodules.adaptive_rephrasings import AdaptiveRephrasings, uniform_probability
 from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
 from tagrpo.datamodules.templates import PlainTemplate
+from tagrpo.memory import Record, Visit
 from tagrpo.starter import starter_path
 
 
@@ -28,53 +28,40 @@ def test_the_chance_of_uniform_responses_is_that_of_all_outcomes_together(sample
         assert uniform_probability(float(rate), samples) == pytest.approx(float(chance), abs=1e-15)
 
 
+def visited(*right):
+    """A question whose original was sampled eight times in each visit; what its rephrasings answered does not count."""
+    return Record(visits=[Visit((8, 8), (count, 8 - count)) for count in right])
+
+
 def test_rephrasings_go_where_the_original_is_likely_to_be_uniform():
     # G = 8, after one batch with c right: (c/8)^8 + (1 − c/8)^8 is 1, .344, .100, .024, .008, … of the way from 0 to 3.
     counts = []
     for right in range(9):
         adaptive = AdaptiveRephrasings(low=0, high=3, samples=8)
-        adaptive.update("q", right / 8)
-        counts.append(adaptive.count("q", available=3))
+        counts.append(adaptive.count(visited(right), available=3))
     assert counts == [3, 1, 0, 0, 0, 0, 0, 1, 3]
     # From 1 to 6: 1 + 5 · (1, .344, .1001, .024, …) = 6, 2.72, 1.5006, 1.12, …, rounded to the nearest.
     adaptive = AdaptiveRephrasings(low=1, high=6, samples=8)
     for right, expected in ((0, 6), (1, 3), (2, 2), (3, 1), (4, 1), (7, 3), (8, 6)):
-        adaptive.rates["q"] = right / 8
-        assert adaptive.count("q", available=9) == expected
-        assert adaptive.count("q", available=1) == 1, "no more than there are"
+        assert adaptive.count(visited(right), available=9) == expected
+        assert adaptive.count(visited(right), available=1) == 1, "no more than there are"
 
 
 def test_a_question_that_was_never_seen_gets_all():
     adaptive = AdaptiveRephrasings(low=0, high=3, samples=8)
-    adaptive.update("other", 0.5)
-    assert (adaptive.count("q", 3), adaptive.count("q", 2), adaptive.count("other", 3)) == (3, 2, 0)
+    assert (adaptive.count(Record(), 3), adaptive.count(Record(), 2), adaptive.count(visited(4), 3)) == (3, 2, 0)
 
 
-def test_the_running_rate_is_an_exponential_average_that_starts_with_the_first():
-    rates, decay = [1.0, 0.0, 0.25, 1.0, 0.5], 0.7
-    adaptive = AdaptiveRephrasings(decay=decay)
-    for rate in rates:
-        adaptive.update("q", rate)
-    # Σ weight · rate with weights decay^4, then decay^(4−i) (1 − decay).
-    weights = [decay**4, *((1 - decay) * decay ** (4 - i) for i in range(1, 5))]
-    assert sum(weights) == pytest.approx(1)
-    assert adaptive.rates["q"] == pytest.approx(sum(w * r for w, r in zip(weights, rates, strict=True)))
+def test_the_decay_is_the_weight_of_the_past():
+    # After 0 of 8 and 4 of 8 the rate is ½ (1 − decay): 0.5, 0.125 and 0, with chances .008, .344 and 1.
+    counts = [AdaptiveRephrasings(decay=decay).count(visited(0, 4), 3) for decay in (0.0, 0.75, 1.0)]
+    assert counts == [0, 1, 3]
 
 
-def test_the_state_is_the_rates():
-    one, other = AdaptiveRephrasings(), AdaptiveRephrasings()
-    one.update("q", 0.3)
-    other.load_state_dict(one.state_dict())
-    one.update("q", 1.0)
-    assert other.rates == {"q": 0.3}, "a copy"
-
-
-def test_options_and_rates_out_of_range_are_refused():
+def test_options_out_of_range_are_refused():
     for options in ({"low": -1}, {"low": 4, "high": 3}, {"samples": 0}, {"decay": 1.5}):
         with pytest.raises(ValueError, match="Expected"):
             AdaptiveRephrasings(**options)
-    with pytest.raises(ValueError, match="between 0 and 1 for question 'q'"):
-        AdaptiveRephrasings().update("q", float("nan"))
 
 
 # ------------------------------------------------------------------ in the data module
@@ -99,7 +86,7 @@ def prompts_per_question(batch):
 def observed(datamodule, make_batch, correct, ids):
     batch = make_batch(correct)
     batch.groups = [group._replace(id=id) for group, id in zip(batch.groups, ids, strict=True)]
-    datamodule.observe(batch)
+    datamodule.memory.remember(batch)
     return batch
 
 
@@ -126,37 +113,26 @@ def test_evaluation_and_a_fixed_number_know_nothing_of_rates(make_batch):
     loader = datamodule.train_dataloader()
     ids = [group.id for group in next(iter(loader)).groups]
     observed(datamodule, make_batch, [[[1.0, 0.0]]] * 4, ids)
+    assert not datamodule.needs_memory
     assert datamodule.state_dict() == {}
     assert all(prompts_per_question(batch) == [4] * 4 for batch in loader)
 
 
-def test_replayed_successes_are_no_success_of_the_policy(make_batch):
-    datamodule = make_datamodule()
-    batch = make_batch([[[0.0, 0.0, 1.0]], [[1.0]]])
-    batch.rollouts = replace(batch.rollouts, replayed=torch.tensor([False, False, True, True]))
-    datamodule.observe(batch)
-    assert datamodule.adaptive_rephrasings.rates == {"q0": 0.0}
+def test_a_state_with_rates_of_its_own_is_refused_and_ignored_by_a_fixed_number():
+    old = {"adaptive_rephrasings": {"rates": {"a": 0.5}}}
+    with pytest.raises(ValueError, match="memory of questions.*data.adaptive_rephrasings is of a version"):
+        make_datamodule().load_state_dict(old)
+    make_datamodule(adaptive_rephrasings=None).load_state_dict(old)
 
 
-def test_every_rank_hears_of_every_question(make_batch, monkeypatch):
-    shares = {0: ([[[1.0, 0.0]], [[1.0, 1.0]]], ["a", "b"]), 1: ([[[0.0, 0.0]]], ["c"])}
-    sent = []
-    with monkeypatch.context() as patch:
-        patch.setattr(questions, "gather_objects", lambda rates: sent.append(rates) or [rates])
-        for correct, ids in shares.values():
-            observed(make_datamodule(), make_batch, correct, ids)
-    ranks = []
-    for correct, ids in shares.values():
-        monkeypatch.setattr(questions, "gather_objects", lambda rates: sent)
-        ranks.append(make_datamodule())
-        observed(ranks[-1], make_batch, correct, ids)
-    assert ranks[0].adaptive_rephrasings.rates == ranks[1].adaptive_rephrasings.rates == {"a": 0.5, "b": 1.0, "c": 0.0}
-
-
-def test_rates_travel_with_the_data_modules_state(make_batch):
-    one, other = make_datamodule(), make_datamodule()
-    observed(one, make_batch, [[[1.0, 0.0]]], ["a"])
-    other.load_state_dict(one.state_dict())
-    assert other.adaptive_rephrasings.rates == {"a": 0.5}
-    other.load_state_dict({})  # the checkpoint of a run with a fixed number
-    make_datamodule(adaptive_rephrasings=None).load_state_dict(one.state_dict())
+@given(
+    st.integers(0, 5), st.integers(0, 5), st.integers(1, 16), st.lists(st.integers(0, 8), max_size=6), st.integers(0, 9)
+)
+def test_a_count_lies_between_its_bounds_and_is_the_same_for_either_verdict(low, more, samples, correct, available):
+    adaptive = AdaptiveRephrasings(low, low + more, samples)
+    one, other = (
+        adaptive.count(Record(visits=[Visit((8,), (count,)) for count in counts]), available)
+        for counts in (correct, [8 - count for count in correct])
+    )
+    assert min(low, available) <= one <= min(low + more, available)
+    assert abs(one - other) <= 1, "rounding apart"

@@ -76,7 +76,7 @@ def test_splits_are_told_apart_and_keep_the_order_of_their_questions():
     }
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.text(max_size=60))
 def test_any_text_is_read_and_a_text_with_words_overlaps_with_itself(text):
     found = only([group(text, "t")], text)

@@ -131,7 +131,7 @@ def test_questions_that_are_left_out_give_way_to_the_next_ones(rank):
     gone = set()
     loader = loader_of(10, 4, rank=rank, world_size=2)
     whole = sum(ids(loader_of(10, 1)), [])
-    loader.leave_out(gone)
+    loader.serve_by(lambda id: float(id not in gone))
     batches = iter(loader)
     assert ids([next(batches)]) == [whole[:4][rank * 2 : rank * 2 + 2]]
     gone.update([whole[0], whole[5], whole[6]])
@@ -144,20 +144,63 @@ def test_questions_that_are_left_out_give_way_to_the_next_ones(rank):
 
 
 def test_an_epoch_without_enough_questions_ends_and_the_last_batch_of_questions_is_never_left_out():
-    loader = loader_of(10, 4)
-    loader.leave_out({"0", "1", "2"})
+    loader, gone = loader_of(10, 4), {"0", "1", "2"}
+    loader.serve_by(lambda id: float(id not in gone))
     assert len(ids(loader)) == 1  # seven questions are left: one batch of four
-    loader.leave_out({str(i) for i in range(6)})
+    gone.update(str(i) for i in range(6))
     assert sorted(sum(ids(loader), [])) == ["6", "7", "8", "9"]
-    loader.leave_out({str(i) for i in range(7)})
+    gone.add("6")
     assert len(ids(loader)) == 2, "three questions make no batch: all are served"
+
+
+def test_a_question_is_served_as_often_as_its_chance_says_and_no_chance_hangs_on_another():
+    loader, other = loader_of(40, 2), loader_of(40, 2)
+    loader.serve_by(lambda id: 0.25 if int(id) < 20 else 1.0)
+    other.serve_by(lambda id: 0.25 if int(id) < 20 else float(int(id) < 30))
+    served = [sum(ids(loader), []) for _ in range(100)]
+    count = sum(int(id) < 20 for epoch in served for id in epoch)
+    assert abs(count / 2000 - 0.25) < 4 * (0.25 * 0.75 / 2000) ** 0.5
+    assert all(sum(int(id) >= 20 for id in epoch) >= 19 for epoch in served), "but for an odd one at the end"
+    fewer = [sum(ids(other), []) for _ in range(100)]
+    for one, two in zip(served, fewer, strict=True):
+        skipping = {id for id in one if int(id) < 20} ^ {id for id in two if int(id) < 20}
+        assert len(skipping) <= 1, "the same are skipped, but for an odd one at the end"
+
+
+def test_places_order_an_epoch_as_they_were_at_its_start_also_after_a_resume():
+    place = {str(i): float(i % 3) for i in range(9)}
+    straight, stopped, resumed = (loader_of(9, 3, place=place.__getitem__) for _ in range(3))
+    plain = sum(ids(loader_of(9, 3)), [])
+    first = [sorted(plain, key=place.__getitem__)[i : i + 3] for i in (0, 3, 6)]
+    assert [[place[id] for id in batch] for batch in first] == [[0.0] * 3, [1.0] * 3, [2.0] * 3]
+    seen = ids(batch for _, batch in zip(range(1), stopped, strict=False))
+    state = stopped.state_dict()
+    epoch = iter(straight)
+    head = ids([next(epoch)])
+    place.update({id: -value for id, value in place.items()})  # the second epoch is the other way round
+    assert head + ids(epoch) == first, "equal places as they were shuffled"
+    resumed.load_state_dict(state)
+    assert seen + ids(resumed) == first
+    second = ids(straight)
+    assert ids(resumed) == second
+    assert [place[batch[0]] for batch in second] == [-2.0, -1.0, 0.0]
+
+
+def test_peeking_into_the_next_epoch_leaves_the_order_of_this_one():
+    place = dict.fromkeys(map(str, range(4)), 0.0)
+    loader = loader_of(4, 2, place=place.__getitem__)
+    served = iter(loader)
+    first, last = ids([next(served)]), ids([next(served)])
+    ahead = ids([loader.peek()])
+    assert loader.state_dict()["order"] == [int(id) for id in sum(first + last, [])]
+    assert ids(loader)[:1] == ahead
 
 
 def test_resuming_among_questions_that_are_left_out_goes_on_with_the_next_batch():
     gone = {"1", "4", "8"}
     straight, stopped, resumed = loader_of(20), loader_of(20), loader_of(20)
     for loader in (straight, stopped, resumed):
-        loader.leave_out(gone)
+        loader.serve_by(lambda id: float(id not in gone))
     expected = ids(straight) + ids(straight)
     seen = ids(batch for _, batch in zip(range(2), stopped, strict=False))
     resumed.load_state_dict(stopped.state_dict())

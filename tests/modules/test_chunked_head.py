@@ -151,3 +151,13 @@ def test_a_gradient_of_the_gradient_is_refused(taken):
     (gradient,) = torch.autograd.grad(scores.loss, hidden, create_graph=True)
     with pytest.raises(RuntimeError, match=r"once_differentiable|does not require grad"):
         gradient.sum().backward()
+
+
+@both
+def test_a_second_derivative_is_refused(taken):
+    hidden, weight = torch.randn(4, 3, requires_grad=True), torch.randn(5, 3)
+    scores = taken(hidden, weight, None, torch.arange(4), loss=log_likelihood)
+    factor = torch.ones((), requires_grad=True)
+    (first,) = torch.autograd.grad(scores.loss, hidden, factor, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()

@@ -22,7 +22,7 @@ def cost(rows, prompt_lengths, prompt, lengths):
     responses=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 30)), max_size=25),
     budget=st.integers(1, 120),
 )
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_every_response_is_planned_once_and_within_the_budget(prompt_lengths, responses, budget):
     prompt = torch.tensor([p % len(prompt_lengths) for p, _ in responses], dtype=torch.long)
     lengths = torch.tensor([length for _, length in responses], dtype=torch.long)
@@ -38,7 +38,7 @@ def test_every_response_is_planned_once_and_within_the_budget(prompt_lengths, re
     lengths=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 30)), max_size=25),
     budget=st.integers(1, 120),
 )
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_without_sharing_a_padded_batch_keeps_the_budget(lengths, budget):
     heads = torch.tensor([head for head, _ in lengths], dtype=torch.long)
     own = torch.tensor([length for _, length in lengths], dtype=torch.long)
@@ -190,7 +190,7 @@ def seen_by(blocks, slots):
     responses=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=7),
     share_prefix=st.booleans(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_blocks_show_every_token_what_it_may_see(heads, responses, share_prefix):
     prompt = torch.tensor([p % len(heads) for p, _ in responses])
     tokens = [torch.arange(length) for _, length in responses]

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tagrpo.rephrasing.candidates import Pair, Reviewed, Verdict, accepted, review
@@ -281,7 +281,6 @@ TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=12).map
 
 
 @given(TEXTS, TEXTS, TEXTS)
-@settings(deadline=None)
 def test_every_check_has_a_verdict_on_any_text(question, rephrasing, answer):
     verdicts = review(Pair(question, rephrasing, (answer,), (question,)), {**TEXT_CHECKS, "symbols": symbols_kept})
     assert verdicts

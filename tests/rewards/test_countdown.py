@@ -8,6 +8,8 @@ from fractions import Fraction
 from itertools import permutations, product
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from benchmarks.hostile import COUNTDOWN as HOSTILE
 from tagrpo.rewards import CountdownReward
@@ -133,3 +135,31 @@ def test_nothing_that_evaluates_is_even_called(monkeypatch):
     for text in HOSTILE.values():
         reward(text, REFERENCE)
     assert reward("4 * ( 9 - 3 )", REFERENCE).correct
+
+
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=4), st.randoms())
+@settings(max_examples=30)
+def test_every_expression_has_the_value_that_fractions_give_it(numbers, random):
+    def spelled(numbers):
+        if len(numbers) == 1:
+            return str(numbers[0]), Fraction(numbers[0]), True
+        at = random.randrange(1, len(numbers))
+        (left, a, fine), (right, b, good) = spelled(numbers[:at]), spelled(numbers[at:])
+        operator = random.choice("+-*/")
+        value = {"+": a + b, "-": a - b, "*": a * b, "/": a / b if b else Fraction(-1)}[operator]
+        return f"( {left} {operator} {right} )", value, fine and good and value > 0 and value.denominator == 1
+
+    text, value, fine = spelled(numbers)
+    text = text[2:-2]
+    assert value_of(text.split()) == (value if fine else None)
+    if fine:
+        assert text in solutions(numbers, int(value))
+
+
+@given(st.lists(st.integers(1, 6), min_size=2, max_size=3), st.integers(1, 30))
+@settings(max_examples=30)
+def test_all_solutions_are_correct_for_each_other(numbers, target):
+    reward, found = CountdownReward(), solutions(numbers, target)
+    for text in found[:5]:
+        assert all(reward(other, text).correct for other in found)
+        assert reward.correct_responses(text) == found

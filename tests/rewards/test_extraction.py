@@ -135,7 +135,7 @@ BALANCED = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(TEX)
 def test_no_text_raises_and_normal_forms_are_clean(text):
     answer = extract_answer(text)
@@ -146,7 +146,7 @@ def test_no_text_raises_and_normal_forms_are_clean(text):
     assert canonical_number(normal) in (None, normal)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(BALANCED, TEX)
 def test_a_box_is_found_again_whatever_stands_before_it(content, before):
     assert last_boxed(before + r" \boxed{" + content + "}") == content.strip()

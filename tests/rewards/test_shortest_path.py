@@ -1,9 +1,11 @@
 """Shortest paths: the walk, all correct walks, and answers that mean harm."""
 
 import random
-from itertools import product
+from itertools import permutations, product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.hostile import SHORTEST_PATH as HOSTILE
 from tagrpo.datamodules.sources.shortest_path import sample_problem
@@ -76,3 +78,14 @@ def test_hostile_answers_are_wrong_after_little_work(name, tmp_path, monkeypatch
     assert lines < 200
     assert score == (False, None, None)
     assert list(tmp_path.iterdir()) == []
+
+
+@given(st.lists(st.sampled_from(["right", "down"]), min_size=1, max_size=5), st.randoms())
+def test_with_all_orders_as_references_every_order_is_correct_and_no_detour(steps, random):
+    references = tuple({" ".join(order) for order in permutations(steps)})
+    reward = ShortestPathReward()
+    random.shuffle(steps)
+    assert reward(" ".join(steps), references).correct
+    assert reward.correct_responses(references) == sorted(references)
+    at = random.randrange(len(steps) + 1)
+    assert not reward(" ".join([*steps[:at], "left", "right", *steps[at:]]), references).correct

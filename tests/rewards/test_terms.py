@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_module
 from hydra.utils import instantiate
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tagrpo.callbacks.zero_gradient import question_percentages
 from tagrpo.modules.advantages import DifficultyWeightedAdvantage, GroupAdvantage, PassAtKAdvantage
@@ -326,3 +329,39 @@ def test_terms_are_chosen_by_name_and_add_up(make_batch):
 def test_without_a_choice_the_verdict_is_the_reward():
     assert dict(composed("experiment=grpo").rollout.reward_terms) == {}
     assert dict(composed("experiment=dapo", "reward_terms=[]").rollout.reward_terms) == {}
+
+
+LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=9)
+
+
+@given(LENGTHS, st.integers(1, 200), st.integers(0, 100))
+def test_the_overlong_penalty_falls_from_zero_to_minus_one(lengths, cache, more):
+    limit = cache + more
+    penalties = soft_overlong_penalty(torch.tensor(sorted(lengths)), limit, cache).tolist()
+    assert penalties == sorted(penalties, reverse=True)
+    for length, penalty in zip(sorted(lengths), penalties, strict=True):
+        assert penalty == pytest.approx(-min(max(length - more, 0), cache) / cache)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.booleans(), st.integers(0, 2)), min_size=1, max_size=9), st.integers(2, 9)
+)
+def test_length_rewards_order_correct_responses_by_length_and_know_no_unit(rows, factor):
+    lengths, correct, group = map(torch.tensor, zip(*rows, strict=True))
+    rewards = length_reward(lengths, correct, group)
+    assert (rewards[~correct] == -1).all()
+    for i, j in product(correct.nonzero()[:, 0].tolist(), repeat=2):
+        if group[i] == group[j] and lengths[i] < lengths[j]:
+            assert rewards[i] > rewards[j] > 0
+    torch.testing.assert_close(length_reward(factor * lengths, correct, group), rewards)
+
+
+@given(st.lists(st.sampled_from(["so", "it", "is"]), max_size=9), st.integers(1, 3))
+def test_repetitions_are_those_of_pieces_in_a_row(words, longest):
+    best = 0
+    for n in range(1, longest + 1):
+        pieces = [tuple(words[i : i + n]) for i in range(0, len(words) - n + 1, n)]
+        for i, j in product(range(len(pieces)), repeat=2):
+            if i <= j and len(set(pieces[i : j + 1])) == 1:
+                best = max(best, j - i + 1)
+    assert longest_repetition("  ".join(words), longest) == best

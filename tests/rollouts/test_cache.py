@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from tagrpo.rollouts import SamplingConfig
-from tagrpo.rollouts.cache import RolloutCache, cache_key, weights_digest
+from tagrpo.rollouts.cache import RolloutCache, cache_key, packed, unpacked, weights_digest
 from tagrpo.types import Completion, Score
 
 COMPLETIONS = [
@@ -213,3 +215,39 @@ def test_one_bit_of_one_weight_makes_another_digest():
         with torch.no_grad():
             parameter.copy_(old)
     assert weights_digest(module) == before
+
+
+RESPONSES = st.lists(st.lists(st.tuples(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4), st.booleans())))
+
+
+@given(RESPONSES, st.randoms())
+def test_any_responses_come_back_bit_for_bit(responses, random):
+    completions = [
+        [
+            Completion(
+                token_ids=torch.tensor(ids), logprobs=torch.tensor([random.uniform(-99, 0) for _ in ids]), truncated=cut
+            )
+            for ids, cut in samples
+        ]
+        for samples in responses
+    ]
+    assert cache_key(unpacked(packed(completions))) == cache_key(completions)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(PLAIN, PLAIN)
+def test_keys_are_the_same_for_what_is_written_alike_and_others_for_the_rest(one, other):
+    def described(value):
+        if isinstance(value, dict):
+            return sorted((key, described(item)) for key, item in value.items()), "dict"
+        return ([described(item) for item in value], "list") if isinstance(value, list) else repr(value)
+
+    assert (cache_key(one) == cache_key(other)) == (described(one) == described(other))
+    if isinstance(one, dict):
+        assert cache_key(dict(reversed(one.items()))) == cache_key(one)

@@ -168,3 +168,25 @@ def test_the_context_check_counts_prompt_and_response():
     check_context(Request([torch.zeros(6)], [1], sampling, 0), 10)
     with pytest.raises(ValueError, match="a prompt has 7"):
         check_context(Request([torch.zeros(7)], [1], sampling, 0), 10)
+
+
+def test_the_last_bit_goes_with_the_order_of_sums_and_in_float64_it_comes_back(tiny_policy):
+    """One forward of a whole response sums in another order than tokens one by one with a cache, in padded batches.
+
+    Before logits are rounded to float32 the difference is far below their last bit in float64, and above it in float32.
+    """
+    request = Request(PROMPTS, [5, 3, 4], SamplingConfig(max_new_tokens=12, temperature=0.7), 0)
+
+    def differences(dtype):
+        model = AutoModelForCausalLM.from_pretrained(tiny_policy).to(dtype)
+        engine = TransformersEngine(str(tiny_policy), dtype=str(dtype).removeprefix("torch."), device="cpu")
+        engine.sync(model.named_parameters())
+        for prompt, completions in zip(PROMPTS, engine.generate(request), strict=True):
+            for completion in completions:
+                with torch.no_grad():
+                    logits = model(torch.cat([prompt, completion.token_ids])[None]).logits[0, len(prompt) - 1 : -1]
+                plain = torch.log_softmax(logits.float() / 0.7, -1)
+                yield (completion.logprobs - plain[torch.arange(len(plain)), completion.token_ids]).abs().max()
+
+    assert not any(differences(torch.float64))
+    assert 0 < max(differences(torch.float32)) < 1e-5

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo import types
+from tagrpo.memory import QuestionMemory
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig, TransformersEngine, VLLMEngine
 from tagrpo.rollouts.cache import RolloutCache
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
@@ -219,6 +220,7 @@ def test_a_replayed_success_joins_its_prompt_and_is_not_paid_for_again():
     resumed = make_pipeline(Engine(), replay=SuccessReplay())
     resumed.load_state_dict(pipeline.state_dict())
     assert list(resumed.replay.records) == list(pipeline.replay.records)
+    assert resumed.replay.memory.records == pipeline.memory.records
 
 
 @pytest.mark.parametrize(
@@ -232,16 +234,13 @@ def test_a_replayed_success_joins_its_prompt_and_is_not_paid_for_again():
 )
 def test_questions_without_gradient_are_replaced_until_the_draws_are_used_up(first, later, expected, discarded):
     draws, observed = [asking(*names) for names in later], []
-    pipeline = make_pipeline(Engine(), dynamic_sampling=DynamicSampling("prompt", max_draws=2))
+    memory = QuestionMemory()
+    pipeline = make_pipeline(Engine(), dynamic_sampling=DynamicSampling("prompt", max_draws=2), memory=memory)
     batch = asking(*first)
-
-    def observe(batch):
-        assert len(batch.rollouts) == 2 * len(batch.groups)
-        observed.extend(group.id for group in batch.groups)
 
     limit_reached = "flat" in expected
     with pytest.warns(UserWarning, match="max_draws") if limit_reached else nullcontext():
-        rollouts = pipeline.roll_out(batch, make_policy(), 0, draw=lambda: draws.pop(0), observe=observe)
+        rollouts = pipeline.roll_out(batch, make_policy(), 0, draw=lambda: draws.pop(0), observe=observed.extend)
     assert pipeline.scalars["dynamic_sampling/limit_reached"] == limit_reached
     assert pipeline.scalars["dynamic_sampling/draws"] == discarded / 2
     assert [group.id for group in batch.groups] == expected
@@ -249,7 +248,9 @@ def test_questions_without_gradient_are_replaced_until_the_draws_are_used_up(fir
     drawn = 2 + discarded
     assert pipeline.ledger["discarded_questions"] == discarded
     assert pipeline.ledger["rollouts"] == 2 * drawn, "what is thrown away is paid for"
-    assert observed == [*first, *sum(later, [])][:drawn], "and tells how hard its question is"
+    assert list(memory.records) == [*first, *sum(later, [])][:drawn], "and tells how hard its question is"
+    assert [sum(visit.samples) for visit in observed] == [2] * drawn
+    assert rollouts.history.samples.tolist() == [0] * 4, "nothing was known before"
 
 
 def test_the_verifier_is_asked_once_a_batch_and_closed():
@@ -330,6 +331,7 @@ def test_what_an_option_needs_is_asked_for_by_name():
     pipeline.replay.started = True
     past = asking("mixed")
     make_pipeline(Engine()).roll_out(past, make_policy(), 0)
+    pipeline.memory.remember(past)
     pipeline.replay.observe(past)
     with pytest.raises(ValueError, match=r"entropy=…\) with rollout\.replay"):
         pipeline.roll_out(asking("mixed 2"), make_policy(), 0)

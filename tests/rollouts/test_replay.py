@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tagrpo import memory
 from tagrpo.rollouts import replay as module
 from tagrpo.rollouts.replay import Record, SuccessReplay
 from tagrpo.types import QuestionGroup
@@ -27,8 +28,18 @@ def no_entropy(prompts, responses):
 
 def recorded(rates):
     replay = SuccessReplay()
-    replay.records = {id: Record(QuestionGroup(id, "q", (), ("1",)), rate) for id, rate in rates.items()}
+    replay.records = {id: Record(QuestionGroup(id, "q", (), ("1",))) for id in rates}
+    replay.memory.records = {
+        id: memory.Record(visits=[memory.Visit((8,), (int(8 * rate),)), memory.Visit((8,), (0,))])
+        for id, rate in rates.items()
+    }
     return replay
+
+
+def observed(replay, batch):
+    """What is logged when the memory and then the replay have taken a batch in."""
+    replay.memory.remember(batch)
+    return replay.observe(batch)
 
 
 def test_questions_are_drawn_by_a_normal_weight_of_their_rate_and_uniformly_within_it():
@@ -52,16 +63,16 @@ def test_a_question_is_drawn_once_and_never_beside_itself():
 def test_only_questions_solved_in_part_are_recorded_and_solved_ones_retire(make_batch):
     replay = SuccessReplay(start=0.5)
     first = with_ids(make_batch(PARTLY), "a", "b", "c", "d")
-    assert replay.observe(first) == {"replay/questions": 2, "replay/successes": 3, "replay/retired": 1}
-    assert {id: record.rate for id, record in replay.records.items()} == {"a": 0.25, "b": 0.5}
+    assert observed(replay, first) == {"replay/questions": 2, "replay/successes": 3, "replay/retired": 1}
+    assert {id: replay.memory[id].latest_partial_rate() for id in replay.records} == {"a": 0.25, "b": 0.5}
     kept = [success.token_ids.tolist() for success in replay.records["b"].successes]
     assert kept == [first.rollouts.token_ids[row].tolist() for row in (4, 5)]
     # 7 of 16 are correct: not yet more than half.
     assert not replay.started
     # "a" is solved in full and leaves; "c" was retired before and stays out; "d" is new.
-    replay.observe(with_ids(make_batch([PARTLY[2], PARTLY[1], PARTLY[0]], seed=1), "a", "c", "d"))
+    observed(replay, with_ids(make_batch([PARTLY[2], PARTLY[1], PARTLY[0]], seed=1), "a", "c", "d"))
     assert list(replay.records) == ["b", "d"]
-    assert replay.retired == {"a", "c"}
+    assert {id for id, known in replay.memory.records.items() if known.solved_in_full} == {"a", "c"}
     assert replay.started
 
 
@@ -69,22 +80,22 @@ def test_the_same_success_is_kept_once_and_the_oldest_give_way(make_batch):
     replay = SuccessReplay(per_question=3)
     first = with_ids(make_batch([PARTLY[1]]), "a")
     for _ in range(2):
-        replay.observe(first)
+        observed(replay, first)
     assert len(replay.records["a"].successes) == 2
     others = [with_ids(make_batch([PARTLY[0]], seed=seed), "a") for seed in (5, 6)]
     for batch in others:
-        replay.observe(batch)
+        observed(replay, batch)
     kept = [success.token_ids.tolist() for success in replay.records["a"].successes]
     assert kept == [
         batch.rollouts.token_ids[row].tolist() for batch, row in ((first, 1), (others[0], 0), (others[1], 0))
     ]
-    assert replay.records["a"].rate == 0.25
+    assert replay.memory["a"].latest_partial_rate() == 0.25
 
 
 def test_the_last_questions_give_way_to_the_surest_successes(make_batch):
     replay = SuccessReplay(ratio=0.5, start=0.0)
     past = with_ids(make_batch([[[0.0, 1.0, 1.0], [0.0, 0.0, 1.0]]]), "past")
-    replay.observe(past)
+    observed(replay, past)
     batch = with_ids(make_batch(PARTLY, seed=2), "a", "b", "c", "d")
     batch.rollouts = None
     asked = []
@@ -109,7 +120,7 @@ def test_the_last_questions_give_way_to_the_surest_successes(make_batch):
 
 def test_nothing_is_replayed_before_the_start(make_batch):
     replay = SuccessReplay(start=0.9)
-    replay.observe(with_ids(make_batch([PARTLY[0]]), "past"))
+    observed(replay, with_ids(make_batch([PARTLY[0]]), "past"))
     batch = with_ids(make_batch(PARTLY), "a", "b", "c", "d")
     prompts = list(batch.prompts)
     assert replay.substitute(batch, 0, no_entropy) == {}
@@ -122,9 +133,9 @@ def test_a_replayed_success_counts_neither_as_new_nor_towards_the_rate(make_batc
     flags = torch.tensor([True, False, False, False])
     batch.rollouts = replace(batch.rollouts, replayed=flags)
     batch.prompts = [batch.prompts[0]._replace(num_samples=3)]
-    replay.observe(batch)
+    observed(replay, batch)
     record = replay.records["a"]
-    assert record.rate == pytest.approx(1 / 3)
+    assert replay.memory["a"].latest_partial_rate() == pytest.approx(1 / 3)
     assert [s.token_ids.tolist() for s in record.successes] == [batch.rollouts.token_ids[1].tolist()]
     # The next time round the question gets as many responses as ever.
     assert record.successes[0].prompts[0].num_samples == 4
@@ -132,23 +143,23 @@ def test_a_replayed_success_counts_neither_as_new_nor_towards_the_rate(make_batc
 
 def test_a_prompt_with_a_single_response_is_never_replayed(make_batch):
     replay = SuccessReplay(start=0.0)
-    replay.observe(with_ids(make_batch([[[1.0], [0.0, 1.0]]]), "a"))
+    observed(replay, with_ids(make_batch([[[1.0], [0.0, 1.0]]]), "a"))
     assert [success.row for success in replay.records["a"].successes] == [1]
 
 
 def test_what_is_on_record_survives_a_checkpoint(make_batch, tmp_path):
     replay = SuccessReplay(start=0.1)
-    replay.observe(with_ids(make_batch(PARTLY), "a", "b", "c", "d"))
+    observed(replay, with_ids(make_batch(PARTLY), "a", "b", "c", "d"))
     torch.save(replay.state_dict(), tmp_path / "state.pt")
     other = SuccessReplay(start=0.1)
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    other.memory.load_state_dict(replay.memory.state_dict())
     batches = [with_ids(make_batch(PARTLY, seed=3), "e", "f", "g", "h") for _ in range(2)]
     results = [r.substitute(batch, 5, no_entropy) for r, batch in zip((replay, other), batches, strict=True)]
     assert list(results[0]) == list(results[1]) != []
     assert [g.id for g in batches[0].groups] == [g.id for g in batches[1].groups]
     for left, right in zip(results[0].values(), results[1].values(), strict=True):
         assert left.token_ids.tolist() == right.token_ids.tolist()
-    assert other.retired == {"c"}
     assert other.started
 
 
@@ -162,7 +173,8 @@ def test_ranks_share_what_they_find_and_replay_different_questions(make_batch, m
         barrier.wait()
         return gathered
 
-    monkeypatch.setattr(module, "gather_objects", gather)
+    for part in (module, memory):
+        monkeypatch.setattr(part, "gather_objects", gather)
     monkeypatch.setattr(module, "rank", lambda: local.rank)
     monkeypatch.setattr(module, "world_size", lambda: 2)
     replays, batches = [SuccessReplay(start=0.0) for _ in range(2)], [None, None]
@@ -170,7 +182,7 @@ def test_ranks_share_what_they_find_and_replay_different_questions(make_batch, m
     def run(rank):
         local.rank = rank
         found = with_ids(make_batch([PARTLY[rank], PARTLY[1]], seed=rank), f"x{rank}", f"y{rank}")
-        replays[rank].observe(found)
+        observed(replays[rank], found)
         batches[rank] = with_ids(make_batch(PARTLY[:2], seed=9), f"u{rank}", f"v{rank}")
         replays[rank].substitute(batches[rank], 0, no_entropy)
 
@@ -210,10 +222,10 @@ def test_options_at_the_ends_of_their_ranges():
 def test_replay_begins_after_a_larger_share_of_correct_responses_not_an_equal_one(make_batch):
     half = with_ids(make_batch([[[1.0, 0.0]]]), "a")
     replay = SuccessReplay(start=0.5)
-    replay.observe(half)
+    observed(replay, half)
     assert not replay.started
     replay = SuccessReplay(start=0.49)
-    replay.observe(half)
+    observed(replay, half)
     assert replay.started
 
 
@@ -221,7 +233,7 @@ def test_questions_that_were_only_replayed_tell_nothing_and_those_after_them_do(
     batch = with_ids(make_batch([[[1.0, 0.0]], [[1.0, 0.0]]]), "a", "b")
     batch.rollouts = replace(batch.rollouts, replayed=torch.tensor([True, True, False, False]))
     replay = SuccessReplay()
-    replay.observe(batch)
+    observed(replay, batch)
     assert list(replay.records) == ["b"]
 
 
@@ -235,13 +247,18 @@ def test_state_keeps_everything_of_a_question(make_batch):
     replay = SuccessReplay(start=0.0)
     batch = with_ids(make_batch(PARTLY), "a", "b", "c", "d")
     batch.groups = [group._replace(metadata={"level": 3}) for group in batch.groups]
-    replay.observe(batch)
+    observed(replay, batch)
     again = SuccessReplay()
     again.load_state_dict(replay.state_dict())
+    again.memory = replay.memory
     assert again.records.keys() == replay.records.keys() == {"a", "b"}
     for id, record in replay.records.items():
         assert again.records[id].group == record.group == batch.groups["ab".index(id)]
-        assert again.records[id].rate == record.rate
     chosen = again.substitute(with_ids(make_batch(PARTLY), "p", "q", "r", "s"), 0, no_entropy)
     assert chosen
     assert not any(success.truncated for success in chosen.values())
+
+
+def test_a_state_with_rates_of_its_own_is_refused():
+    with pytest.raises(ValueError, match="memory of questions.*model.path"):
+        SuccessReplay().load_state_dict({"started": True, "retired": [], "records": []})

@@ -17,8 +17,9 @@ from tagrpo.adapters import BaseWeights, is_part
 from tagrpo.modules.lora import LoraSettings
 from tagrpo.modules.model import load_causal_lm
 from tagrpo.modules.sharding import full_tensors, separate_tensors
+from tagrpo.preemption import StopRequest
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
-from tagrpo.rollouts.engines import weight_stream
+from tagrpo.rollouts.engines import server_fleet, weight_stream
 from tagrpo.rollouts.engines.access import shared_token
 from tagrpo.rollouts.engines.weight_stream import WeightSender, receive_weights
 from tagrpo.types import Request
@@ -339,6 +340,24 @@ def test_a_server_that_nobody_has_started_is_waited_for_and_then_named(make_engi
     with pytest.raises(EngineError, match=r"http://127\.0\.0\.1:9: ConnectError.*tagrpo\.rollouts\.engines\.serve"):
         engine.sync(WEIGHTS)
     assert time.monotonic() - start > 0.5, "patience"
+
+
+def test_who_waits_for_a_server_says_so_and_ends_when_asked_to(make_engine, monkeypatch, caplog):
+    engine = make_engine("http://127.0.0.1:9", patience=600.0)
+    stop = StopRequest()
+    monkeypatch.setattr(StopRequest, "listening", stop)
+    monkeypatch.setattr(server_fleet, "SAY_SECONDS", 0.0)
+    monkeypatch.setattr(stop, "received", False)
+
+    def nap(seconds):
+        stop.received = len(caplog.messages) > 1
+
+    monkeypatch.setattr(server_fleet.time, "sleep", nap)
+    with pytest.raises(SystemExit) as end:
+        engine.sync(WEIGHTS)
+    assert end.value.code == 0
+    assert len(caplog.messages) == 2
+    assert "of 600 s (rollout.engine.patience): http://127.0.0.1:9: ConnectError" in caplog.messages[0]
 
 
 def test_a_server_that_hangs_ends_in_an_error_after_bounded_retries(server, make_engine):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -13,9 +14,14 @@ from torch import Tensor
 
 from ...adapters import A, is_part
 from ...distributed import gather_objects, rank
+from ...preemption import asked_to_stop
 from .access import shared_token
 from .base import EngineError
 from .server_weights import Server, Weights
+
+LOG = logging.getLogger(__name__)
+SAY_SECONDS = 5.0
+"""Between two messages while there is no server."""
 
 
 class ServerFleet:
@@ -78,24 +84,28 @@ class ServerFleet:
 
         Raises:
             EngineError: there is none, on every rank.
+            SystemExit: with code 0, on every rank: the first one was asked to stop while it waited.
         """
         ready: list[int] = []
         context, failure = 0, ""
         if rank() == 0:
             try:
                 ready = self._prepared()
-                context = min(self.servers[number].context for number in ready)
+                context = min((self.servers[number].context for number in ready), default=0)
             except (httpx.HTTPError, EngineError) as error:
                 failure = str(error)
         self.ready, self.context, failure = gather_objects((ready, context, failure))[0]
         if failure:
             raise EngineError(failure)
+        if not self.ready:
+            raise SystemExit(0)
 
     def _prepared(self) -> list[int]:
-        """Numbers of the servers that hold the current weights, one at least."""
+        """Numbers of the servers that hold the current weights, one at least; none when asked to stop."""
+        said = began = time.monotonic()
         deadline = time.monotonic() + self.patience
         failures = 0
-        while True:
+        while not asked_to_stop():
             with ThreadPoolExecutor(len(self.servers)) as threads:
                 states = list(threads.map(self._bring_up_to_date, self.servers))
             ready = [number for number, state in enumerate(states) if state is None]
@@ -110,7 +120,16 @@ class ServerFleet:
                     + "; ".join(f"{s.url}: {state}" for s, state in zip(self.servers, states, strict=True))
                     + ". Start one with `python -m tagrpo.rollouts.engines.serve` and check rollout.engine.url."
                 )
-            time.sleep(min(2.0, self.patience / 10))
+            if time.monotonic() - said > SAY_SECONDS:
+                said = time.monotonic()
+                LOG.warning(
+                    "Waiting for a vLLM server, for %.0f of %.0f s (rollout.engine.patience): %s",
+                    said - began,
+                    self.patience,
+                    "; ".join(f"{s.url}: {state}" for s, state in zip(self.servers, states, strict=True)),
+                )
+            time.sleep(min(1.0, self.patience / 10))
+        return []
 
     def _bring_up_to_date(self, server: Server) -> str | None:
         """None when `server` holds the current weights, else why it does not."""

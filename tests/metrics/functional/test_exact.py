@@ -1,5 +1,6 @@
 """Exact pass@k against arbitrary-precision arithmetic, and which questions come within reach."""
 
+import re
 from fractions import Fraction
 from itertools import product
 
@@ -36,6 +37,11 @@ def test_what_is_no_probability_or_no_k_is_refused():
         exact_pass_at_k(torch.tensor([0.5, float("nan")]), [1])
     with pytest.raises(ValueError, match="between 0 and 1"):
         exact_pass_at_k(torch.tensor([1.0001]), [1])
+    outside = torch.tensor([0.0, -0.25, 1.5, 0.5, 1.0, -2.0, 3.0], dtype=torch.float64)
+    with pytest.raises(ValueError, match=re.escape("got tensor([-0.2500,  1.5000, -2.0000], dtype")):
+        exact_pass_at_k(outside, [1])
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        exact_pass_at_k(torch.tensor([-0.25]), [1])
     for ks in ([], [0]):
         with pytest.raises(ValueError, match="at least 1"):
             exact_pass_at_k(torch.tensor([0.5]), ks)
@@ -47,3 +53,9 @@ def test_support_is_gained_and_lost_at_each_budget():
     gained, lost = support_change(before, after)
     assert gained.tolist() == [2 / 4, 0]
     assert lost.tolist() == [1 / 4, 1 / 4]
+
+
+def test_a_question_at_the_level_itself_is_within_reach():
+    at, below = torch.tensor([[0.5]], dtype=torch.float64), torch.tensor([[0.4]], dtype=torch.float64)
+    for before, after, expected in ((at, at, (0, 0)), (below, at, (1, 0)), (at, below, (0, 1))):
+        assert tuple(float(share) for share in support_change(before, after)) == expected

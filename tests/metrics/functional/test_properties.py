@@ -39,7 +39,7 @@ from tagrpo.metrics.functional import (
 )
 from tagrpo.metrics.functional.sums import exact_mean, exact_parts
 
-quick = settings(deadline=None, max_examples=40)
+quick = settings(max_examples=40)
 VALUES = st.sampled_from([0.0, 0.1, 1.0, -1.5])
 GROUPED = st.lists(st.tuples(VALUES, st.sampled_from([-3, 0, 7])), min_size=1, max_size=12)
 FLAGS = st.lists(

@@ -6,10 +6,15 @@ import pytest
 from hydra import compose, initialize_config_module
 from hydra.utils import instantiate
 
+from tagrpo.datamodules.curricula import SkipUniform
 from tagrpo.modules.advantages import (
+    BatchExplorationAdvantage,
     CombinationAdvantage,
     EntropyAdaptiveAdvantage,
     ExceedingPassAtKAdvantage,
+    GroupAdvantage,
+    HistoricalExplorationAdvantage,
+    OvertrainingGateAdvantage,
     PassAtKAdvantage,
     PKPOAdvantage,
     RiskSensitiveAdvantage,
@@ -97,6 +102,29 @@ def test_rs_grpo_seeks_as_much_risk_as_its_paper_recommends():
     strategy = instantiate(composed("rs_grpo").advantage)
     assert isinstance(strategy, RiskSensitiveAdvantage)
     assert (strategy.beta, strategy.group_by) == (2.0, "question")
+
+
+def test_the_overtraining_gate_weighs_grpo_for_pass_at_256():
+    strategy = instantiate(composed("overtraining_gate").advantage)
+    assert isinstance(strategy, OvertrainingGateAdvantage)
+    assert (strategy.reference_k, strategy.threshold, type(strategy.base)) == (256, 0.01, GroupAdvantage)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "kind"),
+    [("outcome_exploration", HistoricalExplorationAdvantage), ("outcome_exploration_batch", BatchExplorationAdvantage)],
+)
+def test_exploration_by_outcomes_is_a_bonus_on_grpo(experiment, kind):
+    strategy = instantiate(composed(experiment).advantage)
+    assert type(strategy) is kind
+    assert (strategy.coefficient, type(strategy.base), strategy.base.group_by) == (0.1, GroupAdvantage, "question")
+
+
+def test_greso_skips_questions_and_replaces_what_it_did_not_foresee():
+    cfg = composed("greso")
+    curriculum = instantiate(cfg.data.curriculum)
+    assert isinstance(curriculum, SkipUniform)
+    assert (curriculum.chances, cfg.rollout.dynamic_sampling.pool) == ({1.0: 0.5, 0.0: 0.5}, "prompt")
 
 
 def test_dr_grpo_divides_by_the_length_limit():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
+from copy import copy
 
 import pytest
 import torch
@@ -13,11 +14,14 @@ from hypothesis import strategies as st
 
 from tagrpo.modules import advantages
 from tagrpo.modules.advantages import (
+    BatchExplorationAdvantage,
     CombinationAdvantage,
     DifficultyWeightedAdvantage,
     EntropyAdaptiveAdvantage,
     ExceedingPassAtKAdvantage,
     GroupAdvantage,
+    HistoricalExplorationAdvantage,
+    OvertrainingGateAdvantage,
     PassAtKAdvantage,
     PKPOAdvantage,
     RiskSensitiveAdvantage,
@@ -26,7 +30,7 @@ from tagrpo.modules.advantages import (
     VirtualSuccessAdvantage,
     WithoutEasyAdvantage,
 )
-from tagrpo.types import RewardGroups
+from tagrpo.types import History, RewardGroups
 
 EXACT = {
     "group": GroupAdvantage(),
@@ -43,11 +47,14 @@ EXACT = {
     "without easy": WithoutEasyAdvantage(GroupAdvantage()),
     "difficulty": DifficultyWeightedAdvantage(),
     "semantic entropy": SemanticEntropyAdvantage(0.5),
+    "overtraining gate": OvertrainingGateAdvantage(GroupAdvantage(), reference_k=4),
 }
 UNCENTRED = {
     "virtual success": VirtualSuccessAdvantage(),
     "verdict": VerdictAdvantage(0.1),
     "pkpo without baseline": PKPOAdvantage(2, "none"),
+    "historical exploration": HistoricalExplorationAdvantage(GroupAdvantage()),
+    "batch exploration": BatchExplorationAdvantage(GroupAdvantage()),
 }
 SAMPLED = {"bootstrap": PassAtKAdvantage(2, "bootstrap"), "full": PassAtKAdvantage(2, "full")}
 
@@ -70,13 +77,14 @@ def groups_of(rows, names=(0, 1, 2, 3), progress=0.0):
         prompt=names,
         entropy=entropy,
         answers=list(answers),
+        history=History(known := torch.tensor([9 * q for q in question]), known // 4, torch.tensor(question)),
         progress=progress,
     )
 
 
 @pytest.mark.parametrize("name", EXACT | UNCENTRED)
 @given(rows=rows, random=st.randoms())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_order_of_responses_and_names_of_groups_do_not_matter(name, rows, random):
     order = list(range(len(rows)))
     random.shuffle(order)
@@ -89,7 +97,7 @@ def test_order_of_responses_and_names_of_groups_do_not_matter(name, rows, random
 
 @pytest.mark.parametrize("name", EXACT | SAMPLED | UNCENTRED)
 @given(rows=rows, progress=st.floats(0, 1))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_every_response_gets_a_finite_float32_advantage(name, rows, progress):
     groups = groups_of(rows, progress=progress)
     result = (EXACT | SAMPLED | UNCENTRED)[name](groups)
@@ -100,7 +108,7 @@ def test_every_response_gets_a_finite_float32_advantage(name, rows, progress):
 
 @pytest.mark.parametrize("name", EXACT | SAMPLED)
 @given(reward=st.floats(-3, 3, width=32), size=st.integers(1, 9), answers=st.sampled_from(["same", "other", None]))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_equal_responses_have_advantages_of_exactly_zero(name, reward, size, answers):
     labels = [None if answers is None else f"{answers}{row if answers == 'other' else ''}" for row in range(size)]
     groups = groups_of([(reward, 0, label) for label in labels])
@@ -111,8 +119,9 @@ def test_equal_responses_have_advantages_of_exactly_zero(name, reward, size, ans
 def test_no_responses_have_no_advantages(name):
     none = torch.zeros(0, dtype=torch.long)
     groups = RewardGroups(
-        rewards=none.float(), correct=none.bool(), question=none, prompt=none, entropy=none.float(), answers=[]
-    )
+        rewards=none.float(), correct=none.bool(), question=none, prompt=none, entropy=none.float(), answers=[],
+        history=History(none, none, none),
+    )  # fmt: skip
     assert (EXACT | SAMPLED | UNCENTRED)[name](groups).shape == (0,)
 
 
@@ -121,3 +130,40 @@ def test_the_documented_numbers_are_right(module):
     results = doctest.testmod(importlib.import_module(f"{advantages.__name__}.{module}"))
     assert results.attempted
     assert not results.failed
+
+
+@pytest.mark.parametrize("scale", ["std", "none", "mean"])
+@given(rewards=st.lists(st.integers(0, 8), min_size=2, max_size=12), shift=st.integers(-4, 4), factor=st.integers(1, 8))
+@settings(max_examples=30)
+def test_group_advantages_know_no_shift_and_the_scale_that_they_say(scale, rewards, shift, factor):
+    def found(values):
+        return GroupAdvantage(scale=scale)(groups_of([(float(value), 0, None) for value in values]))
+
+    plain = found(rewards)
+    torch.testing.assert_close(plain.sum(), torch.zeros(()), atol=1e-4, rtol=0)
+    if scale != "mean":
+        torch.testing.assert_close(found([value + shift for value in rewards]), plain, atol=1e-4, rtol=1e-4)
+    scaled = found([factor * value for value in rewards])
+    torch.testing.assert_close(scaled, plain * (factor if scale == "none" else 1), atol=1e-4, rtol=1e-3)
+
+
+POOLED = EXACT.keys() - {"batch", "adaptive", "difficulty", "semantic entropy"}
+
+
+@pytest.mark.parametrize("name", sorted(POOLED))
+@given(rows=rows)
+@settings(max_examples=30)
+def test_a_question_is_judged_by_its_own_pool_alone(name, rows):
+    whole = EXACT[name](groups_of(rows))
+    for question in range(4):
+        own = [i for i, row in enumerate(rows) if row[1] == question]
+        if own:
+            torch.testing.assert_close(EXACT[name](groups_of([rows[i] for i in own])), whole[own])
+
+
+@pytest.mark.parametrize("name", EXACT | SAMPLED | UNCENTRED)
+def test_strategies_are_told_apart_by_what_they_are(name):
+    strategy = (EXACT | SAMPLED | UNCENTRED)[name]
+    of_strategy = {strategy: strategy(groups_of([(1.0, 0, "1")]))}
+    assert strategy in of_strategy
+    assert copy(strategy) not in of_strategy

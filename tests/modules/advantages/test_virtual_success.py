@@ -44,3 +44,8 @@ def test_impossible_options_are_refused():
         VirtualSuccessAdvantage(group_by="rank")
     with pytest.raises(ValueError, match=r"advantage\.epsilon"):
         VirtualSuccessAdvantage(epsilon=-1.0)
+
+
+def test_by_default_epsilon_is_a_millionth(pools):
+    advantages = VirtualSuccessAdvantage()(pools((0, 3)))
+    torch.testing.assert_close(advantages, torch.full_like(advantages, -0.25 / (0.5 + 1e-6)), atol=1e-7, rtol=0)

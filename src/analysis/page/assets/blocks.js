@@ -1,6 +1,14 @@
 // The data blocks of the page, inflated when they are first asked for.
 
-const TYPES = { f8: Float64Array, f4: Float32Array, f2: Uint16Array, i4: Int32Array, u4: Uint32Array, u2: Uint16Array, u1: Uint8Array };
+const TYPES = {
+  f8: Float64Array,
+  f4: Float32Array,
+  f2: Uint16Array,
+  i4: Int32Array,
+  u4: Uint32Array,
+  u2: Uint16Array,
+  u1: Uint8Array,
+};
 const KEPT = 24;
 const lasting = new Map();
 const recent = new Map();

@@ -2,7 +2,9 @@
 
 import { read } from "report/blocks";
 
-const CORRECT = 1, TRUNCATED = 2, MASKED = 4;
+const CORRECT = 1,
+  TRUNCATED = 2,
+  MASKED = 4;
 
 /** One run: what the index says of it (`about`), and its blocks. */
 export class Run {
@@ -13,14 +15,19 @@ export class Run {
     this.name = about.name;
   }
 
-  iterations() { return read(`run${this.number}/iterations`); }
+  iterations() {
+    return read(`run${this.number}/iterations`);
+  }
 
-  evaluation(split) { return read(`run${this.number}/evaluation/${split}`); }
+  evaluation(split) {
+    return read(`run${this.number}/evaluation/${split}`);
+  }
 
   /** Everything but the tokens: `rows`, `cells`, `names`, and where the cells of a question and an iteration are. */
   recorded() {
-    this.opened ??= Promise.all(["rows", "cells", "names"].map((part) => read(`run${this.number}/${part}`)))
-      .then(([rows, cells, names]) => new Recorded(this, rows, cells, names));
+    this.opened ??= Promise.all(["rows", "cells", "names"].map((part) => read(`run${this.number}/${part}`))).then(
+      ([rows, cells, names]) => new Recorded(this, rows, cells, names),
+    );
     return this.opened;
   }
 
@@ -68,31 +75,53 @@ export class Recorded {
     this.terms = Object.keys(rows).filter((name) => name.startsWith("reward_term/"));
   }
 
-  correct(row) { return (this.rows.flags[row] & CORRECT) !== 0; }
-  truncated(row) { return (this.rows.flags[row] & TRUNCATED) !== 0; }
-  masked(row) { return (this.rows.flags[row] & MASKED) !== 0; }
-  question(row) { return this.names.question[this.rows.question[row]]; }
-  prompt(row) { return this.names.prompt?.[this.rows.prompt[row]] ?? ""; }
-  answer(row) { return this.names.answer[this.rows.answer[row]]; }
-  cause(cell) { return this.run.causes[this.cells.cause[cell]]; }
+  correct(row) {
+    return (this.rows.flags[row] & CORRECT) !== 0;
+  }
+  truncated(row) {
+    return (this.rows.flags[row] & TRUNCATED) !== 0;
+  }
+  masked(row) {
+    return (this.rows.flags[row] & MASKED) !== 0;
+  }
+  question(row) {
+    return this.names.question[this.rows.question[row]];
+  }
+  prompt(row) {
+    return this.names.prompt?.[this.rows.prompt[row]] ?? "";
+  }
+  answer(row) {
+    return this.names.answer[this.rows.answer[row]];
+  }
+  cause(cell) {
+    return this.run.causes[this.cells.cause[cell]];
+  }
 
   /** The cells of an iteration, in the order of their rows. */
-  at(iteration) { return indices(this.cells.column.length, (cell) => this.cells.column[cell] === iteration); }
+  at(iteration) {
+    return indices(this.cells.column.length, (cell) => this.cells.column[cell] === iteration);
+  }
 
   /** The cells of a question, by iteration. */
-  of(question) { return indices(this.cells.column.length, (cell) => this.cells.question[cell] === question); }
+  of(question) {
+    return indices(this.cells.column.length, (cell) => this.cells.question[cell] === question);
+  }
 
   /** The rows of a cell. */
-  rowsOf(cell) { return Array.from({ length: this.cells.samples[cell] }, (_, i) => this.cells.first[cell] + i); }
+  rowsOf(cell) {
+    return Array.from({ length: this.cells.samples[cell] }, (_, i) => this.cells.first[cell] + i);
+  }
 }
 
 /** Place of `value` in ascending `values`, or −1. */
 export function find(values, value) {
-  let low = 0, high = values.length - 1;
+  let low = 0,
+    high = values.length - 1;
   while (low <= high) {
     const middle = (low + high) >> 1;
     if (values[middle] === value) return middle;
-    if (values[middle] < value) low = middle + 1; else high = middle - 1;
+    if (values[middle] < value) low = middle + 1;
+    else high = middle - 1;
   }
   return -1;
 }
@@ -114,6 +143,9 @@ function joined(tokens) {
   const shown = tokens.filter((token) => !token.special);
   const bytes = new Uint8Array(shown.reduce((sum, token) => sum + token.bytes.length, 0));
   let end = 0;
-  for (const token of shown) { bytes.set(token.bytes, end); end += token.bytes.length; }
+  for (const token of shown) {
+    bytes.set(token.bytes, end);
+    end += token.bytes.length;
+  }
   return new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes);
 }

@@ -14,19 +14,40 @@ export function h(tag, attributes = {}, ...children) {
 
 /** A `<select>`: options are [value, label] pairs. */
 export function choice(label, options, chosen, change) {
-  const list = h("select", { "aria-label": label, onchange: (event) => change(event.target.value) },
-    options.map(([value, name]) => h("option", { value, selected: value === chosen }, name)));
+  const list = h(
+    "select",
+    { "aria-label": label, onchange: (event) => change(event.target.value) },
+    options.map(([value, name]) => h("option", { value, selected: value === chosen }, name)),
+  );
   return h("label", { class: "choice" }, `${label} `, list);
 }
 
 /** A table of strings and elements; the first row is the header, the first column names the rows. */
 export function table(header, rows, attributes = {}) {
-  const line = (cells, tag) => h("tr", {}, cells.map((cell, i) => h(i === 0 ? "th" : tag, {}, cell)));
-  return h("div", { class: "scroll" },
-    h("table", attributes, h("thead", {}, line(header, "th")), h("tbody", {}, rows.map((row) => line(row, "td")))));
+  const line = (cells, tag) =>
+    h(
+      "tr",
+      {},
+      cells.map((cell, i) => h(i === 0 ? "th" : tag, {}, cell)),
+    );
+  return h(
+    "div",
+    { class: "scroll" },
+    h(
+      "table",
+      attributes,
+      h("thead", {}, line(header, "th")),
+      h(
+        "tbody",
+        {},
+        rows.map((row) => line(row, "td")),
+      ),
+    ),
+  );
 }
 
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+const UNSEEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 
 /** Text as nodes: what can't be seen, or would turn the text around it, is shown by its code point. */
 export function visible(text) {
@@ -34,7 +55,9 @@ export function visible(text) {
   let end = 0;
   for (const found of text.matchAll(UNSEEN)) {
     nodes.push(text.slice(end, found.index));
-    nodes.push(h("span", { class: "unseen" }, `U+${found[0].charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}`));
+    nodes.push(
+      h("span", { class: "unseen" }, `U+${found[0].charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}`),
+    );
     end = found.index + found[0].length;
   }
   return [...nodes, text.slice(end)];
@@ -56,4 +79,5 @@ export function number(value, digits = 3) {
 }
 
 /** A share as a percentage. */
-export const percent = (share) => (Number.isFinite(share) ? `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %` : "–");
+export const percent = (share) =>
+  Number.isFinite(share) ? `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %` : "–";

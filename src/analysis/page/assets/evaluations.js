@@ -11,30 +11,66 @@ export async function showEvaluation(main, run, { evaluation, question }) {
   const split = Number(evaluation) || 0;
   const found = await run.evaluation(split);
   const rows = rowsOf(found);
-  const columns = found.columns.map(([iteration, stage]) => (stage === "test" ? `${iteration} (test)` : String(iteration)));
+  const columns = found.columns.map(([iteration, stage]) =>
+    stage === "test" ? `${iteration} (test)` : String(iteration),
+  );
   const share = (cell) => found.correct[cell] / found.samples[cell];
   const map = heatMap({
     colour: (cell) => ofShare(share(cell)),
-    title: (row, column, cell) => h("div", {}, h("b", {}, visible(row.label)), h("br"), `iteration ${column}: ${found.correct[cell]} of `,
-      `${found.samples[cell]} correct, ${found.distinct_wrong[cell]} different wrong answers`),
+    title: (row, column, cell) =>
+      h(
+        "div",
+        {},
+        h("b", {}, visible(row.label)),
+        h("br"),
+        `iteration ${column}: ${found.correct[cell]} of `,
+        `${found.samples[cell]} correct, ${found.distinct_wrong[cell]} different wrong answers`,
+      ),
     open: (cell) => go({ run: run.number, evaluation: split, question: found.question[cell] }),
   });
   const ks = Object.keys(found.pass_at_k[0] ?? {});
   const points = (curve) => ks.map((k) => (curve[k] ? `${percent(curve[k].value)}` : "–"));
-  const order = (by) => map.update({ columns, rows: by === "share" ? [...rows].sort((a, b) => last(a, share) - last(b, share)) : rows });
+  const order = (by) =>
+    map.update({ columns, rows: by === "share" ? [...rows].sort((a, b) => last(a, share) - last(b, share)) : rows });
   main.append(
-    h("div", { class: "bar" }, choice("Split", run.about.splits.map((name, i) => [String(i), name]), String(split),
-      (value) => go({ run: run.number, evaluation: Number(value) })),
-    choice("Sort", [["given", "as given"], ["share", "share correct at the end"]], "given", order)),
-    table(["iteration", ...ks.map((k) => `pass@${k}`)], columns.map((label, i) => [label, ...points(found.pass_at_k[i])])),
+    h(
+      "div",
+      { class: "bar" },
+      choice(
+        "Split",
+        run.about.splits.map((name, i) => [String(i), name]),
+        String(split),
+        (value) => go({ run: run.number, evaluation: Number(value) }),
+      ),
+      choice(
+        "Sort",
+        [
+          ["given", "as given"],
+          ["share", "share correct at the end"],
+        ],
+        "given",
+        order,
+      ),
+    ),
+    table(
+      ["iteration", ...ks.map((k) => `pass@${k}`)],
+      columns.map((label, i) => [label, ...points(found.pass_at_k[i])]),
+    ),
     question === undefined ? null : questionTable(found, rows[question], columns),
-    h("div", { class: "legend" }, shareLegend()), map.element,
-    h("p", { class: "soft" }, "Evaluations keep counts, not responses."));
+    h("div", { class: "legend" }, shareLegend()),
+    map.element,
+    h("p", { class: "soft" }, "Evaluations keep counts, not responses."),
+  );
   order("given");
   map.element.focus({ preventScroll: true });
   return {
-    ArrowRight: () => map.move(1, 0), ArrowLeft: () => map.move(-1, 0), ArrowDown: () => map.move(0, 1), ArrowUp: () => map.move(0, -1),
-    Enter: map.enter, theme: map.redraw, Escape: () => go({ run: run.number, evaluation: split }),
+    ArrowRight: () => map.move(1, 0),
+    ArrowLeft: () => map.move(-1, 0),
+    ArrowDown: () => map.move(0, 1),
+    ArrowUp: () => map.move(0, -1),
+    Enter: map.enter,
+    theme: map.redraw,
+    Escape: () => go({ run: run.number, evaluation: split }),
   };
 }
 
@@ -47,8 +83,17 @@ function rowsOf(found) {
 const last = (row, share) => share([...row.cells.values()].at(-1));
 
 function questionTable(found, row, columns) {
-  const numbers = [...row.cells].map(([column, cell]) => [columns[column], number(found.samples[cell]), number(found.correct[cell]),
-    percent(found.correct[cell] / found.samples[cell]), number(found.distinct_wrong[cell])]);
-  return h("section", { class: "detail" }, h("h3", {}, visible(row.label)),
-    table(["iteration", "samples", "correct", "share", "different wrong answers"], numbers));
+  const numbers = [...row.cells].map(([column, cell]) => [
+    columns[column],
+    number(found.samples[cell]),
+    number(found.correct[cell]),
+    percent(found.correct[cell] / found.samples[cell]),
+    number(found.distinct_wrong[cell]),
+  ]);
+  return h(
+    "section",
+    { class: "detail" },
+    h("h3", {}, visible(row.label)),
+    table(["iteration", "samples", "correct", "share", "different wrong answers"], numbers),
+  );
 }

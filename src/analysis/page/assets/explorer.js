@@ -6,9 +6,20 @@ import { heatMap } from "report/heatmap";
 import { causeOf } from "report/question";
 import { go, place, replace } from "report/router";
 
-const COLOURINGS = [["share", "share correct"], ["cause", "cause of a missing gradient"]];
-const ORDERS = [["seen", "first seen"], ["share", "share correct"], ["change", "change"], ["name", "name"]];
-const SPREADS = [["iteration", "iterations"], ["visit", "visits (first, second, …)"]];
+const COLOURINGS = [
+  ["share", "share correct"],
+  ["cause", "cause of a missing gradient"],
+];
+const ORDERS = [
+  ["seen", "first seen"],
+  ["share", "share correct"],
+  ["change", "change"],
+  ["name", "name"],
+];
+const SPREADS = [
+  ["iteration", "iterations"],
+  ["visit", "visits (first, second, …)"],
+];
 
 /** Show the heat map; returns what keys do. */
 export async function showExplorer(main, run) {
@@ -17,9 +28,18 @@ export async function showExplorer(main, run) {
   const state = { colour: "share", order: "seen", spread: "iteration", cause: "", filter: "", ...place().query };
   const questions = grouped(cells);
   const map = heatMap({
-    colour: (cell) => (state.colour === "share" ? ofShare(cells.correct[cell] / cells.samples[cell]) : CAUSES[recorded.cause(cell)]),
-    title: (row, column, cell) => h("div", {}, h("b", {}, visible(row.label)), h("br"), `iteration ${cells.column[cell]}: `,
-      `${cells.correct[cell]} of ${cells.samples[cell]} correct, `, causeOf(recorded.cause(cell))),
+    colour: (cell) =>
+      state.colour === "share" ? ofShare(cells.correct[cell] / cells.samples[cell]) : CAUSES[recorded.cause(cell)],
+    title: (row, column, cell) =>
+      h(
+        "div",
+        {},
+        h("b", {}, visible(row.label)),
+        h("br"),
+        `iteration ${cells.column[cell]}: `,
+        `${cells.correct[cell]} of ${cells.samples[cell]} correct, `,
+        causeOf(recorded.cause(cell)),
+      ),
     open: (cell) => go({ run: run.number, iteration: cells.column[cell], question: cells.question[cell] }),
   });
   const status = h("span", { class: "soft", role: "status" });
@@ -33,9 +53,13 @@ export async function showExplorer(main, run) {
 
   function update() {
     const word = state.filter.toLowerCase();
-    const rows = ordered(recorded, questions, state.order).filter(({ question, members }) =>
-      (!word || names.question[question].toLowerCase().includes(word) || promptOf(recorded, members[0]).toLowerCase().includes(word))
-      && (!state.cause || members.some((cell) => recorded.cause(cell) === state.cause)));
+    const rows = ordered(recorded, questions, state.order).filter(
+      ({ question, members }) =>
+        (!word ||
+          names.question[question].toLowerCase().includes(word) ||
+          promptOf(recorded, members[0]).toLowerCase().includes(word)) &&
+        (!state.cause || members.some((cell) => recorded.cause(cell) === state.cause)),
+    );
     map.update(spread(recorded, rows, state.spread));
     status.textContent = `${number(rows.length)} of ${number(questions.length)} questions`;
     legend.replaceChildren(...(state.colour === "share" ? shareLegend() : causeLegend(run.causes)));
@@ -43,19 +67,40 @@ export async function showExplorer(main, run) {
 
   const change = (name) => (value) => set(name, value);
   main.append(
-    h("div", { class: "bar" },
-      h("input", { type: "search", id: "search", value: state.filter, placeholder: "question or prompt", "aria-label": "filter",
-        oninput: (event) => set("filter", event.target.value) }),
-      choice("Colour", COLOURINGS, state.colour, change("colour")), choice("Sort", ORDERS, state.order, change("order")),
+    h(
+      "div",
+      { class: "bar" },
+      h("input", {
+        type: "search",
+        id: "search",
+        value: state.filter,
+        placeholder: "question or prompt",
+        "aria-label": "filter",
+        oninput: (event) => set("filter", event.target.value),
+      }),
+      choice("Colour", COLOURINGS, state.colour, change("colour")),
+      choice("Sort", ORDERS, state.order, change("order")),
       choice("Columns", SPREADS, state.spread, change("spread")),
-      choice("Only", [["", "all questions"], ...run.causes.map((name) => [name, name.replaceAll("_", " ")])], state.cause, change("cause")),
-      status),
-    legend, map.element);
+      choice(
+        "Only",
+        [["", "all questions"], ...run.causes.map((name) => [name, name.replaceAll("_", " ")])],
+        state.cause,
+        change("cause"),
+      ),
+      status,
+    ),
+    legend,
+    map.element,
+  );
   update();
   map.element.focus({ preventScroll: true });
   return {
-    ArrowRight: () => map.move(1, 0), ArrowLeft: () => map.move(-1, 0), ArrowDown: () => map.move(0, 1), ArrowUp: () => map.move(0, -1),
-    Enter: map.enter, theme: map.redraw,
+    ArrowRight: () => map.move(1, 0),
+    ArrowLeft: () => map.move(-1, 0),
+    ArrowDown: () => map.move(0, 1),
+    ArrowUp: () => map.move(0, -1),
+    Enter: map.enter,
+    theme: map.redraw,
   };
 }
 
@@ -100,7 +145,8 @@ export function shareLegend() {
   return [0, 0.25, 0.5, 0.75, 1].map((share) => swatch(ofShare(share), percent(share)));
 }
 
-const causeLegend = (causes) => causes.map((name) => swatch(CAUSES[name], name === "gradient" ? "gives a gradient" : name.replaceAll("_", " ")));
+const causeLegend = (causes) =>
+  causes.map((name) => swatch(CAUSES[name], name === "gradient" ? "gives a gradient" : name.replaceAll("_", " ")));
 
 function swatch(colour, label) {
   const mark = h("span", { class: "swatch" });
@@ -115,24 +161,63 @@ export async function showIteration(main, run, iteration) {
   const found = recorded.at(iteration);
   const { iteration: numbers, ...scalars } = await run.iterations();
   const at = numbers.indexOf(iteration);
-  const link = (cell) => h("a", { href: `#/run/${run.number}/iteration/${iteration}/question/${cells.question[cell]}` },
-    visible(recorded.names.question[cells.question[cell]]));
-  const step = (by) => { const next = numbers[numbers.indexOf(iteration) + by]; if (next !== undefined) go({ run: run.number, iteration: next }); };
+  const link = (cell) =>
+    h(
+      "a",
+      { href: `#/run/${run.number}/iteration/${iteration}/question/${cells.question[cell]}` },
+      visible(recorded.names.question[cells.question[cell]]),
+    );
+  const step = (by) => {
+    const next = numbers[numbers.indexOf(iteration) + by];
+    if (next !== undefined) go({ run: run.number, iteration: next });
+  };
   main.append(
     h("h2", {}, `Iteration ${iteration}`),
-    h("div", { class: "bar" }, h("button", { onclick: () => step(-1) }, "← previous"), h("button", { onclick: () => step(1) }, "next →")),
-    found.length ? table(["question", "correct", "share", "gradient", "prompt"], found.map((cell) => [link(cell),
-      `${cells.correct[cell]} of ${cells.samples[cell]}`, percent(cells.correct[cell] / cells.samples[cell]),
-      causeOf(recorded.cause(cell)), h("span", { class: "cut", dir: "auto" }, visible(promptOf(recorded, cell).slice(0, 300)))]), { class: "left", id: "questions" })
+    h(
+      "div",
+      { class: "bar" },
+      h("button", { onclick: () => step(-1) }, "← previous"),
+      h("button", { onclick: () => step(1) }, "next →"),
+    ),
+    found.length
+      ? table(
+          ["question", "correct", "share", "gradient", "prompt"],
+          found.map((cell) => [
+            link(cell),
+            `${cells.correct[cell]} of ${cells.samples[cell]}`,
+            percent(cells.correct[cell] / cells.samples[cell]),
+            causeOf(recorded.cause(cell)),
+            h("span", { class: "cut", dir: "auto" }, visible(promptOf(recorded, cell).slice(0, 300))),
+          ]),
+          { class: "left", id: "questions" },
+        )
       : h("p", {}, "No responses were recorded in this iteration."),
-    at < 0 ? null : h("details", {}, h("summary", {}, "all that was logged"),
-      table(["scalar", "value"], Object.entries(scalars).filter(([, values]) => !Number.isNaN(values[at]))
-        .map(([name, values]) => [name, number(values[at], 5)]))));
+    at < 0
+      ? null
+      : h(
+          "details",
+          {},
+          h("summary", {}, "all that was logged"),
+          table(
+            ["scalar", "value"],
+            Object.entries(scalars)
+              .filter(([, values]) => !Number.isNaN(values[at]))
+              .map(([name, values]) => [name, number(values[at], 5)]),
+          ),
+        ),
+  );
   const links = [...main.querySelectorAll("#questions a")];
-  const focus = (by) => links[Math.min(Math.max(links.indexOf(document.activeElement) + by, 0), links.length - 1)]?.focus();
+  const focus = (by) =>
+    links[Math.min(Math.max(links.indexOf(document.activeElement) + by, 0), links.length - 1)]?.focus();
   return {
-    ArrowRight: () => step(1), ArrowLeft: () => step(-1), n: () => step(1), p: () => step(-1),
-    ArrowDown: () => focus(1), j: () => focus(1), ArrowUp: () => focus(-1), k: () => focus(-1),
+    ArrowRight: () => step(1),
+    ArrowLeft: () => step(-1),
+    n: () => step(1),
+    p: () => step(-1),
+    ArrowDown: () => focus(1),
+    j: () => focus(1),
+    ArrowUp: () => focus(-1),
+    k: () => focus(-1),
     Escape: () => go({ run: run.number }),
   };
 }

@@ -3,7 +3,8 @@
 import { h } from "report/dom";
 import { themed } from "report/colours";
 
-const LEFT = 190, TOP = 24;
+const LEFT = 190,
+  TOP = 24;
 
 /**
  * A heat map of `rows` (each with `label` and `cells`: column → cell) and `columns` (labels).
@@ -15,9 +16,16 @@ export function heatMap({ colour, title, open }) {
   const canvas = h("canvas", {});
   const area = h("div", { class: "area" });
   const tip = h("div", { class: "tip", hidden: true });
-  const element = h("div", { class: "heat", tabindex: 0, "aria-label": "heat map; arrow keys move, Enter opens" },
-    h("div", { class: "window" }, canvas, tip), area);
-  let rows = [], columns = [], size = { x: 12, y: 12 }, cursor = null;
+  const element = h(
+    "div",
+    { class: "heat", tabindex: 0, "aria-label": "heat map; arrow keys move, Enter opens" },
+    h("div", { class: "window" }, canvas, tip),
+    area,
+  );
+  let rows = [],
+    columns = [],
+    size = { x: 12, y: 12 },
+    cursor = null;
 
   function draw() {
     const { clientWidth: width, clientHeight: height } = element;
@@ -93,8 +101,17 @@ export function heatMap({ colour, title, open }) {
     if (!rows.length) return;
     let { row, column } = cursor ?? { row: 0, column: right ? -1 : 0 };
     if (!cursor && down) [row, column] = [-1, Math.min(...rows[0].cells.keys())];
-    do { row += down; column += right; }
-    while (row >= 0 && row < rows.length && column >= 0 && column < columns.length && down === 0 && !rows[row].cells.has(column));
+    do {
+      row += down;
+      column += right;
+    } while (
+      row >= 0 &&
+      row < rows.length &&
+      column >= 0 &&
+      column < columns.length &&
+      down === 0 &&
+      !rows[row].cells.has(column)
+    );
     if (row < 0 || row >= rows.length || column < 0 || column >= columns.length) return;
     if (!rows[row].cells.has(column)) column = nearest([...rows[row].cells.keys()], column);
     cursor = { row, column };
@@ -112,10 +129,18 @@ export function heatMap({ colour, title, open }) {
   }
 
   canvas.addEventListener("mousemove", show);
-  canvas.addEventListener("mouseleave", () => { tip.hidden = true; });
-  canvas.addEventListener("click", (event) => { const found = at(event); if (found) open(found.cell); });
+  canvas.addEventListener("mouseleave", () => {
+    tip.hidden = true;
+  });
+  canvas.addEventListener("click", (event) => {
+    const found = at(event);
+    if (found) open(found.cell);
+  });
   element.addEventListener("scroll", () => requestAnimationFrame(draw));
-  new ResizeObserver(() => { fit(); draw(); }).observe(element);
+  new ResizeObserver(() => {
+    fit();
+    draw();
+  }).observe(element);
 
   function fit() {
     const room = Math.max(element.clientWidth - LEFT - 8, 100);
@@ -128,7 +153,9 @@ export function heatMap({ colour, title, open }) {
     element,
     move,
     redraw: draw,
-    enter: () => { if (cursor) open(rows[cursor.row].cells.get(cursor.column)); },
+    enter: () => {
+      if (cursor) open(rows[cursor.row].cells.get(cursor.column));
+    },
     update(content) {
       ({ rows, columns } = content);
       cursor = null;
@@ -138,4 +165,5 @@ export function heatMap({ colour, title, open }) {
   };
 }
 
-const nearest = (places, to) => places.reduce((best, place) => (Math.abs(place - to) < Math.abs(best - to) ? place : best));
+const nearest = (places, to) =>
+  places.reduce((best, place) => (Math.abs(place - to) < Math.abs(best - to) ? place : best));

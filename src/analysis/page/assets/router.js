@@ -16,14 +16,20 @@ export function place() {
 
 /** The address of a place. */
 export function address({ query = {}, ...parts }) {
-  const path = Object.entries(parts).filter(([, value]) => value !== undefined && value !== null)
-    .map(([name, value]) => `/${name}/${encodeURIComponent(value)}`).join("");
+  const path = Object.entries(parts)
+    .filter(([, value]) => value !== undefined && value !== null)
+    .map(([name, value]) => `/${name}/${encodeURIComponent(value)}`)
+    .join("");
   const search = new URLSearchParams(Object.entries(query).filter(([, value]) => value)).toString();
   return `#${path || "/"}${search ? `?${search}` : ""}`;
 }
 
 /** Go to a place. */
-export function go(to) { location.hash = address(to); }
+export function go(to) {
+  location.hash = address(to);
+}
 
 /** Change the address without a step in the history and without showing the place anew. */
-export function replace(to) { history.replaceState(null, "", address(to)); }
+export function replace(to) {
+  history.replaceState(null, "", address(to));
+}

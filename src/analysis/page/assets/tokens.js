@@ -36,14 +36,33 @@ export function responseText({ text, tokens, apart }, colour, change) {
     if (index !== undefined) about.textContent = described(tokens[index], Number(index));
   });
   add();
-  return h("div", {},
-    h("div", { class: "bar" }, choice("Colour", found.map((name) => [name, NAMES[name]]), chosen, change), about),
-    box, more, details(text));
+  return h(
+    "div",
+    {},
+    h(
+      "div",
+      { class: "bar" },
+      choice(
+        "Colour",
+        found.map((name) => [name, NAMES[name]]),
+        chosen,
+        change,
+      ),
+      about,
+    ),
+    box,
+    more,
+    details(text),
+  );
 }
 
 function span(token, index, colouring) {
   const value = colouring === "surprise" ? -token.logprob : token[colouring];
-  const element = h("span", { class: token.special ? "token special" : "token", "data-token": index }, visible(readable(token.bytes)));
+  const element = h(
+    "span",
+    { class: token.special ? "token special" : "token", "data-token": index },
+    visible(readable(token.bytes)),
+  );
   if (colouring !== "none") element.style.backgroundColor = ofToken(value, STRONGEST[colouring]);
   return element;
 }
@@ -67,6 +86,14 @@ function described(token, index) {
 /** The text as it was recorded, to be read and copied without the seams of tokens. */
 function details(text) {
   const box = h("div", {});
-  return h("details", { ontoggle: (event) => { if (event.target.open) box.replaceChildren(textBox(text, { "data-part": "text" })); } },
-    h("summary", {}, "as text"), box);
+  return h(
+    "details",
+    {
+      ontoggle: (event) => {
+        if (event.target.open) box.replaceChildren(textBox(text, { "data-part": "text" }));
+      },
+    },
+    h("summary", {}, "as text"),
+    box,
+  );
 }

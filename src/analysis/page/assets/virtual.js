@@ -11,7 +11,8 @@ import { h } from "report/dom";
 export function virtualList(height, render, open) {
   const inner = h("div", { class: "rows" });
   const element = h("div", { class: "list", tabindex: 0, role: "listbox", "aria-label": "responses" }, inner);
-  let count = 0, chosen = -1;
+  let count = 0,
+    chosen = -1;
 
   function draw() {
     const first = Math.max(Math.floor(element.scrollTop / height) - 4, 0);
@@ -34,7 +35,8 @@ export function virtualList(height, render, open) {
     chosen = Math.min(Math.max(chosen + step, 0), count - 1);
     const top = chosen * height;
     if (top < element.scrollTop) element.scrollTop = top;
-    if (top + height > element.scrollTop + element.clientHeight) element.scrollTop = top + height - element.clientHeight;
+    if (top + height > element.scrollTop + element.clientHeight)
+      element.scrollTop = top + height - element.clientHeight;
     draw();
   }
 
@@ -42,13 +44,18 @@ export function virtualList(height, render, open) {
   element.addEventListener("scroll", () => {
     if (waiting) return;
     waiting = true;
-    requestAnimationFrame(() => { waiting = false; draw(); });
+    requestAnimationFrame(() => {
+      waiting = false;
+      draw();
+    });
   });
   new ResizeObserver(draw).observe(element);
   return {
     element,
     move,
-    enter: () => { if (chosen >= 0) open(chosen); },
+    enter: () => {
+      if (chosen >= 0) open(chosen);
+    },
     update(rows) {
       count = rows;
       chosen = Math.min(chosen, count - 1);

@@ -1,0 +1,133 @@
+"""Curricula: chances and places by hand, and what a data module serves."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tagrpo.datamodules.curricula import ByDifficulty, NearRate, SkipUniform, WithinBounds
+from tagrpo.datamodules.questions import QuestionDataModule
+from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
+from tagrpo.datamodules.templates import PlainTemplate
+from tagrpo.memory import Record, Visit
+from tagrpo.starter import starter_path
+
+
+def visited(*right):
+    """A question with two responses to each of two phrasings, of which so many were right at each visit."""
+    return Record(visits=[Visit((2, 2), (min(r, 2), max(r - 2, 0))) for r in right])
+
+
+CURRICULA = [WithinBounds(0.25, 0.75), NearRate(), ByDifficulty(), SkipUniform()]
+
+
+@pytest.mark.parametrize("curriculum", CURRICULA)
+def test_a_question_that_was_never_sampled_is_served(curriculum):
+    assert curriculum.chance(Record()) == 1.0
+
+
+def test_bounds_hold_for_the_running_rate_of_the_whole_pool_and_include_their_ends():
+    curriculum = WithinBounds(0.25, 0.5, decay=0.5)
+    assert [curriculum.chance(visited(right)) for right in range(5)] == [0, 1, 1, 0, 0]
+    assert curriculum.chance(visited(4, 0)) == 1, "½ · 1 + ½ · 0"
+    assert WithinBounds(0.25, 0.5, decay=0.0).chance(visited(4, 0)) == 0, "the last visit alone"
+
+
+def test_the_chance_falls_with_the_distance_from_the_target_to_a_floor():
+    curriculum = NearRate(target=0.25, spread=0.5, floor=0.4)
+    expected = [max(0.4, math.exp(-((right / 4 - 0.25) ** 2) / (2 * 0.5**2))) for right in range(5)]
+    assert [curriculum.chance(visited(right)) for right in range(5)] == pytest.approx(expected)
+    assert expected[4] == 0.4
+
+
+def test_difficulty_orders_questions_and_new_ones_stand_in_the_middle():
+    records = {"easy": visited(4), "hard": visited(0), "middling": visited(2), "new": Record()}
+    order = sorted(records, key=lambda name: ByDifficulty().place(records[name]))
+    assert order == ["easy", "middling", "new", "hard"]
+    assert sorted(records, key=lambda name: ByDifficulty(hardest_first=True).place(records[name]))[0] == "hard"
+
+
+def by_the_authors(trace, p, easy):
+    """1 − the skip probability of presampling_selector.py, for rates of visits in order."""
+    if not easy and trace[-1] > 0.11:
+        return 1.0
+    count = 0
+    for rate in reversed(trace):
+        if rate < 0.98 if easy else rate > 0.11:
+            break
+        count += 1
+    return max(p**count, 0.01)
+
+
+@pytest.mark.parametrize(
+    "right", [(4,), (0,), (2,), (4, 4, 4), (0, 0), (4, 0), (0, 4, 4), (4, 4, 2), (2, 0, 0, 0), (0,) * 9, (4,) * 64]
+)
+def test_questions_without_gradient_are_skipped_as_by_gresos_authors(right):
+    curriculum, trace = SkipUniform(easy=0.5, hard=0.3), [r / 4 for r in right]
+    # Both rules are asked in turn there; a question is skipped by at most one.
+    expected = by_the_authors(trace, 0.5, easy=True) * by_the_authors(trace, 0.3, easy=False)
+    assert curriculum.chance(visited(*right)) == pytest.approx(expected)
+
+
+def test_the_chances_follow_the_shares_of_easy_and_hard_questions():
+    curriculum = SkipUniform(easy=0.5, hard=0.5, target=0.75, step=0.1)  # aims at ¼ easy and ½ hard ones
+    batch = [Visit((2,), (2,)), Visit((2,), (1,)), Visit((2,), (0,)), Visit((2,), (1,))]
+    curriculum.observe(batch)
+    assert curriculum.chances == pytest.approx({1.0: 0.4, 0.0: 0.6}), "¼ are easy, which is enough; ¼ are hard"
+    for _ in range(9):
+        curriculum.observe(batch)
+    assert curriculum.chances == pytest.approx({1.0: 0.05, 0.0: 0.95}), "within their bounds"
+    again = SkipUniform()
+    again.load_state_dict(curriculum.state_dict())
+    assert again.chances == curriculum.chances
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (WithinBounds, {"low": 0.6, "high": 0.5}), (WithinBounds, {"decay": 2.0}), (NearRate, {"floor": 0.0}),
+        (NearRate, {"spread": 0.0}), (ByDifficulty, {"decay": -1.0}), (SkipUniform, {"easy": 0.01}),
+        (SkipUniform, {"target": 1.5}),
+    ],
+)  # fmt: skip
+def test_impossible_options_are_refused(kind, options):
+    with pytest.raises(ValueError, match=rf"data\.curriculum.*{next(iter(options))}|decay.*data\.curriculum"):
+        kind(**options)
+
+
+def datamodule_of(curriculum):
+    datamodule = QuestionDataModule(
+        train=ArithmeticSource(size=8), evaluation={}, tokenizer=str(starter_path()),
+        template=PlainTemplate("{question} <sep>"), batch_size=2, num_rephrasings=0, curriculum=curriculum,
+    )  # fmt: skip
+    datamodule.setup("fit")
+    return datamodule
+
+
+def test_a_data_module_serves_what_its_curriculum_wants_by_what_is_remembered():
+    datamodule = datamodule_of(WithinBounds(high=0.9))
+    assert datamodule.needs_memory
+    loader = datamodule.train_dataloader()
+    first = [group.id for batch in loader for group in batch.groups]
+    assert len(first) == 8
+    solved = first[:3]
+    datamodule.memory.records = {id: visited(4 if id in solved else 1) for id in first}
+    assert len({group.id for batch in loader for group in batch.groups} - set(solved)) == 4, "five make two batches"
+
+
+def test_a_data_module_serves_easy_questions_first():
+    datamodule = datamodule_of(ByDifficulty())
+    ids = [group.id for group in datamodule._splits["train"]]
+    datamodule.memory.records = {id: visited(row % 4) for row, id in enumerate(ids)}
+    served = [group.id for batch in datamodule.train_dataloader() for group in batch.groups]
+    assert [ids.index(id) % 4 for id in served] == [3, 3, 2, 2, 1, 1, 0, 0]
+
+
+def test_a_data_module_keeps_the_state_of_its_curriculum_and_refuses_what_is_none():
+    one, other = datamodule_of(SkipUniform(step=0.1)), datamodule_of(SkipUniform(step=0.1))
+    one.observe([Visit((2,), (0,))])
+    other.load_state_dict(one.state_dict())
+    assert other.curriculum.chances == one.curriculum.chances != SkipUniform().chances
+    with pytest.raises(TypeError, match=r"data\.curriculum to be a Curriculum .*no chance"):
+        datamodule_of(object())

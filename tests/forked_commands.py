@@ -1,0 +1,96 @@
+"""Runs console scripts with wrong arguments, each in a fork of one process, and says what became of it, as JSON.
+
+`python forked_commands.py [warm] < cases.json`: without `warm` nothing heavy has been imported, so that what a command
+has imported by its end can be seen; with it torch and the rest have, and a command that loads a model says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from tagrpo import compare, diff, evaluate, export, plan, rephrase, train
+
+COMMANDS = {
+    "tagrpo-train": train.main,
+    "tagrpo-eval": evaluate.main,
+    "tagrpo-compare": compare.main,
+    "tagrpo-rephrase": rephrase.main,
+    "tagrpo-plan": plan.main,
+    "tagrpo-export": export.main,
+    "tagrpo-diff": diff.main,
+}
+HEAVY = (
+    "torch", "transformers", "lightning", "vllm", "pandas", "pyarrow", "datasets", "scipy", "matplotlib", "openai",
+    "sentence_transformers", "tensorboard", "wandb", "torchmetrics", "peft",
+)  # fmt: skip
+LOADED = "A MODEL WAS LOADED"
+
+
+def warm_up() -> None:
+    """Import what commands need, and have models refuse to be loaded."""
+    import lightning.pytorch  # noqa: F401
+    import transformers
+
+    import tagrpo.callbacks
+    import tagrpo.modules.policy
+    import tagrpo.modules.strategy
+    import tagrpo.planning.dry_run  # noqa: F401
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError(LOADED)
+
+    transformers.AutoModelForCausalLM.from_pretrained = refuse
+    transformers.AutoModelForCausalLM.from_config = refuse
+
+
+def child(command: str, arguments: list[str], folder: str, modules: Path) -> None:
+    """Be the command; never return."""
+    signal.alarm(300)  # one that was not refused would go on and train
+    os.chdir(folder or ".")
+    sys.argv = [command, *arguments]
+    code = 0
+    try:
+        COMMANDS[command]()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        code = 70
+    modules.write_text(" ".join(sorted({name.split(".")[0] for name in sys.modules} & set(HEAVY))))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def outcome(command: str, arguments: list[str], folder: str) -> dict[str, object]:
+    """Exit code, output, heavy modules and seconds of a command."""
+    with tempfile.TemporaryDirectory() as place:
+        output, modules = Path(place) / "output", Path(place) / "modules"
+        began = time.monotonic()
+        sys.stdout.flush()
+        pid = os.fork()
+        if not pid:
+            file = os.open(output, os.O_WRONLY | os.O_CREAT)
+            os.dup2(file, 1)
+            os.dup2(file, 2)
+            child(command, arguments, folder, modules)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        seconds = time.monotonic() - began
+        heavy = modules.read_text().split() if modules.exists() else []
+        return {"code": code, "output": output.read_text(), "heavy": heavy, "seconds": seconds}
+
+
+if __name__ == "__main__":
+    if "warm" in sys.argv:
+        warm_up()
+    for case in json.load(sys.stdin):
+        print(json.dumps(outcome(*case)), flush=True)

@@ -1,0 +1,29 @@
+"""Inputs that fuzzing has found to reach most branches are read as they were; scripts/fuzz.py says how to find more."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SPEC = importlib.util.spec_from_file_location("fuzz", ROOT / "scripts" / "fuzz.py")
+fuzz = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(fuzz)
+
+
+@pytest.mark.parametrize("target", fuzz.TARGETS)
+def test_inputs_of_the_corpus_and_seeds_are_read_without_an_exception(target):
+    kept = json.loads((ROOT / "tests" / "fuzz_corpus" / f"{target}.json").read_text())
+    assert len(kept) >= 10
+    for content in [*fuzz.seeds(target), *(text.encode("latin-1") for text in kept)]:
+        fuzz.TARGETS[target](content)
+
+
+def test_what_is_asserted_can_fail(monkeypatch):
+    monkeypatch.setattr("tagrpo.rephrasing.calls.json.loads", lambda body: {"choices": [None]})
+    monkeypatch.setattr("tagrpo.rephrasing.calls._mapping", lambda value: value)
+    with pytest.raises(AttributeError):
+        fuzz.replies(b"{}")

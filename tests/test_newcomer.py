@@ -1,0 +1,75 @@
+"""What a newcomer does: the README's commands in their order, from a clean clone and from the wheel. Takes minutes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
+
+
+def commands():
+    """Every command of the README, without comments and with continued lines joined."""
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def shortened(words):
+    """The same command, so that it ends in a minute on a CPU: few iterations, or its settings alone for GPUs."""
+    name, *arguments = words
+    if name == "tagrpo-train" and "scale=paper" in arguments:
+        return [*words, "--cfg", "job"]
+    if name == "tagrpo-train":
+        return [*words, "iterations=2", "data.evaluation_samples=2"]
+    if name == "tagrpo-compare" and "compare=demo" not in arguments:
+        return [*words, "overrides=[iterations=1,data.evaluation_samples=2]"]
+    return words
+
+
+def run(words, folder, binaries):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "VIRTUAL_ENV", "HYDRA"))}
+    environment |= {"PATH": f"{binaries}:{environment['PATH']}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    result = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, f"{shlex.join(words)}\n{result.stdout[-2000:]}\n{result.stderr[-3000:]}"
+    return result.stdout
+
+
+def test_from_a_clean_clone(tmp_path):
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
+    found = commands()
+    assert found[:2] == [["make", "demo"], ["make", "test"]]
+    run(["make", "demo"], clone, "/usr/bin")
+    assert (clone / "runs/demo/report.html").stat().st_size > 100_000
+    for words in found[2:]:
+        run(shortened(words), clone, clone / ".venv/bin")
+
+
+def test_from_the_wheel(tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    venv.create(tmp_path / "venv", with_pip=True)
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    # What the package depends on comes from this environment; a path file does not bring its editable install along.
+    (site / "dependencies.pth").write_text(str(Path(pytest.__file__).parents[1]))
+    binaries = tmp_path / "venv/bin"
+    (wheel,) = tmp_path.glob("*.whl")
+    run([binaries / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel], tmp_path, binaries)
+    where = run([binaries / "python", "-c", "import tagrpo; print(tagrpo.__file__)"], tmp_path, binaries)
+    assert Path(where.strip()).is_relative_to(site)
+    run(["tagrpo-compare", "compare=demo"], tmp_path, binaries)
+    assert (tmp_path / "runs/demo/report.html").stat().st_size > 100_000
+    for words in commands():
+        if words[0].startswith("tagrpo-"):
+            run(shortened(words), tmp_path, binaries)

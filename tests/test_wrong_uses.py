@@ -1,0 +1,219 @@
+"""What a command says to those who use it wrongly: at once, naming the setting, before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests import forked_commands
+from tests.forked_commands import LOADED
+
+TESTS = Path(__file__).parent
+TRAIN, EVAL, COMPARE, REPHRASE = "tagrpo-train", "tagrpo-eval", "tagrpo-compare", "tagrpo-rephrase"
+OWN = ["data=jsonl", "data.train.path=good.jsonl", "data.evaluation.test.path=good.jsonl", "data.num_rephrasings=0"]
+GRPO = "experiment=grpo"
+
+# command, arguments, what its message must contain
+AT_ONCE = [
+    (TRAIN, ["policy.anchr=own"], "policy.anchr"),
+    (TRAIN, ["experiment=ta_grop"], "ta_grpo"),
+    (TRAIN, ["data=arithmetik"], "arithmetic_hard"),
+    (TRAIN, ["nothing=1"], "nothing"),
+    (TRAIN, ["data.batch_size=many"], "data.batch_size to be a whole number, such as 8, but got 'many'"),
+    (TRAIN, ["data.batch_size=2.5"], "data.batch_size to be a whole number"),
+    (TRAIN, ["data.samples_per_prompt=true"], "data.samples_per_prompt to be a whole number"),
+    (TRAIN, ["optimizer.lr=fast"], "optimizer.lr to be a number"),
+    (TRAIN, ["optimizer.lr=nan"], "optimizer.lr to be a finite number"),
+    (TRAIN, ["iterations=1.5"], "iterations to be a whole number"),
+    (TRAIN, ["iterations=-1"], "iterations to be a whole number"),
+    (TRAIN, ["seed=zero"], "seed to be a whole number"),
+    (TRAIN, ["seed=-1"], "seed to be from 0"),
+    (TRAIN, ["test=maybe"], "test to be true or false"),
+    (TRAIN, ["callbacks.pass_at_k.ks=8"], "callbacks.pass_at_k.ks to be a list"),
+    (TRAIN, ["data=jsonl"], "data.train.path=…"),
+    (TRAIN, ["data=jsonl", "data.train.path=good.jsonl"], "data.evaluation.test.path=…"),
+    (TRAIN, [*OWN, "data.train.path=none.jsonl"], "none.jsonl.* data.train.path"),
+    (TRAIN, [*OWN, "data.evaluation.test.path=none.jsonl"], "none.jsonl.* data.evaluation.test.path"),
+    (TRAIN, [*OWN, "data.train.path=sets"], "folder.* data.train.path"),
+    (TRAIN, ["data=gsm8k", "data_path=nowhere"], "nowhere.* data_path"),
+    (EVAL, ["data=benchmarks", "data_path=sets"], r"sets/amc\.jsonl.* data_path"),
+    (TRAIN, ["data=gsm8k", "data_path=gsm8k", "data.train.rephrasings=no.jsonl"], "data.train.rephrasings"),
+    (TRAIN, ["data.train=null"], "data.train is null"),
+    (TRAIN, [GRPO, "data.samples_per_prompt=1"], "Raise data.samples_per_prompt"),
+    (TRAIN, ["experiment=pass_at_k", "advantage.k=32"], "lower advantage.k"),
+    (TRAIN, ["data.batch_size=1"], "Raise data.batch_size"),
+    (TRAIN, ["policy.mini_batches=0"], "policy.mini_batches to be at least 1"),
+    (TRAIN, ["rollout.sampling.temperature=0"], "rollout.sampling.temperature > 0"),
+    (TRAIN, ["template=raw_boxed"], "reward=mixed"),
+    (TRAIN, ["experiment=gspo", "recipe=authors"], "recipe=paper"),
+    (TRAIN, ["data=countdown", "model.path=unmade"], "model.path"),
+    (TRAIN, ["model.path=run"], "model.path=run/model"),
+    (TRAIN, ["rollout=vllm"], "rollout=(vllm_cpu|transformers)"),
+    (TRAIN, ["rollout=vllm_server", "rollout.engine.transfer=nccl"], "rollout.engine.transfer=stream"),
+    (TRAIN, ["resume=none.ckpt"], "none.ckpt.* resume"),
+    (TRAIN, ["resume=last"], "resume=auto"),
+    (TRAIN, ["hydra.run.dir=run"], "another name="),
+    (TRAIN, ["+logger.wandb.api_key=sk-1234567890abcdef"], "logger.wandb.api_key"),
+    (EVAL, ["protocol=papr"], "paper"),
+    (EVAL, ["model=pretrained"], "model.path=…"),
+    (EVAL, ["against=nothing"], "`against` .*nothing"),
+    (EVAL, ["exact=true", "against=run"], "`against` .*exact.json"),
+    (EVAL, ["checkpoint=none.ckpt"], "none.ckpt.* checkpoint"),
+    (EVAL, ["callbacks.pass_at_k.ks=[64]"], "callbacks.pass_at_k.ks .*data.evaluation_samples"),
+    (COMPARE, [], "compare=demo"),
+    (COMPARE, ["compare=dmo"], "demo"),
+    (COMPARE, ["methods=[grop]"], "(?s)methods.grop.*`methods`"),
+    (COMPARE, ["methods=[grpo]", "overrides=['data.batch=8']"], "(?s)data.batch.*`overrides`"),
+    (COMPARE, ["methods=[grpo]", "seeds=3"], "seeds to be a list"),
+    (COMPARE, ["methods={a: {overides: ['seed=1']}}"], "methods.a .*overides"),
+    (COMPARE, ["methods=[grpo]", "root=full"], "`root`"),
+    (REPHRASE, ["output=out.jsonl"], "input=questions.jsonl"),
+    (REPHRASE, ["input=none.jsonl", "output=out.jsonl"], "none.jsonl.* `input`"),
+    (REPHRASE, ["input=good.jsonl", "rephraser.model=m"], "output=rephrased.jsonl"),
+    (REPHRASE, ["input=good.jsonl", "output=out.jsonl"], "rephraser.model=…"),
+    (REPHRASE, ["audit", "input=good.jsonl", "undecided=maybe"], "undecided to be keep or drop"),
+    ("tagrpo-export", ["none", "model"], "none.* `checkpoint`"),
+    ("tagrpo-export", [], "checkpoint, folder"),
+    ("tagrpo-diff", ["experiment=grop", "experiment=grpo"], "grpo"),
+]
+BEFORE_THE_MODEL = [
+    (TRAIN, ["trainer=gpu"], "trainer.devices"),
+    (TRAIN, ["model.path=no/such/model/here"], "model.path"),
+    (TRAIN, ["policy.token_budget=10"], "Raise policy.token_budget"),
+    (TRAIN, ["rollout.sampling.max_new_tokens=99999"], "rollout.sampling.max_new_tokens"),
+    (EVAL, ["rollout.evaluation_sampling.max_new_tokens=99999"], "rollout.evaluation_sampling.max_new_tokens"),
+    (TRAIN, ["data.max_prompt_tokens=3"], "data.max_prompt_tokens=3"),
+    (TRAIN, ["data.train.size=4"], "data.batch_size=8"),
+    (TRAIN, [*OWN, GRPO, "data.train.path=bad.jsonl"], r"(?s)bad.jsonl, row 2: .*bad.jsonl, row 4: .*and 93 more"),
+    (TRAIN, [*OWN, "data.num_rephrasings=3", "data.batch_size=2"], "lower data.num_rephrasings"),
+    (TRAIN, ["policy.anchor=q0"], "policy.anchor"),
+    (TRAIN, ["advantage.group_by=rank"], "group_by"),
+    (TRAIN, ["data.train.regime=easy"], "regime"),
+    (TRAIN, ["loss.aggregation=constant"], "loss.max_length"),
+    (TRAIN, ["rollout.sampling.top_p=2"], "rollout.sampling"),
+    (TRAIN, ["+policy.depth=3"], "depth"),
+    (EVAL, ["data.evaluation_samples=0", "callbacks.pass_at_k.ks=[]"], "evaluation_samples|callbacks.pass_at_k.ks"),
+    (EVAL, ["checkpoint=run"], "checkpoint"),
+    (COMPARE, ["methods=[grpo]", "gpus_per_run=1", "workers=99"], "gpus_per_run"),
+    ("tagrpo-plan", ["gpu=x100"], "gpu to be one of"),
+]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """A working directory with a few files of questions, and the directory of a run."""
+    place = tmp_path_factory.mktemp("wrong")
+    rows = [{"question": f"{i} + 1 ?", "answer": str(i + 1)} for i in range(8)]
+    (place / "good.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    bad = [{"question": "x ?", "answer": "" if i % 2 else "1"} for i in range(206)]
+    (place / "bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bad))
+    for name in ("sets/gsm8k_train", "gsm8k/gsm8k_train", "run/model", "run/checkpoints", "full/grpo/seed0/x"):
+        (place / name).mkdir(parents=True)
+    (place / "run" / "config.yaml").write_text("name: run\n")
+    (place / "run" / "metrics.csv").write_text("step\n")
+    (place / "run" / "model" / "config.json").write_text("{}")
+    return place
+
+
+def outcomes(cases, folder, *options):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    environment.pop("HYDRA_FULL_ERROR", None)
+    asked = json.dumps([(command, arguments, str(folder)) for command, arguments, _ in cases])
+    command = [sys.executable, TESTS / "forked_commands.py", *options]
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="session")
+def at_once(folder):
+    return outcomes(AT_ONCE, folder)
+
+
+@pytest.fixture(scope="session")
+def before_the_model(folder):
+    return outcomes(BEFORE_THE_MODEL, folder, "warm")
+
+
+def check(found, message):
+    assert found["code"] in (1, 2), found["output"]
+    assert re.search(message, found["output"]), found["output"]
+    assert "Traceback" not in found["output"], found["output"]
+    assert LOADED not in found["output"]
+
+
+def named(cases):
+    return [" ".join([command, *arguments]) for command, arguments, _ in cases]
+
+
+@pytest.mark.parametrize("number", range(len(AT_ONCE)), ids=named(AT_ONCE))
+def test_it_ends_with_nothing_heavy_imported_and_names_the_setting(at_once, number):
+    check(at_once[number], AT_ONCE[number][2])
+    assert at_once[number]["heavy"] == []
+
+
+@pytest.mark.parametrize("number", range(len(BEFORE_THE_MODEL)), ids=named(BEFORE_THE_MODEL))
+def test_it_ends_before_the_model_is_loaded_and_names_the_setting(before_the_model, number):
+    check(before_the_model[number], BEFORE_THE_MODEL[number][2])
+
+
+def test_how_long_they_take(at_once, before_the_model, capsys):
+    """No assertion: a busy machine would break it. `pytest -s` shows the figures."""
+    for what, found in (("at once", at_once), ("before the model", before_the_model)):
+        seconds = sorted(one["seconds"] for one in found)
+        with capsys.disabled():
+            middle, most = seconds[len(seconds) // 2], seconds[-1]
+            print(f"\n{len(seconds)} wrong uses, {what}: median {middle:.2f} s, at most {most:.2f} s")
+
+
+SHOWN = [
+    *((command, ["--help"]) for command in forked_commands.COMMANDS),
+    (TRAIN, ["--help", "experiment"]),
+    (TRAIN, ["--cfg", "job"]),
+    (TRAIN, ["--cfg", "job", "experiment=dapo", "scale=paper", "data=math"]),
+    (EVAL, ["--cfg", "job"]),
+    (COMPARE, ["--cfg", "job", "compare=demo"]),
+    (REPHRASE, ["--cfg", "job"]),
+    ("tagrpo-plan", ["--cfg", "job"]),
+]
+
+
+@pytest.fixture(scope="session")
+def shown(folder):
+    return outcomes([(*one, "") for one in SHOWN], folder)
+
+
+@pytest.mark.parametrize("number", range(len(SHOWN)), ids=[" ".join([c, *a]) for c, a in SHOWN])
+def test_help_settings_and_completion_import_nothing_heavy(shown, number):
+    assert shown[number]["code"] == 0, shown[number]["output"]
+    assert shown[number]["heavy"] == []
+
+
+def test_help_says_what_can_be_chosen(shown):
+    texts = {
+        " ".join([command, *arguments]): one["output"] for (command, arguments), one in zip(SHOWN, shown, strict=True)
+    }
+    train = texts["tagrpo-train --help"]
+    assert "experiment=ta_grpo" in train
+    for group in ("advantage", "loss", "data", "model", "rollout", "trainer", "scale"):
+        assert re.search(rf"^  {group}=\S+ {{2,}}\S", train, re.MULTILINE), f"{group} has a default and a line on it"
+    assert re.search(r"^  iterations=48 +\S", train, re.MULTILINE)
+    assert "settings/" not in train
+    assert "install=bash" in train
+    assert re.search(r"^  experiment=dapo +.*DAPO", texts["tagrpo-train --help experiment"], re.MULTILINE)
+    assert "compare=null" in texts["tagrpo-compare --help"]
+    assert "protocol=null" in texts["tagrpo-eval --help"]
+    assert "iterations=48" in texts["tagrpo-eval --help"], "settings of tagrpo-train are its own"
+
+
+def test_tab_completes_settings_and_options():
+    command = [Path(sys.executable).with_name("tagrpo-train"), "-sc", "query=bash"]
+    line = "tagrpo-train experiment=ta_g"
+    environment = {**os.environ, "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "experiment=ta_grpo_star" in done.stdout.split()

@@ -139,6 +139,18 @@ def test_replay_goes_on_from_the_successes_of_the_checkpoint(tmp_path):
 
 @pytest.mark.parametrize(
     "overrides",
+    [["experiment=clip_cov", "credit.share=0.3", "credit.low=-1", "mismatch=token_tis"], ["experiment=unlikeliness"]],
+)
+def test_what_depends_on_tokens_goes_on_from_a_checkpoint(overrides, tmp_path):
+    expected = whole_and_resumed(tmp_path, *overrides)
+    corrected = "mismatch=token_tis" in overrides
+    assert ("rollout/mismatch_ess" in expected) == corrected
+    if corrected:
+        assert expected["rollout/mismatch_ess"].dropna().between(0.99, 1.0).all(), "the engine is nearly the trainer"
+
+
+@pytest.mark.parametrize(
+    "overrides",
     [
         ("experiment=overtraining_gate", "advantage.reference_k=2"),
         ("experiment=outcome_exploration",),

@@ -1,0 +1,104 @@
+"""Experiments on two ranks against one process, from the same rollouts and with what is remembered of questions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tagrpo.modules.model import load_causal_lm
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = ["grpo", "overtraining_gate", "outcome_exploration", "outcome_exploration_batch", "greso"]
+SCRIPT = '''
+"""python script.py <policy folder> <output folder> <world size> <rank>"""
+import sys
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from hydra import compose, initialize_config_module
+from hydra.utils import instantiate
+
+sys.path.insert(0, {tests!r})
+from conftest import make_hand_made_batch as make_batch
+from tagrpo.memory import QuestionMemory
+from tagrpo.modules.causal_policy import CausalPolicy
+from tagrpo.modules.model import load_causal_lm
+from tagrpo.modules.scorer import Scorer
+from tagrpo.modules.update import PolicyUpdate, UpdateOptions
+from tagrpo.rollouts.dynamic_sampling import join_batches, take_questions
+
+torch.set_num_threads(1)
+warnings.simplefilter("ignore")
+folder, output, world, rank = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+if world > 1:
+    dist.init_process_group("gloo", init_method=f"file://{{output}}/rendezvous", world_size=world, rank=rank)
+
+
+def batch_of(seed):
+    """This rank's half of four questions with two phrasings of five responses each, or all of them."""
+    whole = make_batch([[[1.0, 0, 0, 1, 0], [0.0] * 5], [[0.0] * 5, [0.0, 1, 0, 0, 0]],
+                        [[1.0, 1, 1, 0, 1], [1.0] * 5], [[0.0] * 5, [0.0] * 5]], seed=seed)
+    if world == 1:
+        return whole
+    return take_questions(whole, torch.tensor([2 * rank, 2 * rank + 1]))
+
+
+@contextmanager
+def averaged(last, parameters):
+    """Gradients are averaged over ranks after the last micro-batch, as DDP does."""
+    yield
+    for parameter in parameters if last and world > 1 else ():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= world
+
+
+for name in {experiments!r}:
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", [f"experiment={{name}}"])
+    torch.manual_seed(0)
+    policy, reference = (CausalPolicy(load_causal_lm(folder)) for _ in range(2))
+    parameters = list(policy.parameters())
+    options = {{key: cfg.policy[key] for key in cfg.policy if key in UpdateOptions.__dataclass_fields__}}
+    options |= {{"mini_batches": 1, "max_grad_norm": 1e9}}
+    update = PolicyUpdate(
+        Scorer(policy, reference, token_budget=10**6, device=torch.device("cpu")), instantiate(cfg.advantage),
+        instantiate(cfg.loss), torch.optim.SGD(parameters, lr=1.0), UpdateOptions(**options),
+        gradient_sync=lambda last, parameters=parameters: averaged(last, parameters),
+    )
+    memory = QuestionMemory()
+    for seed in (1, 2):  # the second time something is known of every question
+        batch = batch_of(seed)
+        memory.remember(batch)
+        update(batch.rollouts, len(batch.groups), progress=0.5)
+    torch.save(torch.cat([p.detach().flatten() for p in parameters]), output / f"{{name}}-{{world}}-{{rank}}.pt")
+'''
+
+
+def start(policy, folder, world, rank):
+    script = folder / "script.py"
+    script.write_text(SCRIPT.format(tests=str(ROOT / "tests"), experiments=EXPERIMENTS))
+    command = [sys.executable, str(script), str(policy), str(folder), str(world), str(rank)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.distributed
+def test_two_ranks_move_the_policy_as_one_process_does_with_what_they_remember(tiny_policy, tmp_path):
+    for process in [start(tiny_policy, tmp_path, world, rank) for world, rank in ((1, 0), (2, 0), (2, 1))]:
+        _, errors = process.communicate(timeout=600)
+        assert process.returncode == 0, errors[-3000:]
+    policy = torch.cat([p.detach().flatten() for p in load_causal_lm(tiny_policy).parameters()])
+    for name in EXPERIMENTS:
+        one, first, second = (torch.load(tmp_path / f"{name}-{key}.pt") for key in ("1-0", "2-0", "2-1"))
+        moved = (one - policy).norm()
+        assert moved > 0, name
+        assert torch.equal(first, second), name
+        assert (first - one).norm() < 1e-6 * moved, (name, float((first - one).norm() / moved))

@@ -77,7 +77,7 @@ def batch_of(read):
         "reward_terms": {},
         "seconds": {"generate": 1.0},
     }
-    groups = [Recording({"id": name, "metadata": {}}, read, "groups[…].") for name in "qr"]
+    groups = [Recording({"id": name, "metadata": {}, "answer": ("1",)}, read, "groups[…].") for name in "qr"]
     return {"split": "test", "groups": groups, "rollouts": Recording(rollouts, read)}
 
 
@@ -113,6 +113,7 @@ def test_each_callback_reads_what_the_table_says_and_nothing_else(name, tmp_path
         "advantages": torch.tensor([1.0, -1, 0.5, 0.5, 0, 0]), "masked": torch.zeros(6, dtype=torch.bool),
         "clipped": torch.zeros(6), "ratio": torch.ones(6), "kl": torch.zeros(6), "entropy": torch.ones(6),
         "score_logprob": torch.full((6,), -1.0), "seconds_update": 2.0,
+        "token_entropies": [torch.ones(2)] * 6,
     }  # fmt: skip
     outputs, batch, module = Recording(values, returned), batch_of(read), Silent(tmp_path)
     callback = getattr(callbacks, name)(**MADE.get(name, {}))

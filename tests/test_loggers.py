@@ -6,8 +6,8 @@ import errno
 import os
 import resource
 import signal
-import tempfile
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 

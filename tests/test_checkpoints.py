@@ -25,14 +25,13 @@ from tagrpo.checkpoints import (
     begin_folder,
     check,
     commit_folder,
-    iteration_of,
     newest,
     resolve,
     seals_of,
     set_aside,
 )
 from tagrpo.files import disk_full_explained, remove, write_json
-from tagrpo.run_directory import checkpoints_in, name_of
+from tagrpo.run_directory import checkpoints_in, iteration_of, name_of
 
 CONTENT = {"state_dict": {"weight": torch.arange(50_000.0)}, "global_step": 4}
 

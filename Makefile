@@ -46,10 +46,10 @@ study: install ## The claims of the papers, tested: hours on two cores; finished
 	$(BIN)/python -m studies.first.page --runs runs/study
 
 test: lint ## Lint, types, all tests.
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
 test-fast: lint ## Lint, types, and the tests that need no engine, no second process and no training: two minutes.
-	$(BIN)/pytest -m "not slow and not vllm and not distributed and not run"
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow and not run"
 
 docs: install ## The documentation as a site, in build/site.
 	$(UV) pip install --quiet --python $(BIN)/python -e ".[docs]"

@@ -33,6 +33,9 @@ def arguments() -> argparse.ArgumentParser:
 def main() -> None:
     """Console entry point."""
     given = arguments().parse_args()
+    for run in given.runs:
+        if not run.is_dir():
+            sys.exit(f"tagrpo-report: Expected a run directory, or a folder with some, at {run}, but there is none.")
     try:
         if given.inspect is not None:
             from .analysis.inspect_logs import write_logs

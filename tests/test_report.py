@@ -12,13 +12,14 @@ from tagrpo.report import main
 
 PROGRAM = """
 import sys
-sys.argv = ["tagrpo-report", "--help"]
+sys.argv = ["tagrpo-report", {argument!r}]
 from tagrpo.report import main
 try:
     main()
-except SystemExit:
-    heavy = {"torch", "pandas", "pyarrow", "lightning", "matplotlib", "transformers"} & set(sys.modules)
+except SystemExit as end:
+    heavy = {{"torch", "pandas", "pyarrow", "lightning", "matplotlib", "transformers"}} & set(sys.modules)
     assert not heavy, heavy
+    print(end)
 """
 
 
@@ -62,5 +63,9 @@ def test_errors_say_what_was_expected_where(tmp_path, monkeypatch, name, message
         report(monkeypatch, tmp_path / name)
 
 
-def test_help_imports_nothing_heavy():
-    subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True)
+@pytest.mark.parametrize(
+    ("argument", "says"), [("--help", "usage: tagrpo-report"), ("/none", "at /none, but there is none")]
+)
+def test_help_and_a_missing_run_import_nothing_heavy(argument, says):
+    program = [sys.executable, "-c", PROGRAM.format(argument=argument)]
+    assert says in subprocess.run(program, check=True, capture_output=True, text=True).stdout

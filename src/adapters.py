@@ -71,6 +71,7 @@ class BaseWeights:
             if parts:
                 self.kept[name] = self._piece(tensor), tensor.shape
             yield name, self._adapted(name, tensor, parts)
+        alone = alone and bool(parts)  # nothing at all may arrive, too
         if alone and not self.kept:
             raise ValueError("Expected weights behind the first adapters that arrive, but got adapters alone.")
         for name, (piece, shape) in self.kept.items() if alone else ():

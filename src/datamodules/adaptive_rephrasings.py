@@ -39,6 +39,7 @@ class AdaptiveRephrasings:
     Raises:
         ValueError: an option is out of its range.
 
+    >>> from tagrpo.memory import Visit
     >>> adaptive = AdaptiveRephrasings(low=0, high=3, samples=8)
     >>> solved, once_not = Visit((8,), (8,)), Visit((8,), (6,))
     >>> [adaptive.count(Record(visits=visits), available=5) for visits in ([], [solved], [solved, once_not])]

@@ -130,7 +130,7 @@ def test_weights_are_streamed_only_after_the_policy_has_changed():
 
 def test_weights_go_to_the_engine_under_the_names_that_the_caller_gives_them():
     engine = Engine()
-    pipeline = make_pipeline(engine, weights=lambda policy: [("model.weight", policy.weight.detach() + 5)])
+    pipeline = make_pipeline(engine, weights=lambda policy, **_: [("model.weight", policy.weight.detach() + 5)])
     pipeline.roll_out(make_batch(), make_policy(), 0)
     assert {name: float(tensor) for name, tensor in engine.synced[0].items()} == {"model.weight": 5.0}
 

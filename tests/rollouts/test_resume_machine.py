@@ -84,7 +84,8 @@ class Run:
         if self.batches is None:
             self.batches = iter(self.loader)
             if self.pipeline.replay is not None:
-                self.loader.leave_out(self.pipeline.replay.retired)
+                memory = self.pipeline.memory
+                self.loader.serve_by(lambda id: 0.0 if memory[id].solved_in_full else 1.0)
         # A trainer takes as many batches as the loader's length says, then begins anew.
         batch = next(self.batches, None) if self.loader.served < len(self.loader) else None
         while batch is None:

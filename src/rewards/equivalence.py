@@ -132,7 +132,8 @@ def _value_at_a_point(formula: Expr) -> complex:
 
 def _warm_up() -> None:
     """Fill the parser's tables, once, before the process is forked."""
-    logging.disable(logging.CRITICAL)  # it warns of every answer that does not parse
+    for library in ("math_verify", "latex2sympy2_extended"):  # they warn of every answer that does not parse
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     for latex in _WARM_UP:
         compare(((latex,), "x+1"))
 

@@ -77,11 +77,12 @@ def test_what_is_logged_stands_above_the_bar(tmp_path, monkeypatch):
     written = io.StringIO()
     monkeypatch.setattr(sys, "stdout", written)
     handler = logging.StreamHandler(written)  # made before the bar, with the stream of that time
-    logging.getLogger("a").addHandler(handler)
+    logger = logging.getLogger("a")
+    logger.addHandler(handler)
     try:
         run(tmp_path, IterationProgress(console=Console(file=written, width=100, force_terminal=True)))
     finally:
-        logging.getLogger("a").removeHandler(handler)
+        logger.removeHandler(handler)
     assert handler.stream is written, "given back"
     messages = [line for line in written.getvalue().splitlines() if "a message" in line]
     assert len(messages) == 4

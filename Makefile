@@ -48,8 +48,8 @@ study: install ## The claims of the papers, tested: hours on two cores; finished
 test: lint ## Lint, types, all tests.
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
-test-fast: lint ## Lint, types, and the tests that need no engine, no second process and no training: two minutes.
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow and not run"
+test-fast: lint ## Lint, types, and the tests that take no seconds each: no engine, no training, two minutes.
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow and not thorough"
 
 docs: install ## The documentation as a site, in build/site.
 	$(UV) pip install --quiet --python $(BIN)/python -e ".[docs]"

@@ -40,6 +40,18 @@ settings.load_profile("unhurried")
 Rewards = Sequence[Sequence[Sequence[float]]]
 
 
+THOROUGH = (Path(__file__).parent / "thorough.txt").read_text().split()
+"""Files of more than three seconds, which train, start processes or count something out."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of `THOROUGH`."""
+    folder = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(folder) and str(item.path.relative_to(folder)) in THOROUGH:
+            item.add_marker("thorough")
+
+
 class LargestTensor(TorchDispatchMode):
     """The most elements of any tensor that an operation returns, those of some shapes left out."""
 

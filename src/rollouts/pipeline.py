@@ -47,31 +47,27 @@ class RolloutPipeline:
     """Samples and scores batches of questions with the weights of a policy. Every method is collective over ranks.
 
     Args:
-        engine: Makes the engine; called at the first batch, on every rank. Weights go to it at the start of a batch, if
-            the policy has made an optimizer step since the last time: right after a resume, never in vain at the end.
+        engine: Makes the engine, on every rank at the first batch. It gets weights before a batch, if they have changed.
         verifier: Scores responses; while others are sampled, if it works in the background.
         decode: Token ids of n responses → n texts.
         sampling: How training responses are drawn.
         evaluation_sampling: How validation and test responses are drawn; None means as in training.
         reward_terms: Name → term added to the verdict in training.
-        dynamic_sampling: Replaces questions without gradient in training batches.
-        replay: Replays past successes in training batches.
+        dynamic_sampling, replay: Replace questions without gradient, and replay past successes, in training batches.
         memory: What is known of the training questions; None keeps none, unless `replay` needs it.
         seed: Of all sampling.
         asynchronous: Whether `sample_next` will be used. Needs an engine that can; not together with `replay`.
-        weights: Policy → names and full tensors for the engine.
+        weights: See `NamedWeights`.
 
     Attributes:
         cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
         iteration: Training batches so far.
-        ledger: What the run has paid for, learned from or not: `prompts`, `rollouts`, `tokens`, and the
-            `discarded_questions` of dynamic sampling.
-        failures: Name (`timeout`, `memory`, …) → responses on this rank without a verdict, which count as wrong.
+        ledger: What the run has paid for, learned from or not.
+        failures: Name (`timeout`, …) → responses on this rank without a verdict, which count as wrong.
         scalars: Name → value, to be logged of the last training batch over all ranks: `means_of`, what replay says, and
-            - `budget/{prompts,rollouts,tokens,discarded_questions}`: totals of the run, learned from or not (the
-              ledger); `budget/updates`: optimizer steps.
-            - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without gradient.
-            - `dynamic_sampling/limit_reached`: 1 where `max_draws` ran out and such questions remain, else 0.
+            - `budget/{prompts,rollouts,tokens,discarded_questions}`: the ledger; `budget/updates`: optimizer steps.
+            - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without gradient;
+              `dynamic_sampling/limit_reached`: 1 where `max_draws` ran out and such questions remain, else 0.
             - `rollout/staleness`: optimizer steps between the weights that sampled and those that learn, mean.
 
     Raises:

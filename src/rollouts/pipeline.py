@@ -47,7 +47,7 @@ class RolloutPipeline:
     """Samples and scores batches of questions with the weights of a policy. Every method is collective over ranks.
 
     Args:
-        engine: Makes the engine, on every rank at the first batch. It gets weights before a batch, if they have changed.
+        engine: Makes the engine, on every rank at the first batch. It gets weights before a batch if they have changed.
         verifier: Scores responses; while others are sampled, if it works in the background.
         decode: Token ids of n responses → n texts.
         sampling: How training responses are drawn.

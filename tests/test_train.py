@@ -139,7 +139,13 @@ def test_replay_goes_on_from_the_successes_of_the_checkpoint(tmp_path):
 
 @pytest.mark.parametrize(
     "overrides",
-    [["experiment=clip_cov", "credit.share=0.3", "credit.low=-1", "mismatch=token_tis"], ["experiment=unlikeliness"]],
+    [
+        ["experiment=clip_cov", "credit.share=0.3", "credit.low=-1", "mismatch=token_tis"],
+        ["experiment=kl_cov"],
+        ["experiment=high_entropy_tokens"],
+        ["experiment=rl_zvp"],
+        ["experiment=unlikeliness"],
+    ],
 )
 def test_what_depends_on_tokens_goes_on_from_a_checkpoint(overrides, tmp_path):
     expected = whole_and_resumed(tmp_path, *overrides)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
@@ -51,3 +52,11 @@ def test_every_exception_is_one():
         assert re.search(rf"^(from|import) ({'|'.join(FOREIGN)})\b", text, re.MULTILINE), (
             f"{name} is pure: not an exception"
         )
+
+
+def test_the_wheel_has_every_package():
+    root = Path(__file__).parents[1]
+    listed = set(tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    folders = {path.parent.relative_to(root / "src") for path in (root / "src").rglob("__init__.py")}
+    configs = {"tagrpo.configs", "tagrpo.configs.comparisons"}
+    assert listed == {".".join(("tagrpo", *folder.parts)) for folder in folders} | configs

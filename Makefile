@@ -15,7 +15,7 @@ export VLLM_LOGGING_LEVEL = ERROR
 export HF_HUB_OFFLINE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo starters study test test-fast lint docs gpu clean
+.PHONY: help install demo starters study test test-fast test-slow lint docs gpu clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -50,6 +50,9 @@ test: lint ## Lint, types, all tests.
 
 test-fast: lint ## Lint, types, and the tests that take no seconds each: no engine, no training, two minutes.
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow and not thorough"
+
+test-slow: install ## What takes minutes: a newcomer's way through the README, crash points.
+	$(BIN)/pytest -m slow
 
 docs: install ## The documentation as a site, in build/site.
 	$(UV) pip install --quiet --python $(BIN)/python -e ".[docs]"

@@ -34,7 +34,7 @@ def shortened(words):
     if name == "tagrpo-train":
         return [*words, "iterations=2", "data.evaluation_samples=2"]
     if name == "tagrpo-compare" and "compare=demo" not in arguments:
-        return [*words, "overrides=[iterations=1,data.evaluation_samples=2]"]
+        return [*words, "overrides=['iterations=1','data.evaluation_samples=2']"]
     return words
 
 

@@ -11,7 +11,6 @@ that trains, not the workers that score. The first iterations, which start engin
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import subprocess

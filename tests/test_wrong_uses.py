@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests import forked_commands
 from tests.forked_commands import LOADED
 

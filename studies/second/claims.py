@@ -1,7 +1,8 @@
 """The plan: what the papers claim, as paired differences that were written down before the runs.
 
-A claim is a difference ours − theirs in one quantity, with its sign and the smallest effect that counts (`verdicts.py` has
-the rules). Quantities are fractions unless said otherwise; pass@k is taken over the questions of all three test splits.
+A claim is a difference ours − theirs in one quantity, with its sign and the smallest effect that counts (`verdicts.py`
+has the rules). Quantities are fractions unless said otherwise; pass@k is taken over the questions of all three test
+splits.
 Methods are those of `configs/compare/`. `GROUPS` says which grid a claim is tested on.
 """
 
@@ -300,7 +301,7 @@ TA_GRPO: Sequence[Claim] = (
 
 OURS: Sequence[Claim] = (
     Claim(
-        statement="On phrasings that were never trained, the untrained policy has a higher pass@32 than every trained one.",
+        statement="On phrasings never trained, the untrained policy has a higher pass@32 than every trained one.",
         source="ours, from the first edition",
         pairs=passes(
             32,

@@ -1,9 +1,9 @@
 """Run the cells of a grid of the study: `python -m studies.second.run factors task=countdown regime=easy`.
 
-The same grid as `tagrpo-compare --config-dir studies/second/configs compare=factors task=… regime=…`, in the same folders,
-with the same commands and the same bits. Half of the time of such a small run is spent on importing libraries; here they
-are imported once, and every run is forked from the process that has them. Finished runs are kept, so that the same command
-goes on where it was interrupted.
+The same grid as `tagrpo-compare --config-dir studies/second/configs compare=factors task=… regime=…`, in the same
+folders, with the same commands and the same bits. Small runs spend much of their time on importing libraries; here they
+are imported once, and every run is forked from the process that has them. Finished runs are kept, so that the same
+command goes on where it was interrupted.
 """
 
 from __future__ import annotations

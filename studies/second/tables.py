@@ -63,7 +63,7 @@ class Setting:
         return pd.DataFrame({seed: [float(np.nanmean(x))] for seed, x in values.items()}).T
 
     def support(self, method: str, change: str, k: int) -> pd.DataFrame:
-        """[seeds, 1] share of the test questions of all splits that training brought within reach of k samples or out of it.
+        """[seeds, 1] share of all test questions that training brought within reach of k samples, or out of it.
 
         Raises:
             KeyError: success is not known exactly.

@@ -1,15 +1,16 @@
 """From paired differences to verdicts that can go either way, and what the whole procedure gets wrong.
 
-A claim says that an effect e has a sign, and names the smallest effect that would count as one, δ. In every setting (a task
-in one of its regimes), and over all settings,
+A claim says that an effect e has a sign, and names the smallest effect that would count as one, δ. In every setting (a
+task in one of its regimes), and over all settings,
 
 - it **reproduces** when e ≤ 0 is rejected and e ≥ δ is not,
 - it is **refuted** when e ≥ δ is rejected: whatever effect there is, it is smaller than the smallest,
 - else it is **undecided**.
 
-A claim that something adds *little* reproduces when e ≥ δ is rejected, and is refuted when e ≤ δ is. All tests are one-sided
-t-tests. Both kinds are corrected together (Holm): those of single settings share one half of the 5 %, those over all
-settings the other half. So the probability of any false verdict in the whole study is at most 5 %, whatever is true.
+A claim that something adds *little* reproduces when e ≥ δ is rejected, and is refuted when e ≤ δ is. All tests are
+one-sided t-tests. Both kinds are corrected together (Holm): those of single settings share one half of the 5 %, those
+over all settings the other half. So the probability of any false verdict in the whole study is at most 5 %, whatever is
+true.
 """
 
 from __future__ import annotations

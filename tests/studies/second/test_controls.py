@@ -17,7 +17,8 @@ def test_that_share_of_the_rephrasings_asks_another_question(wrong):
     assert found == source.load()
     assert [group.question for group in found] == [group.question for group in right]
     assert [group.answer for group in found] == [group.answer for group in right]
-    pairs = [(a, b) for one, two in zip(found, right, strict=True) for a, b in zip(one.rephrasings, two.rephrasings)]
+    texts = [[text for group in groups for text in group.rephrasings] for groups in (found, right)]
+    pairs = list(zip(*texts, strict=True))
     exchanged = [a != b for a, b in pairs]
     deviation = (900 * wrong * (1 - wrong)) ** 0.5
     assert abs(sum(exchanged) - 900 * wrong) <= 4 * deviation

@@ -77,6 +77,8 @@ PARTS = {
             "tests/modules/test_experience.py",
             "tests/modules/test_update.py",
             "tests/modules/test_update_staleness.py",
+            "tests/modules/test_update_credit.py",
+            "tests/modules/test_mismatch.py",
             DOCTESTS,
         ],
     ),

@@ -114,6 +114,68 @@ def test_without_a_gpu_only_the_small_form_runs_and_on_the_cpu(gpu):
     assert not [arguments for _, _, arguments in calls if "cuda" in arguments or "trainer=gpu" in arguments]
 
 
+BARE = """
+import importlib.metadata as metadata
+import re
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+COMMON = "torch triton transformers lightning accelerate peft pytest hypothesis httpx pandas pyarrow rich scipy"
+SMALL = re.findall(r"^([\\w-]+)==", Path("requirements/gpu_offline.txt").read_text(), re.MULTILINE)
+plain = lambda name: re.sub(r"[-_.]+", "-", name).lower()
+there, wanted = {"tagrpo", "pip"}, {*map(plain, COMMON.split()), *map(plain, SMALL)}
+while wanted:
+    there.add(name := wanted.pop())
+    if name not in map(plain, SMALL):  # what these need has to be in one of the lists
+        try:
+            needs = metadata.requires(name) or ()
+        except metadata.PackageNotFoundError:
+            continue
+        wanted |= {plain(re.match(r"[\\w.-]+", n)[0]) for n in needs if "extra ==" not in n} - there
+absent = {n for n, owners in metadata.packages_distributions().items() if not there & set(map(plain, owners))}
+assert "vllm" in absent and "openai" in absent
+
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return None if name.partition(".")[0] in absent else PathFinder.find_spec(name, path, target)
+
+    @staticmethod
+    def find_distributions(*arguments):
+        return (d for d in PathFinder.find_distributions(*arguments) if plain(d.name) in there)
+
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+sys.path[:0] = ["tests", "benchmarks", "."]
+"""
+IMPORTS = """
+import conftest, head, scaling, update_step
+from hydra import compose, initialize_config_module
+from hydra.utils import instantiate
+import tagrpo.train
+from tagrpo import config
+from tagrpo.export import main
+
+with initialize_config_module("tagrpo.configs", version_base="1.3"):
+    chosen = ["experiment=ta_grpo", "logger=csv", "callbacks=[throughput,zero_gradient,checkpoint]", "strategy=fsdp2"]
+    cfg = compose("train", [*chosen, "lora=default", "hydra.run.dir=/tmp"], return_hydra_config=True)
+cfg.hydra.runtime.output_dir = sys.argv[1]
+from hydra.core.hydra_config import HydraConfig
+
+HydraConfig.instance().set_config(cfg)
+config.build(cfg)
+"""
+
+
+def test_the_script_needs_no_package_that_its_documentation_does_not_name(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": ""}
+    command = [sys.executable, "-c", BARE + IMPORTS, str(tmp_path)]
+    found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr[-3000:]
+
+
 def test_every_target_that_the_makefile_names_exists():
     text = (ROOT / "Makefile").read_text()
     first = text.splitlines()[0]

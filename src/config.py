@@ -68,7 +68,9 @@ def _wandb_run_id(directory: str, resume: str | None) -> str:
 
 OmegaConf.register_new_resolver("fused", fused_optimizer)
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
-OmegaConf.register_new_resolver("updates", lambda iterations, mini_batches: int(iterations) * int(mini_batches))
+OmegaConf.register_new_resolver(
+    "updates", lambda iterations, mini: -1 if iterations is None else int(iterations) * mini
+)
 OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))
 OmegaConf.register_new_resolver("run_name", run_name)
 OmegaConf.register_new_resolver("sweep_folder", sweep_folder)
@@ -172,8 +174,13 @@ def check(cfg: DictConfig) -> None:
             f"Expected rollout.sampling.temperature > 0 in training, but got {temperature}: greedy responses to a "
             "prompt are all the same. Use rollout.evaluation_sampling.temperature=0 for greedy evaluation."
         )
-    if not isinstance(cfg.iterations, int) or cfg.iterations < 0:
+    if cfg.iterations is not None and (not isinstance(cfg.iterations, int) or cfg.iterations < 0):
         raise ValueError(f"Expected iterations to be a whole number, but got {cfg.iterations}.")
+    if cfg.trainer.max_steps < 0 and (cfg.trainer.max_epochs or -1) < 0:
+        raise ValueError(
+            "Expected a run that ends, but iterations is null and trainer.max_epochs is "
+            f"{cfg.trainer.max_epochs}. Set one of them."
+        )
     ks = OmegaConf.select(cfg, "callbacks.pass_at_k.ks")
     if ks and min(ks) > cfg.data.evaluation_samples:
         raise ValueError(

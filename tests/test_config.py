@@ -75,6 +75,15 @@ def test_the_papers_settings_are_those_of_table_2(llm):
     assert "/" in cfg.policy.model_path
 
 
+def test_iterations_end_a_run_of_epochs_before_its_time():
+    paper = ["scale=paper", "data=math"]
+    assert [composed(*paper).trainer[name] for name in ("max_steps", "max_epochs")] == [-1, 2]
+    assert [composed(*paper, "iterations=5").trainer[name] for name in ("max_steps", "max_epochs")] == [10, 2]
+    assert composed("debug=smoke", *paper).trainer.max_steps == 4
+    rloo = composed("experiment=rloo", *paper)
+    assert (rloo.trainer.max_steps, rloo.trainer.max_epochs) == (600 * rloo.policy.mini_batches, -1)
+
+
 @pytest.mark.parametrize("experiment", options("experiment"))
 def test_validation_during_training_samples_less_than_a_tenth_of_what_training_does(experiment):
     cfg = composed(f"experiment={experiment}", "scale=paper", "data=math")

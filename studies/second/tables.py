@@ -44,10 +44,14 @@ class Setting:
         return found
 
     def pass_at_k(self, method: str, k: int, split: str | None = None) -> pd.DataFrame:
-        """[seeds, questions] pass@k, exact or without bias, over the test questions of all splits or of one."""
+        """[seeds, questions] pass@k, exact or without bias, over the test questions of all splits or of one.
+
+        Raises:
+            KeyError: a run was not tested on this split.
+        """
         rows = {}
         for run in self.of(method):
-            chosen = {s: values for s, values in run["success"].items() if split in (None, s)}
+            chosen = run["success"] if split is None else {split: run["success"][split]}
             flat = [value for values in chosen.values() for value in values]
             names = [(s, i) for s, values in chosen.items() for i in range(len(values))]
             rows[run["seed"]] = dict(zip(names, _pass_at_k(flat, run["n"], k), strict=True))

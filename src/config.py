@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LARGEST = 3.4028234663852886e38
 """Of float32."""
+LIGHTNING_WAITS = 30
+"""Minutes in which ranks give up on one another where no strategy of ours says otherwise."""
 
 
 def fused_optimizer(accelerator: str) -> bool | None:
@@ -66,7 +68,9 @@ def _wandb_run_id(directory: str, resume: str | None) -> str:
 
 OmegaConf.register_new_resolver("fused", fused_optimizer)
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
-OmegaConf.register_new_resolver("updates", lambda iterations, mini_batches: int(iterations) * int(mini_batches))
+OmegaConf.register_new_resolver(
+    "updates", lambda iterations, mini: -1 if iterations is None else int(iterations) * mini
+)
 OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))
 OmegaConf.register_new_resolver("run_name", run_name)
 OmegaConf.register_new_resolver("sweep_folder", sweep_folder)
@@ -170,8 +174,13 @@ def check(cfg: DictConfig) -> None:
             f"Expected rollout.sampling.temperature > 0 in training, but got {temperature}: greedy responses to a "
             "prompt are all the same. Use rollout.evaluation_sampling.temperature=0 for greedy evaluation."
         )
-    if not isinstance(cfg.iterations, int) or cfg.iterations < 0:
+    if cfg.iterations is not None and (not isinstance(cfg.iterations, int) or cfg.iterations < 0):
         raise ValueError(f"Expected iterations to be a whole number, but got {cfg.iterations}.")
+    if cfg.trainer.max_steps < 0 and (cfg.trainer.max_epochs or -1) < 0:
+        raise ValueError(
+            "Expected a run that ends, but iterations is null and trainer.max_epochs is "
+            f"{cfg.trainer.max_epochs}. Set one of them."
+        )
     ks = OmegaConf.select(cfg, "callbacks.pass_at_k.ks")
     if ks and min(ks) > cfg.data.evaluation_samples:
         raise ValueError(
@@ -182,6 +191,24 @@ def check(cfg: DictConfig) -> None:
         _check_finite(path, OmegaConf.to_container(OmegaConf.select(cfg, path), resolve=True))
     if cfg.data.train is not None:
         _check_pools("advantage", cfg.advantage, cfg.data)
+    _check_waits(cfg.rollout.engine, cfg.trainer, cfg.strategy)
+
+
+def _check_waits(engine: DictConfig, trainer: DictConfig, strategy: DictConfig | str) -> None:
+    """Refuse ranks that give up before rank 0 has given up on a vLLM server."""
+    limit = strategy.timeout.minutes if isinstance(strategy, DictConfig) and "timeout" in strategy else None
+    known = isinstance(trainer.devices, int) and trainer.devices > 0
+    several = trainer.devices * trainer.num_nodes > 1 if known else limit is not None
+    if not several or "patience" not in engine:
+        return
+    waits = (engine.patience + (engine.retries + 1) * engine.timeout) / 60
+    change = "Raise strategy.timeout.minutes" if limit else "Use strategy=fsdp2 or strategy=ddp"
+    if waits >= (limit or LIGHTNING_WAITS):
+        raise ValueError(
+            "Expected ranks to wait for one another longer than rank 0 may wait for a vLLM server, which is "
+            f"rollout.engine.patience + (retries + 1) · timeout = {waits:.0f} minutes, but they give up after "
+            f"{limit or LIGHTNING_WAITS}. {change}, or lower rollout.engine.timeout."
+        )
 
 
 def _check_finite(path: str, settings: object) -> None:

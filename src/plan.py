@@ -37,10 +37,9 @@ def workload_of(cfg: DictConfig, ranks: int) -> Workload:
 
     data, policy = cfg.data, cfg.policy
     prompts = 1 + (data.num_rephrasings or 0)
-    steps = cfg.trainer.max_steps
-    iterations = steps // policy.mini_batches if steps > 0 else None
-    if iterations is None and cfg.questions:
-        iterations = cfg.trainer.max_epochs * (cfg.questions // data.batch_size)
+    limits = [cfg.trainer.max_steps // policy.mini_batches] if cfg.trainer.max_steps > 0 else []
+    if (cfg.trainer.max_epochs or 0) > 0 and cfg.questions:
+        limits.append(cfg.trainer.max_epochs * (cfg.questions // data.batch_size))
     return Workload(
         ranks=ranks,
         questions=data.batch_size,
@@ -50,7 +49,7 @@ def workload_of(cfg: DictConfig, ranks: int) -> Workload:
         longest=cfg.rollout.sampling.max_new_tokens,
         mini_batches=policy.mini_batches,
         token_budget=policy.token_budget,
-        iterations=iterations,
+        iterations=min(limits, default=None),
         reference=bool(cfg.loss.kl_coef) and not cfg.get("lora"),
         reference_forward=bool(cfg.loss.kl_coef),
         checkpointing=float(cfg.model.load.get("gradient_checkpointing") or 0.0),

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ import tagrpo.config  # noqa: F401  resolvers of the configuration of training
 from tagrpo.compare import Method, compare, methods_of, places_of, runs_of, shared_overrides
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.grid import GridRun
+from tests.helpers import wait_until
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 NEEDED = ["+rephrasings=r.jsonl", "+questions=q.jsonl", "+test=t.jsonl"]
@@ -152,11 +152,6 @@ root, directory, *command = sys.argv[1:]
 run = GridRun("a", 0, Path(directory), command)
 compare([run], Path(root), {"cluster": "local", "timeout_min": 60}, places_of(1, 0), Console(quiet=True))
 """
-
-
-def wait_until(condition):
-    while not condition():
-        time.sleep(0.05)
 
 
 def test_a_training_that_outlives_a_killed_comparison_is_not_joined_by_a_second_one(tmp_path, capsys):

@@ -13,18 +13,12 @@ import pytest
 from rich.console import Console
 
 from tagrpo import grid as module
-from tagrpo.grid import GridRun, run_grid, stop
+from tagrpo.grid import run_grid, stop
+from tests.helpers import grid_run, wait_until
 
 QUIET = Console(quiet=True)
 FINISH = "open('test.json', 'w').write('{}'); open('runs.txt', 'a').write('x')"
 LOCAL = {"cluster": "local", "timeout_min": 60}
-
-
-def grid_run(root, name, code, *settings):
-    """A run that executes `code` in its directory."""
-    directory = root / name / "seed0"
-    command = [sys.executable, "-c", f"import os, sys, time; os.chdir({str(directory)!r}); {code}", *settings]
-    return GridRun(name, 0, directory, command)
 
 
 def run_here(runs, workers=1, environments=None):
@@ -150,14 +144,6 @@ def alive(pid):
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def wait_until(condition, seconds=30):
-    end = time.time() + seconds
-    while not (found := condition()):
-        assert time.time() < end, "it never came to be"
-        time.sleep(0.05)
-    return found
 
 
 def content(path):

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,8 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from tagrpo.grid import GridRun, run_grid, stop
+from tagrpo.grid import run_grid, stop
+from tests.helpers import grid_run, wait_until
 
 COMMANDS = ("sbatch", "srun", "sacct", "scancel", "scontrol")
 FINISH = "open('test.json', 'w').write('{}')"
@@ -34,13 +34,6 @@ def slurm(tmp_path, monkeypatch):
     (folder / "jobs" / "closed").unlink(missing_ok=True)
 
 
-def grid_run(root, name, code):
-    """A run that executes `code` in its directory."""
-    directory = root / name / "seed0"
-    code = f"import os, signal, sys, time; os.chdir({str(directory)!r}); {code}"
-    return GridRun(name, 0, directory, [sys.executable, "-c", code])
-
-
 def launcher(*overrides):
     with initialize_config_module("tagrpo.configs.comparisons", version_base="1.3"):
         cfg = compose("compare", ["launcher=slurm", *overrides])
@@ -49,14 +42,6 @@ def launcher(*overrides):
 
 def run_in_queue(runs, *overrides):
     return run_grid(runs, launcher(*overrides), [{}] * len(runs), Console(quiet=True))
-
-
-def wait_until(condition, seconds=30):
-    end = time.time() + seconds
-    while not (found := condition()):
-        assert time.time() < end, "it never came to be"
-        time.sleep(0.05)
-    return found
 
 
 def job_of(slurm):
@@ -147,7 +132,7 @@ def test_a_job_out_of_time_returns_to_the_queue_and_its_run_continues(slurm, tmp
     run.start(launcher("launcher.timeout_min=1440"), {})
     wait_until((run.directory / "ready").exists)
     os.killpg(int((job_of(slurm) / "group").read_text()), signal.SIGUSR2)
-    wait_until(lambda: run.poll() or not run.active, seconds=60)
+    wait_until(lambda: run.poll() or not run.active)
     assert run.state == "done"
     assert (run.directory / "began").read_text() == "xx"
     assert json.loads((run.directory / "run.json").read_text())["starts"] == 1

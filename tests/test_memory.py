@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ import torch
 
 from tagrpo import memory as module
 from tagrpo.memory import MOST_ANSWERS, MOST_VISITS, UNKNOWN, QuestionMemory, Record, Visit
+from tests.helpers import on_two_ranks
 
 
 def named(batch, *ids, answers=None):
@@ -56,28 +56,9 @@ def test_replayed_responses_are_no_news(make_batch):
 
 
 def test_every_rank_remembers_the_questions_of_all(make_batch, monkeypatch):
-    barrier, local, values = threading.Barrier(2), threading.local(), [None, None]
-
-    def gather(value):
-        values[local.rank] = value
-        barrier.wait()
-        gathered = list(values)
-        barrier.wait()
-        return gathered
-
-    monkeypatch.setattr(module, "gather_objects", gather)
     memories = [QuestionMemory(), QuestionMemory()]
     shares = [named(make_batch([[[1.0, 0.0]], [[1.0]]], seed=1), "a", "b"), named(make_batch([[[0.0]]], seed=2), "a")]
-
-    def run(rank):
-        local.rank = rank
-        memories[rank].remember(shares[rank])
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    on_two_ranks(monkeypatch, lambda rank: memories[rank].remember(shares[rank]), module)
     assert memories[0].records == memories[1].records
     assert (memories[0]["a"].samples, memories[0]["a"].correct) == (3, 1), "asked on both ranks"
     assert list(memories[0].records) == ["a", "b"]

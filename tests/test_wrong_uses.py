@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests import forked_commands
 from tests.forked_commands import LOADED
 
@@ -31,6 +32,7 @@ AT_ONCE = [
     (TRAIN, ["optimizer.lr=nan"], "optimizer.lr to be a finite number"),
     (TRAIN, ["iterations=1.5"], "iterations to be a whole number"),
     (TRAIN, ["iterations=-1"], "iterations to be a whole number"),
+    (TRAIN, ["iterations=null"], "iterations is null and trainer.max_epochs is -1. Set one"),
     (TRAIN, ["seed=zero"], "seed to be a whole number"),
     (TRAIN, ["seed=-1"], "seed to be from 0"),
     (TRAIN, ["test=maybe"], "test to be true or false"),

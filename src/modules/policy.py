@@ -146,17 +146,18 @@ class PolicyModule(LightningModule):
 
     @property
     def total_updates(self) -> int:
-        """Optimizer steps of the whole run: `trainer.max_steps`, or epochs × iterations × mini-batches."""
-        if self.trainer.max_steps > 0:
-            return self.trainer.max_steps
-        if not self.trainer.max_epochs or self.trainer.max_epochs < 0:
+        """Optimizer steps of the run: `trainer.max_steps`, or epochs × iterations × mini-batches where that is less."""
+        limits = [self.trainer.max_steps] if self.trainer.max_steps > 0 else []
+        if self.trainer.max_epochs and self.trainer.max_epochs > 0:
+            # Lightning's estimated_stepping_batches would reload the loader and lose its state (its issue 20550).
+            iterations: int = self.trainer.datamodule.iterations_per_epoch  # type: ignore[attr-defined]
+            limits.append(self.trainer.max_epochs * iterations * self.mini_batches)
+        if not limits:
             raise ValueError(
                 "Expected trainer.max_steps (optimizer steps) or trainer.max_epochs to be positive, because the "
                 "learning-rate schedule needs an end, but neither is. Set one of the two."
             )
-        # Lightning's estimated_stepping_batches would reload the loader and lose its state (its issue 20550).
-        iterations: int = self.trainer.datamodule.iterations_per_epoch  # type: ignore[attr-defined]
-        return self.trainer.max_epochs * iterations * self.mini_batches
+        return min(limits)
 
     def on_train_start(self) -> None:
         """Connect policy, optimizer and schedule, which are in their places by now, to the update."""

@@ -78,6 +78,7 @@ def test_what_is_logged_stands_above_the_bar(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdout", written)
     handler = logging.StreamHandler(written)  # made before the bar, with the stream of that time
     logger = logging.getLogger("a")
+    monkeypatch.setattr(logger, "propagate", False)
     logger.addHandler(handler)
     try:
         run(tmp_path, IterationProgress(console=Console(file=written, width=100, force_terminal=True)))

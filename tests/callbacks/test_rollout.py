@@ -20,63 +20,13 @@ from tagrpo.callbacks.rollout import weights_of
 from tagrpo.datamodules.loader import QuestionLoader
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMEngine
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
-from tagrpo.rollouts.engines.base import in_thread
 from tagrpo.rollouts.engines.transformers import TransformersEngine
 from tagrpo.rollouts.replay import SuccessReplay
-from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
+from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Score
+from tests.helpers import WaitingEngine
 
 UPDATES = 3
 """Optimizer steps per training batch."""
-
-
-class Engine(types.Engine):
-    """Responds with the number of optimizer steps that its weights have made, and refuses two things at once."""
-
-    asynchronous = True
-
-    def __init__(self, updated=None, fail_at=()):
-        self.updated, self.fail_at = updated, fail_at
-        self.steps, self.names, self.busy, self.calls, self.seeds = 0, [], False, [], []
-
-    def sync(self, parameters):
-        assert not self.busy
-        ((name, tensor),) = parameters
-        self.names.append(name)
-        self.steps = int(tensor)
-
-    def generate(self, request, deliver=types.ignore):
-        self.enter("generate", request)
-        return self.responses(request)
-
-    def enter(self, name, request):
-        assert not self.busy
-        self.calls.append((name, self.steps, [int(p[0]) for p in request.prompts]))
-        self.seeds.append(request.seed)
-
-    def responses(self, request):
-        ids = torch.tensor([self.steps, 2])
-        return [
-            [Completion(token_ids=ids, logprobs=torch.full((2,), -0.5), truncated=False)] * count
-            for count in request.num_samples
-        ]
-
-    def generate_async(self, request, deliver=types.ignore):
-        self.enter("generate_async", request)
-        self.busy, number = True, sum(call[0] == "generate_async" for call in self.calls)
-
-        def sample():
-            assert self.updated is None or self.updated.wait(20), "the update waits for sampling"
-            if number in self.fail_at:
-                raise EngineError("gone")
-            return self.responses(request)
-
-        wait = in_thread(sample)
-
-        def finish():
-            self.busy = False
-            return wait()
-
-        return finish
 
 
 class Data(LightningDataModule):
@@ -198,7 +148,7 @@ def asked(batches):
 
 
 def test_each_batch_of_every_stage_carries_rollouts_of_the_weights_of_its_time(tmp_path):
-    engine, module = Engine(), Policy()
+    engine, module = WaitingEngine(), Policy()
     trainer = make_trainer(tmp_path, make_callback(engine), limit_val_batches=1.0, val_check_interval=1)
     trainer.fit(module, Data())
     trainer.test(module, Data(), verbose=False)
@@ -212,14 +162,14 @@ def test_each_batch_of_every_stage_carries_rollouts_of_the_weights_of_its_time(t
 
 
 def test_a_foreign_module_samples_with_its_parameters_when_they_have_changed(tmp_path):
-    engine, module = Engine(), Module(every=2)
+    engine, module = WaitingEngine(), Module(every=2)
     fit(tmp_path, make_callback(engine), module)
     assert [sampled_by(batch) for batch in module.batches] == [0, 3, 3]
     assert engine.names == ["weight"] * 2
 
 
 def test_what_is_logged_is_of_each_batch_and_the_budget_is_written_at_the_end(tmp_path):
-    fit(tmp_path, make_callback(Engine()), Policy())
+    fit(tmp_path, make_callback(WaitingEngine()), Policy())
     logged = pd.read_csv(tmp_path / "metrics.csv")
     assert logged["rollout/correct"].dropna().tolist() == [1.0, 0.0, 1.0], "weights of 0, 3 and 6 steps"
     assert logged["budget/rollouts"].dropna().tolist() == [4, 8, 12]
@@ -231,7 +181,7 @@ def test_what_is_logged_is_of_each_batch_and_the_budget_is_written_at_the_end(tm
 
 
 def test_a_resumed_callback_goes_on_counting(tmp_path):
-    engine, whole = Engine(), Engine()
+    engine, whole = WaitingEngine(), WaitingEngine()
     callback = make_callback(engine)
     fit(tmp_path / "a", callback, Policy(), limit_train_batches=1)
     resumed = make_callback(engine)
@@ -245,7 +195,7 @@ def test_a_resumed_callback_goes_on_counting(tmp_path):
 
 def test_draws_come_from_the_loader_and_the_data_module_sees_everything_that_was_sampled(tmp_path):
     # Within a batch all responses are alike: every draw is used up.
-    engine, module, data = Engine(), Policy(), Choosing(8)
+    engine, module, data = WaitingEngine(), Policy(), Choosing(8)
     callback = make_callback(engine, dynamic_sampling=DynamicSampling("prompt", max_draws=1))
     fit(tmp_path, callback, module, data)
     assert len(module.batches) == 2, "of four, as two were drawn"
@@ -259,13 +209,13 @@ def test_nothing_is_remembered_where_nobody_reads_it(tmp_path):
     class LookingBack(Policy):
         needs_history = True
 
-    idle, data = make_callback(Engine()), Choosing()
+    idle, data = make_callback(WaitingEngine()), Choosing()
     data.needs_memory = False
     fit(tmp_path / "a", idle, module := Policy(), data)
     assert idle.pipeline.memory is None
     assert (data.memory, data.visits) == (None, None)
     assert [batch.rollouts.history for batch in module.batches] == [None] * 3
-    needed = make_callback(Engine())
+    needed = make_callback(WaitingEngine())
     fit(tmp_path / "b", needed, module := LookingBack(), data)
     assert data.memory is needed.pipeline.memory
     assert [batch.rollouts.history.samples.tolist() for batch in module.batches] == [[0] * 4] * 3
@@ -278,7 +228,7 @@ def test_replay_asks_the_module_for_entropies_and_refuses_one_that_has_none(tmp_
         TypeError,
         match=r"rollout\.replay.*SampledPolicy.*full_parameters, mini_batches, needs_history, response_entropy",
     ):
-        fit(tmp_path / "a", make_callback(Engine(), replay=replay), Module())
+        fit(tmp_path / "a", make_callback(WaitingEngine(), replay=replay), Module())
 
     class Mixed(types.Verifier):
         asked = 0
@@ -288,7 +238,7 @@ def test_replay_asks_the_module_for_entropies_and_refuses_one_that_has_none(tmp_
             return Score(self.asked % 2 == 0, response)
 
     module = Policy()
-    callback = RolloutCallback(Engine, Mixed(), SamplingConfig(max_new_tokens=4), replay=replay)
+    callback = RolloutCallback(WaitingEngine, Mixed(), SamplingConfig(max_new_tokens=4), replay=replay)
     fit(tmp_path / "b", callback, module)
     assert [int(batch.rollouts.replayed.sum()) for batch in module.batches] == [0, 1, 1]
     logged = pd.read_csv(tmp_path / "b" / "metrics.csv")
@@ -303,7 +253,7 @@ def test_retired_questions_are_not_served_again_also_not_after_a_resume(tmp_path
             ]
 
     def run(folder, epochs, resume=None):
-        engine, data = Engine(), Data(7)
+        engine, data = WaitingEngine(), Data(7)
         data.loader.groups = [group._replace(answer=(group.id,)) for group in data.loader.groups]
         replay = SuccessReplay(start=1.0)
         callback = RolloutCallback(lambda: engine, ThreeIsHard(), SamplingConfig(max_new_tokens=4), replay=replay)
@@ -326,7 +276,7 @@ def test_retired_questions_are_not_served_again_also_not_after_a_resume(tmp_path
 def test_the_engine_is_shared_by_all_stages_and_closed_at_last(tmp_path):
     closed = []
 
-    class Closing(Engine):
+    class Closing(WaitingEngine):
         def close(self):
             closed.append(self)
 
@@ -343,7 +293,7 @@ def test_the_engine_is_shared_by_all_stages_and_closed_at_last(tmp_path):
 
 def test_each_batch_is_sampled_beside_the_update_by_the_weights_from_before_it(tmp_path):
     updated = threading.Event()
-    engine, module = Engine(updated), Policy(updated)
+    engine, module = WaitingEngine(updated), Policy(updated)
     fit(tmp_path, make_callback(engine, ahead=True), module, max_epochs=2)
     assert [sampled_by(batch) for batch in module.batches] == [0, 0, 3, 6, 9, 12]
     assert [batch.rollouts.staleness.unique().tolist() for batch in module.batches] == [[0], *[[3]] * 5]
@@ -360,7 +310,7 @@ def test_each_batch_is_sampled_beside_the_update_by_the_weights_from_before_it(t
 
 
 def test_the_same_prompts_and_seeds_are_asked_for_as_without(tmp_path):
-    ahead, plain = Engine(), Engine()
+    ahead, plain = WaitingEngine(), WaitingEngine()
     fit(tmp_path / "a", make_callback(ahead, ahead=True), Policy(), max_epochs=2)
     fit(tmp_path / "b", make_callback(plain), Policy(), max_epochs=2)
     assert ahead.seeds == plain.seeds
@@ -372,13 +322,13 @@ def test_the_same_prompts_and_seeds_are_asked_for_as_without(tmp_path):
     [({"max_epochs": -1, "max_steps": 2 * UPDATES}, 1), ({"max_epochs": -1, "max_steps": 2 * UPDATES + 1}, 2)],
 )
 def test_nothing_is_sampled_after_the_last_optimizer_step(tmp_path, options, begun):
-    engine = Engine()
+    engine = WaitingEngine()
     fit(tmp_path, make_callback(engine, ahead=True), Policy(), **options)
     assert sum(call[0] == "generate_async" for call in engine.calls) == begun
 
 
 def test_validation_waits_and_gets_the_weights_of_its_time(tmp_path):
-    engine, module = Engine(), Policy()
+    engine, module = WaitingEngine(), Policy()
     fit(tmp_path, make_callback(engine, ahead=True), module, limit_val_batches=1.0, val_check_interval=1)
     assert [sampled_by(batch) for batch in module.evaluated] == [3, 6, 9]
     assert [sampled_by(batch) for batch in module.batches] == [0, 0, 3]
@@ -386,7 +336,7 @@ def test_validation_waits_and_gets_the_weights_of_its_time(tmp_path):
 
 
 def test_draws_of_dynamic_sampling_come_from_the_weights_that_learn_from_them(tmp_path):
-    engine, module = Engine(), Policy()
+    engine, module = WaitingEngine(), Policy()
     callback = make_callback(engine, ahead=True, dynamic_sampling=DynamicSampling("prompt", max_draws=1))
     fit(tmp_path, callback, module, Data(8), max_epochs=-1, max_steps=2 * UPDATES)
     names = [call[0] for call in engine.calls]
@@ -398,7 +348,7 @@ def test_draws_of_dynamic_sampling_come_from_the_weights_that_learn_from_them(tm
 
 @pytest.mark.parametrize("limit_val_batches", [0, 1.0])
 def test_a_failure_is_raised_when_the_batch_is_needed_and_not_before(tmp_path, limit_val_batches):
-    engine, module = Engine(fail_at=[2]), Policy()
+    engine, module = WaitingEngine(fail_at=[2]), Policy()
     options = {"limit_val_batches": limit_val_batches, "val_check_interval": 1}
     with pytest.raises(EngineError, match="gone"):
         fit(tmp_path, make_callback(engine, ahead=True), module, **options)
@@ -423,14 +373,14 @@ def test_a_state_holds_the_responses_and_the_resumed_run_learns_from_them(tmp_pa
             super().on_train_batch_end(trainer, *arguments)
             states.append((self.state_dict(), trainer.train_dataloader.state_dict()))
 
-    callback = Saving(Engine, Even(), SamplingConfig(max_new_tokens=4), ahead=True)
+    callback = Saving(WaitingEngine, Even(), SamplingConfig(max_new_tokens=4), ahead=True)
     with pytest.raises(Stop):
         fit(tmp_path / "a", callback, Interrupted())
     torch.save(states[0], tmp_path / "state")
     state, place = torch.load(tmp_path / "state", weights_only=True)
     whole, resumed = Policy(), Policy()
-    fit(tmp_path / "b", make_callback(Engine(), ahead=True), whole)
-    engine, data = Engine(), Data()
+    fit(tmp_path / "b", make_callback(WaitingEngine(), ahead=True), whole)
+    engine, data = WaitingEngine(), Data()
     data.loader.load_state_dict(place)
 
     class Loading(RolloutCallback):

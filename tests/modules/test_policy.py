@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -104,6 +105,23 @@ def test_the_learning_rate_warms_up_and_falls_over_optimizer_steps(tiny_policy, 
     expected = [0.0, 0.5, *cosine]
     # What is logged is the rate of each iteration's second step.
     assert [logged["train/lr"] for logged in attach.logged] == pytest.approx(expected[1::2])
+
+
+@pytest.mark.parametrize(
+    ("max_steps", "max_epochs", "expected"), [(7, -1, 7), (-1, 3, 3 * 5 * 2), (7, 3, 7), (50, 3, 30)]
+)
+def test_the_schedule_ends_with_the_run(tiny_policy, max_steps, max_epochs, expected):
+    module = make_module(tiny_policy)
+    data = SimpleNamespace(iterations_per_epoch=5)
+    module.trainer = SimpleNamespace(max_steps=max_steps, max_epochs=max_epochs, datamodule=data)
+    assert module.total_updates == expected
+
+
+def test_a_run_without_an_end_is_refused(tiny_policy):
+    module = make_module(tiny_policy)
+    module.trainer = SimpleNamespace(max_steps=-1, max_epochs=-1)
+    with pytest.raises(ValueError, match=r"trainer\.max_steps .* or trainer\.max_epochs"):
+        module.total_updates  # noqa: B018
 
 
 def test_one_is_a_single_step_of_warm_up_and_then_the_rate_is_constant(tiny_policy, make_batch):

@@ -11,54 +11,9 @@ from transformers import AutoModelForCausalLM
 from tagrpo import types
 from tagrpo.rollouts import EngineError, RolloutPipeline, SamplingConfig, TransformersEngine
 from tagrpo.rollouts.cache import RolloutCache
-from tagrpo.rollouts.engines.base import in_thread
 from tagrpo.rollouts.overlap import Generation, if_of_request
-from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Request, Score, Seconds
-
-
-class Engine(types.Engine):
-    """Responds with the value of its weight, and refuses two things at once."""
-
-    asynchronous = True
-
-    def __init__(self, updated=None, fail=False):
-        self.updated, self.fail = updated, fail
-        self.weight, self.busy, self.calls = 0, False, []
-
-    def sync(self, parameters):
-        assert not self.busy
-        self.weight = int(dict(parameters)["weight"])
-
-    def generate(self, request, deliver=types.ignore):
-        assert not self.busy
-        self.calls.append(("generate", int(request.prompts[0][0])))
-        return self.responses(request)
-
-    def responses(self, request):
-        ids = torch.tensor([self.weight, 2])
-        return [
-            [Completion(token_ids=ids, logprobs=torch.full((2,), -0.5), truncated=False)] * count
-            for count in request.num_samples
-        ]
-
-    def generate_async(self, request, deliver=types.ignore):
-        assert not self.busy
-        self.calls.append(("generate_async", int(request.prompts[0][0])))
-        self.busy = True
-
-        def sample():
-            assert self.updated is None or self.updated.wait(20), "the update waits for sampling"
-            if self.fail:
-                raise EngineError("gone")
-            return self.responses(request)
-
-        wait = in_thread(sample)
-
-        def finish():
-            self.busy = False
-            return wait()
-
-        return finish
+from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Request, Score, Seconds
+from tests.helpers import WaitingEngine
 
 
 class Even(types.Verifier):
@@ -95,7 +50,7 @@ def sampled_by(rollouts):
 
 def test_the_engine_samples_beside_the_update_with_the_weights_from_before_it():
     updated = threading.Event()
-    engine, policy = Engine(updated), make_policy()
+    engine, policy = WaitingEngine(updated), make_policy()
     pipeline = make_pipeline(engine)
     found = []
     for step in range(3):
@@ -109,12 +64,12 @@ def test_the_engine_samples_beside_the_update_with_the_weights_from_before_it():
         pipeline.wait(rollouts.seconds)
         assert set(rollouts.seconds) >= ({"wait"} if step < 2 else {"score"})
     assert found == [(0, [0, 0], 0.0), (0, [3, 3], 3.0), (3, [3, 3], 3.0)]
-    assert engine.calls == [("generate", 0), ("generate_async", 1), ("generate_async", 2)]
+    assert engine.calls == [("generate", 0, [0]), ("generate_async", 0, [1]), ("generate_async", 3, [2])]
     assert pipeline.ledger["rollouts"] == 6, "counted when it is learned from"
 
 
 def test_evaluation_waits_and_gets_the_weights_of_its_time():
-    engine, policy = Engine(), make_policy()
+    engine, policy = WaitingEngine(), make_policy()
     pipeline = make_pipeline(engine)
     first = pipeline.roll_out(asking(0), policy, 0)
     pipeline.sample_next(asking(1), policy, 0, first.seconds)
@@ -124,7 +79,7 @@ def test_evaluation_waits_and_gets_the_weights_of_its_time():
 
 
 def test_a_failure_is_raised_when_the_batch_is_needed_and_that_batch_can_be_sampled_anew():
-    engine, policy = Engine(fail=True), make_policy()
+    engine, policy = WaitingEngine(fail_at=[1]), make_policy()
     pipeline = make_pipeline(engine)
     first = pipeline.roll_out(asking(0), policy, 0)
     pipeline.sample_next(asking(1), policy, 0, first.seconds)
@@ -134,18 +89,18 @@ def test_a_failure_is_raised_when_the_batch_is_needed_and_that_batch_can_be_samp
     with pytest.raises(EngineError, match="gone"):
         pipeline.roll_out(asking(1), policy, 3)
     assert sampled_by(pipeline.roll_out(asking(1), policy, 3)) == 3
-    resumed = make_pipeline(Engine())
+    resumed = make_pipeline(WaitingEngine())
     resumed.load_state_dict(state)
     assert sampled_by(resumed.roll_out(asking(1), policy, 3)) == 3
 
 
 def test_a_state_holds_the_responses_and_the_resumed_run_learns_from_them(tmp_path):
     policy = make_policy()
-    pipeline = make_pipeline(Engine())
+    pipeline = make_pipeline(WaitingEngine())
     first = pipeline.roll_out(asking(0), policy, 0)
     pipeline.sample_next(asking(1), policy, 0, first.seconds)
     torch.save(pipeline.state_dict(), tmp_path / "state")
-    engine = Engine()
+    engine = WaitingEngine()
     resumed = make_pipeline(engine)
     resumed.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
     update(policy)
@@ -163,7 +118,7 @@ def test_what_was_sampled_before_the_crash_comes_from_disk(tmp_path):
         pipeline.wait(first.seconds)
         return pipeline.roll_out(asking(1), policy, 3)
 
-    before, engine = run(Engine()), Engine()
+    before, engine = run(WaitingEngine()), WaitingEngine()
     after = run(engine)
     assert engine.calls == []
     assert sampled_by(after) == sampled_by(before) == 0
@@ -171,7 +126,7 @@ def test_what_was_sampled_before_the_crash_comes_from_disk(tmp_path):
 
 
 def test_responses_to_other_prompts_than_those_that_came_are_not_used():
-    engine, policy = Engine(), make_policy()
+    engine, policy = WaitingEngine(), make_policy()
     pipeline = make_pipeline(engine)
     first = pipeline.roll_out(asking(0), policy, 0)
     pipeline.sample_next(asking(40), policy, 0, first.seconds)
@@ -193,7 +148,7 @@ def test_neither_failed_responses_nor_those_of_another_number_of_ranks_are_resum
         raise EngineError("gone")
 
     request = Request([torch.tensor([1]), torch.tensor([2])], [2, 1], SamplingConfig(), 0)
-    there = Generation("key", 3, finish=lambda: Engine().responses(request)).state_dict()
+    there = Generation("key", 3, finish=lambda: WaitingEngine().responses(request)).state_dict()
     found = Generation.from_state(there)
     assert (found.key, found.step) == ("key", 3)
     assert [len(samples) for samples in found.result(Seconds())] == [2, 1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +12,7 @@ from tagrpo import memory
 from tagrpo.rollouts import replay as module
 from tagrpo.rollouts.replay import Record, SuccessReplay
 from tagrpo.types import QuestionGroup
+from tests.helpers import on_two_ranks
 
 PARTLY = [[[1.0, 0.0, 0.0, 0.0]], [[1.0, 1.0, 0.0, 0.0]], [[1.0, 1.0, 1.0, 1.0]], [[0.0, 0.0, 0.0, 0.0]]]
 
@@ -172,33 +172,15 @@ def test_what_is_on_record_survives_a_checkpoint(make_batch, tmp_path):
 
 
 def test_ranks_share_what_they_find_and_replay_different_questions(make_batch, monkeypatch):
-    barrier, local, values = threading.Barrier(2), threading.local(), [None, None]
-
-    def gather(value):
-        values[local.rank] = value
-        barrier.wait()
-        gathered = list(values)
-        barrier.wait()
-        return gathered
-
-    for part in (module, memory):
-        monkeypatch.setattr(part, "gather_objects", gather)
-    monkeypatch.setattr(module, "rank", lambda: local.rank)
-    monkeypatch.setattr(module, "world_size", lambda: 2)
     replays, batches = [SuccessReplay(start=0.0) for _ in range(2)], [None, None]
 
     def run(rank):
-        local.rank = rank
         found = with_ids(make_batch([PARTLY[rank], PARTLY[1]], seed=rank), f"x{rank}", f"y{rank}")
         observed(replays[rank], found)
         batches[rank] = with_ids(make_batch(PARTLY[:2], seed=9), f"u{rank}", f"v{rank}")
         replays[rank].substitute(batches[rank], 0, no_entropy)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    on_two_ranks(monkeypatch, run, module, memory)
     assert list(replays[0].records) == list(replays[1].records) == ["x0", "y0", "x1", "y1"]
     drawn = [batch.groups[1].id for batch in batches]
     assert drawn[0] != drawn[1]

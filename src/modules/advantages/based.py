@@ -9,9 +9,10 @@ from .pools import as_rewards
 
 
 class BasedAdvantage(AdvantageStrategy):
-    """Advantages of a base strategy, changed in a way that is linear in them.
+    """Advantages of a base strategy: of other rewards than those given (`shaped`), or changed afterwards (`changed`).
 
-    It needs what the base needs, and averages over random choices where the base does.
+    It needs what the base needs besides its own. Its average over the random choices of the base changes the base's
+    average, which is exact where `changed` is linear in the advantages.
 
     Args:
         base: Strategy whose advantages are changed.
@@ -33,18 +34,22 @@ class BasedAdvantage(AdvantageStrategy):
     def __init__(self, base: AdvantageStrategy) -> None:
         require(base, AdvantageStrategy, "advantage.base")
         self.base = base
-        self.needs_entropy = base.needs_entropy
-        self.needs_logprobs = base.needs_logprobs
+        self.needs_entropy = self.needs_entropy or base.needs_entropy
+        self.needs_logprobs = self.needs_logprobs or base.needs_logprobs
         self.needs_history = self.needs_history or base.needs_history
 
-    def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
+    def shaped(self, groups: RewardGroups) -> RewardGroups:
+        """The groups that the base sees."""
+        return groups
+
+    def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:  # noqa: ARG002
         """[R] advantages of this strategy, given those of the base."""
-        raise NotImplementedError
+        return advantages
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] advantages, in the precision of the rewards."""
-        return as_rewards(self.changed(self.base(groups), groups), groups)
+        return as_rewards(self.changed(self.base(self.shaped(groups)), groups), groups)
 
     def expected(self, groups: RewardGroups) -> Tensor:
         """[R] the advantages averaged over the random choices of the base."""
-        return as_rewards(self.changed(self.base.expected(groups), groups), groups)
+        return as_rewards(self.changed(self.base.expected(self.shaped(groups)), groups), groups)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...types import AdvantageStrategy, RewardGroups, require
+from ...types import AdvantageStrategy, RewardGroups
+from .based import BasedAdvantage
 from .group import GroupAdvantage
-from .pools import POOLS, Pool, accuracy, as_rewards, check_choice, pool_index
+from .pools import POOLS, Pool, accuracy, check_choice, pool_index
 
 
-class DifficultyWeightedAdvantage(AdvantageStrategy):
+class DifficultyWeightedAdvantage(BasedAdvantage):
     """Advantages of a base strategy, times a logistic weight of the pool's accuracy (arXiv 2504.09696, GRPO-LEAD).
 
     A' = A · w(ρ) if A > 0, else A · w(1 − ρ), with ρ = c/n and w(ρ) = low + (high − low) / (1 + e^(s (ρ − ρ0))):
     correct responses to hard questions are reinforced most, wrong responses to easy ones punished most.
 
-    Zero where the base is. ρ counts `correct`, the base normalises the rewards.
+    Zero where the base is. ρ counts `correct`, the base normalises the rewards. Where the base draws at random,
+    `expected` weighs its average, which neglects that a response's advantage may change its sign between draws.
 
     Args:
         low: Weight that w tends to at high accuracy.
@@ -27,6 +29,7 @@ class DifficultyWeightedAdvantage(AdvantageStrategy):
         group_by: The pool that ρ is taken over: `question` | `prompt` | `batch`.
 
     Raises:
+        TypeError: `base` is no strategy.
         ValueError: an option is out of its range.
 
     >>> groups = RewardGroups(
@@ -58,20 +61,15 @@ class DifficultyWeightedAdvantage(AdvantageStrategy):
         self.high = high
         self.midpoint = midpoint
         self.steepness = steepness
-        self.base = base or GroupAdvantage(group_by)
-        require(self.base, AdvantageStrategy, "advantage.base")
+        super().__init__(base or GroupAdvantage(group_by))
         self.group_by: Pool = group_by
-        self.needs_entropy = self.base.needs_entropy
-        self.needs_logprobs = self.base.needs_logprobs
-        self.needs_history = self.base.needs_history
 
     def weight(self, accuracy: Tensor) -> Tensor:
         """w(ρ), of the shape of ρ."""
         return self.low + (self.high - self.low) * torch.sigmoid(-self.steepness * (accuracy - self.midpoint))
 
-    def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages, in the precision of the rewards."""
+    def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
+        """[R] the weighted advantages."""
         index, num_pools = pool_index(groups, self.group_by)
         share = accuracy(groups, index, num_pools)[index]
-        advantages = self.base(groups)
-        return as_rewards(advantages * torch.where(advantages > 0, self.weight(share), self.weight(1 - share)), groups)
+        return advantages * torch.where(advantages > 0, self.weight(share), self.weight(1 - share))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from torch import Tensor
-
-from ...types import AdvantageStrategy, RewardGroups, require
+from ...types import AdvantageStrategy, RewardGroups
+from .based import BasedAdvantage
 from .pools import POOLS, Pool, check_choice, pool_index, uniform_pools
 
 
-class UnlikelinessAdvantage(AdvantageStrategy):
+class UnlikelinessAdvantage(BasedAdvantage):
     """Another strategy's advantages of R (1 − β · rank(log π) / G) (arXiv 2506.02355, section 4.1).
 
     Ranks count the less likely responses of the pool, 0 … G − 1, and G is its size: the most likely one loses most.
@@ -29,6 +28,7 @@ class UnlikelinessAdvantage(AdvantageStrategy):
         tolerance: Nats.
 
     Raises:
+        TypeError: `base` is no strategy.
         ValueError: an option is out of its range, or the groups carry no log-probs.
 
     >>> import torch
@@ -51,27 +51,18 @@ class UnlikelinessAdvantage(AdvantageStrategy):
         group_by: Pool = "question",
         tolerance: float = 1e-4,
     ) -> None:
-        require(base, AdvantageStrategy, "advantage.base")
+        super().__init__(base)
         check_choice("ranked_by", ranked_by, ("sequence", "token"))
         check_choice("group_by", group_by, POOLS)
         if not 0 <= beta <= 1:
             raise ValueError(f"Expected advantage.beta to lie between 0 and 1, but got {beta}.")
-        self.base = base
         self.beta = beta
         self.ranked_by = ranked_by
         self.group_by: Pool = group_by
         self.tolerance = tolerance
-        self.needs_entropy, self.needs_history = base.needs_entropy, base.needs_history
 
-    def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages, in the precision of the rewards."""
-        return self.base(self._shaped(groups))
-
-    def expected(self, groups: RewardGroups) -> Tensor:
-        """[R] the advantages averaged over the random choices of the base."""
-        return self.base.expected(self._shaped(groups))
-
-    def _shaped(self, groups: RewardGroups) -> RewardGroups:
+    def shaped(self, groups: RewardGroups) -> RewardGroups:
+        """The groups with the rewards R (1 − β · rank / G)."""
         if groups.logprob is None or groups.lengths is None:
             raise ValueError(
                 "Expected the policy's log-prob of every response in RewardGroups.logprob, and lengths, but got None. "

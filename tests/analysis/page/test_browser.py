@@ -14,6 +14,11 @@ PLACE = (
     "const box = panel.querySelector('.u-over').getBoundingClientRect(); return [box.x, box.y, box.width, box.height];"
 )
 
+CORNER = (  # the colour in which a heat map's canvas was painted, by way of a copy that expects to be read
+    "const copy = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});"
+    "copy.drawImage(document.querySelector('.heat canvas'), 0, 0); return [...copy.getImageData(0, 0, 1, 1).data];"
+)
+
 
 @pytest.fixture(scope="module")
 def driver():
@@ -152,6 +157,17 @@ def test_the_heat_map_opens_cells_by_keys(opened):
     wait(opened, lambda: opened.current_url.endswith("#/run/0/iteration/0/question/1"))
 
 
+def test_evaluations_open_questions_by_keys_and_close_them_by_escape(opened):
+    from selenium.webdriver.common.keys import Keys
+
+    go(opened, "#/run/0/evaluation/0")
+    press(opened, Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ENTER)
+    wait(opened, lambda: opened.current_url.endswith("#/run/0/evaluation/0/question/1"))
+    wait(opened, lambda: find(opened, ".detail"))
+    press(opened, Keys.ESCAPE)
+    wait(opened, lambda: opened.current_url.endswith("#/run/0/evaluation/0") and not find(opened, ".detail"))
+
+
 def test_the_list_filters_searches_and_sorts(opened, recorded):
     go(opened, "#/run/0/responses/")
     status = find(opened, "[role=status]")[0]
@@ -175,11 +191,17 @@ def test_dark_and_light_and_the_help(opened):
     def paper():
         return opened.execute_script("return getComputedStyle(document.body).backgroundColor")
 
+    def corner():
+        return "rgb({}, {}, {})".format(*opened.execute_script(CORNER)[:3])
+
+    go(opened, "#/run/0")
     first = paper()
+    assert corner() == first
     press(opened, "d")
     assert {first, paper()} == {"rgb(255, 255, 255)", "rgb(20, 22, 26)"}
+    assert corner() == paper()
     press(opened, "d")
-    assert paper() == first
+    assert corner() == paper() == first
     press(opened, "?")
     assert "previous or next run" in find(opened, "dialog")[0].text
 

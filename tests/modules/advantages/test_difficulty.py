@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tagrpo.modules.advantages import DifficultyWeightedAdvantage, EntropyAdaptiveAdvantage, GroupAdvantage
+from tagrpo.modules.advantages import DifficultyWeightedAdvantage, GroupAdvantage
 
 
 def weight(rho):
@@ -44,11 +44,6 @@ def test_the_base_may_pool_differently(pools):
     base = GroupAdvantage("prompt", scale="none")
     expected = torch.tensor([3 / 4 * weight(1 / 4)] * 2 + [-1 / 4 * weight(3 / 4)] * 6)
     torch.testing.assert_close(DifficultyWeightedAdvantage(base=base)(groups), expected)
-
-
-def test_entropy_is_asked_for_when_the_base_needs_it():
-    assert not DifficultyWeightedAdvantage().needs_entropy
-    assert DifficultyWeightedAdvantage(base=EntropyAdaptiveAdvantage(2)).needs_entropy
 
 
 def test_impossible_options_are_refused():

@@ -86,6 +86,3 @@ def test_what_is_lacking_or_impossible_is_refused(pools):
     for baseline in (-0.5, 1.5, "median"):
         with pytest.raises(ValueError, match=r"advantage\.baseline"):
             HistoricalExplorationAdvantage(BASE, baseline=baseline)
-    assert HistoricalExplorationAdvantage(BASE).needs_history
-    assert not BatchExplorationAdvantage(BASE).needs_history
-    assert BatchExplorationAdvantage(HistoricalExplorationAdvantage(BASE)).needs_history

@@ -11,10 +11,8 @@ import pytest
 import torch
 
 from tagrpo.modules.advantages import (
-    EntropyAdaptiveAdvantage,
     GroupAdvantage,
     OvertrainingGateAdvantage,
-    PassAtKAdvantage,
 )
 from tagrpo.modules.advantages.overtraining_gate import marginal_worth
 from tagrpo.types import History
@@ -103,15 +101,6 @@ def test_the_expected_gradient_is_the_weight_times_that_of_the_base(pools):
             total += chance * float((strategy(groups) * score).mean())
         weights.append(total)
     assert weights[1] == pytest.approx(weights[0] * 8 / 15)
-
-
-def test_the_base_is_asked_for_its_needs_and_its_expectation(pools):
-    assert OvertrainingGateAdvantage(EntropyAdaptiveAdvantage(2)).needs_entropy
-    assert OvertrainingGateAdvantage(GroupAdvantage()).needs_history
-    groups, base = remembered(pools((2, 6)), (8, 1)), PassAtKAdvantage(2, "bootstrap", num_groups=4)
-    torch.testing.assert_close(
-        OvertrainingGateAdvantage(base, reference_k=9).expected(groups), base.expected(groups) / 2
-    )
 
 
 def test_what_it_can_not_do_is_refused(pools):

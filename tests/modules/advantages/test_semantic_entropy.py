@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.stats import entropy
 
-from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage, SemanticEntropyAdvantage
+from tagrpo.modules.advantages import GroupAdvantage, SemanticEntropyAdvantage
 from tagrpo.modules.advantages.semantic_entropy import semantic_entropy
 
 ANSWERS = ["1", "1", "2", "2", "2", "3", None, None] + ["1"] * 8 + [None] * 8 + list("abcdefgh")
@@ -54,11 +54,6 @@ def test_full_disagreement_can_be_damped_to_exactly_zero(pools):
 def test_a_single_response_is_left_alone(pools):
     groups = pools((1, 0), answers=["1"])
     assert SemanticEntropyAdvantage(1.0, base=GroupAdvantage(baseline="none", scale="none"))(groups).tolist() == [1.0]
-
-
-def test_the_base_is_asked_whether_it_needs_entropy():
-    assert not SemanticEntropyAdvantage(0.5).needs_entropy
-    assert SemanticEntropyAdvantage(0.5, base=EntropyAdaptiveAdvantage(2)).needs_entropy
 
 
 def test_missing_answers_are_named(pools):

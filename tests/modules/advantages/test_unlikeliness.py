@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage, UnlikelinessAdvantage
+from tagrpo.modules.advantages import GroupAdvantage, UnlikelinessAdvantage
 
 PLAIN = GroupAdvantage(baseline="none", scale="none")
 """Shows the rewards as they were shaped, but for pools of equal ones."""
@@ -66,10 +66,7 @@ def test_pools_of_equal_rewards_have_no_advantage(pools):
     assert not UnlikelinessAdvantage(GroupAdvantage())(groups).any()
 
 
-def test_log_probs_are_needed_and_the_base_is_asked_for_entropy(pools):
-    assert UnlikelinessAdvantage(GroupAdvantage()).needs_logprobs
-    assert not UnlikelinessAdvantage(GroupAdvantage()).needs_entropy
-    assert UnlikelinessAdvantage(EntropyAdaptiveAdvantage(2)).needs_entropy
+def test_log_probs_are_needed(pools):
     with pytest.raises(ValueError, match=r"RewardGroups\.logprob, and lengths, but got None"):
         UnlikelinessAdvantage(PLAIN)(pools((1, 3)))
     for lacking in ({"logprob": torch.zeros(4)}, {"lengths": torch.ones(4)}):

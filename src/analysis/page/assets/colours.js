@@ -36,5 +36,10 @@ export function ofToken(value, limit) {
   return `rgb(230 120 0 / ${Math.round(75 * Math.min(Math.max(value / limit, 0), 1))}%)`;
 }
 
-/** A colour of the style sheet. */
-export const themed = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const probe = document.head.appendChild(document.createElement("i"));
+
+/** A colour of the style sheet, as it is in the theme of the moment. */
+export function themed(name) {
+  probe.style.color = `var(--${name})`;
+  return getComputedStyle(probe).color;
+}

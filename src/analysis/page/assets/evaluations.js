@@ -63,15 +63,7 @@ export async function showEvaluation(main, run, { evaluation, question }) {
   );
   order("given");
   map.element.focus({ preventScroll: true });
-  return {
-    ArrowRight: () => map.move(1, 0),
-    ArrowLeft: () => map.move(-1, 0),
-    ArrowDown: () => map.move(0, 1),
-    ArrowUp: () => map.move(0, -1),
-    Enter: map.enter,
-    theme: map.redraw,
-    Escape: () => go({ run: run.number, evaluation: split }),
-  };
+  return { ...map.keys, Escape: () => go({ run: run.number, evaluation: split }) };
 }
 
 function rowsOf(found) {

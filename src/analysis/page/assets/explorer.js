@@ -94,14 +94,7 @@ export async function showExplorer(main, run) {
   );
   update();
   map.element.focus({ preventScroll: true });
-  return {
-    ArrowRight: () => map.move(1, 0),
-    ArrowLeft: () => map.move(-1, 0),
-    ArrowDown: () => map.move(0, 1),
-    ArrowUp: () => map.move(0, -1),
-    Enter: map.enter,
-    theme: map.redraw,
-  };
+  return map.keys;
 }
 
 function grouped(cells) {

@@ -10,7 +10,7 @@ const LEFT = 190,
  * A heat map of `rows` (each with `label` and `cells`: column → cell) and `columns` (labels).
  *
  * `colour(cell)` and `title(row, column, cell)` describe a cell, `open(cell)` is called when it is clicked or entered.
- * Returns its `element`, `update({rows, columns})`, `redraw()`, and `move(right, down)` and `enter()` for keys.
+ * Returns its `element`, `update({rows, columns})`, and what `keys` do.
  */
 export function heatMap({ colour, title, open }) {
   const canvas = h("canvas", {});
@@ -151,10 +151,15 @@ export function heatMap({ colour, title, open }) {
 
   return {
     element,
-    move,
-    redraw: draw,
-    enter: () => {
-      if (cursor) open(rows[cursor.row].cells.get(cursor.column));
+    keys: {
+      ArrowRight: () => move(1, 0),
+      ArrowLeft: () => move(-1, 0),
+      ArrowDown: () => move(0, 1),
+      ArrowUp: () => move(0, -1),
+      Enter: () => {
+        if (cursor) open(rows[cursor.row].cells.get(cursor.column));
+      },
+      theme: draw,
     },
     update(content) {
       ({ rows, columns } = content);

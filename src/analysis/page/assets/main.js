@@ -134,7 +134,8 @@ function help() {
 }
 
 function toggleTheme() {
-  const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
+  const { theme } = document.documentElement.dataset;
+  const dark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   setTheme(dark ? "light" : "dark");
   keys.theme?.();
 }

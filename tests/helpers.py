@@ -1,0 +1,118 @@
+"""Stand-ins and waiting that several test files share."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import torch
+
+from tagrpo import types
+from tagrpo.grid import GridRun
+from tagrpo.rollouts import EngineError
+from tagrpo.rollouts.engines.base import in_thread
+from tagrpo.types import Completion
+
+
+def wait_until(condition, seconds=120):
+    """What `condition()` returns as soon as that is true."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "it never came to be"
+        time.sleep(0.05)
+    return found
+
+
+def grid_run(root, name, code, *settings):
+    """A run of a grid that executes `code` in its directory."""
+    directory = root / name / "seed0"
+    code = f"import os, signal, sys, time; os.chdir({str(directory)!r}); {code}"
+    return GridRun(name, 0, directory, [sys.executable, "-c", code, *settings])
+
+
+def on_two_ranks(monkeypatch, run, *modules):
+    """Call `run(rank)` in two threads, which are ranks to what `modules` have imported of `tagrpo.distributed`."""
+    barrier, local, values, failures = threading.Barrier(2), threading.local(), [None, None], []
+
+    def gather(value):
+        values[local.rank] = value
+        barrier.wait()
+        gathered = list(values)
+        barrier.wait()
+        return gathered
+
+    stand_ins = {"gather_objects": gather, "rank": lambda: local.rank, "world_size": lambda: 2}
+    for module in modules:
+        for name in stand_ins.keys() & vars(module).keys():
+            monkeypatch.setattr(module, name, stand_ins[name])
+
+    def work(rank):
+        local.rank = rank
+        try:
+            run(rank)
+        except Exception as error:
+            failures.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+class WaitingEngine(types.Engine):
+    """Responds with the number in the policy's only weight, and refuses two things at once.
+
+    What it samples aside waits for the event `updated`; the requests of that kind numbered in `fail_at`, from 1, fail.
+    `calls` has (kind, weight, first token of each prompt) of every request.
+    """
+
+    asynchronous = True
+
+    def __init__(self, updated=None, fail_at=()):
+        self.updated, self.fail_at = updated, fail_at
+        self.weight, self.names, self.busy, self.calls, self.seeds = 0, [], False, [], []
+
+    def sync(self, parameters):
+        assert not self.busy
+        ((name, tensor),) = parameters
+        self.names.append(name)
+        self.weight = int(tensor)
+
+    def generate(self, request, deliver=types.ignore):
+        self.enter("generate", request)
+        return self.responses(request)
+
+    def enter(self, kind, request):
+        assert not self.busy
+        self.calls.append((kind, self.weight, [int(prompt[0]) for prompt in request.prompts]))
+        self.seeds.append(request.seed)
+
+    def responses(self, request):
+        ids = torch.tensor([self.weight, 2])
+        return [
+            [Completion(token_ids=ids, logprobs=torch.full((2,), -0.5), truncated=False)] * count
+            for count in request.num_samples
+        ]
+
+    def generate_async(self, request, deliver=types.ignore):
+        self.enter("generate_async", request)
+        self.busy, number = True, sum(call[0] == "generate_async" for call in self.calls)
+
+        def sample():
+            assert self.updated is None or self.updated.wait(120), "the update waits for sampling"
+            if number in self.fail_at:
+                raise EngineError("gone")
+            return self.responses(request)
+
+        wait = in_thread(sample)
+
+        def finish():
+            self.busy = False
+            return wait()
+
+        return finish

@@ -1,0 +1,80 @@
+"""What every strategy with a base shares: the base's needs and its average over random choices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tagrpo.modules.advantages import (
+    BatchExplorationAdvantage,
+    DifficultyWeightedAdvantage,
+    HistoricalExplorationAdvantage,
+    OvertrainingGateAdvantage,
+    SemanticEntropyAdvantage,
+    UnlikelinessAdvantage,
+    WithoutEasyAdvantage,
+)
+from tagrpo.types import AdvantageStrategy, History
+
+NEEDS = ("needs_entropy", "needs_logprobs", "needs_history")
+OWN = {
+    BatchExplorationAdvantage: set(),
+    DifficultyWeightedAdvantage: set(),
+    HistoricalExplorationAdvantage: {"needs_history"},
+    OvertrainingGateAdvantage: {"needs_history"},
+    SemanticEntropyAdvantage: set(),
+    UnlikelinessAdvantage: {"needs_logprobs"},
+    WithoutEasyAdvantage: set(),
+}
+
+
+def build(kind, base):
+    return kind(alpha=0.5, base=base) if kind is SemanticEntropyAdvantage else kind(base=base)
+
+
+class Base(AdvantageStrategy):
+    """Three times the rewards, on average twice the rewards."""
+
+    def __init__(self, need=None):
+        if need:
+            setattr(self, need, True)
+
+    def __call__(self, groups):
+        return 3 * groups.rewards
+
+    def expected(self, groups):
+        return 2 * groups.rewards
+
+
+class Twice(AdvantageStrategy):
+    def __call__(self, groups):
+        return 2 * groups.rewards
+
+
+@pytest.mark.parametrize("kind", OWN, ids=lambda kind: kind.__name__)
+def test_it_needs_what_the_base_needs_besides_its_own(kind):
+    for need in (None, *NEEDS):
+        strategy = build(kind, Base(need))
+        assert {name for name in NEEDS if getattr(strategy, name)} == OWN[kind] | {need} - {None}
+
+
+@pytest.mark.parametrize("kind", OWN, ids=lambda kind: kind.__name__)
+def test_it_changes_the_average_of_its_base(kind, pools):
+    groups = replace(
+        pools((3, 5)),
+        answers=list("abcdefgh"),
+        logprob=-torch.arange(8.0),
+        lengths=torch.ones(8),
+        history=History(*(torch.full((8,), n) for n in (8, 1, 0))),
+    )
+    strategy = build(kind, Base())
+    assert torch.equal(strategy.expected(groups), build(kind, Twice())(groups))
+    assert not torch.equal(strategy.expected(groups), strategy(groups))
+
+
+@pytest.mark.parametrize("kind", OWN, ids=lambda kind: kind.__name__)
+def test_a_base_that_is_no_strategy_is_refused(kind):
+    with pytest.raises(TypeError, match=r"advantage\.base"):
+        build(kind, "group")

@@ -190,6 +190,18 @@ def test_the_size_of_the_heads_chunks_does_not_change_the_update(tiny_policy, ma
     torch.testing.assert_close(learned(5), learned(None), atol=1e-6, rtol=1e-4, equal_nan=True)
 
 
+def test_the_entropies_of_tokens_are_those_whose_mean_is_shown(tiny_policy, make_batch):
+    (result,) = learn(make_update(tiny_policy, token_budget=40), make_batch(REWARDS))
+    outputs = result.outputs()
+    assert any(entropies is not None for entropies in outputs["token_entropies"])
+    for entropies, mean, length in zip(outputs["token_entropies"], outputs["entropy"], result.lengths, strict=True):
+        if entropies is None:
+            assert torch.isnan(mean), "of a response that needed no forward"
+        else:
+            assert len(entropies) == length
+            assert float(entropies.float().mean()) == pytest.approx(float(mean), rel=2e-3)
+
+
 def test_leaving_out_responses_without_advantage_changes_nothing(tiny_policy, make_batch):
     uniform = [[[1.0, 1.0], [1.0, 1.0]], *REWARDS]
 

@@ -42,7 +42,18 @@ Rewards = Sequence[Sequence[Sequence[float]]]
 
 
 THOROUGH = (Path(__file__).parent / "thorough.txt").read_text().split()
-"""Files of more than three seconds, which train, start processes or count something out."""
+"""Files of more than two seconds, which train, start processes or count something out."""
+
+
+def is_thorough(path: Path) -> bool:
+    """Whether a file is one of `THOROUGH`."""
+    folder = Path(__file__).parent
+    return path.is_relative_to(folder) and path.relative_to(folder).as_posix() in THOROUGH
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that are left out need not be imported either."""
+    return True if "not thorough" in config.option.markexpr and is_thorough(collection_path) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,9 +61,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     vLLM leaves its group of ranks in the process, which plans of several ranks need for their own.
     """
-    folder = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(folder) and str(item.path.relative_to(folder)) in THOROUGH:
+        if is_thorough(item.path):
             item.add_marker("thorough")
     with_vllm = {item.path for item in items if item.get_closest_marker("vllm")}
     items.sort(key=lambda item: item.path in with_vllm)

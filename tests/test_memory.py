@@ -87,11 +87,11 @@ def test_a_record_is_bounded_and_its_totals_are_not():
     record = Record()
     for number in range(MOST_VISITS + 6):
         record.add(Visit((2,), (number % 2,)), Counter({"often": 2}))
-    assert len(record.visits) == MOST_VISITS
+    assert len(record.visits) == 64
     assert (record.samples, record.correct) == (2 * (MOST_VISITS + 6), (MOST_VISITS + 6) // 2)
     for number in range(MOST_ANSWERS + 3):
         record.add(Visit((1,), (0,)), Counter({str(number): 1}))
-    assert len(record.answers) == MOST_ANSWERS
+    assert len(record.answers) == 256
     assert record.answers["often"] == 2 * (MOST_VISITS + 6), "the rarest go"
     assert "3" not in record.answers, "and the oldest of them first"
     assert str(MOST_ANSWERS + 2) in record.answers
@@ -105,6 +105,16 @@ def test_long_answers_are_told_apart_but_not_kept(make_batch):
     batch = named(make_batch([[[0.0]]]), "a", answers=[long])
     memory.remember(batch)
     assert batch.rollouts.history.same_answer.tolist() == [2]
+    memory.remember(named(make_batch([[[0.0, 0.0]]]), "b", answers=["9" * 64, "9" * 65]))
+    assert ["9" * 64 in memory["b"].answers, "9" * 65 in memory["b"].answers] == [True, False]
+
+
+def test_a_rank_without_questions_has_nothing_to_tell(make_batch):
+    memory, batch = QuestionMemory(), make_batch([[[1.0]]])
+    columns = {name: getattr(batch.rollouts, name)[:0] for name in ("question", "rephrasing", "replayed", "correct")}
+    batch.groups, batch.rollouts = [], replace(batch.rollouts, answers=[], **columns)
+    assert memory.remember(batch) == []
+    assert memory.records == {}
 
 
 def test_the_state_is_a_copy_in_plain_containers(make_batch, tmp_path):

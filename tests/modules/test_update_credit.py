@@ -139,6 +139,24 @@ def test_clip_cov_silences_and_the_advantages_that_are_shown_are_means_over_toke
         assert advantage == pytest.approx(float(credit.given.advantages[credit.response == row].mean()), abs=1e-6)
 
 
+def test_a_response_learns_if_any_of_its_tokens_does_even_where_they_cancel(tiny_policy, make_batch):
+    class Cancels(TokenCredit):
+        def __call__(self, inputs):
+            place = torch.cat([torch.arange(n) - (n - 1) / 2 for n in torch.bincount(inputs.response).tolist() if n])
+            return Credit(place, None)
+
+    class Penalises(TokenCredit):
+        def __call__(self, inputs):
+            return Credit(torch.zeros_like(inputs.logprobs), torch.ones_like(inputs.logprobs))
+
+    batch = make_batch(REWARDS)
+    alone = sum(len(ids) == 1 for ids in batch.rollouts.token_ids)
+    assert 0 < alone < len(batch.rollouts)
+    for credit, dropped in ((Cancels(), alone), (Penalises(), 0)):
+        _, result = learned(make_update(tiny_policy, credit), batch)
+        assert result.stats.dropped == dropped
+
+
 def test_a_credit_is_told_the_final_answers_of_its_mini_batch(tiny_policy, make_batch):
     class Asks(HighEntropyCredit):
         def __call__(self, inputs):

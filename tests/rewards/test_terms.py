@@ -19,8 +19,8 @@ from tagrpo.callbacks.zero_gradient import question_percentages
 from tagrpo.modules.advantages import DifficultyWeightedAdvantage, GroupAdvantage, PassAtKAdvantage
 from tagrpo.rewards.terms import (
     LengthReward,
-    RepetitionPenalty,
     RandomReward,
+    RepetitionPenalty,
     RewardNoise,
     SignedReward,
     SoftOverlongPenalty,

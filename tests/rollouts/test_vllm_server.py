@@ -19,7 +19,7 @@ from tagrpo.modules.model import load_causal_lm
 from tagrpo.modules.sharding import full_tensors, separate_tensors
 from tagrpo.preemption import StopRequest
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
-from tagrpo.rollouts.engines import server_fleet, weight_stream
+from tagrpo.rollouts.engines import server_fleet, server_weights, weight_stream
 from tagrpo.rollouts.engines.access import shared_token
 from tagrpo.rollouts.engines.weight_stream import WeightSender, receive_weights
 from tagrpo.types import Request
@@ -426,6 +426,19 @@ def test_weights_are_offered_only_at_the_address_towards_the_server():
     sender = WeightSender(WEIGHTS, 1, timeout=1.0, host=weight_stream.address_towards("127.0.0.1"))
     assert sender.listener.getsockname()[0] == "127.0.0.1"
     sender.close()
+
+
+def test_a_transfer_listens_only_at_the_address_towards_its_server(server, make_engine, monkeypatch):
+    addresses = []
+
+    class Watched(WeightSender):
+        def send(self):
+            addresses.append(self.listener.getsockname()[0])
+            super().send()
+
+    monkeypatch.setattr(server_weights, "WeightSender", Watched)
+    make_engine(server.url).sync(WEIGHTS)
+    assert addresses == ["127.0.0.1"]
 
 
 def test_a_trainer_with_another_token_is_told_so(server, make_engine, monkeypatch):

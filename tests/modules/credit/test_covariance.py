@@ -98,7 +98,7 @@ def test_the_ends_of_the_range_and_a_covariance_of_zero_are_left_alone(make_inpu
     for low, high in ((1.0, 2.0), (0.0, 1.0)):
         assert torch.equal(ClipCovCredit(1.0, low, high)(inputs).advantages, inputs.advantages)
     assert not ClipCovCredit(1.0, 0.5, 1.5)(inputs).advantages.any()
-    single = replace(inputs, response=torch.zeros(1, dtype=torch.long), logprobs=torch.tensor([-1.0]))
+    single = replace(inputs, response=torch.ones(1, dtype=torch.long), logprobs=torch.tensor([-1.0]))
     assert KLCovCredit(1.0)(single).penalty.tolist() == [0.0], "a token is its own mean"
 
 

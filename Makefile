@@ -46,7 +46,7 @@ study: install ## The claims of the papers, tested: hours on two cores; finished
 	$(BIN)/python -m studies.first.page --runs runs/study
 
 test: lint ## Lint, types, all tests.
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-fast: lint ## Lint, types, and the tests that take no seconds each: no engine, no training, two minutes.
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow and not thorough"

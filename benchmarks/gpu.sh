@@ -7,8 +7,9 @@
 #   SIZE=tiny bash benchmarks/gpu.sh              # the same steps on a small model, also without a GPU
 #
 # PYTHON names the interpreter (.venv/bin/python by default) of an environment with this package, its extra `bench`
-# and a CUDA build of torch: `make gpu` makes one. On a machine with torch and no network, install the wheels of
-# requirements/gpu.txt that you brought along and this package with `pip install --no-deps`.
+# and a CUDA build of torch: `make gpu` makes one. On a machine without a network that has torch, triton, transformers,
+# lightning, accelerate, peft, pytest, hypothesis, httpx, pandas, pyarrow, rich and scipy, install the small wheels of
+# requirements/gpu_offline.txt and this package, as that file says. Nothing here needs vLLM.
 #
 # A step may take STEP_SECONDS (540 by default). What it writes is there when it ends, gpu-<step>.log and .json in
 # RESULTS, and a line in gpu-steps.tsv. A step that fails or takes too long is reported and the next one goes on; the exit

@@ -77,9 +77,22 @@ PARTS = {
             "tests/modules/test_experience.py",
             "tests/modules/test_update.py",
             "tests/modules/test_update_staleness.py",
+            "tests/modules/test_update_credit.py",
+            "tests/modules/test_mismatch.py",
             DOCTESTS,
         ],
     ),
+    "credit": Part(
+        ["src/modules/credit/*.py", "src/modules/corrections.py", "src/modules/mismatch.py"],
+        [
+            "tests/modules/credit",
+            "tests/modules/test_mismatch.py",
+            "tests/modules/test_update_credit.py",
+            "tests/modules/test_update_staleness.py",
+            DOCTESTS,
+        ],
+    ),
+    "memory": Part(["src/memory.py"], ["tests/test_memory.py", DOCTESTS]),
     "replay": Part(["src/rollouts/replay.py"], ["tests/rollouts/test_replay.py", DOCTESTS]),
 }
 COMPARISONS = "Eq_NotEq NotEq_Eq Lt_LtE Lt_Gt LtE_Lt LtE_GtE Gt_GtE Gt_Lt GtE_Gt GtE_LtE Is_IsNot IsNot_Is"

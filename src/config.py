@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LARGEST = 3.4028234663852886e38
 """Of float32."""
+LIGHTNING_WAITS = 30
+"""Minutes in which ranks give up on one another where no strategy of ours says otherwise."""
 
 
 def fused_optimizer(accelerator: str) -> bool | None:
@@ -189,6 +191,24 @@ def check(cfg: DictConfig) -> None:
         _check_finite(path, OmegaConf.to_container(OmegaConf.select(cfg, path), resolve=True))
     if cfg.data.train is not None:
         _check_pools("advantage", cfg.advantage, cfg.data)
+    _check_waits(cfg.rollout.engine, cfg.trainer, cfg.strategy)
+
+
+def _check_waits(engine: DictConfig, trainer: DictConfig, strategy: DictConfig | str) -> None:
+    """Refuse ranks that give up before rank 0 has given up on a vLLM server."""
+    limit = strategy.timeout.minutes if isinstance(strategy, DictConfig) and "timeout" in strategy else None
+    known = isinstance(trainer.devices, int) and trainer.devices > 0
+    several = trainer.devices * trainer.num_nodes > 1 if known else limit is not None
+    if not several or "patience" not in engine:
+        return
+    waits = (engine.patience + (engine.retries + 1) * engine.timeout) / 60
+    change = "Raise strategy.timeout.minutes" if limit else "Use strategy=fsdp2 or strategy=ddp"
+    if waits >= (limit or LIGHTNING_WAITS):
+        raise ValueError(
+            "Expected ranks to wait for one another longer than rank 0 may wait for a vLLM server, which is "
+            f"rollout.engine.patience + (retries + 1) · timeout = {waits:.0f} minutes, but they give up after "
+            f"{limit or LIGHTNING_WAITS}. {change}, or lower rollout.engine.timeout."
+        )
 
 
 def _check_finite(path: str, settings: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -45,11 +46,27 @@ THOROUGH = (Path(__file__).parent / "thorough.txt").read_text().split()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of `THOROUGH`."""
+    """Mark the tests of `THOROUGH`; files that start a vLLM engine come last.
+
+    vLLM leaves its group of ranks in the process, which plans of several ranks need for their own.
+    """
     folder = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(folder) and str(item.path.relative_to(folder)) in THOROUGH:
             item.add_marker("thorough")
+    with_vllm = {item.path for item in items if item.get_closest_marker("vllm")}
+    items.sort(key=lambda item: item.path in with_vllm)
+
+
+@pytest.fixture(autouse=True)
+def root_logger() -> Iterator[None]:
+    """Take back what a test does to the root logger: commands log to the streams and files of their own test."""
+    level, before = logging.root.level, set(logging.root.handlers)
+    yield
+    logging.root.setLevel(level)
+    for handler in set(logging.root.handlers) - before:
+        logging.root.removeHandler(handler)
+        handler.close()
 
 
 class LargestTensor(TorchDispatchMode):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException, MissingConfigException
 from hydra.utils import instantiate
+from lightning.pytorch import Trainer
 from omegaconf.errors import InterpolationResolutionError
 
 from tagrpo import config
@@ -173,6 +176,12 @@ def test_a_benchmark_can_be_left_out():
         (["experiment=pass_at_1", "+advantage.base={k: 99}"], ValueError, "lower advantage.base.k"),
         (["advantage=combination", "advantage.k=40"], ValueError, "(data.num_rephrasings + 1) = 32"),
         (["experiment=gspo", "recipe=authors"], ValueError, "no settings gspo/authors for gspo. Use recipe=paper"),
+        (["rollout=vllm_server", "trainer.devices=2"], ValueError, "130 minutes, but they give up after 30. Use strat"),
+        (
+            ["rollout=vllm_server", "trainer.devices=2", "strategy=ddp", "strategy.timeout.minutes=130"],
+            ValueError,
+            "Raise strategy.timeout.minutes",
+        ),
     ],
 )
 def test_what_cannot_work_fails_at_once_and_says_what_to_change(tmp_path, override, error, message):
@@ -193,6 +202,19 @@ def test_what_cannot_work_fails_at_once_and_says_what_to_change(tmp_path, overri
 )
 def test_pools_that_are_just_large_enough_pass(overrides):
     config.check(composed(*overrides))
+
+
+@pytest.mark.parametrize("strategy", ["fsdp2", "ddp"])
+def test_ranks_wait_for_one_another_longer_than_rank_0_for_a_server(strategy, monkeypatch):
+    cfg = composed("rollout=vllm_server", "trainer.devices=2", f"strategy={strategy}")
+    config.check(cfg)
+    config.check(composed("rollout=vllm_server"))
+    groups = []
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **options: groups.append(options))
+    trainer = Trainer(accelerator="cpu", devices=1, strategy=instantiate(cfg.strategy), logger=False)
+    with suppress(ValueError):  # what follows needs the group
+        trainer.strategy.setup_environment()
+    assert [group["timeout"].total_seconds() for group in groups] == [150 * 60]
 
 
 @pytest.mark.parametrize("task", ["shortest_path", "countdown"])

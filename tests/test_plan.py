@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
-import torch.distributed as dist
 from hydra import compose, initialize_config_module
 from rich.console import Console
 from transformers import Qwen3Config
@@ -37,14 +33,7 @@ def test_the_demo_is_planned_from_its_settings_and_fits(tiny_policy):
 PAPER = ("scale=paper", "data.train.path=x", "data.evaluation.test.path=y", "model=pretrained", "trainer.num_nodes=2")
 
 
-def test_a_run_on_several_nodes_is_planned_with_all_their_gpus(tmp_path, request):
-    if dist.is_initialized():  # by an engine of another test: a plan's group of ranks needs a process of its own
-        name = f"{__file__}::{request.node.name}"
-        apart = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", name], capture_output=True, text=True, check=False
-        )
-        assert apart.returncode == 0, apart.stdout
-        return
+def test_a_run_on_several_nodes_is_planned_with_all_their_gpus(tmp_path):
     # A model that is wide and shallow: as large as a real one where it matters, and planned at once.
     Qwen3Config(
         vocab_size=32000, hidden_size=4096, intermediate_size=12288, num_hidden_layers=3, num_attention_heads=32,

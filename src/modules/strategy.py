@@ -36,8 +36,8 @@ class FullyShardedStrategy(ModelParallelStrategy):
         cpu_offload: Keep shards, gradients and optimizer state in host memory.
         save_distributed_checkpoint: Checkpoints are folders, in which each rank writes its shards; else single files.
         process_group_backend: None chooses by device.
-        timeout_minutes: How long a rank waits for the others in a collective before the run ends. Above what rank 0
-            may wait for a vLLM server (`rollout.engine.timeout`), or the others give up before it does.
+        timeout: How long a rank waits for the others in a collective before the run ends. `config.check` refuses one
+            that is shorter than rank 0 may wait for a vLLM server.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
         cpu_offload: bool = False,
         save_distributed_checkpoint: bool = True,
         process_group_backend: str | None = None,
-        timeout_minutes: float = 120.0,
+        timeout: timedelta = timedelta(minutes=150),
     ) -> None:
         if cpu_offload and process_group_backend is None and torch.cuda.is_available():
             process_group_backend = "cpu:gloo,cuda:nccl"  # norms of gradients in host memory are reduced there
@@ -53,7 +53,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
             tensor_parallel_size=1,
             save_distributed_checkpoint=save_distributed_checkpoint,
             process_group_backend=process_group_backend,
-            timeout=timedelta(minutes=timeout_minutes),
+            timeout=timeout,
         )
         self.cpu_offload = cpu_offload
         self.writes_shards = save_distributed_checkpoint

@@ -33,7 +33,8 @@ class Server:
     timeout: float = 120.0
     """Seconds without a sign of the server, after which a call counts as failed."""
     max_retries: int = 8
-    """How often a failed call is repeated, ever later; a server's own Retry-After is respected."""
+    """How often a failed call is repeated, ever later; a server's own Retry-After is respected. One of more than two
+    minutes fails the call, which the next session asks again."""
 
     def __post_init__(self) -> None:
         if not self.api_key_env.isidentifier():  # perhaps the key itself: not to be shown

@@ -119,16 +119,44 @@ def test_geometric_weights_are_those_of_the_mean_log_ratio():
     [
         ({"weight": "batch"}, r"mismatch\.weight to be one of"),
         ({"cap": 0.0}, r"mismatch\.cap"),
+        ({"reject": "token", "low": 0.0}, r"0 < mismatch\.low ≤ mismatch\.high"),
         ({"reject": "token"}, r"one of them at least"),
         ({"low": 0.5}, r"with mismatch\.reject and only there"),
         ({"reject": "token", "low": 2.0, "high": 0.5}, r"0 < mismatch\.low ≤ mismatch\.high"),
         ({"reject": "divergence", "low": 0.5}, r"mismatch\.high alone"),
+        ({"reject": "divergence", "low": 0.5, "high": 1.0}, r"mismatch\.high alone"),
         ({"weight": None}, r"Use mismatch=null"),
     ],
 )
 def test_impossible_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         MismatchCorrection(**options)
+
+
+def test_weights_are_capped_at_2_unless_another_cap_is_given_which_may_be_1():
+    ratios, response = torch.tensor([0.5, 1.5, 2.5, 4.0]), torch.arange(4)
+    assert MismatchCorrection().of_tokens(ratios.log(), response).weights.tolist() == pytest.approx([0.5, 1.5, 2, 2])
+    below = MismatchCorrection(cap=1.0).of_tokens(ratios.log(), response)
+    assert below.weights.tolist() == pytest.approx([0.5, 1, 1, 1])
+    for given, name in ((below, "weights"), (MismatchCorrection(), "cap")):
+        with pytest.raises(AttributeError):
+            setattr(given, name, 3.0)
+
+
+def test_ratios_at_a_bound_are_kept_and_not_truncated():
+    log_ratio, response = torch.zeros(2), torch.arange(2)
+    for bounds in ({"low": 1.0}, {"high": 1.0}, {"low": 1.0, "high": 1.0}):
+        found = MismatchCorrection(cap=1.0, reject="token", **bounds).of_tokens(log_ratio, response)
+        assert found.metrics() == {"weight": 1.0, "rejected": 0.0, "truncated": 0.0, "ess": 1.0}
+
+
+@pytest.mark.parametrize("level", ["token", "sequence", "geometric"])
+def test_means_are_over_the_tokens_there_are_and_none_have_none(level):
+    correction = MismatchCorrection(weight=level)
+    alone = correction.of_tokens(torch.tensor([0.5]).log(), torch.tensor([0])).metrics()
+    assert alone == pytest.approx({"weight": 0.5, "rejected": 0.0, "truncated": 0.0, "ess": 1.0})
+    nothing = correction.of_tokens(torch.zeros(0), torch.zeros(0, dtype=torch.long))
+    assert nothing.metrics() == {"weight": 0.0, "rejected": 0.0, "truncated": 0.0, "ess": 0.0}
 
 
 class ForeignModule(LightningModule):
@@ -279,3 +307,26 @@ def test_it_costs_one_forward_which_own_prompts_need_anyway(tiny_policy, recorde
     calls.clear()
     updated(tiny_policy, batch, preset("token_tis"), anchor=anchor, mini_batches=2, advantage=GroupAdvantage())
     assert len(calls) == forwards
+
+
+def test_the_change_of_prompt_costs_forwards_of_the_responses_that_it_concerns_alone(
+    tiny_policy, recorded, monkeypatch
+):
+    class Without3(Distinct):
+        def __call__(self, groups):
+            return super().__call__(groups).index_fill(0, torch.tensor([3]), 0.0)
+
+    batch, _ = recorded
+    replayed, staleness = torch.zeros(12, dtype=torch.bool), torch.zeros(12, dtype=torch.long)
+    replayed[9], staleness[[1, 4]] = True, 2
+    batch.rollouts = replace(batch.rollouts, replayed=replayed, staleness=staleness)
+    calls, score = [], Scorer.score
+    monkeypatch.setattr(
+        Scorer, "score", lambda self, given, rows: calls.append(rows.tolist()) or score(self, given, rows)
+    )
+    updated(tiny_policy, batch, None, advantage=Without3(), mini_batches=1, prompt_correction=1.5)
+    # Rows 3 to 5 and 9 to 11 answer rephrasings: 3 has no advantage, 9 its ratio in the loss. Under both prompts:
+    assert calls == [[4, 5, 10, 11]] * 2
+    calls.clear()
+    updated(tiny_policy, batch, None, advantage=Without3(), mini_batches=1)
+    assert calls == [[4]], "without the correction, the stale one alone"

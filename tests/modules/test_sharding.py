@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import timedelta
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import nn
 from transformers import AutoModelForCausalLM
 
 from tagrpo.modules.sharding import decoder_layers
-from tagrpo.modules.strategy import FullyShardedStrategy
+from tagrpo.modules.strategy import FullyShardedStrategy, prepare, reduced_precision
 
 SCRIPT = '''
 """python script.py <policy folder> <output folder> <fsdp2 | ddp | one>"""
@@ -275,8 +278,36 @@ def test_offloaded_parameters_stay_in_host_memory_and_buffers_move():
         del type(strategy).root_device
 
 
-def test_ranks_wait_as_long_as_the_strategy_says():
-    assert FullyShardedStrategy(timeout_minutes=7)._timeout == timedelta(minutes=7)
+def test_an_offloaded_policy_on_gpus_has_a_process_group_for_host_memory_too(monkeypatch):
+    backends = []
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **_: backends.append(backend))
+    for gpu, offload in ((True, True), (True, False), (False, True)):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+        strategy = FullyShardedStrategy(cpu_offload=offload)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        trainer = Trainer(accelerator="cpu", devices=1, strategy=strategy, logger=False)
+        with suppress(ValueError):  # what follows needs the group
+            trainer.strategy.setup_environment()
+    assert backends == ["cpu:gloo,cuda:nccl", "gloo", "gloo"]
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "expected"),
+    [
+        ("cuda", "auto", torch.bfloat16),
+        ("cpu", "auto", None),
+        ("cuda", "float32", None),
+        ("cpu", "bfloat16", torch.bfloat16),
+    ],
+)
+def test_gpus_compute_in_bfloat16_and_in_compiled_layers_where_nothing_else_is_said(device, asked, expected):
+    strategy = SingleDeviceStrategy(device=torch.device(device))
+    assert reduced_precision(strategy, asked) == expected
+    calls = []
+    policy = SimpleNamespace(compile_layers=lambda: calls.append("compiled"))
+    for compiled in (None, False):
+        prepare(policy, strategy, None, asked, compiled)
+    assert calls == ["compiled"] * (device == "cuda" and expected is not None)
 
 
 GATHERING = """

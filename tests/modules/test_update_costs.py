@@ -43,7 +43,9 @@ def test_layers_multiply_distinct_tokens_three_times_and_four_times_where_they_a
     again = layers_again * (layers // 2 - model.model.layers[0].mlp.down_proj.weight.numel())
     head = 6 * model.lm_head.weight.numel() * responses
     assert costs.product_flop - head == (6 * layers + 2 * again) * distinct
-    assert costs.product_flop - head <= 4 / 3 * 6 * layers * distinct
+    least = 6 * layers * distinct
+    print(f"products of the layers, {checkpointing=}: {(costs.product_flop - head) / least:.3f} of the least")
+    assert costs.product_flop - head <= 4 / 3 * least
 
 
 def test_a_share_of_layers_that_is_none_is_refused(tiny_policy):

@@ -139,6 +139,18 @@ def test_clip_cov_silences_and_the_advantages_that_are_shown_are_means_over_toke
         assert advantage == pytest.approx(float(credit.given.advantages[credit.response == row].mean()), abs=1e-6)
 
 
+def test_a_credit_is_told_the_final_answers_of_its_mini_batch(tiny_policy, make_batch):
+    class Asks(HighEntropyCredit):
+        def __call__(self, inputs):
+            seen.append(inputs.groups.answers)
+            return super().__call__(inputs)
+
+    batch, seen = make_batch(REWARDS), []
+    learned(make_update(tiny_policy, Asks(0.3)), batch)
+    questions = batch.rollouts.question.tolist()
+    assert seen == [[a for a, of in zip(batch.rollouts.answers, questions, strict=True) if of == q] for q in range(4)]
+
+
 def scored_by(update, batch, monkeypatch):
     calls, score = [], update.scorer.score
     monkeypatch.setattr(update.scorer, "score", lambda given, rows: calls.append(rows.tolist()) or score(given, rows))
@@ -181,7 +193,7 @@ def test_what_cannot_work_is_refused_by_name(tiny_policy, make_batch):
 
     class Broken(TokenCredit):
         def __call__(self, inputs):
-            return Credit(torch.full_like(inputs.logprobs, torch.nan))
+            return Credit(torch.zeros_like(inputs.logprobs).index_fill(0, torch.tensor([0]), torch.nan))
 
-    with pytest.raises(FloatingPointError, match="finite advantages of tokens, but Broken returned"):
+    with pytest.raises(FloatingPointError, match="finite advantages of tokens, but Broken returned 1 others"):
         learned(make_update(tiny_policy, Broken()), make_batch(REWARDS))

@@ -1,4 +1,4 @@
-"""Memory without memory, against real runs: one under torch's tracker, one under its profiler."""
+"""Memory without memory, against real runs: one under torch's tracker, one under its profiler. `-s` shows figures."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ def test_a_sharded_plan_is_what_torchs_tracker_finds_in_a_real_run(tiny_policy, 
         measured = sum(device["Total"] for device in tracker.get_tracker_snapshot("peak").values())
     finally:
         dist.destroy_process_group()
+    print(f"peak under FSDP2, planned / tracked: {sum(plan.peak.values()) / measured:.3f}")
     assert sum(plan.peak.values()) == pytest.approx(measured, rel=0.1)
 
 
@@ -70,6 +71,7 @@ def test_a_plan_is_what_a_real_run_on_a_cpu_allocates(tiny_policy, checkpointing
         if event.name() == "[memory]":
             held += event.nbytes()
             highest = max(highest, held)
+    print(f"peak on a CPU, {checkpointing=}, planned / allocated: {sum(plan.peak.values()) / highest:.3f}")
     assert sum(plan.peak.values()) == pytest.approx(highest, rel=0.1)
 
 
@@ -103,6 +105,7 @@ def test_qwen3_stays_under_its_bar_with_a_micro_batch_of_32768_tokens(size, rank
     load = partial(load_causal_lm, tmp_path, weights="random", gradient_checkpointing=True)
     adamw = partial(ADAMW, fused=True)
     plan = dry_run_by_layers(load, adamw, batch(512, 1008, 32), ranks=ranks, accumulates=False)
+    print(f"{size} on {ranks} ranks: {sum(plan.peak.values()) / GIB:.2f} GiB, at most {bar}")
     assert sum(plan.peak.values()) / GIB < bar + 0.05  # to the digit that is given
     assert min(plan.peak.values()) >= 0
     assert plan.peak["optimizer"] == pytest.approx(2 * plan.resting["weights"], rel=0.01)

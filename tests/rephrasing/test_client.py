@@ -47,6 +47,29 @@ def test_retry_after_is_waited_for(server, tmp_path):
     assert seen[1] - seen[0] >= 1.5  # the first wait of the openai client itself is 0.5 s
 
 
+@pytest.mark.parametrize(
+    ("told", "answered"),
+    [("121", False), ("1e400", False), ("Fri, 31 Dec 99999999999 23:59:59 GMT", True), ("nan", True), ("-1", True)],
+)
+def test_an_absurd_retry_after_costs_its_own_call_at_most_and_nobody_waits_for_it(
+    server, tmp_path, monkeypatch, told, answered
+):
+    waited = []
+
+    async def sleep(seconds):
+        waited.append(seconds)
+
+    monkeypatch.setattr("anyio.sleep", sleep)
+    server.retry_after = told
+    server.script = lambda text, n: "429" if text == "What is 1 + 1?" and n == 1 else "ok"
+    replies, failures = ask(server, tmp_path, calls(3))
+    assert [bool(reply.text) for reply in replies] == [True, answered, True]
+    assert [bool(reply.fault) for reply in replies] == [False, not answered, False]
+    assert len(failures) == (not answered)
+    assert all(seconds < 2 for seconds in waited)
+    assert len(waited) == answered, "a call that is told to wait for more than two minutes fails at once"
+
+
 def test_stored_replies_are_never_asked_again_and_the_file_survives_a_torn_line(server, tmp_path, caplog):
     first, _ = ask(server, tmp_path, calls(5))
     path = tmp_path / "replies.jsonl"

@@ -54,6 +54,14 @@ def test_questions_are_drawn_by_a_normal_weight_of_their_rate_and_uniformly_with
         assert abs(draws.count(id) / len(draws) - expected) < error, id
 
 
+def test_a_question_whose_partial_success_is_forgotten_is_drawn_as_one_of_rate_0():
+    replay = recorded({"forgotten": 0.0, "half": 0.5})
+    replay.spread = 0.5
+    draws = [replay.draw(1, iteration, set())[0] for iteration in range(2000)]
+    expected = np.exp(-0.5) / (1 + np.exp(-0.5))
+    assert abs(draws.count("forgotten") / len(draws) - expected) < 4 * np.sqrt(expected * (1 - expected) / len(draws))
+
+
 def test_a_question_is_drawn_once_and_never_beside_itself():
     replay = recorded(dict.fromkeys("abcde", 0.5))
     assert sorted(replay.draw(9, 0, without={"b", "x"})) == ["a", "c", "d", "e"]

@@ -67,6 +67,12 @@ def test_a_question_and_its_rephrasings_are_one_pool(pools):
     assert BatchExplorationAdvantage(BASE, 1.0, "prompt")(groups).tolist() == [0.0] * 4
 
 
+def test_the_coefficient_is_a_tenth_unless_another_is_given(pools):
+    groups = replace(remembered(pools((0, 2)), 0, 4), answers=["3", "3"])
+    assert HistoricalExplorationAdvantage(BASE)(groups).tolist() == pytest.approx([0.05, 0.0])
+    assert BatchExplorationAdvantage(BASE)(groups).tolist() == pytest.approx([-0.05, -0.05])
+
+
 def test_what_is_lacking_or_impossible_is_refused(pools):
     with pytest.raises(ValueError, match=r"RewardGroups\.history"):
         HistoricalExplorationAdvantage(BASE)(pools((1, 1)))
@@ -77,6 +83,6 @@ def test_what_is_lacking_or_impossible_is_refused(pools):
             strategy(BASE, -0.1)
         with pytest.raises(ValueError, match=r"advantage\.group_by"):
             strategy(BASE, group_by="rank")
-    for baseline in (1.5, "median"):
+    for baseline in (-0.5, 1.5, "median"):
         with pytest.raises(ValueError, match=r"advantage\.baseline"):
             HistoricalExplorationAdvantage(BASE, baseline=baseline)

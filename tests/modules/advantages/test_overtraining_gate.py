@@ -73,6 +73,20 @@ def test_the_base_alone_decides_at_k_1_and_every_gate_is_a_factor(pools):
     assert torch.equal(cut[4:], OvertrainingGateAdvantage(base, reference_k=4)(groups)[4:])
 
 
+def test_thresholds_end_where_every_question_counts_or_the_unsolved_alone(pools):
+    groups, base = remembered(pools((1, 3), (1, 3)), (8, 0), (8, 7)), GroupAdvantage()
+    # 1 / C(16, 7)-th of the advantage is little, and more than nothing.
+    assert OvertrainingGateAdvantage(base, reference_k=9, threshold=0.0)(groups).all()
+    unsolved = OvertrainingGateAdvantage(base, reference_k=9, threshold=1.0)(groups)
+    assert torch.equal(unsolved, base(groups) * torch.tensor([1.0] * 4 + [0.0] * 4)), "a weight of 1 is not below 1"
+
+
+def test_pass_at_256_is_what_grows_unless_another_is_given(pools):
+    groups, base = remembered(pools((1, 3)), (8, 1)), GroupAdvantage()
+    found = OvertrainingGateAdvantage(base, threshold=0.0)(groups)
+    torch.testing.assert_close(found, base(groups) * 8 / 263)  # C(8, 1) / C(263, 1)
+
+
 def test_the_expected_gradient_is_the_weight_times_that_of_the_base(pools):
     """Exactly, over all outcomes of four responses: E[A | right] − E[A | wrong], each response with success rate p."""
     p, base = 0.3, GroupAdvantage(scale="none")
@@ -94,7 +108,8 @@ def test_what_it_can_not_do_is_refused(pools):
         OvertrainingGateAdvantage(GroupAdvantage())(pools((1, 1)))
     with pytest.raises(ValueError, match=r"advantage\.reference_k"):
         OvertrainingGateAdvantage(GroupAdvantage(), reference_k=0)
-    with pytest.raises(ValueError, match=r"advantage\.threshold"):
-        OvertrainingGateAdvantage(GroupAdvantage(), threshold=1.5)
+    for threshold in (-0.5, 1.5):
+        with pytest.raises(ValueError, match=r"advantage\.threshold"):
+            OvertrainingGateAdvantage(GroupAdvantage(), threshold=threshold)
     with pytest.raises(TypeError, match=r"advantage\.base"):
         OvertrainingGateAdvantage(None)

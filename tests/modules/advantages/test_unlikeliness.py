@@ -49,6 +49,16 @@ def test_equal_responses_share_the_mean_of_their_ranks(pools):
     found = UnlikelinessAdvantage(PLAIN, 0.4)(groups)
     # Ranks 2.5, 2.5 and 0 of 4; the wrong response has the rank 1 and nothing to lose.
     torch.testing.assert_close(found, torch.tensor([0.75, 0.75, 1.0, 0.0]).to(found), atol=1e-6, rtol=0)
+    apart = replace(groups, logprob=torch.tensor([-1.0, -1.5, -9.0, -2.0]))
+    at_bound = UnlikelinessAdvantage(PLAIN, 0.4, tolerance=0.5)(apart)
+    # The second is 0.5 from the first and from the wrong one, and shares its rank with both: 2.5, 2, 0 of 4.
+    torch.testing.assert_close(at_bound, torch.tensor([0.75, 0.8, 1.0, 0.0]).to(found), atol=1e-6, rtol=0)
+
+
+def test_beta_ranges_from_nothing_to_all_of_a_rank(pools):
+    groups = replace(pools((2, 2)), logprob=torch.tensor([-1.0, -9.0, -5.0, -6.0]), lengths=torch.ones(4))
+    assert UnlikelinessAdvantage(PLAIN, 0.0)(groups).tolist() == [1.0, 1.0, 0.0, 0.0]
+    assert UnlikelinessAdvantage(PLAIN, 1.0)(groups).tolist() == [0.25, 1.0, 0.0, 0.0]
 
 
 def test_pools_of_equal_rewards_have_no_advantage(pools):
@@ -59,11 +69,15 @@ def test_pools_of_equal_rewards_have_no_advantage(pools):
 def test_log_probs_are_needed(pools):
     with pytest.raises(ValueError, match=r"RewardGroups\.logprob, and lengths, but got None"):
         UnlikelinessAdvantage(PLAIN)(pools((1, 3)))
+    for lacking in ({"logprob": torch.zeros(4)}, {"lengths": torch.ones(4)}):
+        with pytest.raises(ValueError, match=r"RewardGroups\.logprob, and lengths, but got None"):
+            UnlikelinessAdvantage(PLAIN)(replace(pools((1, 3)), **lacking))
 
 
 def test_impossible_options_are_refused(pools):
     for options, message in (
         ({"beta": 1.5}, r"advantage\.beta"),
+        ({"beta": -0.5}, r"advantage\.beta"),
         ({"ranked_by": "length"}, r"advantage\.ranked_by"),
         ({"group_by": "rank"}, r"advantage\.group_by"),
     ):

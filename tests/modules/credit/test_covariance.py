@@ -55,6 +55,8 @@ def test_the_lots_of_clip_cov_depend_on_seed_and_progress_and_not_on_the_order_o
     assert not torch.equal(draw(inputs), draw(inputs, seed=1))
     later = replace(inputs, groups=replace(inputs.groups, progress=0.5))
     assert not torch.equal(draw(inputs), draw(later))
+    steps = [draw(replace(inputs, groups=replace(inputs.groups, progress=step / 10**6))) for step in range(9)]
+    assert len({tuple(silenced.tolist()) for silenced in steps}) > 1, "also in a run of a million iterations"
     order = [2, 3, 0, 1]
     tokens = torch.cat([(inputs.response == row).nonzero()[:, 0] for row in order])
     lengths = inputs.groups.lengths[order]
@@ -86,6 +88,25 @@ def test_equal_responses_draw_lots_of_their_own(make_inputs):
     assert len(silenced) == 5
 
 
+def test_the_ends_of_the_range_and_a_covariance_of_zero_are_left_alone(make_inputs):
+    """Two responses of one token each: advantages ±1 and log-probs 1 nat from their mean: covariances of exactly 1."""
+    one = torch.ones(2, dtype=torch.long)
+    inputs = replace(
+        make_inputs(), advantages=torch.tensor([1.0, -1.0]), logprobs=torch.tensor([-1.0, -3.0]),
+        entropy=torch.zeros(2), response=torch.arange(2), prompts=[one] * 2, responses=[one[:1]] * 2,
+    )  # fmt: skip
+    for low, high in ((1.0, 2.0), (0.0, 1.0)):
+        assert torch.equal(ClipCovCredit(1.0, low, high)(inputs).advantages, inputs.advantages)
+    assert not ClipCovCredit(1.0, 0.5, 1.5)(inputs).advantages.any()
+    single = replace(inputs, response=torch.zeros(1, dtype=torch.long), logprobs=torch.tensor([-1.0]))
+    assert KLCovCredit(1.0)(single).penalty.tolist() == [0.0], "a token is its own mean"
+
+
+def test_unset_options_are_those_of_the_authors_code():
+    assert vars(ClipCovCredit()) == {"share": 2e-4, "low": 1.0, "high": 5.0, "seed": 0}
+    assert vars(KLCovCredit()) == {"share": 2e-3, "coef": 1.0}
+
+
 @pytest.mark.parametrize("method", [ClipCovCredit(), KLCovCredit()])
 def test_a_rank_without_responses_has_no_credit_and_raises_nothing(make_inputs, method):
     credit = method(make_inputs(counted=(False,) * 4))
@@ -97,7 +118,8 @@ def test_impossible_options_are_refused():
         for share in (0.0, 1.5):
             with pytest.raises(ValueError, match=r"credit\.share to be above 0 and at most 1"):
                 method(share=share)
-    with pytest.raises(ValueError, match=r"credit\.low to be less than credit\.high"):
-        ClipCovCredit(low=2.0, high=1.0)
+    for high in (1.0, 2.0):
+        with pytest.raises(ValueError, match=r"credit\.low to be less than credit\.high"):
+            ClipCovCredit(low=2.0, high=high)
     with pytest.raises(ValueError, match=r"credit\.coef to be greater than 0"):
         KLCovCredit(coef=0.0)

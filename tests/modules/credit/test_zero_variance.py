@@ -34,6 +34,12 @@ def test_a_response_that_is_left_out_still_makes_its_pool_a_mixed_one(make_input
     torch.testing.assert_close(found[5:], 0.1 * inputs.entropy[5:])
 
 
+def test_alpha_is_the_papers_unless_another_is_given(make_inputs):
+    inputs = make_inputs((1.0, 1.0, 0.0, 1.0))
+    found = ZeroVarianceCredit()(inputs).advantages
+    torch.testing.assert_close(found[:8], 0.1 * inputs.entropy[:8])
+
+
 def test_impossible_options_are_refused():
     with pytest.raises(ValueError, match=r"credit\.alpha to be greater than 0"):
         ZeroVarianceCredit(0.0)

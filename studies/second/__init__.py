@@ -1,0 +1,1 @@
+"""The second study: the papers' claims on three tasks, with verdicts that can go either way."""

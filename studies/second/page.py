@@ -1,0 +1,161 @@
+"""The page of the study, written from its digests alone: `python -m studies.second.page`.
+
+First what a reader should believe, then a verdict for every claim, then the differences behind them, how often the
+procedure errs, and every run with its command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tagrpo.analysis.sections import table
+from tagrpo.analysis.statistics import Estimate
+from tagrpo.files import write_text
+
+from .claims import GROUPS, Claim
+from .digest import FOLDER, read
+from .tables import Setting, settings_of
+from .verdicts import ALPHA, OVERALL, Finding, Hypothesis, Tables, error_rates, findings_of, together
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "study.md"
+SUMMARY = Path(__file__).parent / "summary.md"
+SEEDS = 10
+ROUNDS = 400
+
+INTRODUCTION = """\
+# The claims of the papers, tested
+
+Every claim was written down in `studies/second/claims.py` before its runs, with the smallest effect that counts as one.
+It **reproduces** when the absence of an effect is rejected, and is **refuted** when an effect of the smallest size is;
+both tests are corrected alike, over all claims, so that in 95 of 100 such studies no verdict is false. Else it is
+undecided. `studies/second/README.md` says how to run it again.
+"""
+VERDICTS = """\
+One verdict over all settings, and one for each: a task in one of its regimes. A dash is a setting in which the claim's
+quantity was not measured.
+"""
+DETAILS = """\
+Means over seeds and questions with 95 % t-intervals, which are not corrected; p-values are: p₊ rejects that there is no
+effect, p₋ that there is one of the smallest size (for a claim that something is *little*: that it is not, and that it
+is).
+"""
+
+
+def grids() -> dict[str, list[dict[str, Any]]]:
+    """Grid → entries of its digest, for those that have run."""
+    return {name: read(path) for name in GROUPS if (path := FOLDER / f"{name}.jsonl.gz").exists()}
+
+
+def claims_of(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[Claim, Tables]]:
+    """All claims with their tables, in the order of the page."""
+    settings = {name: settings_of(of_grid) for name, of_grid in entries.items()}
+    return [(claim, claim.tables(settings[name])) for name in settings for claim in GROUPS[name]]
+
+
+def page(entries: Mapping[str, Sequence[Mapping[str, Any]]], summary: str, rounds: int = ROUNDS) -> str:
+    """The page in Markdown.
+
+    Args:
+        entries: Grid → its digest.
+        summary: What a reader should believe.
+        rounds: Of the simulation of the procedure.
+    """
+    claims = claims_of(entries)
+    tested: list[tuple[Hypothesis, Tables]] = [(claim, tables) for claim, tables in claims]
+    findings = findings_of(tested)
+    names = list(dict.fromkeys(f.setting for found in findings for f in found if f.setting != OVERALL))
+    parts = {
+        "Verdicts": [VERDICTS, *_verdicts(claims, findings, names)],
+        "The differences": [DETAILS, *_details(claims, findings)],
+        "How often the procedure errs": _errors(tested, rounds),
+        "Every run": _runs(entries),
+    }
+    sections = ["\n".join([f"## {title}", "", *lines]).rstrip() for title, lines in parts.items()]
+    return "\n\n".join([INTRODUCTION.rstrip(), summary.strip(), *sections]) + "\n"
+
+
+def _verdicts(
+    claims: Sequence[tuple[Claim, Tables]], findings: Sequence[Sequence[Finding]], names: Sequence[str]
+) -> Iterator[str]:
+    rows = []
+    for (claim, _), found in zip(claims, findings, strict=True):
+        by_setting = {name: [f for f in found if f.setting == name] for name in (OVERALL, *names)}
+        verdicts = [together(of_setting) if of_setting else "–" for of_setting in by_setting.values()]
+        rows.append([claim.statement, claim.source, f"**{verdicts[0]}**", *verdicts[1:]])
+    yield from table(["claim", "source", "over all", *names], rows)
+
+
+def _details(claims: Sequence[tuple[Claim, Tables]], findings: Sequence[Sequence[Finding]]) -> Iterator[str]:
+    for (claim, _), found in zip(claims, findings, strict=True):
+        smallest = f"{100 * claim.smallest:g} points" if claim.in_points else f"{claim.smallest:g}"
+        yield f"**{claim.statement}** ({claim.source}) Smallest effect: {smallest}, {'−' if claim.sign < 0 else '+'}."
+        yield ""
+        rows = [
+            [
+                f.label,
+                f.setting,
+                _shown(f.difference.estimate, claim.in_points),
+                _p(f.p_reproduces),
+                _p(f.p_refuted),
+                f.verdict,
+            ]
+            for f in found
+        ]
+        yield from table(["difference", "setting", "mean", "p₊", "p₋", "verdict"], rows)
+        yield ""
+
+
+def _shown(value: Estimate, in_points: bool) -> str:
+    if in_points:
+        return value.signed
+    return f"{value.value:+.4f} [{value.low:+.4f}, {value.high:+.4f}]".replace("-", "−")
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _errors(claims: Sequence[tuple[Hypothesis, Tables]], rounds: int) -> Iterator[str]:
+    rates = error_rates(claims, SEEDS, rounds)
+    none, smallest = (f"{100 * rates[name]:.1f} %" for name in ("no effect", "the smallest effect"))
+    yield (
+        f"The whole procedure, on tables drawn {rounds:,} times with the noise of the measured ones (effects of seeds, "
+        f"of questions, and what is left, each resampled): where no effect is there, {none} of the studies have a "
+        f"false verdict anywhere; where every effect is the smallest that counts, {smallest}. At most "
+        f"{100 * ALPHA:g} % are allowed."
+    )
+
+
+def _runs(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    yield (
+        "Runs that differ in their seed alone are one row. `python -m studies.second.rerun factors "
+        "countdown/easy/ta_grpo/seed3` repeats one and compares it with the digest, to the bit of its weights."
+    )
+    yield ""
+    rows = []
+    for grid, of_grid in entries.items():
+        for setting, runs in settings_of(of_grid).items():
+            rows += [[grid, setting, method, *_totals(runs, method)] for method in runs.methods]
+    header = ["grid", "setting", "method", "seeds", "starts", "responses", "updates", "seconds", "command of the first"]
+    yield from table(header, rows)
+
+
+def _totals(setting: Setting, method: str) -> list[str]:
+    runs = setting.of(method)
+    means = [sum(run["ledger"][name] for run in runs) / len(runs) for name in ("rollouts", "updates")]
+    seconds = sum(run["seconds"] for run in runs) / len(runs)
+    starts = sum(run["starts"] for run in runs)
+    numbers = [f"{len(runs)}", f"{starts}", *(f"{mean:,.0f}" for mean in means), f"{seconds:,.0f}"]
+    return [*numbers, f"`{runs[0]['command']}`"]
+
+
+def main() -> None:
+    """Write the page."""
+    write_text(PAGE, page(grids(), SUMMARY.read_text(encoding="utf-8")))
+    print(PAGE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""The digest as tables [seeds, questions]: claims, figures and the benchmark are computed from these alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+
+from tagrpo.metrics.functional import exact_pass_at_k, pass_at_k
+
+from .digest import KS, PARTS
+
+Part = Literal["all", "first", "last"]
+PARTS_OF: Mapping[Part, slice] = {"all": slice(None), "first": slice(PARTS // 4), "last": slice(-(PARTS // 4), None)}
+"""first and last: a quarter of training."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The runs of one task in one of its regimes."""
+
+    runs: Sequence[Mapping[str, Any]]
+    """Entries of the digest, as `digest.entry_of` describes them."""
+
+    @cached_property
+    def methods(self) -> list[str]:
+        """In the order of the digest."""
+        return list(dict.fromkeys(run["method"] for run in self.runs))
+
+    def of(self, method: str) -> list[Mapping[str, Any]]:
+        """The seeds of one method.
+
+        Raises:
+            KeyError: there is no such method.
+        """
+        found = [run for run in self.runs if run["method"] == method]
+        if not found:
+            raise KeyError(f"Expected runs of {method}, but there are only {', '.join(self.methods)}.")
+        return found
+
+    def pass_at_k(self, method: str, k: int, split: str | None = None) -> pd.DataFrame:
+        """[seeds, questions] pass@k, exact or without bias, over the test questions of all splits or of one.
+
+        Raises:
+            KeyError: a run was not tested on this split.
+        """
+        rows = {}
+        for run in self.of(method):
+            chosen = run["success"] if split is None else {split: run["success"][split]}
+            flat = [value for values in chosen.values() for value in values]
+            names = [(s, i) for s, values in chosen.items() for i in range(len(values))]
+            rows[run["seed"]] = dict(zip(names, _pass_at_k(flat, run["n"], k), strict=True))
+        return pd.DataFrame(rows).T
+
+    def series(self, method: str, name: str, part: Part = "all") -> pd.DataFrame:
+        """[seeds, 1] mean of a scalar over a part of training.
+
+        Raises:
+            KeyError: a run has not logged it.
+        """
+        values = {run["seed"]: np.array(run["series"][name][PARTS_OF[part]], dtype=float) for run in self.of(method)}
+        return pd.DataFrame({seed: [float(np.nanmean(x))] for seed, x in values.items()}).T
+
+    def support(self, method: str, change: str, k: int) -> pd.DataFrame:
+        """[seeds, 1] share of all test questions that training brought within reach of k samples, or out of it.
+
+        Raises:
+            KeyError: success is not known exactly.
+        """
+        rows = {}
+        for run in self.of(method):
+            sizes = {split: len(values) for split, values in run["success"].items()}
+            shares = {split: run["support"][split][change][str(k)] for split in sizes}
+            rows[run["seed"]] = [sum(shares[s] * size for s, size in sizes.items()) / sum(sizes.values())]
+        return pd.DataFrame(rows).T
+
+    def at_seconds(self, method: str, k: int, seconds: Mapping[int, float]) -> pd.DataFrame:
+        """[seeds, 1] pass@k over the questions of all splits after so many seconds of training, by seed.
+
+        Between evaluations it is interpolated; a run that was shorter counts with its last one.
+        """
+        rows = {}
+        for run in self.of(method):
+            if run["seed"] in seconds:
+                times = [point["seconds"] for point in run["course"]]
+                values = [self._mean(run, point["pass"], k) for point in run["course"]]
+                rows[run["seed"]] = [float(np.interp(seconds[run["seed"]], times, values))]
+        return pd.DataFrame(rows).T
+
+    @staticmethod
+    def _mean(run: Mapping[str, Any], curves: Mapping[str, Sequence[float]], k: int) -> float:
+        sizes = {split: len(values) for split, values in run["success"].items()}
+        return sum(curves[s][KS.index(k)] * size for s, size in sizes.items()) / sum(sizes.values())
+
+    def seconds(self, method: str) -> dict[int, float]:
+        """Seed → seconds of training."""
+        return {run["seed"]: run["seconds"] for run in self.of(method)}
+
+
+def _pass_at_k(values: Sequence[float], n: int, k: int) -> list[float]:
+    if not n:
+        found: list[float] = exact_pass_at_k(torch.tensor(values, dtype=torch.float64), (k,))[:, 0].tolist()
+        return found
+    correct = torch.tensor(values)
+    counted: list[float] = pass_at_k(torch.full_like(correct, n), correct, k).tolist()
+    return counted
+
+
+def settings_of(entries: Sequence[Mapping[str, Any]]) -> dict[str, Setting]:
+    """`<task>/<regime>` → its runs."""
+    names = list(dict.fromkeys(f"{entry['task']}/{entry['regime']}" for entry in entries))
+    return {name: Setting([e for e in entries if f"{e['task']}/{e['regime']}" == name]) for name in names}

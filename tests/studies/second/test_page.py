@@ -1,0 +1,69 @@
+"""The page says what the findings are, and nothing that is not in a digest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from studies.second.digest import KS
+from studies.second.page import claims_of, page
+from studies.second.verdicts import OVERALL, findings_of
+
+
+def entry(method, seed, regime, gain):
+    p = np.random.default_rng(seed).uniform(0.001, 0.01, 12) + gain
+    curve = [float((1 - (1 - p) ** k).mean()) for k in KS]
+    return {
+        "task": "countdown",
+        "regime": regime,
+        "method": method,
+        "seed": seed,
+        "command": f"python -m tagrpo.train name={method} seed={seed}",
+        "starts": 1,
+        "ledger": {"rollouts": 100, "updates": 4},
+        "seconds": 10.0,
+        "n": 0,
+        "success": {"test_id": p.tolist()},
+        "course": [{"iteration": 4, "responses": 100, "seconds": 10.0, "pass": {"test_id": curve}}],
+        "series": {},
+        "support": {},
+    }
+
+
+@pytest.fixture(scope="module")
+def entries():
+    gains = {"grpo": 0.0, "grpo_matched": 0.0, "ta_grpo": 0.02, "grpo_ds": 0.0}
+    return {
+        "factors": [
+            entry(method, seed, regime, gain)
+            for regime in ("easy", "hard")
+            for method, gain in gains.items()
+            for seed in range(6)
+        ]
+    }
+
+
+def test_verdicts_of_the_page_are_those_of_the_findings(entries):
+    text = page(entries, "A reader should believe this.", rounds=2)
+    assert "A reader should believe this." in text
+    claims = claims_of(entries)
+    row = next(line for line in text.splitlines() if line.startswith("| TA-GRPO raises pass@32 over GRPO, with"))
+    assert row.endswith("| **reproduces** | reproduces | reproduces |")
+    little = next(line for line in text.splitlines() if line.startswith("| Dynamic sampling adds little"))
+    assert "**reproduces**" in little, "there is no difference at all"
+    never = next(line for line in text.splitlines() if line.startswith("| Pooling contributes"))
+    assert never.endswith("| **–** | – | – |"), "its methods have not run"
+    found = findings_of([(claim, tables) for claim, tables in claims])
+    for (claim, _), of_claim in zip(claims, found, strict=True):
+        for finding in of_claim:
+            if finding.setting == OVERALL and claim.in_points:
+                assert finding.difference.estimate.signed in text
+
+
+def test_every_method_has_a_row_with_its_command(entries):
+    text = page(entries, "", rounds=2)
+    for method in ("grpo", "ta_grpo"):
+        assert (
+            f"| factors | countdown/hard | {method} | 6 | 6 | 100 | 4 | 10 | `python -m tagrpo.train name={method}"
+            in text
+        )

@@ -1,0 +1,77 @@
+"""A forked run is the run of its command, to the bit; a grid goes on where it was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from studies.second.digest import digest
+from studies.second.rerun import first_difference, repeated
+from studies.second.run import grid
+from tagrpo.grid import GridRun
+
+ROOT = Path(__file__).parents[3]
+SIZES = [f"data.evaluation.{split}.size=4" for split in ("test_id", "test_phrasing", "test_size")]
+SMALL = ["iterations=2", "logger=csv", "data.train.size=16", "data.samples_per_prompt=4", "data.evaluation_samples=2"]
+
+
+def overrides(root):
+    settings = ",".join(f"'{override}'" for override in [*SMALL, *SIZES, "export=false"])
+    places = ["task=arithmetic", "regime=mixed", f"root={root}/arithmetic/mixed", "seeds=[3]"]
+    return [*places, f"overrides=[{settings}]", "evaluation_of.arithmetic=[]"]
+
+
+def call(*arguments):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_forked_run_is_that_of_its_command_and_is_kept(tmp_path):
+    arguments = ["studies.second.run", "pilot", *overrides(tmp_path / "forked")]
+    first = call(*arguments)
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert "1/1" in first.stdout
+    (forked,) = digest(tmp_path / "forked")
+    alone = repeated(forked["command"], tmp_path / "alone")
+    assert forked["weights"]
+    assert first_difference(forked, alone) is None
+    assert "weights is" in str(first_difference(forked, alone | {"weights": "others"}))
+    assert (forked["task"], forked["regime"], forked["method"], forked["seed"]) == (
+        "arithmetic",
+        "mixed",
+        "grpo_matched",
+        3,
+    )
+    again = call(*arguments)
+    assert again.returncode == 0
+    assert "1/1" not in again.stdout, "nothing is trained twice"
+
+
+def test_a_folder_of_another_command_is_refused_and_a_failed_run_is_named(tmp_path):
+    arguments = ["studies.second.run", "pilot", *overrides(tmp_path)]
+    failed = call(*arguments, "evaluation_of.arithmetic=['optimizer.lr=-1']")
+    assert failed.returncode
+    assert "grpo_matched/seed3" in failed.stderr
+    changed = call(*arguments, "overrides=['iterations=3']")
+    assert changed.returncode
+    assert "Move it" in changed.stderr
+
+
+@pytest.mark.parametrize("name", ["factors", "pass_at_k"])
+@pytest.mark.parametrize("task", ["arithmetic", "countdown", "shortest_path"])
+def test_every_run_of_a_grid_composes(name, task):
+    from hydra import compose, initialize_config_module
+
+    runs: list[GridRun] = grid(name, [f"task={task}", "regime=hard", "seeds=[0]"])
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        for run in runs:
+            cfg = compose("train", [part for part in run.command[3:] if not part.startswith("hydra.run.dir")])
+            assert cfg.optimizer.lr == 3e-4
+            assert cfg.data.train.regime == "hard"
+            assert "recorder" not in cfg.callbacks

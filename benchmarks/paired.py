@@ -5,8 +5,8 @@
 In each round both commits train the embedded task with the same settings, a process and one thread each, and take
 turns: while one makes an iteration, the other waits, so that what else the machine does slows both down alike.
 Compared are pairs of iterations, which do the same work. The ratio of a round is the median of its pairs; given is the
-median over rounds, with a 95 % interval that resamples rounds and then pairs inside of them. Counted is the process
-that trains, not the workers that score. The first iterations, which start engines and workers, are left out.
+median over rounds, with a 95 % interval of it by drawing rounds again. Counted is the process that trains, not the
+workers that score. The first iterations, which start engines and workers, are left out.
 """
 
 import argparse
@@ -28,7 +28,7 @@ SETTINGS = [
     "threads=1", "logger=csv", "test=false", "trainer.limit_val_batches=0", "+callbacks.clock._target_=paired.Clock",
 ]  # fmt: skip
 WARM_UP = 3
-RESAMPLES = 2000
+RESAMPLES = 10_000
 
 
 class Clock(Callback):
@@ -101,13 +101,10 @@ def one_round(packages: list[Path], overrides: list[str], iterations: int, index
     return [values[WARM_UP:] for values in times]
 
 
-def interval(rounds: list[list[float]]) -> tuple[float, float]:
-    """95 % of the medians of medians of [round][pair] ratios, rounds and pairs drawn again."""
+def interval(rounds: list[float]) -> tuple[float, float]:
+    """95 % of the medians of the rounds' ratios, drawn again with replacement."""
     draw = random.Random(0)
-    found = sorted(
-        median(median(draw.choices(pairs, k=len(pairs))) for pairs in draw.choices(rounds, k=len(rounds)))
-        for _ in range(RESAMPLES)
-    )
+    found = sorted(median(draw.choices(rounds, k=len(rounds))) for _ in range(RESAMPLES))
     return found[RESAMPLES // 40], found[-RESAMPLES // 40]
 
 
@@ -136,7 +133,7 @@ def main() -> None:
         "machine": machine("cpu"), "commit": arguments.commit, "new": arguments.new, "settings": overrides,
         "rounds": arguments.rounds, "pairs": sum(map(len, ratios)), "seconds": {"before": old, "after": new},
         "ratio": {
-            "median": median(map(median, ratios)), "interval": interval(ratios),
+            "median": median(map(median, ratios)), "interval": interval(list(map(median, ratios))),
             "of_sums": median(sum(new) / sum(old) for old, new in seconds),
             "rounds": [round(median(r), 4) for r in ratios],
         },

@@ -2,9 +2,9 @@
 
     python benchmarks/parts.py --rounds 5 --json benchmarks/results/parts.json
 
-CPU seconds of every operation of one update, forward and backward, without padding and with shared prefixes, which take
-turns. With T_i the seconds of a part when prefixes are shared, r_i how many times longer it takes without sharing, and c
-the ratio of tokens, the most that can be saved: the whole update falls short of c by exactly Σ T_i (c − r_i) / Σ T_i.
+CPU seconds of every operation of one update, forward and backward, without padding and with shared prefixes, which
+take turns. With T_i the seconds of a part when prefixes are shared, r_i how many times longer it takes without sharing,
+and c the ratio of tokens, the most that can be saved: the whole update falls short of c by Σ T_i (c − r_i) / Σ T_i.
 """
 
 import argparse
@@ -90,7 +90,13 @@ def main() -> None:
             "short": median(shared) * (ceiling - ratio) / whole,
         }  # fmt: skip
     named = {name: value for name, value in vars(shape).items() if name != "json"}
-    figures = {"machine": machine("cpu"), "torch": torch.__version__, "shape": named, "ceiling": ceiling, "parts": parts}
+    figures = {
+        "machine": machine("cpu"),
+        "torch": torch.__version__,
+        "shape": named,
+        "ceiling": ceiling,
+        "parts": parts,
+    }
     report(figures, shape.json)
 
 

@@ -21,6 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .advantages.pools import check_choice
 from .surrogates import MAX_LOG_RATIO, bounded_exp
 
 Level = Literal["token", "sequence", "geometric"]
@@ -87,12 +88,8 @@ class MismatchCorrection:
 
     def __post_init__(self) -> None:
         levels = ("token", "sequence", "geometric")
-        for name, value, known in (
-            ("weight", self.weight, (None, *levels)),
-            ("reject", self.reject, (None, *levels, "divergence")),
-        ):
-            if value not in known:
-                raise ValueError(f"Expected mismatch.{name} to be one of {known}, but got {value!r}.")
+        check_choice("weight", self.weight or "null", ("null", *levels), "mismatch")
+        check_choice("reject", self.reject or "null", ("null", *levels, "divergence"), "mismatch")
         if self.cap is not None and self.cap <= 0:
             raise ValueError(f"Expected mismatch.cap to be null or greater than 0, but got {self.cap}.")
         bounds = [bound for bound in (self.low, self.high) if bound is not None]

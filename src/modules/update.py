@@ -69,6 +69,10 @@ class UpdateOptions:
             )
         if self.staleness_cap < 1:
             raise ValueError(f"Expected policy.staleness_cap to be at least 1, but got {self.staleness_cap}.")
+        limits = {"max_grad_norm": self.max_grad_norm, "skip_grad_norm": self.skip_grad_norm}
+        for name, value in {**limits, "prompt_correction": self.prompt_correction}.items():
+            if value is not None and value <= 0:
+                raise ValueError(f"Expected policy.{name} to be greater than 0, but got {value}.")
 
 
 @dataclass(eq=False)

@@ -313,6 +313,9 @@ def test_the_options_are_those_of_the_papers_run():
         UpdateOptions(mini_batches=0)
     with pytest.raises(ValueError, match="policy.staleness_cap to be at least 1"):
         UpdateOptions(staleness_cap=0.99)
+    for name in ("max_grad_norm", "skip_grad_norm", "prompt_correction"):
+        with pytest.raises(ValueError, match=f"policy.{name} to be greater than 0, but got 0"):
+            UpdateOptions(**{name: 0.0})
     with pytest.raises(FrozenInstanceError):
         options.mini_batches = 3
     with pytest.raises(TypeError):

@@ -68,6 +68,13 @@ export function textBox(text, attributes = {}) {
   return h("div", { class: "text", dir: "auto", ...attributes }, visible(text));
 }
 
+/** An entry of a legend: a colour and what it stands for. */
+export function swatch(colour, label) {
+  const mark = h("span", { class: "swatch" });
+  mark.style.backgroundColor = colour;
+  return h("span", {}, mark, visible(label));
+}
+
 /** A number with `digits` significant ones; a dash for none. */
 export function number(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";

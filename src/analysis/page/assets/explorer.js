@@ -1,6 +1,6 @@
 // Questions × iterations of a run, and the questions of one iteration.
 
-import { choice, h, number, percent, table, visible } from "report/dom";
+import { choice, h, number, percent, swatch, table, visible } from "report/dom";
 import { CAUSES, ofShare } from "report/colours";
 import { heatMap } from "report/heatmap";
 import { causeOf } from "report/question";
@@ -140,12 +140,6 @@ export function shareLegend() {
 
 const causeLegend = (causes) =>
   causes.map((name) => swatch(CAUSES[name], name === "gradient" ? "gives a gradient" : name.replaceAll("_", " ")));
-
-function swatch(colour, label) {
-  const mark = h("span", { class: "swatch" });
-  mark.style.backgroundColor = colour;
-  return h("span", {}, mark, label);
-}
 
 /** Show the questions of one iteration, those of a cause first when one is asked for. */
 export async function showIteration(main, run, iteration) {

@@ -1,6 +1,6 @@
 // The figures of the overview, and any scalar that was logged.
 
-import { choice, h, visible } from "report/dom";
+import { choice, h, swatch, visible } from "report/dom";
 import { colourOf } from "report/colours";
 import { plot } from "report/plot";
 
@@ -50,12 +50,6 @@ function drawn(report, { title, caption, panels }) {
       panels.map((panel) => panelOf(report, panel)),
     ),
   );
-}
-
-function swatch(colour, label) {
-  const mark = h("span", { class: "swatch" });
-  mark.style.backgroundColor = colour;
-  return h("span", {}, mark, visible(label));
 }
 
 /** A chooser of everything that was logged. */

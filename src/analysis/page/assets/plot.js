@@ -43,7 +43,7 @@ export function plot(report, panel, series, place, readout) {
       {},
       ...series.map((one) => ({
         stroke: points ? undefined : colourOf(one.group),
-        width: one.thin ? 1 : 1.8,
+        width: 1.8,
         spanGaps: true,
         fill: panel.stacked ? colourOf(one.group) : undefined,
         points: { show: !points && Boolean(one.low), size: 6, stroke: colourOf(one.group), fill: colourOf(one.group) },

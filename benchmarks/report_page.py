@@ -10,6 +10,7 @@ entropies that are random, and so compress worse than real ones.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -96,7 +97,8 @@ def synthetic_run(
 
 def seconds_until_ready(page: Path, repeats: int = 5) -> list[float]:
     """Seconds from the navigation until the overview can be used, as Chromium counts them; the first is cold."""
-    from tests.analysis.page.chromium import browser, ready
+    sys.path.insert(0, str(ROOT / "tests" / "analysis" / "page"))
+    from chromium import browser, ready
 
     found = []
     with browser() as driver:

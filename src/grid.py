@@ -189,7 +189,7 @@ class GridRun:
         return json.loads((self.directory / "run.json").read_text())
 
     def progress(self) -> tuple[str, str]:
-        """Iteration of how many, and the last mean reward, as far as the run has written them."""
+        """Iteration, of how many where they are set, and the last mean reward, as far as the run has written them."""
         metrics = self.directory / "metrics.csv"
         if self.state in ("waiting", "kept") or not metrics.exists():
             return "", ""
@@ -198,8 +198,9 @@ class GridRun:
         whole = [row for row in rows if None not in row.values() and row.get("rollout/reward")]
         if not whole:
             return "", ""
-        iterations = re.findall(r"^iterations: (\d+)", (self.directory / "config.yaml").read_text(), re.MULTILINE)
-        return f"{int(whole[-1]['step']) + 1}/{iterations[0]}", f"{float(whole[-1]['rollout/reward']):.2f}"
+        total = re.search(r"^iterations: (\d+)", (self.directory / "config.yaml").read_text(), re.MULTILINE)
+        done = f"{int(whole[-1]['step']) + 1}" + (f"/{total[1]}" if total else "")
+        return done, f"{float(whole[-1]['rollout/reward']):.2f}"
 
     def log_tail(self, lines: int = 15) -> str:
         """The last lines that the run wrote, or submitit where the run was not reached."""

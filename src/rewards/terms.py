@@ -6,8 +6,7 @@ responses to a question. Terms are chosen by name, from `configs/reward_terms/`:
     tagrpo-train experiment=grpo 'reward_terms=[overlong,noise]'
 
 The reward is verdict + Σ terms. Where a method's reward *replaces* the verdict, its term is the difference:
-`LengthReward` is GRPO-LEAD's reward minus the verdict, `RewardNoise` is +1 where a wrong response counts as right, and
-`RandomReward` takes the verdict back.
+`LengthReward` is GRPO-LEAD's reward minus the verdict, `RewardNoise` is +1 where a wrong response counts as right.
 Terms see the verdict and not each other: a wrong response that `RewardNoise` flips keeps the penalty of `LengthReward`
 or `SignedReward`.
 
@@ -171,36 +170,14 @@ class RewardNoise:
     """
 
     def __init__(self, probability: float, seed: int = 0) -> None:
-        self.probability = _share(probability)
+        if not 0 <= probability <= 1:
+            raise ValueError(f"Expected a probability between 0 and 1, but got {probability}.")
+        self.probability = probability
         self.seed = seed
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:
         """[R] float32 of 0 and 1."""
         return ((uniform_draws(rollouts, groups, self.seed) < self.probability) & ~rollouts.correct).float()
-
-
-class RandomReward:
-    """Rewards by lot: 1 with some probability, else 0, whatever the verdict.
-
-    A control: what training gains from it comes from elsewhere than the rewards (arXiv 2506.10947). The draw is seeded
-    as that of `RewardNoise`.
-
-    Args:
-        probability: Of a reward of 1, 0 … 1.
-        seed: Of the draws.
-
-    Raises:
-        ValueError: the probability is out of its range.
-    """
-
-    def __init__(self, probability: float = 0.5, seed: int = 0) -> None:
-        self.probability = _share(probability)
-        self.seed = seed
-
-    def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:
-        """[R] float32: what turns the verdict into the reward that was drawn."""
-        drawn = uniform_draws(rollouts, groups, self.seed) < self.probability
-        return drawn.float() - rollouts.correct.float()
 
 
 def uniform_draws(rollouts: Rollouts, groups: Sequence[QuestionGroup], seed: int) -> Tensor:
@@ -210,12 +187,6 @@ def uniform_draws(rollouts: Rollouts, groups: Sequence[QuestionGroup], seed: int
         digest.update(repr(ids.tolist()).encode())
     generator = torch.Generator().manual_seed(int.from_bytes(digest.digest(), "little") % 2**63)
     return torch.rand(len(rollouts), generator=generator)
-
-
-def _share(probability: float) -> float:
-    if not 0 <= probability <= 1:
-        raise ValueError(f"Expected a probability between 0 and 1, but got {probability}.")
-    return probability
 
 
 def length_reward(

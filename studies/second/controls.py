@@ -1,15 +1,37 @@
-"""Rephrasings of which a known share asks something else: what errors of a rephraser cost."""
+"""Controls: rewards by lot, and rephrasings of which a known share asks something else."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from hydra.utils import get_class
+from torch import Tensor
 
 from tagrpo.datamodules.sources.base import Source
+from tagrpo.rewards.terms import uniform_draws
 from tagrpo.seeds import derive_seed
-from tagrpo.types import QuestionGroup
+from tagrpo.types import QuestionGroup, Rollouts
+
+
+class RandomReward:
+    """A reward term that makes every reward 0 or 1 by lot, whatever the verdict.
+
+    What training gains from it comes from elsewhere than the rewards (arXiv 2506.10947). The draw depends on the seed,
+    the questions and the response tokens alone.
+
+    Args:
+        seed: Of the draws.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:
+        """[R] float32: what turns the verdict into the reward that was drawn."""
+        drawn = uniform_draws(rollouts, groups, self.seed) < 0.5
+        return drawn.float() - rollouts.correct.float()
 
 
 class WrongRephrasings(Source):

@@ -19,7 +19,6 @@ from tagrpo.callbacks.zero_gradient import question_percentages
 from tagrpo.modules.advantages import DifficultyWeightedAdvantage, GroupAdvantage, PassAtKAdvantage
 from tagrpo.rewards.terms import (
     LengthReward,
-    RandomReward,
     RepetitionPenalty,
     RewardNoise,
     SignedReward,
@@ -219,21 +218,6 @@ def test_no_noise_and_nothing_but_noise(make_batch):
     for probability in (-0.1, 1.1):
         with pytest.raises(ValueError, match="between 0 and 1"):
             RewardNoise(probability)
-
-
-@pytest.mark.parametrize("probability", [0.2, 0.5])
-def test_random_rewards_do_not_know_the_verdict(make_batch, probability):
-    batch = make_batch([[[1.0, 0.0] * 5000]])
-    term = RandomReward(probability)(batch.rollouts, batch.groups)
-    rewards = batch.rollouts.correct.float() + term
-    assert set(rewards.tolist()) == {0.0, 1.0}
-    deviation = math.sqrt(5000 * probability * (1 - probability))
-    for verdict in (batch.rollouts.correct, ~batch.rollouts.correct):
-        assert abs(float(rewards[verdict].sum()) - 5000 * probability) < 3.5 * deviation
-    assert torch.equal(RandomReward(probability)(batch.rollouts, batch.groups), term)
-    assert not torch.equal(RandomReward(probability, seed=1)(batch.rollouts, batch.groups), term)
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        RandomReward(1.5)
 
 
 def test_noise_misleads_grpo_but_not_pass_at_k_training(make_batch):

@@ -73,3 +73,7 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
         index, num_pools = pool_index(groups, self.group_by)
         share = accuracy(groups, index, num_pools)[index]
         return advantages * torch.where(advantages > 0, self.weight(share), self.weight(1 - share))
+
+    def expected(self, groups: RewardGroups) -> Tensor:
+        """[R] one draw where the base is random: the average of weights that depend on the advantage is not known."""
+        return self(groups)

@@ -52,6 +52,30 @@ def written_whole(path: Path) -> Iterator[Path]:
     sync(path.parent)
 
 
+@contextmanager
+def folder_written_whole(path: Path) -> Iterator[Path]:
+    """Give a folder to write to in the place of `path`; at the end of the block its files are forced to disk and moved.
+
+    Other files in `path` stay. A block that fails or is killed leaves `path` as it was, and what it has written goes
+    with the next one.
+
+    Raises:
+        OSError: the disk is full; the message says how much room there is.
+    """
+    partial = partial_path(path.absolute())
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    with disk_full_explained(path.absolute()), removed_on_error(partial):
+        yield partial
+        for file in sorted(partial.iterdir()):
+            sync(file)
+        path.mkdir(exist_ok=True)
+        for file in sorted(partial.iterdir()):
+            file.replace(path / file.name)
+    partial.rmdir()
+    sync(path)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` as a whole, in UTF-8."""
     with written_whole(path) as partial:

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
 from tagrpo.checkpoints import TornCheckpointError, begin_folder, commit_folder
 from tagrpo.export import export, main
@@ -76,6 +76,32 @@ def test_an_exported_folder_loads_with_transformers_and_holds_the_checkpoint_exa
         assert torch.equal(parameter, weights[f"policy.model.{name}"]), name
     start = AutoTokenizer.from_pretrained(starter_path())
     assert AutoTokenizer.from_pretrained(tmp_path / "model").get_vocab() == start.get_vocab()
+
+
+def test_an_export_that_failed_or_was_killed_leaves_nothing_behind(tmp_path, monkeypatch):
+    path = run_with_checkpoint(tmp_path / "run", trained_weights(), sharded=False)
+    model = tmp_path / "model"
+    export(path, model)
+    (model / "notes.txt").write_text("mine")
+    before = {file.name: file.read_bytes() for file in model.iterdir()}
+    save = Qwen3ForCausalLM.save_pretrained
+
+    def killed(self, folder, **options):
+        save(self, folder, **options)
+        (folder / ".tmpAbCdEf").touch()  # as safetensors leaves behind
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Qwen3ForCausalLM, "save_pretrained", killed)
+        with pytest.raises(KeyboardInterrupt):
+            export(path, model)
+    assert {file.name: file.read_bytes() for file in model.iterdir()} == before
+    assert {file.name for file in tmp_path.iterdir()} == {"run", "model"}
+    (tmp_path / ".partial-model").mkdir()
+    (tmp_path / ".partial-model" / ".tmpAbCdEf").touch()  # of a process that could not clean up
+    export(path, model)
+    assert {file.name: file.read_bytes() for file in model.iterdir()} == before, "with the file of somebody else"
+    assert {file.name for file in tmp_path.iterdir()} == {"run", "model"}
 
 
 def test_adapters_are_merged(tmp_path):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..files import folder_written_whole
 from .lora import LoraSettings, add_adapters
 from .sharding import decoder_layers, full_tensors
 
@@ -96,7 +97,7 @@ def checkpoint_layers(model: PreTrainedModel, share: float) -> None:
 def save_model(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path, *, write: bool = True
 ) -> None:
-    """Write a model as a Hugging Face folder (safetensors, full tensors, adapters merged). Collective under FSDP2.
+    """Write a model as a Hugging Face folder, whole: safetensors, full tensors, adapters merged. Collective under FSDP2.
 
     Args:
         model: Possibly sharded.
@@ -106,5 +107,6 @@ def save_model(
     """
     tensors = {name: tensor.cpu() for name, tensor in full_tensors(model)}
     if write:
-        model.save_pretrained(folder, state_dict=tensors)
-        tokenizer.save_pretrained(folder)
+        with folder_written_whole(Path(folder)) as partial:
+            model.save_pretrained(partial, state_dict=tensors)
+            tokenizer.save_pretrained(partial)

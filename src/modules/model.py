@@ -97,7 +97,7 @@ def checkpoint_layers(model: PreTrainedModel, share: float) -> None:
 def save_model(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path, *, write: bool = True
 ) -> None:
-    """Write a model as a Hugging Face folder, whole: safetensors, full tensors, adapters merged. Collective under FSDP2.
+    """Write a model whole as a Hugging Face folder: safetensors, full tensors, adapters merged. Collective with FSDP2.
 
     Args:
         model: Possibly sharded.

@@ -6,7 +6,6 @@ digest is small enough to be kept with the code, so that the page can be written
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
+from studies.runs import weights_fingerprint
 from tagrpo.analysis.replay import read_rollouts
 from tagrpo.analysis.runs import RunFiles, find_runs
 
@@ -183,16 +182,3 @@ def _gradients(run: RunFiles, references: Mapping[int, GradientSets]) -> dict[st
         stage: {kind: {name: _short(x) for name, x in values.items()} for kind, values in kinds.items()}
         for stage, kinds in found.items()
     }
-
-
-def weights_fingerprint(run: RunFiles) -> str | None:
-    """SHA-256 of the trained parameters, to the bit; None for a run without a checkpoint of its last iteration."""
-    path = run.last_checkpoint
-    if path is None:
-        return None
-    weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
-    found = hashlib.sha256()
-    for name in sorted(weights):
-        found.update(name.encode())
-        found.update(weights[name].contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]

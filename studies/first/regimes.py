@@ -4,40 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
+from studies.runs import MethodRuns
 from tagrpo.files import write_text
 from tagrpo.metrics.functional import pass_at_k
 
 
-@dataclass(frozen=True)
-class Regime:
+class Regime(MethodRuns):
     """The runs of one regime as tables."""
-
-    runs: Sequence[Mapping[str, Any]]
-    """Entries of the digest, as `digest.entry_of` describes them."""
-
-    @cached_property
-    def methods(self) -> list[str]:
-        """In the order of the digest."""
-        return list(dict.fromkeys(run["method"] for run in self.runs))
-
-    def of(self, method: str) -> list[Mapping[str, Any]]:
-        """The seeds of one method.
-
-        Raises:
-            KeyError: there is no such method.
-        """
-        found = [run for run in self.runs if run["method"] == method]
-        if not found:
-            raise KeyError(f"Expected runs of {method}, but there are only {', '.join(self.methods)}.")
-        return found
 
     def pass_at_k(self, method: str, k: int, split: str | None = None) -> pd.DataFrame:
         """[seeds, questions] unbiased pass@k, over the questions of all splits or of one."""

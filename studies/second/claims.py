@@ -44,27 +44,25 @@ class Claim(Hypothesis):
         return found
 
 
+def between(label: str, pairs: Iterable[tuple[str, str]], of: Callable[[Setting, str], pd.DataFrame]) -> Pairs:
+    """The difference ours − theirs in what `of` gives of a method."""
+
+    def difference(ours: str, theirs: str) -> Callable[[Setting], pd.DataFrame]:
+        return lambda setting: paired(of(setting, ours), of(setting, theirs))
+
+    return {f"{label}, {ours} − {theirs}": difference(ours, theirs) for ours, theirs in pairs}
+
+
 def passes(k: int, *pairs: tuple[str, str], split: str | None = None) -> Pairs:
     """Pass@k of ours − theirs."""
-
-    def of(ours: str, theirs: str) -> Callable[[Setting], pd.DataFrame]:
-        return lambda setting: paired(setting.pass_at_k(ours, k, split), setting.pass_at_k(theirs, k, split))
-
     where = f" on {split}" if split else ""
-    return {f"pass@{k}{where}, {ours} − {theirs}": of(ours, theirs) for ours, theirs in pairs}
+    return between(f"pass@{k}{where}", pairs, lambda setting, method: setting.pass_at_k(method, k, split))
 
 
 def gains(k: int, *pairs: tuple[str, str]) -> Pairs:
     """How much larger the difference is in pass@k than in pass@1."""
-
-    def of(ours: str, theirs: str) -> Callable[[Setting], pd.DataFrame]:
-        def table(setting: Setting) -> pd.DataFrame:
-            at_k, at_1 = (paired(setting.pass_at_k(ours, x), setting.pass_at_k(theirs, x)) for x in (k, 1))
-            return at_k - at_1
-
-        return table
-
-    return {f"gain in pass@{k} − gain in pass@1, {ours} − {theirs}": of(ours, theirs) for ours, theirs in pairs}
+    label = f"gain in pass@{k} − gain in pass@1"
+    return between(label, pairs, lambda setting, method: setting.pass_at_k(method, k) - setting.pass_at_k(method, 1))
 
 
 def equal_seconds(k: int, *pairs: tuple[str, str]) -> Pairs:
@@ -83,11 +81,7 @@ def equal_seconds(k: int, *pairs: tuple[str, str]) -> Pairs:
 
 def scalars(name: str, *pairs: tuple[str, str], part: Part = "all", factor: float = 1.0) -> Pairs:
     """A scalar of training, ours − theirs."""
-
-    def of(ours: str, theirs: str) -> Callable[[Setting], pd.DataFrame]:
-        return lambda setting: factor * paired(setting.series(ours, name, part), setting.series(theirs, name, part))
-
-    return {f"{name} ({part}), {ours} − {theirs}": of(ours, theirs) for ours, theirs in pairs}
+    return between(f"{name} ({part})", pairs, lambda setting, method: factor * setting.series(method, name, part))
 
 
 def within(one: str, other: str, *methods: str, part: Part = "all", factor: float = 1.0) -> Pairs:
@@ -110,11 +104,8 @@ def over_training(name: str, *methods: str, factor: float = 1.0) -> Pairs:
 
 def supports(change: str, k: int, *pairs: tuple[str, str]) -> Pairs:
     """Support gained or lost, ours − theirs."""
-
-    def of(ours: str, theirs: str) -> Callable[[Setting], pd.DataFrame]:
-        return lambda setting: paired(setting.support(ours, change, k), setting.support(theirs, change, k))
-
-    return {f"{change} at {k} samples, {ours} − {theirs}": of(ours, theirs) for ours, theirs in pairs}
+    label = f"{change} at {k} samples"
+    return between(label, pairs, lambda setting, method: setting.support(method, change, k))
 
 
 def paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
@@ -127,11 +118,6 @@ def paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     if len(seeds) < 2:
         raise KeyError("Expected two seeds in common.")
     return ours.loc[seeds] - theirs.loc[seeds]
-
-
-def all_tables(claims: Iterable[Claim], settings: Mapping[str, Setting]) -> list[tuple[Hypothesis, Tables]]:
-    """The claims with their tables, as `verdicts.findings_of` takes them."""
-    return [(claim, claim.tables(settings)) for claim in claims]
 
 
 WITHOUT = "zero_gradient/without_gradient"

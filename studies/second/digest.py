@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from studies.runs import weights_fingerprint
 from tagrpo.analysis.runs import RunFiles
 from tagrpo.files import write_json, written_whole
 from tagrpo.metrics.functional import exact_pass_at_k, pass_at_k
@@ -134,19 +134,6 @@ def series(run: RunFiles) -> Iterator[tuple[str, list[float | None]]]:
         if values is not None and len(values):
             parts = [values[values.index * PARTS // iterations == part] for part in range(PARTS)]
             yield name, [_short(float(part.mean())) if len(part) else None for part in parts]
-
-
-def weights_fingerprint(run: RunFiles) -> str | None:
-    """SHA-256 of the trained parameters, to the bit; None for a run without a checkpoint of its last iteration."""
-    path = run.last_checkpoint
-    if path is None:
-        return None
-    weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
-    found = hashlib.sha256()
-    for name in sorted(weights):
-        found.update(name.encode())
-        found.update(weights[name].contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
 
 
 def _short(number: float) -> float:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
 
 from tagrpo.rollouts import SamplingConfig, TransformersEngine, VLLMEngine
+from tagrpo.rollouts.engines import transformers as transformers_engine
 from tagrpo.rollouts.engines.base import check_context, stop_token_ids
 from tagrpo.rollouts.engines.drawing import draw
 from tagrpo.types import Request
@@ -55,6 +58,34 @@ def test_rows_per_batch_do_not_lose_or_mix_responses(tiny_policy):
             torch.testing.assert_close(
                 sample.logprobs, logprobs_of(model, prompt, sample.token_ids), atol=1e-4, rtol=1e-4
             )
+
+
+def test_responses_are_computed_together_while_their_tokens_agree_and_are_drawn_as_if_alone(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=4, n_embd=8, n_layer=1, n_head=2, n_positions=16, eos_token_id=1, bos_token_id=1)
+    model = GPT2LMHeadModel(config).eval()
+    model.save_pretrained(tmp_path)
+    engine = TransformersEngine(str(tmp_path), max_rows=8000)
+    engine.sync(model.named_parameters())
+    monkeypatch.setattr(transformers_engine, "COMPACT_BELOW", 1.0)  # finished rows leave at once
+    computed = []
+    forward = engine.model.forward
+    monkeypatch.setattr(
+        engine.model, "forward", lambda **inputs: computed.append(inputs["input_ids"]) or forward(**inputs)
+    )
+    prompts = [torch.tensor([2, 3]), torch.tensor([0])]
+    results = engine.generate(Request(prompts, [4000, 4000], SamplingConfig(max_new_tokens=3), 0))
+
+    starts = {(p, *row.token_ids[:n].tolist()) for p, rows in enumerate(results) for row in rows for n in (1, 2)}
+    assert sum(len(ids) for ids in computed[1:]) == len([start for start in starts if start[-1] != 1])
+    for prompt, rows in zip(prompts, results, strict=True):
+        drawn = Counter(tuple(row.token_ids.tolist()) for row in rows)
+        for response in itertools.product(range(4), repeat=3):
+            ends = [n for n, token in enumerate(response) if token == 1]
+            ids = torch.tensor(response[: ends[0] + 1] if ends else response)
+            probability = float(logprobs_of(model, prompt, ids).sum().exp())
+            deviation = (probability * (1 - probability) / 4000) ** 0.5
+            assert abs(drawn[tuple(ids.tolist())] / 4000 - probability) < 4.5 * deviation
 
 
 def test_another_architecture_samples_too(tmp_path):

@@ -24,19 +24,23 @@ class Drawer(LogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter(1, chosen[:, None], 0.0)
 
 
-def draw(logits: Tensor, sampling: SamplingConfig, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """One token per row of `logits` [rows, V], and its float32 log-prob at the temperature, before top-p and top-k.
+def draw(
+    logits: Tensor, sampling: SamplingConfig, generator: torch.Generator, rows: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """One token per entry of `rows`, and its float32 log-prob at the temperature, before top-p and top-k.
 
-    Greedy decoding reports log-probs at temperature 1.
+    `rows` [draws] names the row of `logits` [n, V] that each draw is from; None draws once from each. Greedy decoding
+    reports log-probs at temperature 1.
     """
     logits = logits.float() / (sampling.temperature or 1.0)
     logprobs = torch.log_softmax(logits, -1)
-    if sampling.temperature == 0:
-        chosen = logits.argmax(-1)
-    else:
+    weights = logits if sampling.temperature == 0 else _truncated(logprobs, sampling)
+    if rows is not None:
+        logprobs, weights = logprobs[rows], weights[rows]
+    if sampling.temperature > 0:
         # Gumbel-max: an exponential race; tokens outside the nucleus have weight −∞ and never win.
-        race = torch.empty_like(logprobs).exponential_(generator=generator).log_()
-        chosen = (_truncated(logprobs, sampling) - race).argmax(-1)
+        weights = weights - torch.empty_like(logprobs).exponential_(generator=generator).log_()
+    chosen = weights.argmax(-1)
     return chosen, logprobs.gather(-1, chosen[:, None])[:, 0]
 
 

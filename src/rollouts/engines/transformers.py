@@ -1,9 +1,9 @@
 """Sampling with transformers alone, for machines without vLLM. Reproducible bit for bit on a CPU.
 
-The loop is our own because transformers' `generate` draws from the process's generator and keeps finished rows to the
-end. Here a prompt is encoded once for all its samples, rows leave the batch when they finish, and the seed is an
-argument, which is two to three times as fast on the embedded task. Models with recurrent layers, whose state has no
-rows to choose from, are sampled by their own `generate`, one prompt at a time.
+The loop is our own because transformers' `generate` draws from the process's generator, keeps finished rows to the end
+and computes what rows have in common once for each. Here responses to a prompt are computed together for as long as
+their tokens agree, rows leave the batch when they finish, and the seed is an argument. Models with recurrent layers,
+whose state has no rows to choose from, are sampled by their own `generate`, one prompt at a time.
 """
 
 from __future__ import annotations
@@ -120,10 +120,11 @@ class TransformersEngine(Engine):
     def _sample(
         self, prompts: list[Tensor], counts: list[int], sampling: SamplingConfig, generator: torch.Generator
     ) -> list[Completion]:
-        """Sample all rows of some prompts, token by token."""
+        """Sample all rows of some prompts, token by token. Rows whose tokens agree so far share a row of the state."""
         if not self.attends_only:
             return self._sample_recurrent(prompts[0], counts[0], sampling, generator)
-        logits, state = self._encode(prompts, counts)
+        logits, state = self._encode(prompts)
+        shared = torch.repeat_interleave(torch.tensor(counts, device=self.device))
         num_rows = sum(counts)
         tokens = torch.zeros(num_rows, sampling.max_new_tokens, dtype=torch.long, device=self.device)
         logprobs = torch.zeros(num_rows, sampling.max_new_tokens, device=self.device)
@@ -131,7 +132,7 @@ class TransformersEngine(Engine):
         finished = torch.zeros(num_rows, dtype=torch.bool, device=self.device)
         alive = torch.arange(num_rows, device=self.device)
         for step in range(sampling.max_new_tokens):
-            chosen, chosen_logprobs = draw(logits, sampling, generator)
+            chosen, chosen_logprobs = draw(logits, sampling, generator, shared)
             going = ~finished[alive]
             rows = alive[going]
             tokens[rows, step] = chosen[going]
@@ -141,11 +142,13 @@ class TransformersEngine(Engine):
             going = ~finished[alive]
             if not going.any() or step == sampling.max_new_tokens - 1:
                 break
-            if going.float().mean() < COMPACT_BELOW:
-                keep = going.nonzero()[:, 0]
-                state = state.select(keep)
-                alive, chosen = alive[keep], chosen[keep]
-            logits = self._forward(chosen, state)
+            compact = bool(going.float().mean() < COMPACT_BELOW)
+            if compact:
+                alive, chosen, shared = alive[going], chosen[going], shared[going]
+            prefixes, shared = torch.unique(shared * logits.shape[1] + chosen, return_inverse=True)
+            if compact or len(prefixes) > len(state.length):
+                state = state.select(prefixes // logits.shape[1])
+            logits = self._forward(prefixes % logits.shape[1], state)
         return _completions(tokens, logprobs, lengths, finished)
 
     def _sample_recurrent(
@@ -172,8 +175,8 @@ class TransformersEngine(Engine):
         lengths = torch.where(finished, stops.long().argmax(1) + 1, tokens.shape[1])
         return _completions(tokens, torch.stack(drawn.logprobs, 1), lengths, finished)
 
-    def _encode(self, prompts: list[Tensor], counts: list[int]) -> tuple[Tensor, _State]:
-        """Run each prompt once, left-padded, and fan its cache and its logits out to its samples."""
+    def _encode(self, prompts: list[Tensor]) -> tuple[Tensor, _State]:
+        """[prompts, V] logits after each prompt, left-padded, and the state there."""
         pad = partial(pad_sequence, batch_first=True, padding_side="left")
         ids, mask = pad(prompts).to(self.device), pad([torch.ones_like(p) for p in prompts]).to(self.device)
         state = _State(DynamicCache(config=self.model.config), mask, mask.sum(1))
@@ -185,11 +188,10 @@ class TransformersEngine(Engine):
             use_cache=True,
             logits_to_keep=1,
         )
-        rows = torch.repeat_interleave(torch.tensor(counts, device=self.device))
-        return outputs.logits[rows, -1], state.select(rows)
+        return outputs.logits[:, -1], state
 
     def _forward(self, chosen: Tensor, state: _State) -> Tensor:
-        """[rows, V] logits after one more token per row."""
+        """[rows, V] logits after one more token `chosen` [rows] per row of the state."""
         state.mask = torch.cat([state.mask, torch.ones_like(state.mask[:, :1])], 1)
         outputs = self.model(
             input_ids=chosen[:, None],
@@ -213,7 +215,7 @@ def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Te
 
 
 class _State:
-    """Cache, attention mask and length of the rows that are being sampled."""
+    """Cache, attention mask and length of the prefixes that are being continued."""
 
     def __init__(self, cache: DynamicCache, mask: Tensor, length: Tensor) -> None:
         self.cache = cache

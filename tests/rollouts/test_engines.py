@@ -38,6 +38,17 @@ def test_nucleus_and_top_k_keep_the_likeliest_and_report_untruncated_logprobs():
     assert set(chosen.tolist()) == {0, 1, 2}
 
 
+def test_draws_from_chosen_rows_stay_in_their_rows_and_in_the_nucleus_of_each():
+    logits = torch.full((5000, 3), -40.0)
+    logits[torch.arange(5000), torch.arange(5000) % 3] = 0.0
+    rows = torch.arange(4999, -1, -1).repeat(4)
+    chosen, logprobs = draw(logits, SamplingConfig(top_p=0.9), torch.Generator().manual_seed(0), rows)
+    assert torch.equal(chosen, rows % 3)
+    torch.testing.assert_close(logprobs, torch.zeros(20000))
+    chosen, _ = draw(logits, SamplingConfig(temperature=0.0), torch.Generator().manual_seed(0), rows)
+    assert torch.equal(chosen, rows % 3)
+
+
 def test_weights_of_another_model_are_refused(tiny_policy):
     engine = TransformersEngine(str(tiny_policy))
     parameters = dict(AutoModelForCausalLM.from_pretrained(tiny_policy).named_parameters())

@@ -8,6 +8,9 @@ from transformers import LogitsProcessor
 
 from ...types import SamplingConfig
 
+BELOW_1 = 1 - 2**-30
+"""So that no point is rounded into the next interval."""
+
 
 class Drawer(LogitsProcessor):
     """Draws each token itself and leaves transformers' `generate` no other choice; keeps the log-probs."""
@@ -34,14 +37,17 @@ def draw(
     """
     logits = logits.float() / (sampling.temperature or 1.0)
     logprobs = torch.log_softmax(logits, -1)
-    weights = logits if sampling.temperature == 0 else _truncated(logprobs, sampling)
-    if rows is not None:
-        logprobs, weights = logprobs[rows], weights[rows]
-    if sampling.temperature > 0:
-        # Gumbel-max: an exponential race; tokens outside the nucleus have weight −∞ and never win.
-        weights = weights - torch.empty_like(logprobs).exponential_(generator=generator).log_()
-    chosen = weights.argmax(-1)
-    return chosen, logprobs.gather(-1, chosen[:, None])[:, 0]
+    if rows is None:
+        rows = torch.arange(len(logits), device=logits.device)
+    if sampling.temperature == 0:
+        chosen = logits.argmax(-1)[rows]
+    else:
+        # Inversion: row i of `logits` fills the interval from i to i + 1, each of its tokens in proportion to its mass.
+        mass = _truncated(logprobs, sampling).double().exp().cumsum(-1)
+        ends = mass / mass[:, -1:] + torch.arange(len(logits), device=logits.device)[:, None]
+        points = torch.rand(len(rows), dtype=torch.float64, device=logits.device, generator=generator) * BELOW_1 + rows
+        chosen = torch.searchsorted(ends.flatten(), points, right=True) - rows * logits.shape[1]
+    return chosen, logprobs[rows, chosen]
 
 
 def _truncated(logprobs: Tensor, sampling: SamplingConfig) -> Tensor:

@@ -108,6 +108,15 @@ def supports(change: str, k: int, *pairs: tuple[str, str]) -> Pairs:
     return between(label, pairs, lambda setting, method: setting.support(method, change, k))
 
 
+def over_questions(name: str, *methods: str) -> Pairs:
+    """A difference that was measured on training questions (`questions.distances`)."""
+
+    def of(method: str) -> Callable[[Setting], pd.DataFrame]:
+        return lambda setting: setting.on_questions(method, name)
+
+    return {f"{name}, {method}": of(method) for method in methods}
+
+
 def paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     """Ours − theirs at the seeds that both have.
 
@@ -141,15 +150,15 @@ TA_GRPO: Sequence[Claim] = (
     ),
     Claim(
         statement="Rewards of all responses to the rephrasings are less often equal than those to the original.",
-        source="TA-GRPO, Fig. 3",
-        pairs=within(REPHRASED, ORIGINAL, "ta_grpo", factor=0.01),
+        source="TA-GRPO, Fig. 3, before and after training",
+        pairs=within(REPHRASED, ORIGINAL, "questions_before", "questions_after_ta_grpo", factor=0.01),
         sign=-1,
         smallest=POINTS,
     ),
     Claim(
         statement="… and still when as many responses to the rephrasings are taken as there are to the original.",
         source="ours; Fig. 3 compares 24 with 8",
-        pairs=within(MATCHED, ORIGINAL, "ta_grpo", factor=0.01),
+        pairs=within(MATCHED, ORIGINAL, "questions_before", "questions_after_ta_grpo", factor=0.01),
         sign=-1,
         smallest=POINTS,
     ),
@@ -162,7 +171,10 @@ TA_GRPO: Sequence[Claim] = (
     Claim(
         statement="Expected and counted questions without gradient differ by little.",
         source="TA-GRPO v1, its theorem on the probability of no gradient",
-        pairs=within("uniform_reward/pool", "uniform_reward/pool_expected", "ta_grpo", factor=0.01),
+        pairs={
+            **within("uniform_reward/pool", "uniform_reward/pool_expected", "ta_grpo", factor=0.01),
+            **within("uniform_reward/pool_expected", "uniform_reward/pool", "ta_grpo", factor=0.01),
+        },
         smallest=POINTS,
         little=True,
     ),
@@ -178,16 +190,26 @@ TA_GRPO: Sequence[Claim] = (
         in_points=False,
     ),
     Claim(
-        statement="Responses to rephrasings are more diverse than responses to the original, at the start.",
+        statement="Before training, responses to rephrasings are more diverse than responses to the original.",
         source="TA-GRPO, Fig. 4",
-        pairs=within("embedding_distance/rephrasings", "embedding_distance/original", "ta_grpo", part="first"),
+        pairs=over_questions("questions/all/distance_difference", "questions_before"),
         smallest=0.01,
         in_points=False,
     ),
     Claim(
-        statement="… and at the end.",
+        statement="… and after it, by GRPO and by TA-GRPO.",
         source="TA-GRPO, Fig. 4",
-        pairs=within("embedding_distance/rephrasings", "embedding_distance/original", "ta_grpo", part="last"),
+        pairs=over_questions("questions/all/distance_difference", "questions_after_grpo", "questions_after_ta_grpo"),
+        smallest=0.01,
+        in_points=False,
+    ),
+    Claim(
+        statement="… and also among correct responses, and among wrong ones.",
+        source="ours; correct responses are alike",
+        pairs={
+            **over_questions("questions/correct/distance_difference", "questions_before"),
+            **over_questions("questions/wrong/distance_difference", "questions_before"),
+        },
         smallest=0.01,
         in_points=False,
     ),
@@ -423,9 +445,42 @@ PROMPT_AUGMENTATION: Sequence[Claim] = (
     ),
 )
 
+K_AND_LR: Sequence[Claim] = (
+    Claim(
+        statement="Pass@k training raises pass@8 over Pass@1 training whatever its k.",
+        source="Pass@k training, Fig. 8",
+        pairs=passes(8, ("k2", "k1"), ("k8", "k1"), ("k16", "k1")),
+        smallest=POINTS,
+    ),
+    Claim(
+        statement="With a large k, a higher learning rate raises pass@8.",
+        source="Pass@k training, Fig. 8",
+        pairs=passes(8, ("k16_high", "k16")),
+        smallest=POINTS,
+    ),
+)
+
+REPHRASINGS: Sequence[Claim] = (
+    Claim(
+        statement="Three rephrasings rather than one raise pass@32.",
+        source="ours",
+        pairs=passes(32, ("n3", "n1")),
+        smallest=POINTS,
+    ),
+    Claim(
+        statement="Half of the rephrasings asking something else lowers pass@32.",
+        source="ours",
+        pairs=passes(32, ("wrong_50", "n3")),
+        sign=-1,
+        smallest=POINTS,
+    ),
+)
+
 GROUPS: Mapping[str, Sequence[Claim]] = {
     "factors": (*TA_GRPO, *OURS),
     "pass_at_k": PASS_AT_K,
+    "k_and_lr": K_AND_LR,
+    "rephrasings": REPHRASINGS,
     "prompt_augmentation": PROMPT_AUGMENTATION,
 }
 """Grid → the claims that are tested on it, in the order of the page."""

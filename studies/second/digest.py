@@ -12,15 +12,20 @@ import argparse
 import gzip
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from studies.runs import weights_fingerprint
+from tagrpo.analysis.replay import read_rollouts
 from tagrpo.analysis.runs import RunFiles
+from tagrpo.callbacks import sentence_encoder
 from tagrpo.files import write_json, written_whole
 from tagrpo.metrics.functional import exact_pass_at_k, pass_at_k
+
+from .questions import Encoder, distances
 
 FOLDER = Path(__file__).parent / "digest"
 ROOT = Path("runs/second")
@@ -42,8 +47,6 @@ SERIES = (
     "rollout/length",
     "answer_diversity/distinct_wrong_share",
     "answer_diversity/entropy",
-    "embedding_distance/original",
-    "embedding_distance/rephrasings",
     "embedding_distance/pool",
     "train/grad_norm",
     "train/kl",
@@ -66,7 +69,8 @@ def entry_of(run: RunFiles) -> dict[str, Any]:
         `success`: split → per question, in the order of the source, the probability of a correct response, or their
         number; `course`: at every evaluation its iteration, the responses and seconds until then, and split → means of
         pass@k at `KS`; `series`: scalar → means over `PARTS` parts of training; `support`: split → shares of questions
-        brought within reach of k samples and out of it; `weights`: fingerprint of the trained parameters.
+        brought within reach of k samples and out of it; `questions`: how diverse recorded responses are, of runs that
+        recorded them; `weights`: fingerprint of the trained parameters.
     """
     noted = json.loads((run.path / "run.json").read_text())
     exact = run.exact[-1]["splits"] if run.exact else None
@@ -88,11 +92,20 @@ def entry_of(run: RunFiles) -> dict[str, Any]:
             }
             for split, content in (exact or {}).items()
         },
+        "questions": {name: _short(x) for name, x in distances(read_rollouts(run.path), encoder()).items()}
+        if (run.path / "rollouts").exists()
+        else {},
         "weights": weights_fingerprint(run),
     }
 
 
 CHANGES = ("support_gained", "support_lost")
+
+
+@cache
+def encoder() -> Encoder:
+    """The sentence encoder of the package's diagnostic."""
+    return sentence_encoder("package", device="cpu")
 
 
 def course(run: RunFiles) -> Iterator[dict[str, Any]]:

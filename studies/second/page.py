@@ -21,8 +21,9 @@ from .verdicts import ALPHA, OVERALL, Finding, Hypothesis, Tables, error_rates, 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "study.md"
 SUMMARY = Path(__file__).parent / "summary.md"
-SEEDS = 10
 ROUNDS = 400
+SHOWN = (1, 8, 32)
+"""k of the means in the table of runs, over the questions of all splits."""
 
 INTRODUCTION = """\
 # The claims of the papers, tested
@@ -118,7 +119,10 @@ def _p(value: float) -> str:
 
 
 def _errors(claims: Sequence[tuple[Hypothesis, Tables]], rounds: int) -> Iterator[str]:
-    rates = error_rates(claims, SEEDS, rounds)
+    seeds = [
+        max((len(t) for by_setting in tables.values() for t in by_setting.values()), default=2) for _, tables in claims
+    ]
+    rates = error_rates(claims, seeds, rounds)
     none, smallest = (f"{100 * rates[name]:.1f} %" for name in ("no effect", "the smallest effect"))
     yield (
         f"The whole procedure, on tables drawn {rounds:,} times with the noise of the measured ones (effects of seeds, "
@@ -130,7 +134,7 @@ def _errors(claims: Sequence[tuple[Hypothesis, Tables]], rounds: int) -> Iterato
 
 def _runs(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     yield (
-        "Runs that differ in their seed alone are one row. `python -m studies.second.rerun factors "
+        "Runs that differ in their seed alone are one row; pass@k in percent. `python -m studies.second.rerun factors "
         "countdown/easy/ta_grpo/seed3` repeats one and compares it with the digest, to the bit of its weights."
     )
     yield ""
@@ -138,8 +142,8 @@ def _runs(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     for grid, of_grid in entries.items():
         for setting, runs in settings_of(of_grid).items():
             rows += [[grid, setting, method, *_totals(runs, method)] for method in runs.methods]
-    header = ["grid", "setting", "method", "seeds", "starts", "responses", "updates", "seconds", "command of the first"]
-    yield from table(header, rows)
+    header = ["grid", "setting", "method", "seeds", *(f"pass@{k}" for k in SHOWN), "starts", "responses", "updates"]
+    yield from table([*header, "seconds", "command of the first"], rows)
 
 
 def _totals(setting: Setting, method: str) -> list[str]:
@@ -147,8 +151,13 @@ def _totals(setting: Setting, method: str) -> list[str]:
     means = [sum(run["ledger"][name] for run in runs) / len(runs) for name in ("rollouts", "updates")]
     seconds = sum(run["seconds"] for run in runs) / len(runs)
     starts = sum(run["starts"] for run in runs)
-    numbers = [f"{len(runs)}", f"{starts}", *(f"{mean:,.0f}" for mean in means), f"{seconds:,.0f}"]
+    passes = [f"{100 * setting.pass_at_k(method, k).to_numpy().mean():.1f}" if _has(runs, k) else "–" for k in SHOWN]
+    numbers = [f"{len(runs)}", *passes, f"{starts}", *(f"{mean:,.0f}" for mean in means), f"{seconds:,.0f}"]
     return [*numbers, f"`{runs[0]['command']}`"]
+
+
+def _has(runs: Sequence[Mapping[str, Any]], k: int) -> bool:
+    return all(not run["n"] or run["n"] >= k for run in runs)
 
 
 def main() -> None:

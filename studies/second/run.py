@@ -14,6 +14,7 @@ import os
 import runpy
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -75,19 +76,25 @@ def start(run: GridRun) -> int:
     code = 1
     began = time.monotonic()
     with (run.directory / "log.txt").open("a") as log:
-        for stream in (1, 2):
-            os.dup2(log.fileno(), stream)
+        for descriptor in (1, 2):
+            os.dup2(log.fileno(), descriptor)
         try:
             sys.argv = [*run.command[2:], "resume=auto"]
             runpy.run_module(run.command[2], run_name="__main__", alter_sys=True)
             code = 0
         except SystemExit as end:
-            code = int(end.code or 0)
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
+            else:
+                code = end.code or 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             if code == 0:
                 write_json(file, noted | {"finished": True, "seconds": time.monotonic() - began})
-            with suppress(Exception):
-                sys.stdout.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(Exception):
+                    stream.flush()
             os._exit(code)
 
 

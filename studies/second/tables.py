@@ -45,6 +45,17 @@ class Setting(MethodRuns):
         values = {run["seed"]: np.array(run["series"][name][PARTS_OF[part]], dtype=float) for run in self.of(method)}
         return pd.DataFrame({seed: [float(np.nanmean(x))] for seed, x in values.items()}).T
 
+    def on_questions(self, method: str, name: str) -> pd.DataFrame:
+        """[seeds, 1] a number of `questions.distances`; seeds without it are left out.
+
+        Raises:
+            KeyError: no seed has it.
+        """
+        values = {run["seed"]: [run["questions"][name]] for run in self.of(method) if name in run["questions"]}
+        if not values:
+            raise KeyError(f"Expected {name} of {method}, but no run has it.")
+        return pd.DataFrame(values).T
+
     def support(self, method: str, change: str, k: int) -> pd.DataFrame:
         """[seeds, 1] share of all test questions that training brought within reach of k samples, or out of it.
 

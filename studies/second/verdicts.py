@@ -142,7 +142,7 @@ def together(findings: Sequence[Finding]) -> Verdict:
 
 
 def simulated(
-    claims: Sequence[tuple[Hypothesis, Tables]], effect: float, seeds: int, rng: np.random.Generator
+    claims: Sequence[tuple[Hypothesis, Tables]], effect: float, seeds: Sequence[int], rng: np.random.Generator
 ) -> list[tuple[Hypothesis, Tables]]:
     """The claims on tables as they could have come out, had every effect been `effect` times its smallest.
 
@@ -152,7 +152,7 @@ def simulated(
     Args:
         claims: With the tables of a pilot, or of the study.
         effect: 0 is no effect, 1 the smallest.
-        seeds: Of the drawn tables.
+        seeds: How many the drawn tables of each claim have.
         rng: Draws.
     """
     return [
@@ -160,13 +160,13 @@ def simulated(
             claim,
             {
                 label: {
-                    setting: _drawn(table.to_numpy(), claim.sign * effect * claim.smallest, seeds, rng)
+                    setting: _drawn(table.to_numpy(), claim.sign * effect * claim.smallest, drawn, rng)
                     for setting, table in by_setting.items()
                 }
                 for label, by_setting in tables.items()
             },
         )
-        for claim, tables in claims
+        for (claim, tables), drawn in zip(claims, seeds, strict=True)
     ]
 
 
@@ -183,7 +183,7 @@ def _drawn(table: np.ndarray, mean: float, seeds: int, rng: np.random.Generator)
 
 
 def error_rates(
-    claims: Sequence[tuple[Hypothesis, Tables]], seeds: int, rounds: int = 1000, seed: int = 0
+    claims: Sequence[tuple[Hypothesis, Tables]], seeds: Sequence[int], rounds: int = 1000, seed: int = 0
 ) -> dict[str, float]:
     """Shares of simulated studies with any false verdict, where no effect is there, and where all are the smallest."""
     rng = np.random.default_rng(seed)
@@ -207,7 +207,11 @@ def _false(claim: Hypothesis, effect: float, verdict: Verdict) -> bool:
 
 
 def power(
-    claims: Sequence[tuple[Hypothesis, Tables]], effect: float, verdict: Verdict, seeds: int, rounds: int = 200
+    claims: Sequence[tuple[Hypothesis, Tables]],
+    effect: float,
+    verdict: Verdict,
+    seeds: Sequence[int],
+    rounds: int = 200,
 ) -> list[dict[str, float]]:
     """For each claim, by setting, how often the whole procedure comes to a verdict where effects are `effect` × δ."""
     rng = np.random.default_rng(0)

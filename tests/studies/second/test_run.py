@@ -11,7 +11,7 @@ import pytest
 
 from studies.second.digest import digest
 from studies.second.rerun import first_difference, repeated
-from studies.second.run import grid
+from studies.second.run import CONFIGS, grid
 from tagrpo.grid import GridRun
 
 ROOT = Path(__file__).parents[3]
@@ -22,7 +22,8 @@ SMALL = ["iterations=2", "logger=csv", "data.train.size=16", "data.samples_per_p
 def overrides(root):
     settings = ",".join(f"'{override}'" for override in [*SMALL, *SIZES, "export=false"])
     places = ["task=arithmetic", "regime=mixed", f"root={root}/arithmetic/mixed", "seeds=[3]"]
-    return [*places, f"overrides=[{settings}]", "evaluation_of.arithmetic=[]"]
+    others = [f"~methods.{name}" for name in ("base", "grpo", "ta_grpo", "pass_at_k")]
+    return [*places, f"overrides=[{settings}]", "evaluation_of.arithmetic=[]", *others]
 
 
 def call(*arguments):
@@ -63,15 +64,21 @@ def test_a_folder_of_another_command_is_refused_and_a_failed_run_is_named(tmp_pa
     assert "Move it" in changed.stderr
 
 
-@pytest.mark.parametrize("name", ["factors", "pass_at_k"])
+GRIDS = sorted(path.stem for path in (CONFIGS / "compare").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", GRIDS)
 @pytest.mark.parametrize("task", ["arithmetic", "countdown", "shortest_path"])
 def test_every_run_of_a_grid_composes(name, task):
     from hydra import compose, initialize_config_module
 
     runs: list[GridRun] = grid(name, [f"task={task}", "regime=hard", "seeds=[0]"])
+    rate = 1e-4 if task == "arithmetic" else 3e-4
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for run in runs:
             cfg = compose("train", [part for part in run.command[3:] if not part.startswith("hydra.run.dir")])
-            assert cfg.optimizer.lr == 3e-4
             assert cfg.data.train.regime == "hard"
-            assert "recorder" not in cfg.callbacks
+            assert cfg.optimizer.lr == {"low": 1e-4, "high": 6e-4}.get(run.method.partition("_")[2], rate) or (
+                run.method.startswith("questions")
+            )
+            assert ("recorder" in cfg.callbacks) is run.method.startswith("questions")

@@ -115,7 +115,7 @@ def some_claims():
 
 
 def test_the_whole_procedure_errs_in_at_most_one_study_of_twenty():
-    rates = error_rates(some_claims(), seeds=10, rounds=300)
+    rates = error_rates(some_claims(), seeds=[10] * 6, rounds=300)
     bound = stats.binom.ppf(0.999, 300, ALPHA) / 300
     assert all(rate <= bound for rate in rates.values()), rates
 
@@ -125,7 +125,7 @@ def test_what_is_simulated_has_the_noise_of_its_tables():
         (Hypothesis(smallest=0.02, sign=-1), {"a − b": {"one/easy": table(0.5, noise=0.1, seeds=6, questions=400)}})
     ]
     rng = np.random.default_rng(0)
-    drawn = [simulated(claims, 1.0, 10, rng)[0][1]["a − b"]["one/easy"] for _ in range(50)]
+    drawn = [simulated(claims, 1.0, [10], rng)[0][1]["a − b"]["one/easy"] for _ in range(50)]
     assert np.mean([each.to_numpy().mean() for each in drawn]) == pytest.approx(-0.02, abs=0.003)
     assert np.mean([each.to_numpy().std() for each in drawn]) == pytest.approx(0.1, rel=0.1)
     assert drawn[0].shape == (10, 400)
@@ -133,6 +133,6 @@ def test_what_is_simulated_has_the_noise_of_its_tables():
 
 def test_power_grows_with_the_effect_and_is_told_by_setting():
     claims = some_claims()[:2]
-    weak, strong = (power(claims, effect, "reproduces", seeds=10, rounds=60) for effect in (0.5, 6.0))
+    weak, strong = (power(claims, effect, "reproduces", seeds=[10, 10], rounds=60) for effect in (0.5, 6.0))
     assert set(weak[0]) == {"one/easy", "two/easy", OVERALL}
     assert weak[0][OVERALL] < 0.5 < strong[0][OVERALL]

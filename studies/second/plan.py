@@ -33,11 +33,11 @@ SETTINGS: Mapping[str, Sequence[str]] = {
 EFFECTS: Sequence[tuple[float, Verdict]] = ((2.0, "reproduces"), (0.0, "refuted"))
 """Power is told of these: an effect in units of the smallest, and the verdict that it should have."""
 STANDS_FOR = {
-    "grpo": "grpo grpo_long",
-    "grpo_matched": "grpo_data exposure anchored gate ta_grpo_corrected pass_at_1 pass_at_1_twice k1 n1 wrong_50 "
-    "control",
-    "ta_grpo": "ta_grpo_random bootstrap k8 k16_high n3 prompt_augmentation pass_at_k_then_1",
-    "pass_at_k": "grpo_ds pooled full noisy_rewards entropy_bonus k2 k16 without_format",
+    "grpo": "grpo_long",
+    "grpo_matched": "grpo_data exposure ta_grpo_corrected pass_at_1 pass_at_1_twice noisy_rewards entropy_bonus "
+    "k1 n1 wrong_50 control",
+    "ta_grpo": "gate ta_grpo_random bootstrap k8 k16_high n3 prompt_augmentation pass_at_k_then_1",
+    "pass_at_k": "grpo_ds anchored pooled full k2 k16 without_format",
     "questions_before": "questions_after_grpo questions_after_ta_grpo",
 }
 """Method of the pilot → methods whose noise is taken to be its own, so that no claim compares one with itself."""
@@ -52,12 +52,7 @@ def fingerprints() -> dict[str, str]:
 
 def pilot_settings(entries: Sequence[Mapping[str, Any]]) -> dict[str, Setting]:
     """The settings of the pilot, with its methods under the names of those that they stand for too."""
-    copies = [
-        {**entry, "method": name}
-        for entry in entries
-        for name in STANDS_FOR.get(entry["method"], "").split()
-        if name != entry["method"]
-    ]
+    copies = [{**entry, "method": name} for entry in entries for name in STANDS_FOR.get(entry["method"], "").split()]
     return settings_of([*entries, *copies])
 
 

@@ -34,16 +34,18 @@ install: $(VENV)/.installed ## Set up .venv: CPU torch, CPU vLLM, the package, t
 demo: install ## GRPO, matched GRPO and TA-GRPO on the embedded task: trained, compared, plotted.
 	$(BIN)/tagrpo-compare compare=demo
 
-SEEDS := 0 1 2 3 4
-starters: $(SEEDS:%=runs/starters/seed%/warmstart.json)
-runs/starters/seed%/warmstart.json: | install
-	$(BIN)/python -m tagrpo.warmstart --output $(@D) --seed $*
+STARTERS := $(foreach task,countdown shortest_path arithmetic,$(foreach seed,0 1 2 3 4 5 6 7 8 9,$(task)/seed$(seed)))
+starters: $(STARTERS:%=runs/starters/%/warmstart.json)
+runs/starters/%/warmstart.json: | install
+	$(BIN)/python -m tagrpo.warmstart --task $(*D) --seed $(*F:seed%=%) --output $(@D)
 
-study: install ## The claims of the papers, tested: hours on two cores; finished runs are kept.
+STUDY := factors pass_at_k benchmark benchmark_templates k_and_lr rephrasings prompt_augmentation
+study: install ## The claims of the papers, tested: up to eight hours on two cores; finished runs are kept.
 	$(MAKE) -j2 starters
-	$(BIN)/tagrpo-compare --config-dir studies/first/configs compare=study regime=mixed
-	$(BIN)/tagrpo-compare --config-dir studies/first/configs compare=study regime=hard
-	$(BIN)/python -m studies.first.page --runs runs/study
+	for grid in $(STUDY); do $(BIN)/python -m studies.second.run $$grid --workers 2 || exit 1; done
+	for grid in $(filter-out %_templates,$(STUDY)); do $(BIN)/python -m studies.second.digest $$grid || exit 1; done
+	$(BIN)/python -m studies.second.page
+	$(BIN)/python -m studies.second.benchmark
 
 test: lint ## Lint, types, all tests.
 	$(BIN)/pytest -n 2 --dist loadfile

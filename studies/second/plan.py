@@ -17,6 +17,7 @@ from tagrpo.files import write_json
 
 from .claims import GROUPS
 from .digest import FOLDER, read
+from .run import SETTINGS
 from .tables import Setting, settings_of
 from .verdicts import Verdict, power
 
@@ -24,12 +25,6 @@ HERE = Path(__file__).parent
 PLAN = HERE / "plan.json"
 SEEDS = {"factors": 10, "pass_at_k": 10, "prompt_augmentation": 10, "k_and_lr": 5, "rephrasings": 5}
 """Grid → how many seeds it has."""
-SETTINGS: Mapping[str, Sequence[str]] = {
-    "prompt_augmentation": ("arithmetic/mixed", "arithmetic/hard"),
-    "k_and_lr": ("countdown/easy", "shortest_path/easy"),
-    "rephrasings": ("arithmetic/mixed", "countdown/easy"),
-}
-"""Grid → the settings it is run in; all of them where it is not named."""
 EFFECTS: Sequence[tuple[float, Verdict]] = ((2.0, "reproduces"), (0.0, "refuted"))
 """Power is told of these: an effect in units of the smallest, and the verdict that it should have."""
 STANDS_FOR = {
@@ -65,7 +60,7 @@ def powers(entries: Sequence[Mapping[str, Any]], rounds: int = 200) -> list[dict
     found: list[dict[str, Any]] = []
     tested = []
     for grid, claims in GROUPS.items():
-        chosen = {name: settings[name] for name in SETTINGS.get(grid, list(settings))}
+        chosen = {name: settings[name] for name in SETTINGS[grid] if name in settings}
         for claim in claims:
             found.append({"grid": grid, "statement": claim.statement, "smallest": claim.smallest})
             tested.append((claim, claim.tables(chosen)))

@@ -1,9 +1,10 @@
-"""Run the cells of a grid of the study: `python -m studies.second.run factors task=countdown regime=easy`.
+"""Run the cells of a grid of the study: `python -m studies.second.run factors`, or with `task=countdown regime=easy`.
 
-The same grid as `tagrpo-compare --config-dir studies/second/configs compare=factors task=… regime=…`, in the same
-folders, with the same commands and the same bits. Small runs spend much of their time on importing libraries; here they
-are imported once, and every run is forked from the process that has them. Finished runs are kept, so that the same
-command goes on where it was interrupted.
+Without a task all settings of the grid are run, seed by seed. The same grid as
+`tagrpo-compare --config-dir studies/second/configs compare=factors task=… regime=…`, in the same folders, with the same
+commands and the same bits. Small runs spend much of their time on importing libraries; here they are imported once, and
+every run is forked from the process that has them. Finished runs are kept, so that the same command goes on where it
+was interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import runpy
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -39,6 +40,19 @@ LIBRARIES = (
 )
 """What every run imports."""
 CONFIGS = Path(__file__).parent / "configs"
+EASY = ("countdown/easy", "shortest_path/easy", "arithmetic/mixed")
+HARDER = ("countdown/medium", "shortest_path/medium", "arithmetic/hard")
+SETTINGS: Mapping[str, Sequence[str]] = {
+    "pilot": (*EASY, *HARDER),
+    "factors": (*EASY, *HARDER),
+    "pass_at_k": (*EASY, *HARDER[:2]),
+    "benchmark": EASY,
+    "benchmark_templates": EASY[2:],  # the policies of the other tasks know no words of the templates
+    "k_and_lr": EASY[:2],
+    "rephrasings": (EASY[0], EASY[2]),
+    "prompt_augmentation": (EASY[2], HARDER[2]),
+}
+"""Grid → the settings that it is run in, as `<task>/<regime>`."""
 
 
 def grid(name: str, overrides: Sequence[str]) -> list[GridRun]:
@@ -47,6 +61,15 @@ def grid(name: str, overrides: Sequence[str]) -> list[GridRun]:
     with initialize_config_module("tagrpo.configs.comparisons", version_base="1.3"):
         cfg: DictConfig = compose("compare", [search_path, f"compare={name}", *overrides])
     return runs_of(Path(cfg.root), methods_of(cfg.methods, cfg.scale), list(cfg.seeds), shared_overrides(cfg))
+
+
+def all_settings(name: str, overrides: Sequence[str]) -> list[GridRun]:
+    """The runs of a grid in all of its settings, seed by seed."""
+    runs: list[GridRun] = []
+    for setting in SETTINGS[name]:
+        task, _, regime = setting.partition("/")
+        runs += grid(name, [f"task={task}", f"regime={regime}", *overrides])
+    return sorted(runs, key=lambda run: run.seed)
 
 
 def finished(run: GridRun) -> bool:
@@ -127,12 +150,13 @@ def run_all(runs: Sequence[GridRun], workers: int) -> list[GridRun]:
 def main() -> None:
     """Console entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("grid", choices=sorted(path.stem for path in (CONFIGS / "compare").glob("*.yaml")))
+    parser.add_argument("grid", choices=SETTINGS)
     parser.add_argument("overrides", nargs="*", help="of tagrpo-compare, such as task=countdown seeds=[0]")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    runs = grid(arguments.grid, arguments.overrides)
+    one = any(override.startswith("task=") for override in arguments.overrides)
+    runs = (grid if one else all_settings)(arguments.grid, arguments.overrides)
     for name in LIBRARIES:
         import_module(name)
     if failed := run_all(runs, arguments.workers):

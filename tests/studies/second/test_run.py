@@ -11,7 +11,7 @@ import pytest
 
 from studies.second.digest import digest
 from studies.second.rerun import first_difference, repeated
-from studies.second.run import CONFIGS, grid
+from studies.second.run import CONFIGS, SETTINGS, all_settings, grid
 from tagrpo.grid import GridRun
 
 ROOT = Path(__file__).parents[3]
@@ -22,7 +22,7 @@ SMALL = ["iterations=2", "logger=csv", "data.train.size=16", "data.samples_per_p
 def overrides(root):
     settings = ",".join(f"'{override}'" for override in [*SMALL, *SIZES, "export=false"])
     places = ["task=arithmetic", "regime=mixed", f"root={root}/arithmetic/mixed", "seeds=[3]"]
-    others = [f"~methods.{name}" for name in ("base", "grpo", "ta_grpo", "pass_at_k")]
+    others = [f"~methods.{name}" for name in ("base", "grpo", "ta_grpo", "pass_at_k", "questions_before")]
     return [*places, f"overrides=[{settings}]", "evaluation_of.arithmetic=[]", *others]
 
 
@@ -59,15 +59,22 @@ def test_a_folder_of_another_command_is_refused_and_a_failed_run_is_named(tmp_pa
     failed = call(*arguments, "evaluation_of.arithmetic=['optimizer.lr=-1']")
     assert failed.returncode
     assert "grpo_matched/seed3" in failed.stderr
+    (log,) = tmp_path.rglob("log.txt")
+    assert "optimizer.lr" in log.read_text()
     changed = call(*arguments, "overrides=['iterations=3']")
     assert changed.returncode
     assert "Move it" in changed.stderr
 
 
-GRIDS = sorted(path.stem for path in (CONFIGS / "compare").glob("*.yaml"))
+def test_every_grid_has_its_settings_and_its_runs_go_seed_by_seed():
+    assert set(SETTINGS) == {path.stem for path in (CONFIGS / "compare").glob("*.yaml")}
+    runs = all_settings("rephrasings", [])
+    assert [run.seed for run in runs] == [seed for seed in range(5) for _ in range(2 * 8)]
+    assert len({run.directory for run in runs}) == len(runs) == 5 * 2 * 8
+    assert {run.directory.parts[-4:-2] for run in runs} == {("countdown", "easy"), ("arithmetic", "mixed")}
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("task", ["arithmetic", "countdown", "shortest_path"])
 def test_every_run_of_a_grid_composes(name, task):
     from hydra import compose, initialize_config_module

@@ -34,7 +34,7 @@ install: $(VENV)/.installed ## Set up .venv: CPU torch, CPU vLLM, the package, t
 demo: install ## GRPO, matched GRPO and TA-GRPO on the embedded task: trained, compared, plotted.
 	$(BIN)/tagrpo-compare compare=demo
 
-STARTERS := $(foreach task,countdown shortest_path arithmetic,$(foreach seed,0 1 2 3 4 5 6 7 8 9,$(task)/seed$(seed)))
+STARTERS := $(foreach task,countdown shortest_path arithmetic arithmetic_templates,$(foreach seed,0 1 2 3 4 5 6 7 8 9,$(task)/seed$(seed)))
 starters: $(STARTERS:%=runs/starters/%/warmstart.json)
 runs/starters/%/warmstart.json: | install
 	$(BIN)/python -m tagrpo.warmstart --task $(*D) --seed $(*F:seed%=%) --output $(@D)

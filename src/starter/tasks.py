@@ -32,6 +32,8 @@ class Task(NamedTuple):
 
 TASKS: Mapping[str, Task] = {
     "arithmetic": Task(arithmetic.ArithmeticSource, arithmetic.supervised_example, build_tokenizer),
+    # The same, having seen every template of prompt_augmentation_demo.
+    "arithmetic_templates": Task(arithmetic.ArithmeticSource, arithmetic.templated_example, build_tokenizer),
     "shortest_path": Task(
         shortest_path.ShortestPathSource,
         shortest_path.supervised_example,

@@ -79,6 +79,15 @@ def equal_seconds(k: int, *pairs: tuple[str, str]) -> Pairs:
     return {f"pass@{k} after equal seconds, {ours} − {theirs}": of(ours, theirs) for ours, theirs in pairs}
 
 
+def in_second_half(k: int, *pairs: tuple[str, str]) -> Pairs:
+    """By how much pass@k rises in the second half of training."""
+
+    def rise(setting: Setting, method: str) -> pd.DataFrame:
+        return setting.at_share(method, k, 1.0) - setting.at_share(method, k, 0.5)
+
+    return between(f"rise of pass@{k} in the second half", pairs, rise)
+
+
 def scalars(name: str, *pairs: tuple[str, str], part: Part = "all", factor: float = 1.0) -> Pairs:
     """A scalar of training, ours − theirs."""
     return between(f"{name} ({part})", pairs, lambda setting, method: factor * setting.series(method, name, part))
@@ -179,7 +188,7 @@ TA_GRPO: Sequence[Claim] = (
         little=True,
     ),
     Claim(
-        statement="Rephrasings of a question differ in difficulty.",
+        statement="Rephrasings of a question differ in difficulty (a check: these tasks are made so).",
         source="TA-GRPO, §5.2",
         pairs={
             "variance of the success rate between the prompts of a question, ta_grpo": lambda setting: setting.series(
@@ -425,20 +434,26 @@ PROMPT_AUGMENTATION: Sequence[Claim] = (
     ),
     Claim(
         statement="Rewards for the templates' formats raise pass@1.",
-        source="prompt augmentation, §4",
+        source="prompt augmentation, its third question",
         pairs=passes(1, ("prompt_augmentation", "without_format")),
         smallest=POINTS,
     ),
     Claim(
-        statement="Over a long training the control loses entropy faster.",
-        source="prompt augmentation, Fig. 3",
+        statement="In the second half of a long training, pass@1 rises more with templates than without.",
+        source="prompt augmentation, its second question: longer training, where others collapse",
+        pairs=in_second_half(1, ("prompt_augmentation", "control")),
+        smallest=POINTS,
+    ),
+    Claim(
+        statement="At the end of a long training, entropy is higher with templates than without.",
+        source="prompt augmentation, its second question",
         pairs=scalars("rollout/entropy", ("prompt_augmentation", "control"), part="last"),
         smallest=0.01,
         in_points=False,
     ),
     Claim(
         statement="Responses differ more with templates than without.",
-        source="prompt augmentation, §5",
+        source="prompt augmentation, its first question",
         pairs=scalars("embedding_distance/pool", ("prompt_augmentation", "control")),
         smallest=0.01,
         in_points=False,

@@ -28,10 +28,10 @@ SHOWN = (1, 8, 32)
 INTRODUCTION = """\
 # The claims of the papers, tested
 
-Every claim was written down in `studies/second/claims.py` before its runs, with the smallest effect that counts as one.
-It **reproduces** when the absence of an effect is rejected, and is **refuted** when an effect of the smallest size is;
-both tests are corrected alike, over all claims, so that in 95 of 100 such studies no verdict is false. Else it is
-undecided. `studies/second/README.md` says how to run it again.
+Every claim was written down in `studies/second/claims.py` before its runs, with the smallest effect that counts as one,
+and so was what would change our mind: it **reproduces** when the absence of an effect is rejected, and is **refuted**
+when an effect of the smallest size is. Both tests are corrected alike, over all claims, so that in 95 of 100 such
+studies no verdict is false. Else it is undecided. `studies/second/README.md` says how to run it again.
 """
 VERDICTS = """\
 One verdict over all settings, and one for each: a task in one of its regimes. A dash is a setting in which the claim's

@@ -82,6 +82,15 @@ class Setting(MethodRuns):
                 rows[run["seed"]] = [float(np.interp(seconds[run["seed"]], times, values))]
         return pd.DataFrame(rows).T
 
+    def at_share(self, method: str, k: int, share: float) -> pd.DataFrame:
+        """[seeds, 1] pass@k over the questions of all splits after a share of training, interpolated."""
+        rows = {}
+        for run in self.of(method):
+            iterations = [point["iteration"] for point in run["course"]]
+            values = [self._mean(run, point["pass"], k) for point in run["course"]]
+            rows[run["seed"]] = [float(np.interp(share * iterations[-1], iterations, values))]
+        return pd.DataFrame(rows).T
+
     @staticmethod
     def _mean(run: Mapping[str, Any], curves: Mapping[str, Sequence[float]], k: int) -> float:
         sizes = {split: len(values) for split, values in run["success"].items()}

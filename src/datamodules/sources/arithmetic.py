@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from .generated import GeneratedSource, Split, SupervisedExample, bucket
@@ -50,6 +50,18 @@ SPLITS: Mapping[str, ArithmeticSplit] = {
 }
 
 
+TEMPLATES: Mapping[str, tuple[str, tuple[float, float, float] | None]] = {
+    "plain": ("{question}", None),
+    "compute": ("Compute: {question}", (0.0, 0.0, 1.0)),
+    "count": ("Count: {question}", (0.0, 1.0, 0.0)),
+    "steps": ("{question} = ?", (1.0, 0.0, 0.0)),
+}
+"""Template of configs/template/prompt_augmentation_demo.yaml → its text, and the strategies of solutions in it.
+
+The strategies are those of `Family`; None takes the family's own.
+"""
+
+
 class ArithmeticSource(GeneratedSource[Problem]):
     """Generated word problems with rephrasings.
 
@@ -83,8 +95,17 @@ class ArithmeticSource(GeneratedSource[Problem]):
         return phrase(problem, FAMILIES[family], rng)
 
 
-def supervised_example(rng: random.Random) -> SupervisedExample:
+def templated_example(rng: random.Random) -> SupervisedExample:
+    """Draw a supervised example in one of `TEMPLATES`, each as often, with a solution of the template's kind."""
+    text, strategies = TEMPLATES[rng.choice(list(TEMPLATES))]
+    example = supervised_example(rng, strategies)
+    return example._replace(question=text.format(question=example.question))
+
+
+def supervised_example(rng: random.Random, strategies: tuple[float, float, float] | None = None) -> SupervisedExample:
     """Draw a question and a solution for supervised training, each family as often as its `share` says.
+
+    `strategies` are those of `Family`; None takes the family's own.
 
     One in twenty starts from one of the large numbers that otherwise occur only in `test_size`: a policy that has never
     read such a number can't even copy it. All problems come from the buckets of the training split.
@@ -95,4 +116,5 @@ def supervised_example(rng: random.Random) -> SupervisedExample:
     family = FAMILIES[name]
     while bucket(problem := sample_problem(rng, split.num_operations, start)) not in split.buckets:
         pass
-    return SupervisedExample(phrase(problem, family, rng), solution(problem, family, rng), name)
+    writer = family if strategies is None else replace(family, strategies=strategies)
+    return SupervisedExample(phrase(problem, family, rng), solution(problem, writer, rng), name)

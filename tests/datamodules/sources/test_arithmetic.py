@@ -6,19 +6,25 @@ import zlib
 from collections import Counter
 from itertools import combinations, product
 from math import sqrt
+from pathlib import Path
 
 import pytest
+import yaml
 
 from tagrpo.datamodules.sources.arithmetic import (
     LARGE_START_SHARE,
     REPHRASINGS,
     SPLITS,
+    TEMPLATES,
     ArithmeticSource,
     supervised_example,
+    templated_example,
 )
 from tagrpo.datamodules.sources.phrasings import FAMILIES, phrase, solution, vocabulary, words
 from tagrpo.datamodules.sources.word_problems import Operation, Problem, sample_problem
+from tagrpo.starter.architecture import build_tokenizer
 
+CONFIGS = Path(__file__).parents[3] / "configs"
 EVERY_SOURCE = list(product(SPLITS, REPHRASINGS))
 EVENT = re.compile(
     r"(?P<add>(buys|finds|plus|\+) (\d+)|(\d+) are given)"
@@ -163,6 +169,29 @@ def test_supervised_families_and_large_starts_occur_by_their_shares():
     shares = {name: family.share for name, family in FAMILIES.items()}
     for count, share in [(families[name], shares[name]) for name in shares] + [(large, LARGE_START_SHARE)]:
         assert abs(count - draws * share) <= 4 * sqrt(draws * share * (1 - share))
+
+
+def test_templated_examples_are_those_of_the_configuration_each_with_solutions_of_its_kind():
+    told = yaml.safe_load((CONFIGS / "template" / "prompt_augmentation_demo.yaml").read_text())["templates"]
+    assert {name: f"{text} <sep>" for name, (text, _) in TEMPLATES.items()} == {
+        name: template["format"] for name, template in told.items()
+    }
+    rng, draws, tokenizer = random.Random(6), 2000, build_tokenizer()
+    counts = Counter()
+    for _ in range(draws):
+        question, response, _ = templated_example(rng)
+        name = {"Compute": "compute", "Count": "count"}.get(question.partition(":")[0])
+        name = name or ("steps" if question.endswith(" = ?") else "plain")
+        counts[name] += 1
+        assert tokenizer.unk_token not in tokenizer.tokenize(f"{question} {response}")
+        assert (name == "compute") <= response.startswith("####")
+        if name == "count" and "*" not in response and re.search(r"-.*\+", response.partition("####")[0]):
+            additions = [int(number) for number in re.findall(r"\+ (\d+)", response)]
+            assert int(response.split()[0]) + sum(additions) > 99, "else additions come first"
+        if name == "steps":
+            assert not response.startswith("####")
+    for name in TEMPLATES:
+        assert abs(counts[name] - draws / 4) < 4 * sqrt(draws * 3 / 16)
 
 
 def test_families_that_are_never_trained_use_no_new_word():

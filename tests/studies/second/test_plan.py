@@ -55,7 +55,10 @@ def entry(method, seed):
         "seed": seed,
         "n": 0,
         "success": {split: rng.uniform(0, 0.5, 6).tolist() for split in SPLITS},
-        "course": [{"iteration": 1, "seconds": 1.0, "pass": dict.fromkeys(SPLITS, [float(rng.random())] * len(KS))}],
+        "course": [
+            {"iteration": n, "seconds": n, "pass": dict.fromkeys(SPLITS, [float(rng.random())] * len(KS))}
+            for n in (0, 1)
+        ],
         "seconds": 1.0 + seed,
         "series": {series: rng.uniform(0, 1, 8).tolist() for series in SERIES},
         "support": {

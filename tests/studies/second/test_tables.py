@@ -8,7 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from studies.second.claims import GROUPS, POINTS, Claim, equal_seconds, gains, passes, within
+from studies.second.claims import GROUPS, POINTS, Claim, equal_seconds, gains, in_second_half, passes, within
 from studies.second.digest import KS, read, write
 from studies.second.tables import PARTS, settings_of
 from studies.second.verdicts import OVERALL, findings_of
@@ -64,6 +64,22 @@ def test_between_evaluations_it_is_interpolated_and_after_the_last_it_stays():
     found = setting.at_seconds("grpo", 1, {0: 7.5, 1: 10.0, 2: 99.0})
     assert found.to_numpy()[:, 0].tolist() == [pytest.approx(0.25), pytest.approx(0.5), pytest.approx(0.5)]
     assert setting.support("grpo", "support_lost", 100).to_numpy().tolist() == [[0.25]] * 4
+
+
+def test_after_a_share_of_training_it_is_interpolated_by_iterations():
+    setting = settings_of([entry("grpo", seed, {"test_id": [0.5]}) for seed in range(2)])["countdown/easy"]
+    assert [float(setting.at_share("grpo", 1, share).iloc[0, 0]) for share in (0.5, 0.75, 1.0)] == [0.0, 0.25, 0.5]
+    found = in_second_half(1, ("ours", "theirs"))["rise of pass@1 in the second half, ours − theirs"]
+    both = [entry(m, seed, {"test_id": [p]}) for m, p in (("ours", 0.6), ("theirs", 0.2)) for seed in range(2)]
+    assert found(settings_of(both)["countdown/easy"]).to_numpy().tolist() == [[pytest.approx(0.4)]] * 2
+
+
+def test_what_was_measured_on_questions_is_told_of_the_seeds_that_have_it():
+    entries = [entry("grpo", seed, {"test_id": [0.5]}, questions={"questions/all/x": 0.1 * seed}) for seed in range(2)]
+    setting = settings_of([*entries, entry("grpo", 2, {"test_id": [0.5]}, questions={})])["countdown/easy"]
+    assert setting.on_questions("grpo", "questions/all/x").to_numpy().tolist() == [[0.0], [0.1]]
+    with pytest.raises(KeyError, match="no run has it"):
+        setting.on_questions("grpo", "questions/all/y")
 
 
 def three_seeds(gain):

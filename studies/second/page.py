@@ -6,13 +6,15 @@ procedure errs, and every run with its command.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import Estimate
-from tagrpo.files import write_text
+from tagrpo.files import write_json, write_text
 
 from .claims import GROUPS, Claim
 from .digest import FOLDER, read
@@ -21,6 +23,7 @@ from .verdicts import ALPHA, OVERALL, Finding, Hypothesis, Tables, error_rates, 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "study.md"
 SUMMARY = Path(__file__).parent / "summary.md"
+ERRORS = FOLDER / "errors.json"
 ROUNDS = 400
 SHOWN = (1, 8, 32)
 """k of the means in the table of runs, over the questions of all splits."""
@@ -55,22 +58,31 @@ def claims_of(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[
     return [(claim, claim.tables(settings[name])) for name in settings for claim in GROUPS[name]]
 
 
-def page(entries: Mapping[str, Sequence[Mapping[str, Any]]], summary: str, rounds: int = ROUNDS) -> str:
+def simulated_errors(entries: Mapping[str, Sequence[Mapping[str, Any]]], rounds: int = ROUNDS) -> dict[str, Any]:
+    """How often the whole procedure errs, with the noise of these runs: `rounds`, and `rates` of `error_rates`."""
+    claims: list[tuple[Hypothesis, Tables]] = list(claims_of(entries))
+    seeds = [
+        max((len(table) for by_setting in tables.values() for table in by_setting.values()), default=2)
+        for _, tables in claims
+    ]
+    return {"rounds": rounds, "rates": error_rates(claims, seeds, rounds)}
+
+
+def page(entries: Mapping[str, Sequence[Mapping[str, Any]]], summary: str, errors: Mapping[str, Any]) -> str:
     """The page in Markdown.
 
     Args:
         entries: Grid → its digest.
         summary: What a reader should believe.
-        rounds: Of the simulation of the procedure.
+        errors: As `simulated_errors` returns them.
     """
     claims = claims_of(entries)
-    tested: list[tuple[Hypothesis, Tables]] = [(claim, tables) for claim, tables in claims]
-    findings = findings_of(tested)
+    findings = findings_of(list(claims))
     names = list(dict.fromkeys(f.setting for found in findings for f in found if f.setting != OVERALL))
     parts = {
         "Verdicts": [VERDICTS, *_verdicts(claims, findings, names)],
         "The differences": [DETAILS, *_details(claims, findings)],
-        "How often the procedure errs": _errors(tested, rounds),
+        "How often the procedure errs": _errors(errors),
         "Every run": _runs(entries),
     }
     sections = ["\n".join([f"## {title}", "", *lines]).rstrip() for title, lines in parts.items()]
@@ -118,17 +130,13 @@ def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _errors(claims: Sequence[tuple[Hypothesis, Tables]], rounds: int) -> Iterator[str]:
-    seeds = [
-        max((len(t) for by_setting in tables.values() for t in by_setting.values()), default=2) for _, tables in claims
-    ]
-    rates = error_rates(claims, seeds, rounds)
-    none, smallest = (f"{100 * rates[name]:.1f} %" for name in ("no effect", "the smallest effect"))
+def _errors(errors: Mapping[str, Any]) -> Iterator[str]:
+    none, smallest = (f"{100 * errors['rates'][name]:.1f} %" for name in ("no effect", "the smallest effect"))
     yield (
-        f"The whole procedure, on tables drawn {rounds:,} times with the noise of the measured ones (effects of seeds, "
-        f"of questions, and what is left, each resampled): where no effect is there, {none} of the studies have a "
-        f"false verdict anywhere; where every effect is the smallest that counts, {smallest}. At most "
-        f"{100 * ALPHA:g} % are allowed."
+        f"The whole procedure, on tables drawn {errors['rounds']:,} times with the noise of the measured ones (effects "
+        "of seeds, of questions, and what is left, each resampled): where no effect is there, "
+        f"{none} of the studies have a false verdict anywhere; where every effect is the smallest that counts, "
+        f"{smallest}. At most {100 * ALPHA:g} % are allowed."
     )
 
 
@@ -161,9 +169,15 @@ def _has(runs: Sequence[Mapping[str, Any]], k: int) -> bool:
 
 
 def main() -> None:
-    """Write the page."""
-    write_text(PAGE, page(grids(), SUMMARY.read_text(encoding="utf-8")))
+    """Write the page, and the errors of the procedure where the digests are others than those it was simulated with."""
+    entries = grids()
     print(PAGE)
+    key = hashlib.sha256(b"".join((FOLDER / f"{name}.jsonl.gz").read_bytes() for name in entries)).hexdigest()
+    errors = json.loads(ERRORS.read_text()) if ERRORS.exists() else {}
+    if errors.get("digests") != key:
+        errors = {"digests": key, **simulated_errors(entries)}
+        write_json(ERRORS, errors)
+    write_text(PAGE, page(entries, SUMMARY.read_text(encoding="utf-8"), errors))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from studies.second.digest import KS
-from studies.second.page import claims_of, page
+from studies.second.page import ERRORS, PAGE, SUMMARY, claims_of, grids, page, simulated_errors
 from studies.second.verdicts import OVERALL, findings_of
+
+ERRED = {"rounds": 400, "rates": {"no effect": 0.0125, "the smallest effect": 0.03}}
 
 
 def entry(method, seed, regime, gain):
@@ -44,8 +48,11 @@ def entries():
 
 
 def test_verdicts_of_the_page_are_those_of_the_findings(entries):
-    text = page(entries, "A reader should believe this.", rounds=2)
+    text = page(entries, "A reader should believe this.", ERRED)
     assert "A reader should believe this." in text
+    assert "drawn 400 times" in text
+    assert "1.2 % of the studies have a false verdict anywhere" in text
+    assert "where every effect is the smallest that counts, 3.0 %" in text
     claims = claims_of(entries)
     row = next(line for line in text.splitlines() if line.startswith("| TA-GRPO raises pass@32 over GRPO, with"))
     assert row.endswith("| **reproduces** | reproduces | reproduces |")
@@ -61,10 +68,24 @@ def test_verdicts_of_the_page_are_those_of_the_findings(entries):
 
 
 def test_every_method_has_a_row_with_its_command(entries):
-    text = page(entries, "", rounds=2)
+    text = page(entries, "", ERRED)
     for method in ("grpo", "ta_grpo"):
         p = np.array([run["success"]["test_id"] for run in entries["factors"]
                       if (run["method"], run["regime"]) == (method, "hard")])  # fmt: skip
         passes = " | ".join(f"{100 * (1 - (1 - p) ** k).mean():.1f}" for k in (1, 8, 32))
         row = f"| factors | countdown/hard | {method} | 6 | {passes} | 6 | 100 | 4 | 10 | `python -m tagrpo.train"
         assert f"{row} name={method}" in text
+
+
+def test_the_procedure_is_simulated_with_as_many_seeds_as_there_are(entries):
+    errors = simulated_errors(entries, rounds=4)
+    assert errors["rounds"] == 4
+    assert set(errors["rates"]) == {"no effect", "the smallest effect"}
+    assert all(rate in (0.0, 0.25, 0.5, 0.75, 1.0) for rate in errors["rates"].values())
+
+
+@pytest.mark.skipif(not SUMMARY.exists(), reason="the study has not been run yet")
+def test_the_page_is_what_the_digests_say():
+    assert PAGE.read_text(encoding="utf-8") == page(
+        grids(), SUMMARY.read_text(encoding="utf-8"), json.loads(ERRORS.read_text())
+    )

@@ -236,8 +236,9 @@ def drive_sharded(folder: Path, shared: list[mmap.mmap]) -> dict[str, Any]:
     children = attempt_pair(stopped, shared, "last")
     while not (folder / "stopped" / "checkpoints" / ".partial-iteration-000002.ckpt").exists():
         assert not os.waitid(os.P_PID, children[0], os.WEXITED | os.WNOHANG | os.WNOWAIT), log_of(folder / "stopped")
-    for child in children:
+    for child in children:  # both before either is waited for: a rank that notices the other's death tidies up
         os.kill(child, signal.SIGKILL)
+    for child in children:
         os.waitpid(child, 0)
     torn = sorted(path.name for path in (folder / "stopped" / "checkpoints").iterdir())
     for child in attempt_pair(stopped, shared, "last"):

@@ -74,17 +74,21 @@ def test_every_grid_has_its_settings_and_its_runs_go_seed_by_seed():
     assert {run.directory.parts[-4:-2] for run in runs} == {("countdown", "easy"), ("arithmetic", "mixed")}
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-@pytest.mark.parametrize("task", ["arithmetic", "countdown", "shortest_path"])
-def test_every_run_of_a_grid_composes(name, task):
+CELLS = [(name, settings[0]) for name, settings in SETTINGS.items()]
+CELLS += [("factors", "shortest_path/medium"), ("factors", "arithmetic/hard")]
+
+
+@pytest.mark.parametrize(("name", "setting"), CELLS)
+def test_every_run_of_a_grid_composes(name, setting):
     from hydra import compose, initialize_config_module
 
-    runs: list[GridRun] = grid(name, [f"task={task}", "regime=hard", "seeds=[0]"])
+    task, _, regime = setting.partition("/")
+    runs: list[GridRun] = grid(name, [f"task={task}", f"regime={regime}", "seeds=[0]"])
     rate = 1e-4 if task == "arithmetic" else 3e-4
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for run in runs:
             cfg = compose("train", [part for part in run.command[3:] if not part.startswith("hydra.run.dir")])
-            assert cfg.data.train.regime == "hard"
+            assert cfg.data.train.regime == regime
             assert cfg.optimizer.lr == {"low": 1e-4, "high": 6e-4}.get(run.method.partition("_")[2], rate) or (
                 run.method.startswith("questions")
             )

@@ -22,10 +22,11 @@ from studies.runs import weights_fingerprint
 from tagrpo.analysis.replay import read_rollouts
 from tagrpo.analysis.runs import RunFiles
 from tagrpo.callbacks import sentence_encoder
+from tagrpo.callbacks.embedding_diversity import Encoder
 from tagrpo.files import write_json, written_whole
 from tagrpo.metrics.functional import exact_pass_at_k, pass_at_k
 
-from .questions import Encoder, distances
+from .questions import distances
 
 FOLDER = Path(__file__).parent / "digest"
 ROOT = Path("runs/second")

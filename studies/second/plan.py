@@ -81,8 +81,9 @@ def main() -> None:
         raise RuntimeError(f"Expected everything in {HERE} to be committed. Commit it, then freeze the plan.")
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, check=True, text=True).stdout.strip()
     entries = read(FOLDER / "pilot.jsonl.gz")
-    write_json(PLAN, {"commit": commit, "files": fingerprints(), "power": powers(entries)})
-    print(json.dumps(json.loads(PLAN.read_text())["power"], indent=1))
+    found = powers(entries)
+    write_json(PLAN, {"commit": commit, "files": fingerprints(), "power": found})
+    print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -6,16 +6,16 @@ diverse for that alone. Therefore distances are also compared among correct resp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import pandas as pd
 import torch
 from torch import Tensor
 
+from tagrpo.callbacks.embedding_diversity import Encoder
 from tagrpo.metrics.functional import mean_pairwise_distance
 
 VERDICTS: Mapping[str, bool | None] = {"all": None, "correct": True, "wrong": False}
-Encoder = Callable[[list[str]], Tensor]
 
 
 def distances(rollouts: pd.DataFrame, encoder: Encoder) -> dict[str, float]:

@@ -19,14 +19,12 @@ from .claims import GROUPS
 from .digest import FOLDER, read
 from .run import SETTINGS
 from .tables import Setting, settings_of
-from .verdicts import Verdict, power
+from .verdicts import power
 
 HERE = Path(__file__).parent
 PLAN = HERE / "plan.json"
 SEEDS = {"factors": 10, "pass_at_k": 10, "prompt_augmentation": 10, "k_and_lr": 5, "rephrasings": 5}
 """Grid → how many seeds it has."""
-EFFECTS: Sequence[tuple[float, Verdict]] = ((2.0, "reproduces"), (0.0, "refuted"))
-"""Power is told of these: an effect in units of the smallest, and the verdict that it should have."""
 STANDS_FOR = {
     "grpo": "grpo_long",
     "grpo_matched": "grpo_data exposure ta_grpo_corrected pass_at_1 pass_at_1_twice noisy_rewards entropy_bonus "
@@ -52,23 +50,22 @@ def pilot_settings(entries: Sequence[Mapping[str, Any]]) -> dict[str, Setting]:
 
 
 def powers(entries: Sequence[Mapping[str, Any]], rounds: int = 200) -> list[dict[str, Any]]:
-    """For each claim and setting, how often an effect of twice the smallest reproduces, and none at all is refuted.
+    """For each claim and setting, how often an effect of twice the smallest, and none, have the verdict they should.
 
     The whole procedure is simulated, with the correction over all claims.
     """
     settings = pilot_settings(entries)
-    found: list[dict[str, Any]] = []
-    tested = []
-    for grid, claims in GROUPS.items():
-        chosen = {name: settings[name] for name in SETTINGS[grid] if name in settings}
-        for claim in claims:
-            found.append({"grid": grid, "statement": claim.statement, "smallest": claim.smallest})
-            tested.append((claim, claim.tables(chosen)))
-    seeds = [SEEDS[entry["grid"]] for entry in found]
-    for effect, verdict in EFFECTS:
-        for entry, rates in zip(found, power(tested, effect, verdict, seeds, rounds), strict=True):
-            entry[verdict] = {setting: round(rate, 3) for setting, rate in rates.items()}
-    return found
+    tested = [
+        (grid, claim, claim.tables({name: settings[name] for name in SETTINGS[grid] if name in settings}))
+        for grid, claims in GROUPS.items()
+        for claim in claims
+    ]
+    rates = power([(claim, tables) for _, claim, tables in tested], [SEEDS[grid] for grid, *_ in tested], rounds=rounds)
+    return [
+        {"grid": grid, "statement": claim.statement, "smallest": claim.smallest}
+        | {verdict: {setting: round(x, 3) for setting, x in found.items()} for verdict, found in rate.items()}
+        for (grid, claim, _), rate in zip(tested, rates, strict=True)
+    ]
 
 
 def main() -> None:

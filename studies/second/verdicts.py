@@ -207,18 +207,22 @@ def _false(claim: Hypothesis, effect: float, verdict: Verdict) -> bool:
 
 
 def power(
-    claims: Sequence[tuple[Hypothesis, Tables]],
-    effect: float,
-    verdict: Verdict,
-    seeds: Sequence[int],
-    rounds: int = 200,
-) -> list[dict[str, float]]:
-    """For each claim, by setting, how often the whole procedure comes to a verdict where effects are `effect` × δ."""
+    claims: Sequence[tuple[Hypothesis, Tables]], seeds: Sequence[int], effect: float = 2.0, rounds: int = 200
+) -> list[dict[str, dict[str, float]]]:
+    """For each claim, how often the whole procedure comes to the right verdict: `reproduces` and `refuted`, by setting.
+
+    Effects are once all `effect` times the smallest, and once none at all. Where there is one, a claim reproduces; a
+    claim of little is refuted.
+    """
     rng = np.random.default_rng(0)
-    counts: list[dict[str, float]] = [{} for _ in claims]
+    rates: list[dict[str, dict[str, float]]] = [{"reproduces": {}, "refuted": {}} for _ in claims]
     for _ in range(rounds):
-        for count, findings in zip(counts, findings_of(simulated(claims, effect, seeds, rng)), strict=True):
-            for setting in dict.fromkeys(finding.setting for finding in findings):
-                of_setting = [finding for finding in findings if finding.setting == setting]
-                count[setting] = count.get(setting, 0.0) + (together(of_setting) == verdict) / rounds
-    return counts
+        for true_effect in (effect, 0.0):
+            found = findings_of(simulated(claims, true_effect, seeds, rng))
+            for (claim, _), rate, findings in zip(claims, rates, found, strict=True):
+                right = "reproduces" if (true_effect > 0) != claim.little else "refuted"
+                for setting in dict.fromkeys(finding.setting for finding in findings):
+                    of_setting = [finding for finding in findings if finding.setting == setting]
+                    found_so_far = rate[right].get(setting, 0.0)
+                    rate[right][setting] = found_so_far + (together(of_setting) == right) / rounds
+    return rates

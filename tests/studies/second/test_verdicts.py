@@ -20,6 +20,7 @@ from studies.second.verdicts import (
 )
 
 RAISES = Hypothesis(smallest=0.02)
+LITTLE = Hypothesis(smallest=0.02, little=True)
 
 
 def table(mean, noise=0.001, seeds=10, questions=50, seed=0):
@@ -133,6 +134,14 @@ def test_what_is_simulated_has_the_noise_of_its_tables():
 
 def test_power_grows_with_the_effect_and_is_told_by_setting():
     claims = some_claims()[:2]
-    weak, strong = (power(claims, effect, "reproduces", seeds=[10, 10], rounds=60) for effect in (0.5, 6.0))
-    assert set(weak[0]) == {"one/easy", "two/easy", OVERALL}
-    assert weak[0][OVERALL] < 0.5 < strong[0][OVERALL]
+    weak, strong = (power(claims, [10, 10], effect, rounds=60)[0]["reproduces"] for effect in (0.5, 6.0))
+    assert set(weak) == {"one/easy", "two/easy", OVERALL}
+    assert weak[OVERALL] < 0.5 < strong[OVERALL]
+
+
+@pytest.mark.parametrize("claim", [RAISES, LITTLE])
+def test_where_noise_is_small_every_claim_gets_the_verdict_that_it_should_have(claim):
+    quiet = {"a − b": {"one/easy": table(0.0, noise=0.001, seeds=4, questions=20)}}
+    (rates,) = power([(claim, quiet)], [10], rounds=10)
+    sure = {"one/easy": pytest.approx(1.0), OVERALL: pytest.approx(1.0)}
+    assert rates == {"reproduces": sure, "refuted": sure}

@@ -20,6 +20,12 @@ Pairs = Mapping[str, Callable[[Setting], pd.DataFrame]]
 """label → [seeds, questions] of ours − theirs in a setting."""
 POINTS = 0.02
 """Two percentage points: the smallest difference in pass@k that counts."""
+FREQUENCY = 0.05
+"""The same of how often all rewards are equal, or no gradient is left: the papers tell of tens of points."""
+DISTANCE = 0.02
+"""The same of mean pairwise cosine distances."""
+NATS = 0.02
+"""The same of entropy per token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,34 +154,34 @@ TA_GRPO: Sequence[Claim] = (
         source="TA-GRPO, §5.2",
         pairs=scalars(WITHOUT, *TO_GRPO, factor=0.01),
         sign=-1,
-        smallest=POINTS,
+        smallest=FREQUENCY,
     ),
     Claim(
         statement="… and still does in the last quarter of training.",
         source="TA-GRPO, Fig. 3",
         pairs=scalars(WITHOUT, *TO_GRPO, part="last", factor=0.01),
         sign=-1,
-        smallest=POINTS,
+        smallest=FREQUENCY,
     ),
     Claim(
         statement="Rewards of all responses to the rephrasings are less often equal than those to the original.",
         source="TA-GRPO, Fig. 3, before and after training",
         pairs=within(REPHRASED, ORIGINAL, "questions_before", "questions_after_ta_grpo", factor=0.01),
         sign=-1,
-        smallest=POINTS,
+        smallest=FREQUENCY,
     ),
     Claim(
         statement="… and still when as many responses to the rephrasings are taken as there are to the original.",
         source="ours; Fig. 3 compares 24 with 8",
         pairs=within(MATCHED, ORIGINAL, "questions_before", "questions_after_ta_grpo", factor=0.01),
         sign=-1,
-        smallest=POINTS,
+        smallest=FREQUENCY,
     ),
     Claim(
         statement="Under GRPO, questions without gradient become more frequent as training goes on.",
         source="TA-GRPO, Fig. 3",
         pairs=over_training(WITHOUT, "grpo", factor=0.01),
-        smallest=POINTS,
+        smallest=FREQUENCY,
     ),
     Claim(
         statement="Expected and counted questions without gradient differ by little.",
@@ -195,21 +201,21 @@ TA_GRPO: Sequence[Claim] = (
                 "ta_grpo", "rephrasing/difficulty_variance"
             )
         },
-        smallest=0.0025,
+        smallest=0.01,
         in_points=False,
     ),
     Claim(
         statement="Before training, responses to rephrasings are more diverse than responses to the original.",
         source="TA-GRPO, Fig. 4",
         pairs=over_questions("questions/all/distance_difference", "questions_before"),
-        smallest=0.01,
+        smallest=DISTANCE,
         in_points=False,
     ),
     Claim(
         statement="… and after it, by GRPO and by TA-GRPO.",
         source="TA-GRPO, Fig. 4",
         pairs=over_questions("questions/all/distance_difference", "questions_after_grpo", "questions_after_ta_grpo"),
-        smallest=0.01,
+        smallest=DISTANCE,
         in_points=False,
     ),
     Claim(
@@ -219,7 +225,7 @@ TA_GRPO: Sequence[Claim] = (
             **over_questions("questions/correct/distance_difference", "questions_before"),
             **over_questions("questions/wrong/distance_difference", "questions_before"),
         },
-        smallest=0.01,
+        smallest=DISTANCE,
         in_points=False,
     ),
     Claim(
@@ -341,7 +347,7 @@ OURS: Sequence[Claim] = (
         source="ours",
         pairs=supports("support_lost", 100, ("gate", "grpo_matched")),
         sign=-1,
-        smallest=0.01,
+        smallest=POINTS,
     ),
 )
 """Tested on the same grid as those of TA-GRPO."""
@@ -395,14 +401,14 @@ PASS_AT_K: Sequence[Claim] = (
         source="Pass@k training, Fig. 7b",
         pairs=over_training("rollout/entropy", "pass_at_1"),
         sign=-1,
-        smallest=0.01,
+        smallest=NATS,
         in_points=False,
     ),
     Claim(
         statement="Pass@k training ends with more entropy than Pass@1 training.",
         source="Pass@k training, Fig. 7b",
         pairs=scalars("rollout/entropy", ("pass_at_k", "pass_at_1"), part="last"),
-        smallest=0.01,
+        smallest=NATS,
         in_points=False,
     ),
     Claim(
@@ -448,14 +454,14 @@ PROMPT_AUGMENTATION: Sequence[Claim] = (
         statement="At the end of a long training, entropy is higher with templates than without.",
         source="prompt augmentation, its second question",
         pairs=scalars("rollout/entropy", ("prompt_augmentation", "control"), part="last"),
-        smallest=0.01,
+        smallest=NATS,
         in_points=False,
     ),
     Claim(
         statement="Responses differ more with templates than without.",
         source="prompt augmentation, its first question",
         pairs=scalars("embedding_distance/pool", ("prompt_augmentation", "control")),
-        smallest=0.01,
+        smallest=DISTANCE,
         in_points=False,
     ),
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -18,7 +19,6 @@ from typing import Any
 
 import torch
 
-from studies.runs import weights_fingerprint
 from tagrpo.analysis.replay import read_rollouts
 from tagrpo.analysis.runs import RunFiles
 from tagrpo.callbacks import sentence_encoder
@@ -54,10 +54,12 @@ SERIES = (
     "train/clipped",
 )
 """Scalars whose means over each part of training are kept."""
+PROVENANCE = ("git_commit", "git_changed", "version/torch", "version/transformers", "version/lightning")
+"""What is kept of a run's `provenance.json`."""
 PARTS = 8
 """Parts of training, of equally many iterations."""
 DIGITS = 4
-ENTRY = 1
+ENTRY = 2
 """Version of the entries: what `entry_of` returns."""
 
 
@@ -71,9 +73,9 @@ def entry_of(run: RunFiles) -> dict[str, Any]:
         number; `course`: at every evaluation its iteration, the responses and seconds until then, and split → means of
         pass@k at `KS`; `series`: scalar → means over `PARTS` parts of training; `support`: split → shares of questions
         brought within reach of k samples and out of it; `questions`: how diverse recorded responses are, of runs that
-        recorded them; `weights`: fingerprint of the trained parameters.
+        recorded them; `weights`: fingerprint of the trained parameters; `provenance`: commit and versions.
     """
-    noted = json.loads((run.path / "run.json").read_text())
+    noted, provenance = (json.loads((run.path / name).read_text()) for name in ("run.json", "provenance.json"))
     exact = run.exact[-1]["splits"] if run.exact else None
     counts = {split: run.counts(split) for split in run.test}
     return {
@@ -97,6 +99,7 @@ def entry_of(run: RunFiles) -> dict[str, Any]:
         if (run.path / "rollouts").exists()
         else {},
         "weights": weights_fingerprint(run),
+        "provenance": {name: provenance[name] for name in PROVENANCE if name in provenance},
     }
 
 
@@ -148,6 +151,19 @@ def series(run: RunFiles) -> Iterator[tuple[str, list[float | None]]]:
         if values is not None and len(values):
             parts = [values[values.index * PARTS // iterations == part] for part in range(PARTS)]
             yield name, [_short(float(part.mean())) if len(part) else None for part in parts]
+
+
+def weights_fingerprint(run: RunFiles) -> str | None:
+    """SHA-256 of the trained parameters, to the bit; None for a run without a checkpoint of its last iteration."""
+    path = run.last_checkpoint
+    if path is None:
+        return None
+    weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
+    found = hashlib.sha256()
+    for name in sorted(weights):
+        found.update(name.encode())
+        found.update(weights[name].contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]
 
 
 def _short(number: float) -> float:

@@ -1,4 +1,7 @@
-"""The page of the study, written from its digests alone: `python -m studies.second.page`.
+"""The page of the study, written from its digests alone.
+
+    python -m studies.second.page                            # docs/study.md
+    python -m studies.second.page gpu docs/study_math.md     # the claims of `factors`, on the runs of another grid
 
 First what a reader should believe, then a verdict for every claim, then the differences behind them, how often the
 procedure errs, and every run with its command.
@@ -6,8 +9,10 @@ procedure errs, and every run with its command.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +23,9 @@ from tagrpo.files import write_json, write_text
 
 from .claims import GROUPS, Claim
 from .digest import FOLDER, read
+from .plan import PLAN
 from .tables import Setting, settings_of
-from .verdicts import ALPHA, OVERALL, Finding, Hypothesis, Tables, error_rates, findings_of, together
+from .verdicts import ALPHA, OVERALL, Finding, Hypothesis, Tables, Verdict, error_rates, findings_of, together
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "study.md"
 SUMMARY = Path(__file__).parent / "summary.md"
@@ -43,13 +49,14 @@ quantity was not measured.
 DETAILS = """\
 Means over seeds and questions with 95 % t-intervals, which are not corrected; p-values are: p₊ rejects that there is no
 effect, p₋ that there is one of the smallest size (for a claim that something is *little*: that it is not, and that it
-is).
+is). Power over all settings is what the pilot's noise promised before the runs: how often a claim would reproduce if
+all effects were twice the smallest, and be refuted if there were none (the other way round for *little*).
 """
 
 
-def grids() -> dict[str, list[dict[str, Any]]]:
-    """Grid → entries of its digest, for those that have run."""
-    return {name: read(path) for name in GROUPS if (path := FOLDER / f"{name}.jsonl.gz").exists()}
+def digests() -> dict[str, Path]:
+    """Grid → its digest, for those that have run."""
+    return {name: path for name in GROUPS if (path := FOLDER / f"{name}.jsonl.gz").exists()}
 
 
 def claims_of(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[Claim, Tables]]:
@@ -68,22 +75,30 @@ def simulated_errors(entries: Mapping[str, Sequence[Mapping[str, Any]]], rounds:
     return {"rounds": rounds, "rates": error_rates(claims, seeds, rounds)}
 
 
-def page(entries: Mapping[str, Sequence[Mapping[str, Any]]], summary: str, errors: Mapping[str, Any]) -> str:
+def page(
+    entries: Mapping[str, Sequence[Mapping[str, Any]]],
+    summary: str,
+    errors: Mapping[str, Any],
+    plan: Sequence[Mapping[str, Any]],
+) -> str:
     """The page in Markdown.
 
     Args:
         entries: Grid → its digest.
         summary: What a reader should believe.
         errors: As `simulated_errors` returns them.
+        plan: As `plan.powers` returns it.
     """
     claims = claims_of(entries)
     findings = findings_of(list(claims))
+    power = {(entry["grid"], entry["statement"]): entry for entry in plan}
+    of_claims = [power.get((name, claim.statement), {}) for name in entries for claim in GROUPS[name]]
     names = list(dict.fromkeys(f.setting for found in findings for f in found if f.setting != OVERALL))
     parts = {
         "Verdicts": [VERDICTS, *_verdicts(claims, findings, names)],
-        "The differences": [DETAILS, *_details(claims, findings)],
+        "The differences": [DETAILS, *_details(claims, findings, of_claims)],
         "How often the procedure errs": _errors(errors),
-        "Every run": _runs(entries),
+        "Every run": [*_runs(entries), "", *_provenance(entries)],
     }
     sections = ["\n".join([f"## {title}", "", *lines]).rstrip() for title, lines in parts.items()]
     return "\n\n".join([INTRODUCTION.rstrip(), summary.strip(), *sections]) + "\n"
@@ -100,10 +115,17 @@ def _verdicts(
     yield from table(["claim", "source", "over all", *names], rows)
 
 
-def _details(claims: Sequence[tuple[Claim, Tables]], findings: Sequence[Sequence[Finding]]) -> Iterator[str]:
-    for (claim, _), found in zip(claims, findings, strict=True):
+def _details(
+    claims: Sequence[tuple[Claim, Tables]],
+    findings: Sequence[Sequence[Finding]],
+    powers: Sequence[Mapping[str, Any]],
+) -> Iterator[str]:
+    for (claim, _), found, power in zip(claims, findings, powers, strict=True):
         smallest = f"{100 * claim.smallest:g} points" if claim.in_points else f"{claim.smallest:g}"
-        yield f"**{claim.statement}** ({claim.source}) Smallest effect: {smallest}, {'−' if claim.sign < 0 else '+'}."
+        yield (
+            f"**{claim.statement}** ({claim.source}) Smallest effect: {smallest}, {'−' if claim.sign < 0 else '+'}. "
+            f"Power: {_power(power, 'reproduces')} to reproduce, {_power(power, 'refuted')} to be refuted."
+        )
         yield ""
         rows = [
             [
@@ -118,6 +140,11 @@ def _details(claims: Sequence[tuple[Claim, Tables]], findings: Sequence[Sequence
         ]
         yield from table(["difference", "setting", "mean", "p₊", "p₋", "verdict"], rows)
         yield ""
+
+
+def _power(power: Mapping[str, Any], verdict: Verdict) -> str:
+    rate = power.get(verdict, {}).get(OVERALL)
+    return "unknown" if rate is None else f"{100 * rate:.0f} %"
 
 
 def _shown(value: Estimate, in_points: bool) -> str:
@@ -154,6 +181,15 @@ def _runs(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     yield from table([*header, "seconds", "command of the first"], rows)
 
 
+def _provenance(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    found = Counter(
+        ", ".join(f"{name.rpartition('/')[2]} {value}" for name, value in run["provenance"].items())
+        for of_grid in entries.values()
+        for run in of_grid
+    )
+    yield from (f"- {count:,} runs: {line}" for line, count in found.most_common())
+
+
 def _totals(setting: Setting, method: str) -> list[str]:
     runs = setting.of(method)
     means = [sum(run["ledger"][name] for run in runs) / len(runs) for name in ("rollouts", "updates")]
@@ -168,16 +204,34 @@ def _has(runs: Sequence[Mapping[str, Any]], k: int) -> bool:
     return all(not run["n"] or run["n"] >= k for run in runs)
 
 
-def main() -> None:
-    """Write the page, and the errors of the procedure where the digests are others than those it was simulated with."""
-    entries = grids()
-    print(PAGE)
-    key = hashlib.sha256(b"".join((FOLDER / f"{name}.jsonl.gz").read_bytes() for name in entries)).hexdigest()
-    errors = json.loads(ERRORS.read_text()) if ERRORS.exists() else {}
+def planned() -> list[dict[str, Any]]:
+    """The power of every claim, from the frozen plan."""
+    found: list[dict[str, Any]] = json.loads(PLAN.read_text())["power"]
+    return found
+
+
+def errors_of(paths: Mapping[str, Path], kept: Path) -> dict[str, Any]:
+    """`simulated_errors` of these digests, from the file that keeps them where it is theirs."""
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in paths.values())).hexdigest()
+    errors: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     if errors.get("digests") != key:
-        errors = {"digests": key, **simulated_errors(entries)}
-        write_json(ERRORS, errors)
-    write_text(PAGE, page(entries, SUMMARY.read_text(encoding="utf-8"), errors))
+        errors = {"digests": key, **simulated_errors({name: read(path) for name, path in paths.items()})}
+        write_json(kept, errors)
+    return errors
+
+
+def main() -> None:
+    """Console entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("grid", nargs="?", help="whose runs the claims of `factors` are tested on; none: the study")
+    parser.add_argument("page", nargs="?", type=Path, default=PAGE)
+    chosen = parser.parse_args()
+    other = chosen.grid is not None
+    paths = {"factors": FOLDER / f"{chosen.grid}.jsonl.gz"} if other else digests()
+    errors = errors_of(paths, FOLDER / f"errors_{chosen.grid}.json" if other else ERRORS)
+    summary = "" if other else SUMMARY.read_text(encoding="utf-8")
+    write_text(chosen.page, page({name: read(path) for name, path in paths.items()}, summary, errors, planned()))
+    print(chosen.page)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 
-from studies.runs import MethodRuns
 from tagrpo.metrics.functional import exact_pass_at_k, pass_at_k
 
 from .digest import KS, PARTS
@@ -19,8 +20,28 @@ PARTS_OF: Mapping[Part, slice] = {"all": slice(None), "first": slice(PARTS // 4)
 """first and last: a quarter of training."""
 
 
-class Setting(MethodRuns):
+@dataclass(frozen=True)
+class Setting:
     """The runs of one task in one of its regimes."""
+
+    runs: Sequence[Mapping[str, Any]]
+    """Entries of the digest, as `digest.entry_of` describes them."""
+
+    @cached_property
+    def methods(self) -> list[str]:
+        """In the order of the digest."""
+        return list(dict.fromkeys(run["method"] for run in self.runs))
+
+    def of(self, method: str) -> list[Mapping[str, Any]]:
+        """The seeds of one method.
+
+        Raises:
+            KeyError: there is no such method.
+        """
+        found = [run for run in self.runs if run["method"] == method]
+        if not found:
+            raise KeyError(f"Expected runs of {method}, but there are only {', '.join(self.methods)}.")
+        return found
 
     def pass_at_k(self, method: str, k: int, split: str | None = None) -> pd.DataFrame:
         """[seeds, questions] pass@k, exact or without bias, over the test questions of all splits or of one.

@@ -7,11 +7,19 @@ import json
 import numpy as np
 import pytest
 
-from studies.second.digest import KS
-from studies.second.page import ERRORS, PAGE, SUMMARY, claims_of, grids, page, simulated_errors
+from studies.second.digest import KS, read
+from studies.second.page import ERRORS, PAGE, SUMMARY, claims_of, digests, page, planned, simulated_errors
 from studies.second.verdicts import OVERALL, findings_of
 
 ERRED = {"rounds": 400, "rates": {"no effect": 0.0125, "the smallest effect": 0.03}}
+POWER = [
+    {
+        "grid": "factors",
+        "statement": "TA-GRPO raises pass@32 over GRPO, with as many samples too.",
+        "reproduces": {"all": 0.915, "countdown/easy": 0.1},
+        "refuted": {"all": 0.25},
+    }
+]
 
 
 def entry(method, seed, regime, gain):
@@ -31,6 +39,7 @@ def entry(method, seed, regime, gain):
         "course": [{"iteration": 4, "responses": 100, "seconds": 10.0, "pass": {"test_id": curve}}],
         "series": {},
         "support": {},
+        "provenance": {"git_commit": "abc", "version/torch": "2"},
     }
 
 
@@ -48,9 +57,12 @@ def entries():
 
 
 def test_verdicts_of_the_page_are_those_of_the_findings(entries):
-    text = page(entries, "A reader should believe this.", ERRED)
+    text = page(entries, "A reader should believe this.", ERRED, POWER)
     assert "A reader should believe this." in text
     assert "drawn 400 times" in text
+    assert text.count("Power: 92 % to reproduce, 25 % to be refuted.") == 1
+    assert text.count("Power: unknown to reproduce") == len(claims_of(entries)) - 1
+    assert "- 48 runs: git_commit abc, torch 2\n" in text
     assert "1.2 % of the studies have a false verdict anywhere" in text
     assert "where every effect is the smallest that counts, 3.0 %" in text
     claims = claims_of(entries)
@@ -68,7 +80,7 @@ def test_verdicts_of_the_page_are_those_of_the_findings(entries):
 
 
 def test_every_method_has_a_row_with_its_command(entries):
-    text = page(entries, "", ERRED)
+    text = page(entries, "", ERRED, POWER)
     for method in ("grpo", "ta_grpo"):
         p = np.array([run["success"]["test_id"] for run in entries["factors"]
                       if (run["method"], run["regime"]) == (method, "hard")])  # fmt: skip
@@ -86,6 +98,6 @@ def test_the_procedure_is_simulated_with_as_many_seeds_as_there_are(entries):
 
 @pytest.mark.skipif(not SUMMARY.exists(), reason="the study has not been run yet")
 def test_the_page_is_what_the_digests_say():
-    assert PAGE.read_text(encoding="utf-8") == page(
-        grids(), SUMMARY.read_text(encoding="utf-8"), json.loads(ERRORS.read_text())
-    )
+    entries = {name: read(path) for name, path in digests().items()}
+    errors = json.loads(ERRORS.read_text())
+    assert PAGE.read_text(encoding="utf-8") == page(entries, SUMMARY.read_text(encoding="utf-8"), errors, planned())

@@ -9,9 +9,9 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from transformers import AutoTokenizer
 
-from studies.first import gpu_hours
-from studies.first.gpu_hours import PRESETS
-from studies.first.page import ORDER
+from studies.gpu import hours
+from studies.gpu.hours import PRESETS
+from studies.second.run import CONFIGS
 from tagrpo.compare import methods_of
 from tagrpo.config import build
 from tagrpo.train import train
@@ -30,9 +30,7 @@ SHRUNK = [
 def overrides_of(rephrasings="rephrased.jsonl", data_path="copies"):
     """Method → overrides of its runs."""
     with initialize_config_module("tagrpo.configs.comparisons", version_base="1.3"):
-        study = compose(
-            "compare", [PRESETS, "compare=study_gpu", f"rephrasings={rephrasings}", f"data_path={data_path}"]
-        )
+        study = compose("compare", [PRESETS, "compare=gpu", f"rephrasings={rephrasings}", f"data_path={data_path}"])
     methods = methods_of(study.methods, "paper").items()
     return {method: [f"name={method}", *study.overrides, *own.overrides] for method, own in methods}
 
@@ -40,14 +38,21 @@ def overrides_of(rephrasings="rephrased.jsonl", data_path="copies"):
 METHODS = overrides_of()
 
 
-def test_its_methods_are_those_of_the_study_and_of_its_page():
+def test_its_methods_are_those_of_the_study_on_cpus():
     with initialize_config_module("tagrpo.configs.comparisons", version_base="1.3"):
-        methods = methods_of(compose("compare", [PRESETS, "compare=study"]).methods, None)
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        assert all(
-            compose("train", [f"name={method}", *own.overrides]).name == method for method, own in methods.items()
+        factors = compose(
+            "compare", [f"hydra.searchpath=[file://{CONFIGS}]", "compare=factors", "task=countdown", "regime=easy"]
         )
-    assert list(METHODS) == list(methods) == list(ORDER)
+        methods = methods_of(factors.methods, "demo")
+
+    def defining(overrides):
+        return [o for o in overrides if not o.startswith(("iterations=", "trainer.", "callbacks="))]
+
+    with initialize_config_module("tagrpo.configs.comparisons", version_base="1.3"):
+        own = methods_of(compose("compare", [PRESETS, "compare=gpu", "rephrasings=r.jsonl"]).methods, "paper")
+    assert len(own) > 8
+    for method, spec in own.items():
+        assert defining(spec.overrides) == defining(methods[method].overrides), method
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -58,14 +63,11 @@ def test_every_run_has_the_settings_of_the_paper(method):
     assert list(cfg.data.evaluation) == BENCHMARKS
     assert (cfg.data.batch_size, cfg.policy.mini_batches, cfg.data.max_prompt_tokens) == (256, 2, 512)
     assert (cfg.rollout.sampling.max_new_tokens, cfg.rollout.sampling.temperature) == (3072, 1.0)
-    assert (cfg.optimizer.lr, cfg.trainer.max_epochs) == (1e-6, 2)
+    assert (cfg.optimizer.lr, cfg.trainer.max_epochs) == (1e-6, 8 if method == "grpo_long" else 2)
     assert cfg.trainer.max_steps == (0 if method == "base" else -1)
     responses = cfg.data.samples_per_prompt * (1 + cfg.data.num_rephrasings)
-    assert responses == (8 if method in ("base", "grpo") else 32)
-    own = {"clip_high": 0.28, "kl_coef": 0.0} if method == "prompt_augmentation" else {}
-    assert (cfg.loss.clip_low, cfg.loss.clip_high, cfg.loss.kl_coef) == (
-        0.2, own.get("clip_high", 0.2), own.get("kl_coef", 0.001),
-    )  # fmt: skip
+    assert responses == (8 if method in ("base", "grpo", "grpo_long") else 32)
+    assert (cfg.loss.clip_low, cfg.loss.clip_high, cfg.loss.kl_coef) == (0.2, 0.2, 0.001)
     sampling = cfg.rollout.evaluation_sampling
     assert (cfg.data.evaluation_samples, sampling.temperature, sampling.top_p) == (32, 1.0, 1.0)
     assert cfg.data.train.rephrasings == "rephrased.jsonl"
@@ -92,7 +94,7 @@ def copies(tmp_path_factory, tiny_policy):
     return folder
 
 
-@pytest.mark.parametrize("method", ["base", "ta_grpo_corrected", "prompt_augmentation"])
+@pytest.mark.parametrize("method", ["base", "ta_grpo_corrected", "anchored"])
 def test_a_run_reaches_its_end(method, copies, tmp_path):
     overrides = [*overrides_of(copies / "rephrased.jsonl", copies)[method], *SHRUNK, f"model.path={copies}"]
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
@@ -110,4 +112,4 @@ def test_a_run_reaches_its_end(method, copies, tmp_path):
 
 
 def test_the_hours_on_the_page_are_those_of_the_configuration():
-    assert gpu_hours.table() in gpu_hours.DOCUMENT.read_text(encoding="utf-8")
+    assert hours.table() in hours.DOCUMENT.read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""GPU hours of `compare=study_gpu`: arithmetic from its settings and stated assumptions, not a measurement.
+"""GPU hours of `compare=gpu`: arithmetic from its settings and stated assumptions, not a measurement.
 
-    python -m studies.first.gpu_hours            # prints the table
-    python -m studies.first.gpu_hours --write    # writes it into docs/study_gpu.md too
+    python -m studies.gpu.hours            # prints the table
+    python -m studies.gpu.hours --write    # writes it into docs/study_gpu.md too
 
 Updates are those of `benchmarks/cost_model.py`. Sampling takes 2 FLOP per parameter and token, divided by GPUs × peak ×
 share; the share is far below that of an update, because decoding reads weights and cache for few tokens at a time.
@@ -24,8 +24,8 @@ from tagrpo.files import write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "study_gpu.md"
-PRESETS = f"hydra.searchpath=[file://{ROOT}/studies/first/configs]"
-"""Where Hydra finds `compare=study` and `compare=study_gpu`."""
+PRESETS = f"hydra.searchpath=[file://{ROOT}/studies/gpu/configs]"
+"""Where Hydra finds `compare=gpu`."""
 MARKS = "<!-- begin hours -->", "<!-- end hours -->"
 MEANS = (1000, 2000, 3072)
 """Tokens of a response: of short answers, of long ones, and all at the limit."""
@@ -40,7 +40,7 @@ BENCHMARKS = ("amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamo
 def configurations() -> tuple[dict[str, Any], int, int]:
     """Method → configuration of its runs; number of seeds; GPUs of a run."""
     with initialize_config_module("tagrpo.configs.comparisons", version_base="1.3"):
-        study = compose("compare", [PRESETS, "compare=study_gpu", "rephrasings=rephrased.jsonl"])
+        study = compose("compare", [PRESETS, "compare=gpu", "rephrasings=rephrased.jsonl"])
     methods = methods_of(study.methods, "paper")
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         found = {method: compose("train", [*study.overrides, *own.overrides]) for method, own in methods.items()}

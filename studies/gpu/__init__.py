@@ -1,0 +1,1 @@
+"""The study for GPU nodes."""

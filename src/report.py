@@ -13,14 +13,14 @@ def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="tagrpo-report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or a folder with several")
-    parser.add_argument("-o", "--output", type=Path, help="the file; default: report.html in the first directory")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("-o", "--output", type=Path, help="the file; default: report.html in the first directory")
     parser.add_argument(
         "--megabytes",
         type=float,
-        default=25.0,
         help="how large the file may become; responses beyond that are shown without their text (default: 25)",
     )
-    parser.add_argument(
+    either.add_argument(
         "--inspect",
         type=Path,
         metavar="FOLDER",
@@ -32,7 +32,10 @@ def arguments() -> argparse.ArgumentParser:
 @entry_point()
 def main() -> None:
     """Console entry point."""
-    given = arguments().parse_args()
+    parser = arguments()
+    given = parser.parse_args()
+    if given.inspect is not None and given.megabytes is not None:
+        parser.error("argument --megabytes: not allowed with argument --inspect")
     for run in given.runs:
         if not run.is_dir():
             sys.exit(f"tagrpo-report: Expected a run directory, or a folder with some, at {run}, but there is none.")
@@ -44,7 +47,8 @@ def main() -> None:
             return
         from .analysis.report import explore
 
-        print(explore(*given.runs, output=given.output or given.runs[0] / "report.html", megabytes=given.megabytes))
+        size = {} if given.megabytes is None else {"megabytes": given.megabytes}
+        print(explore(*given.runs, output=given.output or given.runs[0] / "report.html", **size))
     except (FileNotFoundError, ValueError, ImportError) as error:
         sys.exit(f"tagrpo-report: {error}")
 

@@ -36,6 +36,7 @@ from .datamodules.sources.word_problems import MAX_VALUE, Operation
 from .files import write_json
 from .modules.causal_policy import CausalPolicy
 from .modules.exact import correct_tokens, exact_success
+from .modules.model import save_model
 from .modules.scorer import Scorer
 from .starter.architecture import build_model, prompt_text
 from .starter.tasks import TASKS
@@ -115,8 +116,7 @@ def warmstart(output: Path, config: WarmstartConfig) -> dict[str, Any]:
         "validation_accuracy_by_family": {family: fmean(rates) for family, rates in by_family.items()},
         "versions": {module.__name__: module.__version__ for module in (torch, transformers, tokenizers)},
     }
-    model.save_pretrained(output)
-    tokenizer.save_pretrained(output)
+    save_model(model, tokenizer, output)
     write_json(output / "warmstart.json", report)
     return report
 

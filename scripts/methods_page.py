@@ -48,7 +48,8 @@ what depends on the size of the model or the task (learning rate, batch, lengths
 
 Each question is asked in 1 + N prompts, each prompt gets G responses; rewards are normalised over a `pool` (a question
 with its rephrasings, a prompt, or the batch), and a response is scored under the prompt that `anchor` names: its own or
-the original. With `recipe=common` the last column's keys differ from `experiment=grpo`, and no other.
+the original. With `recipe=common` the last column's keys differ from `experiment=grpo`, and no other. Gains, in points
+over the policy that training began with, are those of the [benchmark](benchmark.md).
 """
 
 
@@ -130,6 +131,12 @@ def rows(paper: dict[str, Any]) -> Iterator[str]:
         yield f"| `{key}`{names} | {line} |"
 
 
+def outcomes(file: str) -> Any:
+    """What the study has found, from a file beside its digests; nothing before it has been run."""
+    path = ROOT / "studies" / "second" / "digest" / file
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def section(name: str, paper: dict[str, Any]) -> Iterator[str]:
     """The part of the page on one paper.
 
@@ -165,17 +172,25 @@ def section(name: str, paper: dict[str, Any]) -> Iterator[str]:
     if paper.get("notes"):
         yield "\nNotes:\n"
         yield from (f"- {note}" for note in paper["notes"])
+    if told := [told for told in outcomes("verdicts.json") if told["experiments"][0] in paper["own"]]:
+        yield "\nVerdicts of the [study](study.md), over all its settings:\n"
+        yield "| claim | source | experiments | verdict |\n|---|---|---|---|"
+        for claim in told:
+            names = ", ".join(f"`{experiment}`" for experiment in claim["experiments"])
+            yield f"| {claim['statement']} | {claim['source']} | {names} | {claim['verdict']} |"
 
 
 def overview() -> Iterator[str]:
     """The table of all experiments."""
-    yield "| experiment | method | N | G | pool | anchor | keys |\n|---|---|---|---|---|---|---|"
+    yield "| experiment | method | N | G | pool | anchor | gain in pass@32 | keys |\n|---|---|---|---|---|---|---|---|"
+    gains = outcomes("gains.json")
     for _, paper in papers():
         for experiment in paper["own"]:
             keys = ", ".join(f"`{key}`" for key in paper["defines"][experiment]) or "none"
             here = settings(experiment, "common")
             shape = [here["data.num_rephrasings"], here["data.samples_per_prompt"]]
             shape += [here.get("advantage.group_by", "question"), here["policy.anchor"]]
+            shape += [gains.get(experiment, "–")]
             yield f"| `{experiment}` | {title_of(experiment)} | {' | '.join(map(str, shape))} | {keys} |"
 
 

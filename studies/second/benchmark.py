@@ -19,14 +19,16 @@ from scipy import stats
 
 from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import Estimate
-from tagrpo.files import write_text
+from tagrpo.files import write_json, write_text
 
 from .digest import FOLDER, KS, read
-from .tables import Setting, settings_of
+from .tables import Setting, experiment_of, settings_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "benchmark.md"
 PICTURES = DOCS / "benchmark"
+GAINS_FILE = FOLDER / "gains.json"
+"""What `gains_of_experiments` returns, for docs/methods.md."""
 SETTINGS = ("arithmetic/mixed", "shortest_path/easy", "countdown/easy")
 GRIDS = ("factors", "benchmark")
 HIDDEN = ("ta_grpo_random", "grpo_long", "grpo_data", "gate")
@@ -153,6 +155,12 @@ def command(full: str) -> str:
     return shlex.join(["tagrpo-train", "recipe=common", *shown])
 
 
+def gains_of_experiments(rows: Sequence[Row]) -> dict[str, str]:
+    """Experiment → its gain in pass@32 with its interval, of the method that changes least in it."""
+    least_changed = sorted(rows, key=lambda row: len(shlex.split(row.command)), reverse=True)
+    return {experiment_of(row.command): row.gains[32].signed for row in least_changed}
+
+
 def page(entries: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> str:
     """The page in Markdown."""
     seeds = len({e["seed"] for e in entries})
@@ -245,6 +253,7 @@ def main() -> None:
     draw_gains(rows, PICTURES / "gains.png")
     draw_courses(entries, rows, PICTURES / "courses.png")
     write_text(PAGE, page(entries, rows))
+    write_json(GAINS_FILE, gains_of_experiments(rows))
     print(PAGE)
 
 

@@ -24,12 +24,14 @@ from tagrpo.files import write_json, write_text
 from .claims import GROUPS, Claim
 from .digest import FOLDER, read
 from .plan import PLAN
-from .tables import Setting, settings_of
+from .tables import Setting, experiment_of, settings_of
 from .verdicts import ALPHA, OVERALL, Finding, Hypothesis, Tables, Verdict, error_rates, findings_of, together
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "study.md"
 SUMMARY = Path(__file__).parent / "summary.md"
 ERRORS = FOLDER / "errors.json"
+VERDICTS_FILE = FOLDER / "verdicts.json"
+"""What `outcomes` returns, for docs/methods.md."""
 ROUNDS = 400
 SHOWN = (1, 8, 32)
 """k of the means in the table of runs, over the questions of all splits."""
@@ -63,6 +65,24 @@ def claims_of(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[
     """All claims with their tables, in the order of the page."""
     settings = {name: settings_of(of_grid) for name, of_grid in entries.items()}
     return [(claim, claim.tables(settings[name])) for name in settings for claim in GROUPS[name]]
+
+
+def outcomes(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """For each claim its statement, its source, the experiments that it speaks of, and its verdict over all settings.
+
+    It speaks of those of the methods from which others are subtracted.
+    """
+    claims = claims_of(entries)
+    grids = [grid for grid in entries for _ in GROUPS[grid]]
+    found = []
+    for grid, (claim, _), findings in zip(grids, claims, findings_of(list(claims)), strict=True):
+        overall = [finding for finding in findings if finding.setting == OVERALL]
+        methods = {finding.label.rpartition(", ")[2].partition(" − ")[0] for finding in overall}
+        of = dict.fromkeys(experiment_of(run["command"]) for run in entries[grid] if run["method"] in methods)
+        if overall:
+            told = {"statement": claim.statement, "source": claim.source, "experiments": list(of)}
+            found.append(told | {"verdict": together(overall)})
+    return found
 
 
 def simulated_errors(entries: Mapping[str, Sequence[Mapping[str, Any]]], rounds: int = ROUNDS) -> dict[str, Any]:
@@ -230,7 +250,10 @@ def main() -> None:
     paths = {"factors": FOLDER / f"{chosen.grid}.jsonl.gz"} if other else digests()
     errors = errors_of(paths, FOLDER / f"errors_{chosen.grid}.json" if other else ERRORS)
     summary = "" if other else SUMMARY.read_text(encoding="utf-8")
-    write_text(chosen.page, page({name: read(path) for name, path in paths.items()}, summary, errors, planned()))
+    entries = {name: read(path) for name, path in paths.items()}
+    write_text(chosen.page, page(entries, summary, errors, planned()))
+    if not other:
+        write_json(VERDICTS_FILE, outcomes(entries))
     print(chosen.page)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -129,6 +130,15 @@ def _pass_at_k(values: Sequence[float], n: int, k: int) -> list[float]:
     correct = torch.tensor(values)
     counted: list[float] = pass_at_k(torch.full_like(correct, n), correct, k).tolist()
     return counted
+
+
+def experiment_of(command: str) -> str:
+    """The experiment that a run's command names.
+
+    >>> experiment_of("python -m tagrpo.train name=k8 experiment=pass_at_k advantage.k=8")
+    'pass_at_k'
+    """
+    return next(part for part in shlex.split(command) if part.startswith("experiment=")).removeprefix("experiment=")
 
 
 def settings_of(entries: Sequence[Mapping[str, Any]]) -> dict[str, Setting]:

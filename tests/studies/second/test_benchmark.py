@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from studies.second import benchmark
-from studies.second.benchmark import entries_of, interquartile_mean, page, probability, rows_of
+from studies.second.benchmark import entries_of, gains_of_experiments, interquartile_mean, page, probability, rows_of
 from studies.second.digest import KS
 
 TASKS = ("arithmetic", "shortest_path", "countdown")
@@ -79,6 +81,15 @@ def test_the_page_compares_what_has_the_same_tasks_seeds_and_settings(digests, m
     assert "| `dapo` | +4.0 [+4.0, +4.0] |" in text
     assert "`tagrpo-train recipe=common experiment=dapo policy.anchor=own`" in text
     assert "3 seeds each" in text
+
+
+def test_an_experiment_has_the_gain_of_the_method_that_changes_least_in_it(digests, monkeypatch):
+    monkeypatch.setattr(benchmark, "RESAMPLES", 20)
+    rows = rows_of(entries_of(digests))
+    (dapo,) = (row for row in rows if row.method == "dapo")
+    changed = replace(dapo, method="long", command=f"{dapo.command} iterations=9", gains=rows[-1].gains)
+    for both in ([dapo, changed], [changed, dapo]):
+        assert gains_of_experiments(both) == {"dapo": dapo.gains[32].signed}
 
 
 def test_pictures_are_drawn(digests, tmp_path, monkeypatch):

@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 
 from studies.second.digest import KS, read
-from studies.second.page import ERRORS, PAGE, SUMMARY, claims_of, digests, page, planned, simulated_errors
+from studies.second.page import (
+    ERRORS,
+    PAGE,
+    SUMMARY,
+    VERDICTS_FILE,
+    claims_of,
+    digests,
+    outcomes,
+    page,
+    planned,
+    simulated_errors,
+)
 from studies.second.verdicts import OVERALL, findings_of
 
 ERRED = {"rounds": 400, "rates": {"no effect": 0.0125, "the smallest effect": 0.03}}
@@ -30,7 +41,7 @@ def entry(method, seed, regime, gain):
         "regime": regime,
         "method": method,
         "seed": seed,
-        "command": f"python -m tagrpo.train name={method} seed={seed}",
+        "command": f"python -m tagrpo.train name={method} seed={seed} experiment={method}",
         "starts": 1,
         "ledger": {"rollouts": 100, "updates": 4},
         "seconds": 10.0,
@@ -79,6 +90,15 @@ def test_verdicts_of_the_page_are_those_of_the_findings(entries):
                 assert finding.difference.estimate.signed in text
 
 
+def test_what_other_pages_are_told(entries):
+    told = outcomes(entries)
+    (claim,) = [each for each in told if each["statement"].startswith("TA-GRPO raises pass@32 over GRPO, with as")]
+    assert (claim["experiments"], claim["verdict"]) == (["ta_grpo"], "reproduces")
+    (little,) = [each for each in told if each["statement"].startswith("Dynamic sampling adds little")]
+    assert (little["experiments"], little["verdict"]) == (["grpo_ds"], "reproduces")
+    assert len(told) == len([claim for claim, tables in claims_of(entries) if any(tables.values())])
+
+
 def test_every_method_has_a_row_with_its_command(entries):
     text = page(entries, "", ERRED, POWER)
     for method in ("grpo", "ta_grpo"):
@@ -101,3 +121,4 @@ def test_the_page_is_what_the_digests_say():
     entries = {name: read(path) for name, path in digests().items()}
     errors = json.loads(ERRORS.read_text())
     assert PAGE.read_text(encoding="utf-8") == page(entries, SUMMARY.read_text(encoding="utf-8"), errors, planned())
+    assert json.loads(VERDICTS_FILE.read_text()) == outcomes(entries)

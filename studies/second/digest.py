@@ -68,12 +68,13 @@ def entry_of(run: RunFiles) -> dict[str, Any]:
 
     Returns:
         `command`; `starts`: how often it was started; `ledger`: responses, tokens and updates of the training;
-        `seconds` of wall time of its iterations; `n`: responses to a test question, 0 where success is exact;
-        `success`: split → per question, in the order of the source, the probability of a correct response, or their
-        number; `course`: at every evaluation its iteration, the responses and seconds until then, and split → means of
-        pass@k at `KS`; `series`: scalar → means over `PARTS` parts of training; `support`: split → shares of questions
-        brought within reach of k samples and out of it; `questions`: how diverse recorded responses are, of runs that
-        recorded them; `weights`: fingerprint of the trained parameters; `provenance`: commit and versions.
+        `seconds` of wall time of its iterations, `took` those of the whole run, from start to test; `n`: responses to
+        a test question, 0 where success is exact; `success`: split → per question, in the order of the source, the
+        probability of a correct response, or their number; `course`: at every evaluation its iteration, the responses
+        and seconds until then, and split → means of pass@k at `KS`; `series`: scalar → means over `PARTS` parts of
+        training; `support`: split → shares of questions brought within reach of k samples and out of it; `questions`:
+        how diverse recorded responses are, of runs that recorded them; `weights`: fingerprint of the trained
+        parameters; `provenance`: commit and versions.
     """
     noted, provenance = (json.loads((run.path / name).read_text()) for name in ("run.json", "provenance.json"))
     exact = run.exact[-1]["splits"] if run.exact else None
@@ -83,6 +84,7 @@ def entry_of(run: RunFiles) -> dict[str, Any]:
         "starts": noted["starts"],
         "ledger": run.ledger,
         "seconds": round(run.wall_seconds, 1),
+        "took": round(noted.get("seconds", 0.0), 1),
         "n": 0 if exact else int(next(iter(counts.values()))["n"].iloc[0]),
         "success": {split: [_short(q["success"]) for q in content["questions"]] for split, content in exact.items()}
         if exact

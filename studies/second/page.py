@@ -202,6 +202,9 @@ def _runs(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
 
 
 def _provenance(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    took = [run["took"] for of_grid in entries.values() for run in of_grid]
+    yield f"All {len(took):,} runs took {sum(took) / 3600:.1f} hours of one core, two of them at a time."
+    yield ""
     found = Counter(
         ", ".join(f"{name.rpartition('/')[2]} {value}" for name, value in run["provenance"].items())
         for of_grid in entries.values()

@@ -22,7 +22,7 @@ from tagrpo.analysis.runs import RunFiles
 
 from .digest import FOLDER, entry_of, read
 
-IGNORED = ("task", "regime", "method", "seed", "command", "starts", "seconds", "provenance")
+IGNORED = ("task", "regime", "method", "seed", "command", "starts", "seconds", "took", "provenance")
 """Keys that name a run or differ between two runs of one command."""
 
 

@@ -45,6 +45,7 @@ def entry(method, seed, regime, gain):
         "starts": 1,
         "ledger": {"rollouts": 100, "updates": 4},
         "seconds": 10.0,
+        "took": 75.0,
         "n": 0,
         "success": {"test_id": p.tolist()},
         "course": [{"iteration": 4, "responses": 100, "seconds": 10.0, "pass": {"test_id": curve}}],
@@ -73,6 +74,7 @@ def test_verdicts_of_the_page_are_those_of_the_findings(entries):
     assert "drawn 400 times" in text
     assert text.count("Power: 92 % to reproduce, 25 % to be refuted.") == 1
     assert text.count("Power: unknown to reproduce") == len(claims_of(entries)) - 1
+    assert "All 48 runs took 1.0 hours of one core" in text
     assert "- 48 runs: git_commit abc, torch 2\n" in text
     assert "1.2 % of the studies have a false verdict anywhere" in text
     assert "where every effect is the smallest that counts, 3.0 %" in text

@@ -31,7 +31,7 @@ GAINS_FILE = FOLDER / "gains.json"
 """What `gains_of_experiments` returns, for docs/methods.md."""
 SETTINGS = ("arithmetic/mixed", "shortest_path/easy", "countdown/easy")
 GRIDS = ("factors", "benchmark")
-HIDDEN = ("ta_grpo_random", "grpo_long", "grpo_data", "gate")
+HIDDEN = ("ta_grpo_random", "grpo_long", "grpo_data", "grpo_matched_few", "gate")
 """Methods of the study that are controls or have other settings; `overtraining_gate` is in the benchmark."""
 STARTER = "base"
 SHOWN = (1, 8, 32)

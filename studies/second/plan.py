@@ -27,8 +27,8 @@ SEEDS = {"factors": 10, "pass_at_k": 10, "prompt_augmentation": 10, "k_and_lr": 
 """Grid → how many seeds it has."""
 STANDS_FOR = {
     "grpo": "grpo_long",
-    "grpo_matched": "grpo_matched_few grpo_data exposure ta_grpo_corrected pass_at_1 pass_at_1_twice noisy_rewards entropy_bonus "
-    "k1 n1 wrong_50 control",
+    "grpo_matched": "grpo_matched_few grpo_data exposure ta_grpo_corrected pass_at_1 pass_at_1_twice noisy_rewards "
+    "entropy_bonus k1 n1 wrong_50 control",
     "ta_grpo": "gate ta_grpo_random bootstrap k8 k16_high n3 prompt_augmentation pass_at_k_then_1",
     "pass_at_k": "grpo_ds anchored pooled full k2 k16 without_format",
     "questions_before": "questions_after_grpo questions_after_ta_grpo",

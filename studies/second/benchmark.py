@@ -165,7 +165,18 @@ def page(entries: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> str:
     """The page in Markdown."""
     seeds = len({e["seed"] for e in entries})
     introduction = INTRODUCTION.format(seeds=seeds, settings=", ".join(SETTINGS), methods=len(rows))
-    return "\n".join([introduction, *_table(rows)]) + "\n"
+    return "\n".join([introduction, *_table(rows), *_same(entries)]) + "\n"
+
+
+def _same(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for setting, runs in settings_of(entries).items():
+        groups: dict[tuple[Any, ...], list[str]] = {}
+        for method in runs.methods:
+            groups.setdefault(tuple((run["seed"], run["weights"]) for run in runs.of(method)), []).append(method)
+        for names in groups.values():
+            if len(names) > 1:
+                listed = ", ".join(f"`{name}`" for name in names)
+                yield f"\nOn `{setting}` the weights of {listed} are equal to the last bit."
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:

@@ -26,6 +26,7 @@ def entry(method, task, seed, gain, responses=100, regime=None):
         "ledger": {"rollouts": responses, "updates": 4},
         "seconds": 10.0,
         "n": 0,
+        "weights": f"{method} {task} {seed}",
         "success": {"test_id": p.tolist()},
         "course": [{"iteration": 8, "responses": responses, "seconds": 10.0, "pass": {"test_id": passes}}],
     }
@@ -81,6 +82,15 @@ def test_the_page_compares_what_has_the_same_tasks_seeds_and_settings(digests, m
     assert "| `dapo` | +4.0 [+4.0, +4.0] |" in text
     assert "`tagrpo-train recipe=common experiment=dapo policy.anchor=own`" in text
     assert "3 seeds each" in text
+    assert "equal to the last bit" not in text
+    same = [
+        e | {"weights": str(e["seed"])}
+        if (e["method"], e["task"]) in (("dapo", "countdown"), ("grpo", "countdown"))
+        else e
+        for e in entries
+    ]
+    (line,) = [line for line in page(same, rows).splitlines() if "last bit" in line]
+    assert line == "On `countdown/easy` the weights of `grpo`, `dapo` are equal to the last bit."
 
 
 def test_an_experiment_has_the_gain_of_the_method_that_changes_least_in_it(digests, monkeypatch):

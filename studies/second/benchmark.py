@@ -22,6 +22,7 @@ from tagrpo.analysis.statistics import Estimate
 from tagrpo.files import write_json, write_text
 
 from .digest import FOLDER, KS, read
+from .figures import save
 from .tables import Setting, experiment_of, settings_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -213,7 +214,7 @@ def draw_gains(rows: Sequence[Row], path: Path) -> None:
         axis.set_title(f"gain in pass@{k}, points", fontsize=9)
         axis.tick_params(labelsize=7)
     axes[0].set_yticks(places, [row.method for row in rows])
-    _save(figure, path)
+    save(figure, path)
 
 
 def draw_courses(entries: Sequence[Mapping[str, Any]], rows: Sequence[Row], path: Path) -> None:
@@ -234,7 +235,7 @@ def draw_courses(entries: Sequence[Mapping[str, Any]], rows: Sequence[Row], path
         axis.set_title(row.method, fontsize=6.5, pad=2)
         axis.tick_params(labelsize=6)
     figure.suptitle("points of pass@1 (orange) and pass@32 (blue) over the starter, over training", fontsize=9)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _start_of(entries: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -249,12 +250,6 @@ def _course(run: Mapping[str, Any], start: Mapping[str, Any], k: int) -> tuple[l
     points = [(point["iteration"] / last, point["pass"][SPLIT][place] - first) for point in run["course"]]
     shares, values = zip((0.0, 0.0), *points, strict=True)
     return list(shares), list(values)
-
-
-def _save(figure: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
-    plt.close(figure)
 
 
 def main() -> None:

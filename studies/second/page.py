@@ -23,6 +23,7 @@ from tagrpo.files import write_json, write_text
 
 from .claims import GROUPS, Claim
 from .digest import FOLDER, read
+from .figures import draw_courses, draw_effects
 from .plan import PLAN
 from .tables import Setting, experiment_of, settings_of
 from .verdicts import ALPHA, OVERALL, Finding, Hypothesis, Tables, Verdict, error_rates, findings_of, together
@@ -47,6 +48,14 @@ studies no verdict is false. Else it is undecided. `studies/second/README.md` sa
 VERDICTS = """\
 One verdict over all settings, and one for each: a task in one of its regimes. A dash is a setting in which the claim's
 quantity was not measured.
+"""
+EFFECTS = """![Every difference over all settings]({folder}/effects.png)
+
+Every difference over all settings with its 95 % interval, not corrected; numbers are those of the claims above.
+"""
+COURSES = """![Courses of training]({folder}/courses.png)
+
+Pass@1 and pass@32 over the questions of all splits, means over seeds. `grpo_long` is GRPO for four times as long.
 """
 DETAILS = """\
 Means over seeds and questions with 95 % t-intervals, which are not corrected; p-values are: p₊ rejects that there is no
@@ -100,6 +109,7 @@ def page(
     summary: str,
     errors: Mapping[str, Any],
     plan: Sequence[Mapping[str, Any]],
+    folder: str = PAGE.stem,
 ) -> str:
     """The page in Markdown.
 
@@ -108,6 +118,7 @@ def page(
         summary: What a reader should believe.
         errors: As `simulated_errors` returns them.
         plan: As `plan.powers` returns it.
+        folder: Of the pictures, relative to the page.
     """
     claims = claims_of(entries)
     findings = findings_of(list(claims))
@@ -115,7 +126,8 @@ def page(
     of_claims = [power.get((name, claim.statement), {}) for name in entries for claim in GROUPS[name]]
     names = list(dict.fromkeys(f.setting for found in findings for f in found if f.setting != OVERALL))
     parts = {
-        "Verdicts": [VERDICTS, *_verdicts(claims, findings, names)],
+        "Verdicts": [VERDICTS, *_verdicts(claims, findings, names), "", EFFECTS.format(folder=folder)],
+        "Training": [COURSES.format(folder=folder)],
         "The differences": [DETAILS, *_details(claims, findings, of_claims)],
         "How often the procedure errs": _errors(errors),
         "Every run": [*_runs(entries), "", *_provenance(entries)],
@@ -128,11 +140,11 @@ def _verdicts(
     claims: Sequence[tuple[Claim, Tables]], findings: Sequence[Sequence[Finding]], names: Sequence[str]
 ) -> Iterator[str]:
     rows = []
-    for (claim, _), found in zip(claims, findings, strict=True):
+    for number, ((claim, _), found) in enumerate(zip(claims, findings, strict=True), start=1):
         by_setting = {name: [f for f in found if f.setting == name] for name in (OVERALL, *names)}
         verdicts = [together(of_setting) if of_setting else "–" for of_setting in by_setting.values()]
-        rows.append([claim.statement, claim.source, f"**{verdicts[0]}**", *verdicts[1:]])
-    yield from table(["claim", "source", "over all", *names], rows)
+        rows.append([str(number), claim.statement, claim.source, f"**{verdicts[0]}**", *verdicts[1:]])
+    yield from table(["", "claim", "source", "over all", *names], rows)
 
 
 def _details(
@@ -254,7 +266,11 @@ def main() -> None:
     errors = errors_of(paths, FOLDER / f"errors_{chosen.grid}.json" if other else ERRORS)
     summary = "" if other else SUMMARY.read_text(encoding="utf-8")
     entries = {name: read(path) for name, path in paths.items()}
-    write_text(chosen.page, page(entries, summary, errors, planned()))
+    pictures = chosen.page.with_suffix("")
+    write_text(chosen.page, page(entries, summary, errors, planned(), pictures.name))
+    claims = claims_of(entries)
+    draw_effects([claim for claim, _ in claims], findings_of(list(claims)), pictures / "effects.png")
+    draw_courses(entries["factors"], pictures / "courses.png")
     if not other:
         write_json(VERDICTS_FILE, outcomes(entries))
     print(chosen.page)

@@ -113,12 +113,12 @@ def start(run: GridRun) -> int:
         except BaseException:
             traceback.print_exc()
         finally:
-            if code == 0:
-                write_json(file, noted | {"finished": True, "seconds": time.monotonic() - began})
+            ended = code == 0 and (run.directory / "test.json").exists()  # a run that was told to stop ends with 0 too
+            write_json(file, noted | {"finished": ended, "seconds": time.monotonic() - began})
             for stream in (sys.stdout, sys.stderr):
                 with suppress(Exception):
                     stream.flush()
-            os._exit(code)
+            os._exit(code or int(not ended))
 
 
 def run_all(runs: Sequence[GridRun], workers: int) -> list[GridRun]:

@@ -113,6 +113,13 @@ class Setting:
             rows[run["seed"]] = [float(np.interp(share * iterations[-1], iterations, values))]
         return pd.DataFrame(rows).T
 
+    def course(self, method: str, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """At each evaluation: the responses until then, and pass@k over the questions of all splits; means of seeds."""
+        runs = self.of(method)
+        responses = [[point["responses"] for point in run["course"]] for run in runs]
+        values = [[self._mean(run, point["pass"], k) for point in run["course"]] for run in runs]
+        return np.mean(responses, axis=0), np.mean(values, axis=0)
+
     @staticmethod
     def _mean(run: Mapping[str, Any], curves: Mapping[str, Sequence[float]], k: int) -> float:
         sizes = {split: len(values) for split, values in run["success"].items()}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -64,6 +67,21 @@ def test_a_folder_of_another_command_is_refused_and_a_failed_run_is_named(tmp_pa
     changed = call(*arguments, "overrides=['iterations=3']")
     assert changed.returncode
     assert "Move it" in changed.stderr
+
+
+def test_a_run_that_was_told_to_stop_is_not_finished(tmp_path):
+    arguments = ["studies.second.run", "pilot", *overrides(tmp_path)]
+    arguments = [argument.replace("'iterations=2'", "'iterations=4000'") for argument in arguments]
+    driver = subprocess.Popen([sys.executable, "-m", *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "arithmetic" / "mixed" / "grpo_matched" / "seed3" / "metrics.csv"
+    while not metrics.exists() or metrics.read_text().count("\n") < 3:
+        assert driver.poll() is None
+        time.sleep(0.05)
+    (run,) = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
+    os.kill(int(run), signal.SIGTERM)
+    assert "grpo_matched/seed3" in driver.communicate()[1]
+    assert driver.returncode
+    assert json.loads((metrics.parent / "run.json").read_text())["finished"] is False
 
 
 def test_every_grid_has_its_settings_and_its_runs_go_seed_by_seed():

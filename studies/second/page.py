@@ -68,8 +68,8 @@ LIMITS = """\
 - Policies of half a million parameters on generated tasks: what holds here need not hold for language models, nor the
   reverse. `docs/study_gpu.md` has the same claims for Qwen3-1.7B on MATH, not run yet.
 - The phrasings of these tasks differ in difficulty because they were made so; those of real questions may not.
-- Training ends after two epochs, like TA-GRPO's, and not where nothing rises any more: `grpo_long` shows what four times
-  as many updates of GRPO still change.
+- Training ends after two epochs, like TA-GRPO's, and not where nothing rises any more: `grpo_long` shows what four
+  times as many updates of GRPO still change.
 - `arithmetic` is tested by 512 responses to each question; the other tasks exactly. Responses are sampled at
   temperature 1 everywhere.
 - Learning rate, batch and length were chosen for `grpo_matched`, on other seeds, and are the same for all methods.
@@ -122,6 +122,7 @@ def page(
     errors: Mapping[str, Any],
     plan: Sequence[Mapping[str, Any]],
     folder: str = PAGE.stem,
+    limits: str = LIMITS,
 ) -> str:
     """The page in Markdown.
 
@@ -131,6 +132,7 @@ def page(
         errors: As `simulated_errors` returns them.
         plan: As `plan.powers` returns it.
         folder: Of the pictures, relative to the page.
+        limits: What the runs cannot tell.
     """
     claims = claims_of(entries)
     findings = findings_of(list(claims))
@@ -142,7 +144,7 @@ def page(
         "Training": [COURSES.format(folder=folder)],
         "The differences": [DETAILS, *_details(claims, findings, of_claims)],
         "How often the procedure errs": _errors(errors),
-        "Limits": [LIMITS],
+        **({"Limits": [limits]} if limits else {}),
         "Every run": [*_runs(entries), "", *_provenance(entries)],
     }
     sections = ["\n".join([f"## {title}", "", *lines]).rstrip() for title, lines in parts.items()]
@@ -280,7 +282,7 @@ def main() -> None:
     summary = "" if other else SUMMARY.read_text(encoding="utf-8")
     entries = {name: read(path) for name, path in paths.items()}
     pictures = chosen.page.with_suffix("")
-    write_text(chosen.page, page(entries, summary, errors, planned(), pictures.name))
+    write_text(chosen.page, page(entries, summary, errors, planned(), pictures.name, "" if other else LIMITS))
     claims = claims_of(entries)
     draw_effects([claim for claim, _ in claims], findings_of(list(claims)), pictures / "effects.png")
     draw_courses(entries["factors"], pictures / "courses.png")

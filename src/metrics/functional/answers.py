@@ -133,13 +133,16 @@ def majority_probability(correct: int, rivals: tuple[int, ...], silent: int, k: 
 
 def _ways_to_draw_the_rest(rivals: tuple[int, ...], silent: int, size: int, votes: int) -> np.ndarray:
     """[ties] ways to draw `size` samples from the rivals and the silent, no rival above `votes` and so many at it."""
+    silent += sum(rival for rival in rivals if rival < votes)  # they cannot win, however many of them are drawn
     ways = np.zeros((size // votes + 1, size + 1))  # [rivals at `votes`, samples drawn]
     ways[0] = [comb(silent, drawn) for drawn in range(size + 1)]
     for rival in rivals:
+        if rival < votes:
+            continue
         after = ways.copy()
-        for taken in range(1, min(rival, votes - 1, size) + 1):
+        for taken in range(1, min(votes - 1, size) + 1):
             after[:, taken:] += comb(rival, taken) * ways[:, : size + 1 - taken]
-        if votes <= min(rival, size):
+        if votes <= size:
             after[1:, votes:] += comb(rival, votes) * ways[:-1, : size + 1 - votes]
         ways = after
     return ways[:, size]

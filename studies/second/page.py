@@ -49,11 +49,13 @@ VERDICTS = """\
 One verdict over all settings, and one for each: a task in one of its regimes. A dash is a setting in which the claim's
 quantity was not measured.
 """
-EFFECTS = """![Every difference over all settings]({folder}/effects.png)
+EFFECTS = """\
+![Every difference over all settings]({folder}/effects.png)
 
 Every difference over all settings with its 95 % interval, not corrected; numbers are those of the claims above.
 """
-COURSES = """![Courses of training]({folder}/courses.png)
+COURSES = """\
+![Courses of training]({folder}/courses.png)
 
 Pass@1 and pass@32 over the questions of all splits, means over seeds. `grpo_long` is GRPO for four times as long.
 """
@@ -63,7 +65,6 @@ effect, p₋ that there is one of the smallest size (for a claim that something 
 is). Power over all settings is what the pilot's noise promised before the runs: how often a claim would reproduce if
 all effects were twice the smallest, and be refuted if there were none (the other way round for *little*).
 """
-
 LIMITS = """\
 - Policies of half a million parameters on generated tasks: what holds here need not hold for language models, nor the
   reverse. `docs/study_gpu.md` has the same claims for Qwen3-1.7B on MATH, not run yet.
@@ -274,21 +275,25 @@ def main() -> None:
     """Console entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("grid", nargs="?", help="whose runs the claims of `factors` are tested on; none: the study")
-    parser.add_argument("page", nargs="?", type=Path, default=PAGE)
+    parser.add_argument("page", nargs="?", type=Path, help="the page of that grid")
     chosen = parser.parse_args()
-    other = chosen.grid is not None
-    paths = {"factors": FOLDER / f"{chosen.grid}.jsonl.gz"} if other else digests()
-    errors = errors_of(paths, FOLDER / f"errors_{chosen.grid}.json" if other else ERRORS)
-    summary = "" if other else SUMMARY.read_text(encoding="utf-8")
-    entries = {name: read(path) for name, path in paths.items()}
-    pictures = chosen.page.with_suffix("")
-    write_text(chosen.page, page(entries, summary, errors, planned(), pictures.name, "" if other else LIMITS))
+    if chosen.grid and not chosen.page:
+        parser.error(f"Expected the page to write after {chosen.grid}, such as docs/study_math.md.")
+    if chosen.grid:
+        paths, target = {"factors": FOLDER / f"{chosen.grid}.jsonl.gz"}, chosen.page
+        entries = {name: read(path) for name, path in paths.items()}
+        text = page(entries, "", errors_of(paths, FOLDER / f"errors_{chosen.grid}.json"), [], target.stem, "")
+    else:
+        paths, target = digests(), PAGE
+        entries = {name: read(path) for name, path in paths.items()}
+        text = page(entries, SUMMARY.read_text(encoding="utf-8"), errors_of(paths, ERRORS), planned())
+        write_json(VERDICTS_FILE, outcomes(entries))
+    write_text(target, text)
     claims = claims_of(entries)
+    pictures = target.with_suffix("")
     draw_effects([claim for claim, _ in claims], findings_of(list(claims)), pictures / "effects.png")
     draw_courses(entries["factors"], pictures / "courses.png")
-    if not other:
-        write_json(VERDICTS_FILE, outcomes(entries))
-    print(chosen.page)
+    print(target)
 
 
 if __name__ == "__main__":

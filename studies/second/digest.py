@@ -17,10 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 from tagrpo.analysis.replay import read_rollouts
-from tagrpo.analysis.runs import RunFiles
+from tagrpo.analysis.runs import RunFiles, read_table
 from tagrpo.callbacks import sentence_encoder
 from tagrpo.callbacks.embedding_diversity import Encoder
 from tagrpo.files import write_json, written_whole
@@ -56,6 +57,8 @@ SERIES = (
 """Scalars whose means over each part of training are kept."""
 PROVENANCE = ("git_commit", "git_changed", "version/torch", "version/transformers", "version/lightning")
 """What is kept of a run's `provenance.json`."""
+PHASES = ("seconds/sync", "seconds/generate", "seconds/score", "seconds/update")
+"""Phases of an iteration that count as training; validation and diagnostics differ between methods, and do not."""
 PARTS = 8
 """Parts of training, of equally many iterations."""
 DIGITS = 4
@@ -68,7 +71,7 @@ def entry_of(run: RunFiles) -> dict[str, Any]:
 
     Returns:
         `command`; `starts`: how often it was started; `ledger`: responses, tokens and updates of the training;
-        `seconds` of wall time of its iterations, `took` those of the whole run, from start to test; `n`: responses to
+        `seconds` of wall time of its `PHASES`, `took` those of the whole run, from start to test; `n`: responses to
         a test question, 0 where success is exact; `success`: split → per question, in the order of the source, the
         probability of a correct response, or their number; `course`: at every evaluation its iteration, the responses
         and seconds until then, and split → means of pass@k at `KS`; `series`: scalar → means over `PARTS` parts of
@@ -83,7 +86,7 @@ def entry_of(run: RunFiles) -> dict[str, Any]:
         "command": run.command,
         "starts": noted["starts"],
         "ledger": run.ledger,
-        "seconds": round(run.wall_seconds, 1),
+        "seconds": round(float(seconds_of(run).sum()), 1),
         "took": round(noted.get("seconds", 0.0), 1),
         "n": 0 if exact else int(next(iter(counts.values()))["n"].iloc[0]),
         "success": {split: [_short(q["success"]) for q in content["questions"]] for split, content in exact.items()}
@@ -114,6 +117,12 @@ def encoder() -> Encoder:
     return sentence_encoder("package", device="cpu")
 
 
+def seconds_of(run: RunFiles) -> pd.Series:
+    """Iterations that are done → wall seconds of the last one's `PHASES`. They are logged after the iteration."""
+    logged = read_table(run.path / "metrics.csv", ["step"]).set_index("step").reindex(columns=list(PHASES))
+    return logged.dropna(how="all").sum(axis=1)
+
+
 def course(run: RunFiles) -> Iterator[dict[str, Any]]:
     """The evaluations of a run, the last one its test."""
     if run.exact:
@@ -123,13 +132,13 @@ def course(run: RunFiles) -> Iterator[dict[str, Any]]:
         read = [json.loads(file.read_text()) for file in files]
         found = {each["iteration"]: {s: _curve(c) for s, c in each["splits"].items()} for each in read}
         found[run.ledger["iterations"]] = {s: _curve(c) for s, c in run.test.items()}
-    metrics = run.metrics
+    metrics, seconds = run.metrics, seconds_of(run)
     for iteration, splits in sorted(found.items()):
         before = metrics[metrics.index < iteration]
         yield {
             "iteration": iteration,
             "responses": int(before["budget/rollouts"].max()) if len(before) else 0,
-            "seconds": round(float(before["seconds/iteration"].sum()), 1) if len(before) else 0.0,
+            "seconds": round(float(seconds[seconds.index <= iteration].sum()), 1),
             "pass": splits,
         }
 

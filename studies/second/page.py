@@ -74,7 +74,8 @@ LIMITS = """\
 - `arithmetic` is tested by 512 responses to each question; the other tasks exactly. Responses are sampled at
   temperature 1 everywhere.
 - Learning rate, batch and length were chosen for `grpo_matched`, on other seeds, and are the same for all methods.
-- Seconds are those of two runs at a time on a machine that did little else.
+- Seconds are those of sampling, verdicts, updates and weight sync, without validation and diagnostics, of two runs at a
+  time on a machine that did little else.
 """
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from studies.second.digest import digest
@@ -44,6 +45,11 @@ def test_a_forked_run_is_that_of_its_command_and_is_kept(tmp_path):
     (forked,) = digest(tmp_path / "forked")
     alone = repeated(forked["command"], tmp_path / "alone")
     assert forked["weights"]
+    (file,) = (tmp_path / "forked").rglob("metrics.csv")
+    seconds = {name.partition("/")[2]: column.sum() for name, column in pd.read_csv(file).items() if "seconds/" in name}
+    training = sum(seconds[phase] for phase in ("sync", "generate", "score", "update"))
+    assert forked["seconds"] == forked["course"][-1]["seconds"] == pytest.approx(training, abs=0.051)
+    assert training < seconds["iteration"] - 0.1 < forked["took"]
     assert first_difference(forked, alone) is None
     assert "weights is" in str(first_difference(forked, alone | {"weights": "others"}))
     assert (forked["task"], forked["regime"], forked["method"], forked["seed"]) == (

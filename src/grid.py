@@ -37,6 +37,23 @@ Launcher = Mapping[str, Any]
 """`cluster`, which is `local` or `slurm`, and parameters of submitit's executor; null and 0 leave one out."""
 
 
+def note_end(directory: Path, code: int, seconds: float) -> bool:
+    """Note in a run's `run.json` how it ended. One that was told to stop ends with 0 too, and is not finished.
+
+    Args:
+        directory: Of the run.
+        code: What its process ended with.
+        seconds: That it took.
+
+    Returns:
+        Whether it is finished.
+    """
+    noted = json.loads((directory / "run.json").read_text())
+    finished = code == 0 and (directory / "test.json").exists()
+    write_json(directory / "run.json", noted | {"finished": finished, "seconds": seconds})
+    return finished
+
+
 @dataclass
 class Training(Checkpointable):
     """What a job does: execute the command of a run, and note in its `run.json` how that ended.
@@ -63,9 +80,7 @@ class Training(Checkpointable):
         with (self.directory / "log.txt").open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         code = self._process.wait()
-        noted = json.loads((self.directory / "run.json").read_text())
-        finished = code == 0 and (self.directory / "test.json").exists()
-        write_json(self.directory / "run.json", noted | {"finished": finished, "seconds": time.monotonic() - began})
+        note_end(self.directory, code, time.monotonic() - began)
         if code:
             raise RuntimeError(f"Expected the run to end without an error, but it ended with {code}: see log.txt.")
 

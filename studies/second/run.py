@@ -20,14 +20,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
 from tagrpo.compare import methods_of, runs_of, shared_overrides
 from tagrpo.files import write_json
-from tagrpo.grid import GridRun
+from tagrpo.grid import GridRun, note_end
 
 LIBRARIES = (
     "torch._dynamo",
@@ -92,8 +91,7 @@ def start(run: GridRun) -> int:
     run.directory.mkdir(parents=True, exist_ok=True)
     file = run.directory / "run.json"
     starts = json.loads(file.read_text())["starts"] if file.exists() else 0
-    noted: dict[str, Any] = {"settings": run.settings, "finished": False, "starts": starts + 1}
-    write_json(file, noted)
+    write_json(file, {"settings": run.settings, "finished": False, "starts": starts + 1})
     if (child := os.fork()) != 0:
         return child
     code = 1
@@ -113,8 +111,7 @@ def start(run: GridRun) -> int:
         except BaseException:
             traceback.print_exc()
         finally:
-            ended = code == 0 and (run.directory / "test.json").exists()  # a run that was told to stop ends with 0 too
-            write_json(file, noted | {"finished": ended, "seconds": time.monotonic() - began})
+            ended = note_end(run.directory, code, time.monotonic() - began)
             for stream in (sys.stdout, sys.stderr):
                 with suppress(Exception):
                     stream.flush()

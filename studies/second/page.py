@@ -262,12 +262,12 @@ def planned() -> list[dict[str, Any]]:
     return found
 
 
-def errors_of(paths: Mapping[str, Path], kept: Path) -> dict[str, Any]:
-    """`simulated_errors` of these digests, from the file that keeps them where it is theirs."""
-    key = hashlib.sha256(b"".join(path.read_bytes() for path in paths.values())).hexdigest()
+def errors_of(entries: Mapping[str, Sequence[Mapping[str, Any]]], paths: Sequence[Path], kept: Path) -> dict[str, Any]:
+    """`simulated_errors` of these entries, from the file that keeps them where it is of the same digests."""
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
     errors: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     if errors.get("digests") != key:
-        errors = {"digests": key, **simulated_errors({name: read(path) for name, path in paths.items()})}
+        errors = {"digests": key, **simulated_errors(entries)}
         write_json(kept, errors)
     return errors
 
@@ -280,14 +280,14 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.grid and not chosen.page:
         parser.error(f"Expected the page to write after {chosen.grid}, such as docs/study_math.md.")
+    target = chosen.page or PAGE
+    paths = {"factors": FOLDER / f"{chosen.grid}.jsonl.gz"} if chosen.grid else digests()
+    entries = {name: read(path) for name, path in paths.items()}
+    errors = errors_of(entries, list(paths.values()), FOLDER / f"errors_{chosen.grid}.json" if chosen.grid else ERRORS)
     if chosen.grid:
-        paths, target = {"factors": FOLDER / f"{chosen.grid}.jsonl.gz"}, chosen.page
-        entries = {name: read(path) for name, path in paths.items()}
-        text = page(entries, "", errors_of(paths, FOLDER / f"errors_{chosen.grid}.json"), [], target.stem, "")
+        text = page(entries, "", errors, [], target.stem, "")
     else:
-        paths, target = digests(), PAGE
-        entries = {name: read(path) for name, path in paths.items()}
-        text = page(entries, SUMMARY.read_text(encoding="utf-8"), errors_of(paths, ERRORS), planned())
+        text = page(entries, SUMMARY.read_text(encoding="utf-8"), errors, planned())
         write_json(VERDICTS_FILE, outcomes(entries))
     write_text(target, text)
     claims = claims_of(entries)

@@ -81,6 +81,8 @@ def products(library: Path | None) -> list[float]:
 
 def compare() -> str:
     """A line for each shape: without, with, ratio."""
+    if not LIBRARY.exists():
+        return f"Nothing to compare with in {sys.prefix}: run this without --compare first."
     lines = [
         f"{m} x {k} x {n}: {before:.0f} without, {after:.0f} GFLOP/s with it, {after / before:.2f} times"
         for (m, k, n), before, after in zip(SHAPES, products(None), products(LIBRARY), strict=True)

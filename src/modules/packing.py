@@ -159,18 +159,19 @@ def pack(
     """
     if not len(rows):
         raise ValueError("Expected at least one response to pack, but got none.")
-    order = sorted(rows.tolist(), key=lambda row: (int(prompt[row]), row))
+    shared = prompt.tolist()
+    order = sorted(rows.tolist(), key=lambda row: (shared[row], row))
     pieces: list[tuple[Tensor, int, int, int]] = []  # tokens, position of the first, prompt, owner
     spans: list[Span] = []
     previous, start, size, count = None, 0, 0, -1
     for owner, row in enumerate(order):
-        head, body = prompts[int(prompt[row])], responses[row]
+        head, body = prompts[shared[row]], responses[row]
         if not len(head) or not len(body):
             raise ValueError(
                 f"Expected prompts and responses of at least one token, but response {row} or its prompt has none."
             )
-        if not share_prefix or int(prompt[row]) != previous:
-            previous, start, count = int(prompt[row]), size, count + 1
+        if not share_prefix or shared[row] != previous:
+            previous, start, count = shared[row], size, count + 1
             pieces.append((head, 0, count, -1))
             size += len(head)
         pieces.append((body, len(head), count, owner))

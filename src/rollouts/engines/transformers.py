@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -179,7 +180,7 @@ class TransformersEngine(Engine):
         """[prompts, V] logits after each prompt, left-padded, and the state there."""
         pad = partial(pad_sequence, batch_first=True, padding_side="left")
         ids, mask = pad(prompts).to(self.device), pad([torch.ones_like(p) for p in prompts]).to(self.device)
-        state = _State(DynamicCache(config=self.model.config), mask, mask.sum(1))
+        state = _State(_cache(self.model), mask, mask.sum(1))
         outputs = self.model(
             input_ids=ids,
             attention_mask=mask,
@@ -210,8 +211,10 @@ class TransformersEngine(Engine):
 
 def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Tensor) -> list[Completion]:
     """Rows of `tokens` and `logprobs` [rows, T], cut to their lengths [rows]; truncated where not finished."""
-    rows = zip(tokens.cpu(), logprobs.cpu(), lengths.tolist(), finished.tolist(), strict=True)
-    return [Completion(token_ids=i[:length], logprobs=p[:length], truncated=not end) for i, p, length, end in rows]
+    sampled = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
+    of_rows = [values[sampled].cpu().split(lengths.tolist()) for values in (tokens, logprobs)]
+    rows = zip(*of_rows, finished.tolist(), strict=True)
+    return [Completion(token_ids=ids, logprobs=values, truncated=not end) for ids, values, end in rows]
 
 
 class _State:
@@ -226,6 +229,40 @@ class _State:
         """The state of `rows`, in that order; rows may be repeated."""
         self.cache.batch_select_indices(rows)
         return _State(self.cache, self.mask[rows], self.length[rows])
+
+
+class _Layer(DynamicLayer):
+    """Keys and values that are copied once where rows are selected and a token is appended, not once for each."""
+
+    rows: Tensor | None = None
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Select rows at the next update, which comes before the next selection."""
+        self.rows = indices
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """[selected rows, heads, tokens so far and new, D] keys and values."""
+        if self.rows is None or self.keys is None or self.values is None:
+            return super().update(key_states, value_states, *args, **kwargs)
+        self.keys = _appended(self.keys, self.rows, key_states)
+        self.values = _appended(self.values, self.rows, value_states)
+        self.rows = None
+        return self.keys, self.values
+
+
+def _appended(kept: Tensor, rows: Tensor, new: Tensor) -> Tensor:
+    """[rows, heads, tokens so far and new, D] the selected `rows` of `kept`, each followed by its row of `new`."""
+    length = kept.shape[2]
+    both = kept.new_empty(*new.shape[:2], length + new.shape[2], new.shape[3])
+    torch.index_select(kept, 0, rows, out=both[:, :, :length])
+    both[:, :, length:] = new
+    return both
+
+
+def _cache(model: PreTrainedModel) -> DynamicCache:
+    cache = DynamicCache(config=model.config)
+    cache.layers = [_Layer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
 
 
 def attends_only(model: PreTrainedModel) -> bool:

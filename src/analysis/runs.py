@@ -19,6 +19,8 @@ from ..metrics.functional import pass_at_k
 
 BUDGETS = ("prompts", "rollouts", "tokens", "updates", "iterations")
 DIVERSITY = ("iteration", "question", "pool", "responses", "distance")
+LATE = ("seconds/", "throughput/")
+"""Scalars that are logged in the iteration after their own; see `ThroughputMonitor`."""
 Unit = Literal["rollouts", "tokens", "seconds"]
 
 
@@ -39,8 +41,9 @@ class RunFiles:
         frame = read_table(path, ["step"])
         if "rollout/reward" not in frame:
             return pd.DataFrame()
-        rows = frame.dropna(subset=["rollout/reward"])
-        return rows.astype({"step": int}).set_index("step").rename_axis("iteration")
+        rows = frame.dropna(subset=["rollout/reward"]).astype({"step": int}).set_index("step").rename_axis("iteration")
+        late = frame.groupby("step")[[name for name in frame if str(name).startswith(LATE)]].last()
+        return rows.assign(**late.rename(index=lambda step: step - 1))
 
     @cached_property
     def test(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 
 from tagrpo.analysis.replay import read_rollouts
-from tagrpo.analysis.runs import RunFiles, read_table
+from tagrpo.analysis.runs import RunFiles
 from tagrpo.callbacks import sentence_encoder
 from tagrpo.callbacks.embedding_diversity import Encoder
 from tagrpo.files import write_json, written_whole
@@ -86,7 +86,7 @@ def entry_of(run: RunFiles) -> dict[str, Any]:
         "command": run.command,
         "starts": noted["starts"],
         "ledger": run.ledger,
-        "seconds": round(float(seconds_of(run).sum()), 1),
+        "seconds": seconds_of(run.metrics),
         "took": round(noted.get("seconds", 0.0), 1),
         "n": 0 if exact else int(next(iter(counts.values()))["n"].iloc[0]),
         "success": {split: [_short(q["success"]) for q in content["questions"]] for split, content in exact.items()}
@@ -117,10 +117,9 @@ def encoder() -> Encoder:
     return sentence_encoder("package", device="cpu")
 
 
-def seconds_of(run: RunFiles) -> pd.Series:
-    """Iterations that are done → wall seconds of the last one's `PHASES`. They are logged after the iteration."""
-    logged = read_table(run.path / "metrics.csv", ["step"]).set_index("step").reindex(columns=list(PHASES))
-    return logged.dropna(how="all").sum(axis=1)
+def seconds_of(iterations: pd.DataFrame) -> float:
+    """Wall seconds of the `PHASES` of some iterations, the rows of `RunFiles.metrics`."""
+    return round(float(iterations.reindex(columns=list(PHASES)).sum().sum()), 1)
 
 
 def course(run: RunFiles) -> Iterator[dict[str, Any]]:
@@ -132,13 +131,13 @@ def course(run: RunFiles) -> Iterator[dict[str, Any]]:
         read = [json.loads(file.read_text()) for file in files]
         found = {each["iteration"]: {s: _curve(c) for s, c in each["splits"].items()} for each in read}
         found[run.ledger["iterations"]] = {s: _curve(c) for s, c in run.test.items()}
-    metrics, seconds = run.metrics, seconds_of(run)
+    metrics = run.metrics
     for iteration, splits in sorted(found.items()):
         before = metrics[metrics.index < iteration]
         yield {
             "iteration": iteration,
             "responses": int(before["budget/rollouts"].max()) if len(before) else 0,
-            "seconds": round(float(seconds[seconds.index <= iteration].sum()), 1),
+            "seconds": seconds_of(before),
             "pass": splits,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -52,6 +53,19 @@ def test_a_resumed_run_counts_what_it_measured_twice_once(tmp_path, write_run):
     after = find_runs(tmp_path)[0].diversity
     assert len(after) == len(before)
     assert after["distance"].iloc[-1] == 0.9
+
+
+def test_seconds_belong_to_their_iteration_and_none_is_left_out(tmp_path, write_run):
+    """They are logged with the next iteration; those of the last one have a row of their own."""
+    path = write_run(tmp_path, "grpo", 0, [1])
+    late = [{"step": 1, "seconds/update": 2.0, "seconds/iteration": 3.0}, {"step": 2, "seconds/iteration": 5.0}]
+    frame = pd.read_csv(path / "metrics.csv").filter(regex="^(?!seconds)")
+    pd.concat([frame, pd.DataFrame(late)]).to_csv(path / "metrics.csv", index=False)
+    run = find_runs(tmp_path)[0]
+    assert run.metrics["seconds/iteration"].to_dict() == {0: 3.0, 1: 5.0}
+    assert run.metrics["zero_gradient/percentage"].index.tolist() == [0, 1]
+    assert run.wall_seconds == 8.0
+    assert run.seconds == {"update": 2.0}
 
 
 def test_tables_are_by_seed_and_question_or_iteration(tmp_path, write_run):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..modules.advantages.based import BasedAdvantage
 from ..modules.experience import truncated_weights
 from ..modules.update import UpdateOptions
 from ..types import AdvantageStrategy, Loss, LossInputs, RewardGroups
@@ -209,17 +210,12 @@ def importance_weights(policies: Policies, responses: Responses, score: Tensor, 
     return weights
 
 
-class PositivePart(AdvantageStrategy):
+class PositivePart(BasedAdvantage):
     """max(A, 0) of another strategy's expected advantages."""
 
-    def __init__(self, strategy: AdvantageStrategy) -> None:
-        self.strategy = strategy
-        self.needs_entropy = strategy.needs_entropy
-        self.needs_logprobs = strategy.needs_logprobs
-
-    def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages."""
-        return self.strategy.expected(groups).clamp(min=0)
+    def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:  # noqa: ARG002
+        """[R] advantages, 0 where those of the base are negative."""
+        return advantages.clamp(min=0)
 
 
 def _by_response(strategy: AdvantageStrategy, sampled: Tensor, correct: Tensor, samples: int | Tensor) -> Tensor:

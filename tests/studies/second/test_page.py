@@ -70,7 +70,7 @@ def entries():
 
 def test_verdicts_of_the_page_are_those_of_the_findings(entries):
     text = page(entries, "A reader should believe this.", ERRED, POWER)
-    assert "A reader should believe this." in text
+    assert text.startswith("# The claims of the papers, tested\n\nA reader should believe this.\n\n")
     assert "drawn 400 times" in text
     assert text.count("Power: 92 % to reproduce, 25 % to be refuted.") == 1
     assert text.count("Power: unknown to reproduce") == len(claims_of(entries)) - 1
@@ -85,6 +85,9 @@ def test_verdicts_of_the_page_are_those_of_the_findings(entries):
     assert "**reproduces**" in little, "there is no difference at all"
     never = next(line for line in text.splitlines() if "| Pooling contributes" in line)
     assert never.endswith("| **–** | – | – |"), "its methods have not run"
+    verdicts = [line.split(" | ")[3] for line in text.split("## Training")[0].splitlines() if line.startswith("| ")]
+    counts = [f"{name} {verdicts.count(f'**{name}**')}" for name in ("reproduces", "refuted", "undecided")]
+    assert f"Over all settings: {', '.join(counts)}." in text
     found = findings_of([(claim, tables) for claim, tables in claims])
     for (claim, _), of_claim in zip(claims, found, strict=True):
         for finding in of_claim:

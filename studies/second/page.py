@@ -74,8 +74,8 @@ LIMITS = """\
   temperature 1 everywhere.
 - Learning rate, batch and length were chosen for `grpo_matched`, on other seeds, and are the same for all methods.
 - Seconds are those of sampling, verdicts, updates and weight sync, without validation and diagnostics, of two runs at a
-  time on a machine that at times did other work. Runs became a sixth faster on the way, by changes that leave their
-  bits as they were: those of `factors` with seed 4, and all later ones.
+  time on a machine that at times did other work. Runs became a fifth faster on the way, by changes that leave their
+  bits as they were: those of `factors` from some of seed 4 on, and all of later grids.
 """
 
 
@@ -156,12 +156,13 @@ def page(
 def _verdicts(
     claims: Sequence[tuple[Claim, Tables]], findings: Sequence[Sequence[Finding]], names: Sequence[str]
 ) -> Iterator[str]:
+    count: Counter[str] = Counter()
     rows = []
     for number, ((claim, _), found) in enumerate(zip(claims, findings, strict=True), start=1):
         by_setting = {name: [f for f in found if f.setting == name] for name in (OVERALL, *names)}
-        verdicts = [together(of_setting) if of_setting else "–" for of_setting in by_setting.values()]
-        rows.append([str(number), claim.statement, claim.source, f"**{verdicts[0]}**", *verdicts[1:]])
-    count = Counter(row[3].strip("*") for row in rows)
+        overall, *verdicts = (together(of_setting) if of_setting else "–" for of_setting in by_setting.values())
+        count[overall] += 1
+        rows.append([str(number), claim.statement, claim.source, f"**{overall}**", *verdicts])
     yield "Over all settings: " + ", ".join(f"{verdict} {count[verdict]}" for verdict in get_args(Verdict)) + "."
     yield ""
     yield from table(["", "claim", "source", "over all", *names], rows)

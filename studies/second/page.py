@@ -45,8 +45,9 @@ when an effect of the smallest size is. Both tests are corrected alike, over all
 studies no verdict is false. Else it is undecided. `studies/second/README.md` says how to run it again.
 """
 VERDICTS = """\
-One verdict over all settings, and one for each: a task in one of its regimes. A dash is a setting in which the claim's
-quantity was not measured.
+One verdict over all settings, with the means of its differences and the smallest effect in brackets, and one for each
+setting: a task in one of its regimes. Fractions are shown in points. A dash is a setting in which the claim's quantity
+was not measured.
 """
 EFFECTS = """\
 ![Every difference over all settings]({folder}/effects.png)
@@ -162,10 +163,17 @@ def _verdicts(
         by_setting = {name: [f for f in found if f.setting == name] for name in (OVERALL, *names)}
         overall, *verdicts = (together(of_setting) if of_setting else "–" for of_setting in by_setting.values())
         count[overall] += 1
-        rows.append([str(number), claim.statement, claim.source, f"**{overall}**", *verdicts])
+        told = [claim.statement, claim.source, _means(claim, by_setting[OVERALL]), f"**{overall}**"]
+        rows.append([str(number), *told, *verdicts])
     yield "Over all settings: " + ", ".join(f"{verdict} {count[verdict]}" for verdict in get_args(Verdict)) + "."
     yield ""
-    yield from table(["", "claim", "source", "over all", *names], rows)
+    yield from table(["", "claim", "source", "means (smallest)", "over all", *names], rows)
+
+
+def _means(claim: Claim, overall: Sequence[Finding]) -> str:
+    means = ", ".join(_number(finding.difference.estimate.value, claim.in_points) for finding in overall)
+    smallest = f"{100 * claim.smallest:g}" if claim.in_points else f"{claim.smallest:g}"
+    return f"{means} ({'−' if claim.sign < 0 else '+'}{smallest})" if overall else "–"
 
 
 def _details(
@@ -201,9 +209,12 @@ def _power(power: Mapping[str, Any], verdict: Verdict) -> str:
 
 
 def _shown(value: Estimate, in_points: bool) -> str:
-    if in_points:
-        return value.signed
-    return f"{value.value:+.4f} [{value.low:+.4f}, {value.high:+.4f}]".replace("-", "−")
+    mean, low, high = (_number(number, in_points) for number in (value.value, value.low, value.high))
+    return f"{mean} [{low}, {high}]"
+
+
+def _number(number: float, in_points: bool) -> str:
+    return (f"{100 * number:+.1f}" if in_points else f"{number:+.4f}").replace("-", "−")
 
 
 def _p(value: float) -> str:

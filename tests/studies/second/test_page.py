@@ -81,11 +81,14 @@ def test_verdicts_of_the_page_are_those_of_the_findings(entries):
     claims = claims_of(entries)
     row = next(line for line in text.splitlines() if "| TA-GRPO raises pass@32 over GRPO, with" in line)
     assert row.endswith("| **reproduces** | reproduces | reproduces |")
+    (claim, tables) = next(each for each in claims if each[0].statement.startswith("TA-GRPO raises pass@32 over GRPO"))
+    both = [100 * np.mean([table.to_numpy().mean() for table in of.values()]) for of in tables.values()]
+    assert f" | {both[0]:+.1f}, {both[1]:+.1f} (+{100 * claim.smallest:g}) | " in row
     little = next(line for line in text.splitlines() if "| Dynamic sampling adds little" in line)
     assert "**reproduces**" in little, "there is no difference at all"
     never = next(line for line in text.splitlines() if "| Pooling contributes" in line)
-    assert never.endswith("| **–** | – | – |"), "its methods have not run"
-    verdicts = [line.split(" | ")[3] for line in text.split("## Training")[0].splitlines() if line.startswith("| ")]
+    assert never.endswith("| – | **–** | – | – |"), "its methods have not run"
+    verdicts = [line.split(" | ")[4] for line in text.split("## Training")[0].splitlines() if line.startswith("| ")]
     counts = [f"{name} {verdicts.count(f'**{name}**')}" for name in ("reproduces", "refuted", "undecided")]
     assert f"Over all settings: {', '.join(counts)}." in text
     found = findings_of([(claim, tables) for claim, tables in claims])

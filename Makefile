@@ -47,6 +47,7 @@ study: install ## The claims of the papers, tested: up to eight hours on two cor
 	for grid in $(filter-out %_templates,$(STUDY)); do $(BIN)/python -m studies.second.digest $$grid || exit 1; done
 	$(BIN)/python -m studies.second.page
 	$(BIN)/python -m studies.second.benchmark
+	$(BIN)/python scripts/methods_page.py
 
 test: lint ## Lint, types, all tests.
 	$(BIN)/pytest -n 2 --dist loadfile

@@ -70,7 +70,8 @@ def draw_courses(entries: Sequence[Mapping[str, Any]], path: Path) -> None:
         column[1].set_xlabel("responses", fontsize=7)
     for axis, k in zip(axes[:, 0], (1, 32), strict=True):
         axis.set_ylabel(f"pass@{k}, %", fontsize=8)
-    axes[0, 0].legend(fontsize=6)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=7, ncols=len(labels), loc="outside upper center")
     save(figure, path)
 
 

@@ -10,7 +10,6 @@ procedure errs, and every run with its command.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,27 +21,30 @@ from tagrpo.analysis.statistics import Estimate
 from tagrpo.files import write_json, write_text
 
 from .claims import GROUPS, Claim
-from .digest import FOLDER, read
+from .digest import CHANGES, FOLDER, read
+from .errors import errors_section, kept_errors
 from .figures import draw_courses, draw_effects
 from .plan import PLAN
 from .tables import Setting, experiment_of, settings_of
-from .verdicts import ALPHA, OVERALL, Finding, Hypothesis, Tables, Verdict, error_rates, findings_of, together
+from .verdicts import OVERALL, Finding, Tables, Verdict, findings_of, together
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "study.md"
 SUMMARY = Path(__file__).parent / "summary.md"
 ERRORS = FOLDER / "errors.json"
 VERDICTS_FILE = FOLDER / "verdicts.json"
 """What `outcomes` returns, for docs/methods.md."""
-ROUNDS = 400
 SHOWN = (1, 8, 32)
 """k of the means in the table of runs, over the questions of all splits."""
+REACH = 100
+"""Samples within whose reach a question counts as solved, in that table."""
 
 TITLE = "# The claims of the papers, tested"
 INTRODUCTION = """\
 Every claim was written down in `studies/second/claims.py` before its runs, with the smallest effect that counts as one,
 and so was what would change our mind: it **reproduces** when the absence of an effect is rejected, and is **refuted**
-when an effect of the smallest size is. Both tests are corrected alike, over all claims, so that in 95 of 100 such
-studies no verdict is false. Else it is undecided. `studies/second/README.md` says how to run it again.
+when an effect of the smallest size is; else it is undecided. Both tests are corrected alike, over all claims, so that
+in 95 of 100 such studies no verdict should be false; [a simulation](#how-often-the-procedure-errs) says which verdicts
+keep that. `studies/second/README.md` says how to run it again.
 """
 VERDICTS = """\
 One verdict over all settings, with the means of its differences and the smallest effect in brackets, and one for each
@@ -109,16 +111,6 @@ def outcomes(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[st
     return found
 
 
-def simulated_errors(entries: Mapping[str, Sequence[Mapping[str, Any]]], rounds: int = ROUNDS) -> dict[str, Any]:
-    """How often the whole procedure errs, with the noise of these runs: `rounds`, and `rates` of `error_rates`."""
-    claims: list[tuple[Hypothesis, Tables]] = list(claims_of(entries))
-    seeds = [
-        max((len(table) for by_setting in tables.values() for table in by_setting.values()), default=2)
-        for _, tables in claims
-    ]
-    return {"rounds": rounds, "rates": error_rates(claims, seeds, rounds)}
-
-
 def page(
     entries: Mapping[str, Sequence[Mapping[str, Any]]],
     summary: str,
@@ -132,7 +124,7 @@ def page(
     Args:
         entries: Grid → its digest.
         summary: What a reader should believe.
-        errors: As `simulated_errors` returns them.
+        errors: As `errors.simulated_errors` returns them.
         plan: As `plan.powers` returns it.
         folder: Of the pictures, relative to the page.
         limits: What the runs cannot tell.
@@ -146,7 +138,7 @@ def page(
         "Verdicts": [VERDICTS, *_verdicts(claims, findings, names), "", EFFECTS.format(folder=folder)],
         "Training": [COURSES.format(folder=folder)],
         "The differences": [DETAILS, *_details(claims, findings, of_claims)],
-        "How often the procedure errs": _errors(errors),
+        "How often the procedure errs": errors_section(errors),
         **({"Limits": [limits]} if limits else {}),
         "Every run": [*_runs(entries), "", *_provenance(entries)],
     }
@@ -221,28 +213,20 @@ def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _errors(errors: Mapping[str, Any]) -> Iterator[str]:
-    none, smallest = (f"{100 * errors['rates'][name]:.1f} %" for name in ("no effect", "the smallest effect"))
-    yield (
-        f"The whole procedure, on tables drawn {errors['rounds']:,} times with the noise of the measured ones (effects "
-        "of seeds, of questions, and what is left, each resampled): where no effect is there, "
-        f"{none} of the studies have a false verdict anywhere; where every effect is the smallest that counts, "
-        f"{smallest}. At most {100 * ALPHA:g} % are allowed."
-    )
-
-
 def _runs(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     yield (
-        "Runs that differ in their seed alone are one row; pass@k in percent. `python -m studies.second.rerun factors "
-        "countdown/easy/ta_grpo/seed3` repeats one and compares it with the digest, to the bit of its weights."
+        "Runs that differ in their seed alone are one row; pass@k in percent, and so are the shares of test questions "
+        f"that training brought within reach of {REACH} samples (gained) and out of it (lost), where success is exact. "
+        "`python -m studies.second.rerun factors countdown/easy/ta_grpo/seed3` repeats one and compares it with the "
+        "digest, to the bit of its weights."
     )
     yield ""
     rows = []
     for grid, of_grid in entries.items():
         for setting, runs in settings_of(of_grid).items():
             rows += [[grid, setting, method, *_totals(runs, method)] for method in runs.methods]
-    header = ["grid", "setting", "method", "seeds", *(f"pass@{k}" for k in SHOWN), "starts", "responses", "updates"]
-    yield from table([*header, "seconds", "command of the first"], rows)
+    header = ["grid", "setting", "method", "seeds", *(f"pass@{k}" for k in SHOWN), "gained", "lost", "starts"]
+    yield from table([*header, "responses", "updates", "seconds", "command of the first"], rows)
 
 
 def _provenance(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
@@ -263,8 +247,16 @@ def _totals(setting: Setting, method: str) -> list[str]:
     seconds = sum(run["seconds"] for run in runs) / len(runs)
     starts = sum(run["starts"] for run in runs)
     passes = [f"{100 * setting.pass_at_k(method, k).to_numpy().mean():.1f}" if _has(runs, k) else "–" for k in SHOWN]
-    numbers = [f"{len(runs)}", *passes, f"{starts}", *(f"{mean:,.0f}" for mean in means), f"{seconds:,.0f}"]
+    support = [_support(setting, method, change) for change in CHANGES]
+    numbers = [f"{len(runs)}", *passes, *support, f"{starts}", *(f"{mean:,.0f}" for mean in means), f"{seconds:,.0f}"]
     return [*numbers, f"`{runs[0]['command']}`"]
+
+
+def _support(setting: Setting, method: str, change: str) -> str:
+    try:
+        return f"{100 * setting.support(method, change, REACH).to_numpy().mean():.1f}"
+    except KeyError:
+        return "–"
 
 
 def _has(runs: Sequence[Mapping[str, Any]], k: int) -> bool:
@@ -275,16 +267,6 @@ def planned() -> list[dict[str, Any]]:
     """The power of every claim, from the frozen plan."""
     found: list[dict[str, Any]] = json.loads(PLAN.read_text())["power"]
     return found
-
-
-def errors_of(entries: Mapping[str, Sequence[Mapping[str, Any]]], paths: Sequence[Path], kept: Path) -> dict[str, Any]:
-    """`simulated_errors` of these entries, from the file that keeps them where it is of the same digests."""
-    key = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
-    errors: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
-    if errors.get("digests") != key:
-        errors = {"digests": key, **simulated_errors(entries)}
-        write_json(kept, errors)
-    return errors
 
 
 def main() -> None:
@@ -298,14 +280,15 @@ def main() -> None:
     target = chosen.page or PAGE
     paths = {"factors": FOLDER / f"{chosen.grid}.jsonl.gz"} if chosen.grid else digests()
     entries = {name: read(path) for name, path in paths.items()}
-    errors = errors_of(entries, list(paths.values()), FOLDER / f"errors_{chosen.grid}.json" if chosen.grid else ERRORS)
+    claims = claims_of(entries)
+    kept = FOLDER / f"errors_{chosen.grid}.json" if chosen.grid else ERRORS
+    errors = kept_errors(list(claims), list(paths.values()), kept)
     if chosen.grid:
         text = page(entries, "", errors, [], target.stem, "")
     else:
         text = page(entries, SUMMARY.read_text(encoding="utf-8"), errors, planned())
         write_json(VERDICTS_FILE, outcomes(entries))
     write_text(target, text)
-    claims = claims_of(entries)
     pictures = target.with_suffix("")
     draw_effects([claim for claim, _ in claims], findings_of(list(claims)), pictures / "effects.png")
     draw_courses(entries["factors"], pictures / "courses.png")

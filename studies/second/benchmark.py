@@ -42,13 +42,16 @@ RESAMPLES = 4000
 INTRODUCTION = """\
 # Every method beside every other
 
-All methods of the README with the same settings (`recipe=common`), {seeds} seeds each, on three embedded tasks
-({settings}). Gains are in points of pass@k over the starter policy that a run began with, on new questions like those
+{leads}
+
+All methods of the README with the same settings (`recipe=common`), {seeds} seeds each, on three embedded tasks:
+{settings}. Gains are in points of pass@k over the starter policy that a run began with, on new questions like those
 that were trained: interquartile means over tasks and seeds, with 95 % intervals from a bootstrap that resamples the
 seeds of each task. **Better** is the probability that a run has a higher pass@32 than one of the GRPO that draws as
 many responses to a question (`grpo` or `grpo_matched`), where 50 % is no difference. Intervals are not corrected for
-the number of methods: with {methods} of them, some lie on one side by luck. No method was tuned; learning rate, batch
-and length were chosen for `grpo_matched`. `studies/second/README.md` says how to run it again.
+the number of methods, {methods}, so that some lie on one side by luck, and a bootstrap of {seeds} seeds is too narrow:
+what stands out here is worth a run with more. No method was tuned; learning rate, batch and length were chosen for
+`grpo_matched`. `studies/second/README.md` says how to run it again.
 
 ![Gains of all methods](benchmark/gains.png)
 
@@ -165,8 +168,20 @@ def gains_of_experiments(rows: Sequence[Row]) -> dict[str, str]:
 def page(entries: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> str:
     """The page in Markdown."""
     seeds = len({e["seed"] for e in entries})
-    introduction = INTRODUCTION.format(seeds=seeds, settings=", ".join(SETTINGS), methods=len(rows))
+    settings = ", ".join(f"`{name}`" for name in SETTINGS)
+    introduction = INTRODUCTION.format(leads=_leads(rows), seeds=seeds, settings=settings, methods=len(rows))
     return "\n".join([introduction, *_table(rows), *_same(entries)]) + "\n"
+
+
+def _leads(rows: Sequence[Row]) -> str:
+    above, below = (
+        ", ".join(f"`{row.method}`" for row in rows if side(row.better)) or "none"
+        for side in (lambda better: better.low > 0.5, lambda better: better.high < 0.5)
+    )
+    return (
+        "**What is worth trying for pass@32:** with its whole interval better than GRPO with as many responses is "
+        f"{above}. Worse is {below}. Of all others it cannot be told."
+    )
 
 
 def _same(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -213,6 +228,7 @@ def draw_gains(rows: Sequence[Row], path: Path) -> None:
         axis.plot(values, places, "o", color="tab:blue", markersize=3)
         axis.set_title(f"gain in pass@{k}, points", fontsize=9)
         axis.tick_params(labelsize=7)
+        axis.margins(y=0.01)
     axes[0].set_yticks(places, [row.method for row in rows])
     save(figure, path)
 

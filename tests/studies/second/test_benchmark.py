@@ -83,6 +83,13 @@ def test_the_page_compares_what_has_the_same_tasks_seeds_and_settings(digests, m
     assert "`tagrpo-train recipe=common experiment=dapo policy.anchor=own`" in text
     assert "3 seeds each" in text
     assert "equal to the last bit" not in text
+    sides = {name: [row.method for row in rows if test(row.better)] for name, test in (
+        ("better than GRPO with as many responses is", lambda better: min(better.low, better.value) > 0.5),
+        ("Worse is", lambda better: max(better.high, better.value) < 0.5),
+    )}  # fmt: skip
+    assert sides["Worse is"] == ["prompt_augmentation"]
+    for said, methods in sides.items():
+        assert f"{said} {', '.join(f'`{method}`' for method in methods) or 'none'}." in text
     same = [
         e | {"weights": str(e["seed"])}
         if (e["method"], e["task"]) in (("dapo", "countdown"), ("grpo", "countdown"))

@@ -141,6 +141,10 @@ def test_what_the_summary_says_without_intervals():
     summary = " ".join(SUMMARY.read_text(encoding="utf-8").split())
     verdicts = [claim["verdict"] for claim in outcomes(entries)]
     assert f"{verdicts.count('undecided')} of {len(verdicts)} claims are undecided" in summary
+    counts = [verdicts.count(verdict) for verdict in ("reproduces", "refuted", "undecided")]
+    readme = " ".join((PAGE.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    assert f"tests {len(verdicts)} claims" in readme
+    assert "{} reproduce, {} are refuted, {} are undecided".format(*counts) in readme
     settings = settings_of(entries["factors"])
     fewer = [
         float((setting.series("grpo", WITHOUT) - setting.series("ta_grpo", WITHOUT)).to_numpy().mean())

@@ -40,7 +40,7 @@ def simulated_errors(claims: Sequence[tuple[Hypothesis, Tables]], rounds: int = 
         for name, effect in EFFECTS.items():
             drawn = simulated(claims, effect, seeds, rng)
             kinds = {
-                _kind(finding, tables)
+                kind_of(finding, tables)
                 for (claim, tables), findings in zip(drawn, findings_of(drawn), strict=True)
                 for finding in findings
                 if _false(claim, effect, finding.verdict)
@@ -52,7 +52,8 @@ def simulated_errors(claims: Sequence[tuple[Hypothesis, Tables]], rounds: int = 
     }
 
 
-def _kind(finding: Finding, tables: Tables) -> str:
+def kind_of(finding: Finding, tables: Tables) -> str:
+    """Which of `KINDS` a verdict is; `tables` are those of its claim."""
     if finding.setting == OVERALL:
         return KINDS[0]
     return KINDS[1] if tables[finding.label][finding.setting].shape[1] > 1 else KINDS[2]
@@ -82,9 +83,18 @@ def errors_section(errors: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     shown = [[kind, *(f"{100 * rates[name][kind]:.1f} %" for name in EFFECTS)] for kind in (*KINDS, ANY)]
     yield from table(["verdicts", *EFFECTS], shown)
-    if above := [kind for kind in KINDS if max(rates[name][kind] for name in EFFECTS) > ALPHA]:
+    if above := hints(errors):
+        kept = [kind for kind in KINDS if kind not in above]
+        none, smallest = (f"{100 * sum(rates[name][kind] for kind in kept):.1f} %" for name in EFFECTS)
         yield ""
         yield (
             f"**So the promise is not kept by verdicts {', nor by those '.join(above)}.** A t-test over few seeds is "
-            "too sure of itself where they are skewed or have an outlier. Take these verdicts for hints."
+            "too sure of itself where they are skewed or have an outlier. These verdicts are hints alone, and stand in "
+            f"brackets above. Without them at most {none} of the studies have a false verdict where no effect is "
+            f"there, and at most {smallest} where every effect is the smallest."
         )
+
+
+def hints(errors: Mapping[str, Any]) -> list[str]:
+    """The kinds of verdicts that err more often than a whole study may."""
+    return [kind for kind in KINDS if max(errors["rates"][name][kind] for name in EFFECTS) > ALPHA]

@@ -22,7 +22,7 @@ from tagrpo.files import write_json, write_text
 
 from .claims import GROUPS, Claim
 from .digest import CHANGES, FOLDER, read
-from .errors import errors_section, kept_errors
+from .errors import errors_section, hints, kept_errors, kind_of
 from .figures import draw_courses, draw_effects
 from .plan import PLAN
 from .tables import Setting, experiment_of, settings_of
@@ -49,7 +49,7 @@ keep that. `studies/second/README.md` says how to run it again.
 VERDICTS = """\
 One verdict over all settings, with the means of its differences and the smallest effect in brackets, and one for each
 setting: a task in one of its regimes. Fractions are shown in points. A dash is a setting in which the claim's quantity
-was not measured.
+was not measured; verdicts in brackets are hints alone, of a kind that [errs too often](#how-often-the-procedure-errs).
 """
 EFFECTS = """\
 ![Every difference over all settings]({folder}/effects.png)
@@ -135,7 +135,7 @@ def page(
     of_claims = [power.get((name, claim.statement), {}) for name in entries for claim in GROUPS[name]]
     names = list(dict.fromkeys(f.setting for found in findings for f in found if f.setting != OVERALL))
     parts = {
-        "Verdicts": [VERDICTS, *_verdicts(claims, findings, names), "", EFFECTS.format(folder=folder)],
+        "Verdicts": [VERDICTS, *_verdicts(claims, findings, names, hints(errors)), "", EFFECTS.format(folder=folder)],
         "Training": [COURSES.format(folder=folder)],
         "The differences": [DETAILS, *_details(claims, findings, of_claims)],
         "How often the procedure errs": errors_section(errors),
@@ -147,19 +147,30 @@ def page(
 
 
 def _verdicts(
-    claims: Sequence[tuple[Claim, Tables]], findings: Sequence[Sequence[Finding]], names: Sequence[str]
+    claims: Sequence[tuple[Claim, Tables]],
+    findings: Sequence[Sequence[Finding]],
+    names: Sequence[str],
+    weak: Sequence[str],
 ) -> Iterator[str]:
     count: Counter[str] = Counter()
     rows = []
-    for number, ((claim, _), found) in enumerate(zip(claims, findings, strict=True), start=1):
+    for number, ((claim, tables), found) in enumerate(zip(claims, findings, strict=True), start=1):
         by_setting = {name: [f for f in found if f.setting == name] for name in (OVERALL, *names)}
-        overall, *verdicts = (together(of_setting) if of_setting else "–" for of_setting in by_setting.values())
+        overall, *verdicts = (_verdict(tables, of_setting, weak) for of_setting in by_setting.values())
         count[overall] += 1
         told = [claim.statement, claim.source, _means(claim, by_setting[OVERALL]), f"**{overall}**"]
         rows.append([str(number), *told, *verdicts])
     yield "Over all settings: " + ", ".join(f"{verdict} {count[verdict]}" for verdict in get_args(Verdict)) + "."
     yield ""
     yield from table(["", "claim", "source", "means (smallest)", "over all", *names], rows)
+
+
+def _verdict(tables: Tables, findings: Sequence[Finding], weak: Sequence[str]) -> str:
+    if not findings:
+        return "–"
+    verdict = together(findings)
+    is_hint = verdict != "undecided" and any(kind_of(finding, tables) in weak for finding in findings)
+    return f"({verdict})" if is_hint else verdict
 
 
 def _means(claim: Claim, overall: Sequence[Finding]) -> str:

@@ -101,6 +101,18 @@ def test_verdicts_of_the_page_are_those_of_the_findings(entries):
                 assert finding.difference.estimate.signed in text
 
 
+def test_verdicts_that_err_too_often_are_in_brackets(entries):
+    rates = ERRED["rates"] | {"the smallest effect": dict.fromkeys((ANY, *KINDS), 0.03) | {KINDS[2]: 0.06}}
+    text = page(entries, "", ERRED | {"rates": rates}, POWER)
+    seconds, questions = (
+        next(line for line in text.splitlines() if said in line)
+        for said in ("| … after equally many seconds.", "| TA-GRPO raises pass@32 over GRPO, with")
+    )
+    assert seconds.endswith("| **reproduces** | (reproduces) | (reproduces) |"), "one number per seed"
+    assert questions.endswith("| **reproduces** | reproduces | reproduces |")
+    assert "(reproduces)" not in page(entries, "", ERRED, POWER)
+
+
 def test_what_other_pages_are_told(entries):
     told = outcomes(entries)
     (claim,) = [each for each in told if each["statement"].startswith("TA-GRPO raises pass@32 over GRPO, with as")]

@@ -18,24 +18,28 @@ from itertools import combinations, product
 from ..types import EnumeratingVerifier, Score
 from .extraction import Reference, references_of
 
-OPERATORS = "+-*/"
+OPERATORS = ("+", "-", "*", "/")
+"""Tokens of one character: `+-` is none of them."""
 
 
 def operate(left: int, operator: str, right: int) -> int | None:
-    """The result of one operation on positive numbers; None where it is not a whole number above zero.
+    """The result of one operation on whole numbers; None where it is not a whole number above zero.
 
-    >>> operate(7, "-", 3), operate(3, "-", 7), operate(6, "/", 3), operate(7, "/", 3)
-    (4, None, 2, None)
+    >>> operate(7, "-", 3), operate(3, "-", 7), operate(6, "/", 3), operate(7, "/", 3), operate(7, "/", 0)
+    (4, None, 2, None, None)
     """
     match operator:
         case "+":
-            return left + right
+            value = left + right
         case "-":
-            return left - right if left > right else None
+            value = left - right
         case "*":
-            return left * right
+            value = left * right
+        case "/" if right and left % right == 0:
+            value = left // right
         case _:
-            return None if left % right else left // right
+            return None
+    return value if value > 0 else None
 
 
 def value_of(tokens: Sequence[str]) -> int | None:
@@ -43,6 +47,8 @@ def value_of(tokens: Sequence[str]) -> int | None:
 
     >>> value_of("( 9 - 3 ) * 4".split()), value_of("9 - 3 * 4".split()), value_of("( 3 - 9 ) * 4".split())
     (24, None, None)
+    >>> value_of("8 +- 2".split()), value_of("8  2".split(" "))
+    (None, None)
     """
     frames: list[list[int | str]] = [[]]  # what stands in each parenthesis that is open
     for token in tokens:
@@ -53,8 +59,12 @@ def value_of(tokens: Sequence[str]) -> int | None:
             if value is None or not frames:
                 return None
             frames[-1].append(value)
+        elif token in OPERATORS:
+            frames[-1].append(token)
+        elif token.isascii() and token.isdigit():
+            frames[-1].append(int(token))
         else:
-            frames[-1].append(token if token in OPERATORS else int(token))
+            return None
     return _closed(frames[0]) if len(frames) == 1 else None
 
 

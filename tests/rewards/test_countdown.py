@@ -163,3 +163,21 @@ def test_all_solutions_are_correct_for_each_other(numbers, target):
     for text in found[:5]:
         assert all(reward(other, text).correct for other in found)
         assert reward.correct_responses(text) == found
+
+
+@pytest.mark.parametrize(
+    "response",
+    ["( 8  2 ) +- 4", "( 8 / 2 ) +- 4", "( 8 */ 2 ) / 4", "( 8  2 )  4", "( 8 /  2 ) / 4", "( 8 -* 2 ) / 4"],
+)
+def test_only_the_four_operators_are_operators(response):
+    for reference in ("( 8 / 2 ) / 4", "( 8 / 2 ) - 4", "( 8 * 2 ) / 4"):
+        assert reward(response, reference) == (False, None, None)
+
+
+def test_a_zero_is_an_operand_that_divides_nothing():
+    assert value_of("8 / 0".split()) is None
+    assert value_of("0 * 8".split()) is None  # not above zero
+    assert not reward("8 / 0 + 4", "( 8 + 0 ) + 4").correct
+    assert reward("( 8 + 0 ) + 4", "( 4 + 0 ) + 8").correct
+    assert not reward("( 8 / 0 ) + 4", "( 8 + 0 ) + 4").correct
+    assert "( 8 - 0 ) + 4" in solutions([0, 4, 8], 12)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+import torch
+
 from ...types import AdvantageStrategy, RewardGroups
 from .based import BasedAdvantage
 from .pools import POOLS, Pool, check_choice, pool_index, uniform_pools
@@ -17,21 +19,20 @@ class UnlikelinessAdvantage(BasedAdvantage):
     Rewards of 0 stay 0. Pools of equal rewards keep them, and so have no advantage, as in the paper; R must be a reward
     of which less is worse, so at least 0.
 
-    Departure: log-probs that differ by no more than `tolerance` share the mean of their ranks. The authors' order of
-    equal responses is an accident of sorting and rounding.
+    Departure: responses whose log-probs differ by no more than `tolerance`, summed over a response, share the mean of
+    their ranks. The authors' order of equal responses is an accident of sorting and rounding.
 
     Args:
         base: Strategy for the rewards that result; one of `GroupAdvantage` in the paper.
         beta: β, 0..1; the paper's is 0.25.
         ranked_by: `sequence`, log π(o | q), in the paper; `token`, its mean per token, in the authors' code.
         group_by: The pool: `question` | `prompt` | `batch`.
-        tolerance: Nats.
+        tolerance: Nats of a whole response; with `ranked_by="token"`, means count times the longer one's tokens.
 
     Raises:
         TypeError: `base` is no strategy.
         ValueError: an option is out of its range, or the groups carry no log-probs.
 
-    >>> import torch
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> correct = torch.tensor([True, True, False, False])
     >>> groups = RewardGroups(
@@ -73,13 +74,16 @@ class UnlikelinessAdvantage(BasedAdvantage):
                 "Expected rewards of at least 0, of which a likely response loses a part, but got "
                 f"{float(groups.rewards.min()):g}. Choose other reward_terms."
             )
-        logprobs = groups.logprob if self.ranked_by == "sequence" else groups.logprob / groups.lengths
+        by_token = self.ranked_by == "token"
+        logprobs = groups.logprob / groups.lengths if by_token else groups.logprob
         index, num_pools = pool_index(groups, self.group_by)
         uniform = uniform_pools(groups.rewards, index, num_pools)
         rewards = groups.rewards.clone()
         for pool in (~uniform).nonzero()[:, 0]:
             rows = (index == pool).nonzero()[:, 0]
             above = logprobs[rows, None] - logprobs[rows]
+            if by_token:  # in nats of a response, so that rounding is told from a difference
+                above = above * torch.maximum(groups.lengths[rows, None], groups.lengths[rows])
             less_likely = (above > self.tolerance).sum(1)
             rank = less_likely + ((above.abs() <= self.tolerance).sum(1) - 1) / 2
             rewards[rows] *= (1 - self.beta * rank / len(rows)).to(rewards.dtype)

@@ -55,6 +55,23 @@ def test_equal_responses_share_the_mean_of_their_ranks(pools):
     torch.testing.assert_close(at_bound, torch.tensor([0.75, 0.8, 1.0, 0.0]).to(found), atol=1e-6, rtol=0)
 
 
+def test_means_per_token_are_equal_by_the_nats_of_a_whole_response(pools):
+    # 500 tokens each: 0.01 nats apart, which are 2e-5 per token, then 5e-5 nats, which is rounding.
+    groups = replace(
+        pools((3, 1)),
+        logprob=torch.tensor([-150.0, -150.01, -150.01005, -90.0]).double(),
+        lengths=torch.full((4,), 500),
+    )
+    found = UnlikelinessAdvantage(PLAIN, 0.4, "token")(groups)
+    torch.testing.assert_close(found, torch.tensor([0.8, 0.95, 0.95, 0.0]).to(found), atol=1e-6, rtol=0)  # 2, ½, ½ of 4
+    # Of different lengths the longer one counts: −0.3 and −0.29999 per token are apart, since 1e-5 · 500 > 1e-4.
+    groups = replace(
+        groups, logprob=torch.tensor([-149.995, -1.5, -3.0, -90.0]).double(), lengths=torch.tensor([500, 5, 5, 5])
+    )
+    found = UnlikelinessAdvantage(PLAIN, 0.4, "token")(groups)
+    torch.testing.assert_close(found, torch.tensor([0.7, 0.8, 0.9, 0.0]).to(found), atol=1e-6, rtol=0)  # 3, 2, 1 of 4
+
+
 def test_beta_ranges_from_nothing_to_all_of_a_rank(pools):
     groups = replace(pools((2, 2)), logprob=torch.tensor([-1.0, -9.0, -5.0, -6.0]), lengths=torch.ones(4))
     assert UnlikelinessAdvantage(PLAIN, 0.0)(groups).tolist() == [1.0, 1.0, 0.0, 0.0]

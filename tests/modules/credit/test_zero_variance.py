@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from hydra import compose, initialize_config_module
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
 from tagrpo.modules.credit import ZeroVarianceCredit
 
@@ -45,3 +50,17 @@ def test_impossible_options_are_refused():
         ZeroVarianceCredit(0.0)
     with pytest.raises(ValueError, match=r"credit\.group_by to be one of question, prompt, but got 'batch'"):
         ZeroVarianceCredit(0.1, "batch")
+
+
+@pytest.mark.parametrize(
+    "advantage", sorted(path.stem for path in (Path(__file__).parents[3] / "configs" / "advantage").glob("*.yaml"))
+)
+def test_credit_pools_as_every_strategy_does(advantage):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", [f"advantage={advantage}", "credit=zero_variance"])
+    assert instantiate(cfg.credit).group_by == "question"
+    if advantage != "verdict":  # which has no pool
+        OmegaConf.update(
+            cfg, "advantage.base.group_by" if advantage == "overtraining_gate" else "advantage.group_by", "prompt"
+        )
+        assert instantiate(cfg.credit).group_by == "prompt"

@@ -197,7 +197,9 @@ class SkipUniform(Curriculum):
         return max(self.chances[latest] ** count, 0.01)
 
     def observe(self, visits: Sequence[Visit]) -> None:
-        """Let both p follow the shares of easy and of hard questions."""
+        """Let both p follow the shares of easy and of hard questions; without visits there are none."""
+        if not visits:
+            return
         for rate, target in self.targets.items():
             share = sum(visit.rate == rate for visit in visits) / len(visits)
             changed = self.chances[rate] + (-self.step if share >= target else self.step)

@@ -78,6 +78,8 @@ def test_the_chances_follow_the_shares_of_easy_and_hard_questions():
     for _ in range(9):
         curriculum.observe(batch)
     assert curriculum.chances == pytest.approx({1.0: 0.05, 0.0: 0.95}), "within their bounds"
+    curriculum.observe([])
+    assert curriculum.chances == pytest.approx({1.0: 0.05, 0.0: 0.95}), "nothing was seen"
     again = SkipUniform()
     again.load_state_dict(curriculum.state_dict())
     assert again.chances == curriculum.chances

@@ -28,7 +28,8 @@ NAMES = rf"{NAME}(?:(?:, | and ){NAME})*"
 METRIC = re.compile(rf"({NAMES}):(.*)", re.DOTALL)
 GROUPS = (
     "advantage", "loss", "credit", "mismatch", "curriculum", "optimizer", "policy", "lora", "data", "template",
-    "reward", "reward_terms", "rollout", "callbacks", "logger", "trainer", "strategy", "rephraser", "similarity",
+    "reward", "reward_terms", "rollout", "dynamic_sampling", "callbacks", "logger", "trainer", "strategy",
+    "rephraser", "similarity",
 )  # fmt: skip
 FORWARDED = {
     "tagrpo.modules.policy.PolicyModule": "tagrpo.modules.update.UpdateOptions",
@@ -147,7 +148,8 @@ def page() -> str:
         "## Settings",
         "",
         "Any of them can be overridden on the command line; `tagrpo-train --cfg job` prints what a run would use. Keys",
-        "of a group are below its name: `loss.clip_low=0.1`.",
+        "of a group are below its name: `loss.clip_low=0.1`. Those of `reward_terms` and `dynamic_sampling` are below",
+        "`rollout`.",
         "",
         *table("tagrpo-train", settings(ROOT / "configs/train.yaml")),
     ]

@@ -64,7 +64,10 @@ class DynamicSampling:
         values: Literal["rewards", "correct"] = "rewards",
     ) -> None:
         if pool not in ("question", "prompt"):
-            raise ValueError(f"Expected dynamic_sampling.pool to be question or prompt, but got {pool!r}.")
+            raise ValueError(
+                f"Expected dynamic_sampling.pool to be question or prompt, but got {pool!r}. It follows "
+                "advantage.group_by; set rollout.dynamic_sampling.pool to another."
+            )
         if max_draws < 1:
             raise ValueError(f"Expected dynamic_sampling.max_draws to be at least 1, but got {max_draws}.")
         if values not in ("rewards", "correct"):

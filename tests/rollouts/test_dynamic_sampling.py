@@ -5,13 +5,18 @@ from __future__ import annotations
 import weakref
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from hydra import compose, initialize_config_module
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
 from scipy.stats import binom
 
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling, join_batches, take_questions
 
+EXPERIMENTS = sorted(path.stem for path in (Path(__file__).parents[2] / "configs" / "experiment").glob("*.yaml"))
 # 0: original right, rephrasing wrong. 1: all right. 2: mixed within a prompt.
 REWARDS = [[[1.0, 1.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]], [[1.0, 0.0], [0.0, 0.0]]]
 
@@ -40,6 +45,30 @@ def test_what_is_informative_depends_on_the_pool(make_batch):
     rollouts = make_batch(REWARDS).rollouts
     assert DynamicSampling("question").informative(rollouts).tolist() == [0, 2]
     assert DynamicSampling("prompt").informative(rollouts).tolist() == [2]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_pooled_over_rephrasings_a_question_is_kept_whose_original_is_all_wrong_and_its_rephrasing_all_right(
+    make_batch, experiment
+):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", [f"experiment={experiment}", "dynamic_sampling=default"])
+    sampling = cfg.rollout.dynamic_sampling
+    pools = [name for name in ("advantage.group_by", "advantage.base.group_by") if OmegaConf.select(cfg, name)]
+    for name in pools:
+        OmegaConf.update(cfg, name, "prompt")
+    assert sampling.pool == ("prompt" if pools else "question")
+    for name in pools:
+        OmegaConf.update(cfg, name, "question")
+    batch = named(make_batch([[[0.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 1.0]]]), "a")
+    drawn = named(make_batch([[[1.0, 0.0], [0.0, 0.0]]] * 2, seed=1), "b")
+    filled = instantiate(sampling).fill_up(batch, lambda _: drawn)
+    assert [group.id for group in filled.batch.groups] == ["a1", "b0"]
+
+
+def test_a_pool_of_several_questions_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"'batch'.* follows advantage\.group_by; set rollout\.dynamic_sampling\.pool"):
+        DynamicSampling("batch")
 
 
 def test_dapo_asks_whether_the_verdicts_differ_not_the_shaped_rewards(make_batch):

@@ -38,9 +38,12 @@ class PKPOAdvantage(AdvantageStrategy):
     | leave_one_out | the same − k n/(n−1) · ρ(n−1, c_i, k) | Eq. 29 |
     | fewer | k · (1 − ρ(n−1, c_i, k−1)) if f_i = 1, else 0 | Eq. 33, what the paper calls PKPO |
 
-    `fewer` compares each group with the same group less one. The expected gradient is exactly k (1 − p)^(k−1) · ∇p for
-    all three (Theorem 2), where the responses of a pool are independent with one success rate p. `PassAtKAdvantage`
-    divides this by the standard deviation of pass@k and is biased. Counts are of `correct`.
+    `fewer` compares each group with the same group less one. All three have the same expected gradient, that of the
+    chance that k of the pool's responses, drawn without replacement, hold a correct one. If all have the success rate
+    p, this is pass@k (Theorem 2), and the gradient is k (1 − p)^(k−1) · ∇p. If a question and its rephrasings have
+    rates of their own, it is the mean of 1 − ∏(1 − p_j) over the groups of k, most of which mix prompts: a prompt that
+    is never solved is then worth little beside one that always is. `group_by=prompt` keeps to one rate.
+    `PassAtKAdvantage` divides by the standard deviation of pass@k and is biased. Counts are of `correct`.
 
     Degenerate pools are 0: fewer than k responses, or k for `leave_one_out`, which have no unbiased estimate
     (Corollary 2). With `fewer` so are pools without a correct response, and those with fewer than k − 1 wrong ones.
@@ -62,6 +65,7 @@ class PKPOAdvantage(AdvantageStrategy):
     tensor([2.0000, 0.6667, 0.6667, 0.6667])
     """
 
+    reads_rewards = False
     k: int
     baseline: Literal["none", "leave_one_out", "fewer"] = "fewer"
     group_by: Pool = "question"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -44,6 +44,35 @@ def test_closed_forms_are_the_sums_over_all_subsets(baseline, k, pools):
             expected = [n * by_subsets(rewards, i, k, baseline) for i in range(n)]
             found = PKPOAdvantage(k, baseline)(replace(groups, rewards=groups.rewards.double()))
             np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rates", [[0.3] * 6, [0.1, 0.1, 0.1, 0.6, 0.6, 0.6], [0.0, 0.0, 0.0, 1.0, 0.5, 0.5]])
+@pytest.mark.parametrize("baseline", ["none", "leave_one_out", "fewer"])
+def test_the_expected_gradient_is_that_of_the_chance_that_a_group_of_k_holds_a_correct_one(baseline, rates, pools):
+    """Over all outcomes of six responses, each with its own success rate p_i, as of a question and a rephrasing.
+
+    With a mean over responses, ∇p_i is weighted by (E[A_i | right] − E[A_i | wrong]) / n.
+    """
+    k, n = 3, len(rates)
+    found = np.zeros(n)
+    for outcome in product([False, True], repeat=n):
+        groups = pools((0, n))
+        correct = torch.tensor(outcome)
+        groups = replace(groups, correct=correct, rewards=correct.double())
+        advantages = PKPOAdvantage(k, baseline)(groups).numpy()
+        for i, advantage in enumerate(advantages):
+            chance = np.prod([p if outcome[j] else 1 - p for j, p in enumerate(rates) if j != i])
+            found[i] += (1 if outcome[i] else -1) * chance * advantage / n
+
+    def missed(members):
+        return np.prod([1 - rates[j] for j in members])
+
+    subsets = list(combinations(range(n), k))
+    # ∂/∂p_i of the mean of 1 − ∏(1 − p_j): the product over the other members, of the subsets that hold i.
+    expected = [sum(missed(set(held) - {i}) for held in subsets if i in held) / len(subsets) for i in range(n)]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    if len(set(rates)) == 1:
+        np.testing.assert_allclose(found, k * (1 - rates[0]) ** (k - 1) / n, rtol=1e-12)
 
 
 def test_a_question_and_its_rephrasings_are_one_pool(pools):

@@ -122,8 +122,15 @@ def build(cfg: DictConfig) -> Run:
     configured = [instantiate(callback) for callback in (cfg.callbacks or {}).values() if callback]
     callbacks = in_order([*configured, instantiate(cfg.rollout), ScalarLog()])
     loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]
+    module = instantiate(cfg.policy)
+    if cfg.rollout.reward_terms and not module.advantage.reads_rewards:
+        raise ValueError(
+            f"Expected a strategy that learns from shaped rewards, since rollout.reward_terms are "
+            f"{', '.join(cfg.rollout.reward_terms)}, but {type(module.advantage).__name__} reads verdicts alone. Use "
+            "another advantage, or 'reward_terms=[]'."
+        )
     return Run(
-        module=instantiate(cfg.policy),
+        module=module,
         datamodule=instantiate(cfg.data),
         trainer=instantiate(
             cfg.trainer,

@@ -175,6 +175,14 @@ def test_a_benchmark_can_be_left_out():
         (["experiment=pass_at_k", "advantage.k=32"], ValueError, "more than 32 responses"),
         (["experiment=pass_at_1", "+advantage.base={k: 99}"], ValueError, "lower advantage.base.k"),
         (["advantage=combination", "advantage.k=40"], ValueError, "(data.num_rephrasings + 1) = 32"),
+        (
+            ["experiment=pass_at_k", "reward_terms=noise"],
+            ValueError,
+            "rollout.reward_terms are noise, but PassAtKAdvantage reads verdicts alone",
+        ),
+        (["experiment=pkpo", "reward_terms=[signed,overlong]"], ValueError, "are signed, overlong, but PKPOAdvantage"),
+        (["experiment=nsr", "reward_terms=overlong"], ValueError, "VerdictAdvantage"),
+        (["advantage=exceeding", "reward_terms=length"], ValueError, "or 'reward_terms=[]'"),
         (["experiment=gspo", "recipe=authors"], ValueError, "no settings gspo/authors for gspo. Use recipe=paper"),
         (["rollout=vllm_server", "trainer.devices=2"], ValueError, "130 minutes, but they give up after 30. Use strat"),
         (

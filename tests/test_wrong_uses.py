@@ -95,6 +95,7 @@ BEFORE_THE_MODEL = [
     (TRAIN, [*OWN, "data.num_rephrasings=3", "data.batch_size=2"], "lower data.num_rephrasings"),
     (TRAIN, ["policy.anchor=q0"], "policy.anchor"),
     (TRAIN, ["advantage.group_by=rank"], "group_by"),
+    (TRAIN, ["experiment=pass_at_k", "reward_terms=noise"], r"rollout\.reward_terms .*PassAtKAdvantage"),
     (TRAIN, ["data.train.regime=easy"], "regime"),
     (TRAIN, ["loss.aggregation=constant"], "loss.max_length"),
     (TRAIN, ["rollout.sampling.top_p=2"], "rollout.sampling"),

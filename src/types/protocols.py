@@ -33,6 +33,8 @@ class AdvantageStrategy(Protocol):
     """Whether `RewardGroups.logprob` is read: the same forward, once for both."""
     needs_history: bool = False
     """Whether `RewardGroups.history` is read, for which the run remembers every question."""
+    reads_rewards: bool = True
+    """Whether `RewardGroups.rewards` is read; without it verdicts alone decide, and reward terms are refused."""
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] float advantages, finite, in the order of `groups`."""

@@ -11,8 +11,8 @@ from .pools import as_rewards
 class BasedAdvantage(AdvantageStrategy):
     """Advantages of a base strategy: of other rewards than those given (`shaped`), or changed afterwards (`changed`).
 
-    It needs what the base needs besides its own. Its average over the random choices of the base changes the base's
-    average, which is exact where `changed` is linear in the advantages.
+    It needs what the base needs besides its own, and reads rewards where the base does. Its average over the random
+    choices of the base changes the base's average, which is exact where `changed` is linear in the advantages.
 
     Args:
         base: Strategy whose advantages are changed.
@@ -37,6 +37,7 @@ class BasedAdvantage(AdvantageStrategy):
         self.needs_entropy = self.needs_entropy or base.needs_entropy
         self.needs_logprobs = self.needs_logprobs or base.needs_logprobs
         self.needs_history = self.needs_history or base.needs_history
+        self.reads_rewards = base.reads_rewards
 
     def shaped(self, groups: RewardGroups) -> RewardGroups:
         """The groups that the base sees."""

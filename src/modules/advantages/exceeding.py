@@ -30,6 +30,8 @@ class ExceedingPassAtKAdvantage(AdvantageStrategy):
     tensor([ 0.9865, -0.3288, -0.3288, -0.3288])
     """
 
+    reads_rewards = False
+
     def __init__(self, k: int, group_by: Pool = "question", epsilon: float = 1e-6) -> None:
         self.pass_at_k = PassAtKAdvantage(k, group_by=group_by, epsilon=epsilon)
 

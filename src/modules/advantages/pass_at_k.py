@@ -144,6 +144,7 @@ class PassAtKAdvantage(AdvantageStrategy):
     tensor([ 1.0000, -0.3333, -0.3333, -0.3333])
     """
 
+    reads_rewards = False
     k: int
     estimator: Literal["analytic", "bootstrap", "full"] = "analytic"
     group_by: Pool = "question"

@@ -31,7 +31,7 @@ class UnlikelinessAdvantage(BasedAdvantage):
 
     Raises:
         TypeError: `base` is no strategy.
-        ValueError: an option is out of its range, or the groups carry no log-probs.
+        ValueError: an option is out of its range, the base reads verdicts alone, or the groups carry no log-probs.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> correct = torch.tensor([True, True, False, False])
@@ -57,6 +57,11 @@ class UnlikelinessAdvantage(BasedAdvantage):
         check_choice("group_by", group_by, POOLS)
         if not 0 <= beta <= 1:
             raise ValueError(f"Expected advantage.beta to lie between 0 and 1, but got {beta}.")
+        if not self.reads_rewards:
+            raise ValueError(
+                "Expected advantage.base to learn from the rewards that result, but "
+                f"{type(base).__name__} reads verdicts alone. Use a base that reads rewards, such as GroupAdvantage."
+            )
         self.beta = beta
         self.ranked_by = ranked_by
         self.group_by: Pool = group_by

@@ -42,6 +42,7 @@ class VerdictAdvantage(AdvantageStrategy):
     tensor([ 0.1000, -1.0000, -1.0000])
     """
 
+    reads_rewards = False
     correct: float = 1.0
     wrong: float = -1.0
 

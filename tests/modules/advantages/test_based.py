@@ -12,6 +12,7 @@ from tagrpo.modules.advantages import (
     DifficultyWeightedAdvantage,
     HistoricalExplorationAdvantage,
     OvertrainingGateAdvantage,
+    PassAtKAdvantage,
     SemanticEntropyAdvantage,
     UnlikelinessAdvantage,
     WithoutEasyAdvantage,
@@ -58,6 +59,16 @@ def test_it_needs_what_the_base_needs_besides_its_own(kind):
     for need in (None, *NEEDS):
         strategy = build(kind, Base(need))
         assert {name for name in NEEDS if getattr(strategy, name)} == OWN[kind] | {need} - {None}
+
+
+@pytest.mark.parametrize("kind", OWN, ids=lambda kind: kind.__name__)
+def test_it_reads_rewards_where_its_base_does(kind):
+    assert build(kind, Base()).reads_rewards
+    if kind is UnlikelinessAdvantage:  # shapes the rewards itself
+        with pytest.raises(ValueError, match=r"advantage\.base .* PassAtKAdvantage reads verdicts alone"):
+            kind(PassAtKAdvantage(2))
+    else:
+        assert not build(kind, PassAtKAdvantage(2)).reads_rewards
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import doctest
 import importlib
 import pkgutil
 from copy import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -80,6 +81,14 @@ def groups_of(rows, names=(0, 1, 2, 3), progress=0.0):
         history=History(known := torch.tensor([9 * q for q in question]), known // 4, torch.tensor(question)),
         progress=progress,
     )
+
+
+@pytest.mark.parametrize("name", EXACT | UNCENTRED | SAMPLED)
+def test_it_says_whether_it_reads_the_rewards(name):
+    strategy = (EXACT | UNCENTRED | SAMPLED)[name]
+    groups = groups_of([row for q in (0, 1) for row in [(1.0, q, "1"), (1.0, q, "1"), *[(0.0, q, "2")] * 6]])
+    shaped = replace(groups, rewards=torch.tensor([1.0, 1.3, 0.0, 0.5, 0.0, 0.0, 0.2, 0.0] * 2))
+    assert strategy.reads_rewards == (not torch.equal(strategy(shaped), strategy(groups)))
 
 
 @pytest.mark.parametrize("name", EXACT | UNCENTRED)

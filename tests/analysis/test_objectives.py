@@ -74,7 +74,7 @@ def test_pass_at_k_tends_to_the_gradient_of_pass_at_k_over_its_deviation(k):
 @pytest.mark.parametrize("samples", [1, 4, 16])
 def test_max_rl_has_its_closed_form_and_tends_to_one_over_p(samples):
     for p in (0.01, 0.2, 0.9):
-        # Theorem 5: Σ_k ∇pass@k / k up to k = n − 1, weights (1 − p)^(k−1); without the baseline up to n (Eq. 9)
+        # Σ_k ∇pass@k / k up to k = n − 1, weights (1 − p)^(k−1); without the baseline up to n
         expected = sum((1 - p) ** (k - 1) for k in range(1, samples))
         assert one(MAX_RL, p, samples) == pytest.approx(expected, rel=1e-12)
         plain = GroupAdvantage("question", baseline="none", scale="mean", epsilon=0.0)

@@ -1,6 +1,6 @@
 """A question counts by what it can still add to pass@k, given how often the run has solved it (overtraining gate).
 
-After Bayesian Boundary Gating (arXiv 2606.15455): its abstract was read, its Eq. 8 and 9 are known at second hand.
+After Bayesian Boundary Gating (arXiv 2606.15455): its abstract was read, its formulas are known second-hand.
 Departures: counts are those of the whole run before the batch instead of those of the batch itself, so that a question
 weighs alike whatever its responses are now; and questions without a success are learned from as the base does, instead
 of with a signed REINFORCE loss.
@@ -19,7 +19,7 @@ def marginal_worth(samples: Tensor, correct: Tensor, k: int | None) -> Tensor:
     """[…] float64 posterior mean of d pass@k / dp, as a share of that of a question which was never solved.
 
     With p ~ Beta(1 + m, 1 + n − m) after m of n correct responses, u(m; n, k) = E[k (1 − p)^(k−1)] =
-    k ∏_{j=1}^{k−1} (n − m + j) / (n + 1 + j) (arXiv 2606.15455, Eq. 8), and the share is
+    k ∏_{j=1}^{k−1} (n − m + j) / (n + 1 + j) (arXiv 2606.15455, second-hand), and the share is
     u(m; n, k) / u(0; n, k) = C(n, m) / C(n + k − 1, m). None is its limit for large k: 1 where m = 0, else 0.
 
     >>> import torch

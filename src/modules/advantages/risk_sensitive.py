@@ -14,18 +14,19 @@ from .pools import POOLS, Pool, as_rewards, check_choice, pool_index, pool_size,
 
 @dataclass(eq=False)
 class RiskSensitiveAdvantage(AdvantageStrategy):
-    """A_i = (e^{β R_i} / m − 1) / β, m the mean of e^{β R} over the pool (arXiv 2509.24261, Theorem 1).
+    """A_i = (e^{β R_i} / m − 1) / β, m the mean of e^{β R} over the pool (arXiv 2509.24261).
 
     The gradient of (1/β) ln E[e^{β R}] with its expectation replaced by the pool's mean: the reward's mean for β → 0
     (`GroupAdvantage` with scale none), its maximum for β → ∞. For rewards of 1 and 0 and a large pool the expected
     gradient is (e^β − 1) / (β (1 + p (e^β − 1))) · ∇p: hard questions weigh more, easy ones less. A finite pool is
-    biased, as every ratio of means.
+    biased, as every ratio of means. Read in the authors' code (Jackory/RS-GRPO, risk_sensitive_adv.py); the paper is
+    known at second hand.
 
     Degenerate pools are exactly 0: rewards that are all equal, or a single response (the authors' code leaves
     (e^{β R} − 1) / β there).
 
     Args:
-        beta: β, not 0; above 0 seeks risk, below 0 avoids it. The paper tries 2, 4 and 8 and recommends 2.
+        beta: β, not 0; above 0 seeks risk, below 0 avoids it. The authors recommend 2.
         group_by: The pool: `question` | `prompt` | `batch`.
 
     Raises:

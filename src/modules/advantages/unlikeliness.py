@@ -13,7 +13,7 @@ from .pools import POOLS, Pool, check_choice, pool_index, uniform_pools
 
 
 class UnlikelinessAdvantage(BasedAdvantage):
-    """Another strategy's advantages of R (1 − β · rank(log π) / G) (arXiv 2506.02355, section 4.1).
+    """Another strategy's advantages of R (1 − β · rank(log π) / G) (arXiv 2506.02355).
 
     Ranks count the less likely responses of the pool, 0 … G − 1, and G is its size: the most likely one loses most.
     Rewards of 0 stay 0. Pools of equal rewards keep them, and so have no advantage, as in the paper; R must be a reward

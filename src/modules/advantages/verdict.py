@@ -15,16 +15,17 @@ from .pools import as_rewards
 class VerdictAdvantage(AdvantageStrategy):
     """The verdict alone decides: `correct` for a correct response, `wrong` for a wrong one (arXiv 2506.01347).
 
-    | method | correct | wrong | source |
-    |---|---|---|---|
-    | PSR, positive sample reinforcement | 1 | 0 | Eq. 9, its first term |
-    | NSR, negative sample reinforcement | 0 | −1 | Eq. 9, λ = 0 |
-    | W-REINFORCE | λ = 0.1 | −1 | Eq. 9 |
-    | REINFORCE | 1 | −1 | Eq. 9, λ = 1 |
+    | method | correct | wrong |
+    |---|---|---|
+    | PSR, positive sample reinforcement | 1 | 0 |
+    | NSR, negative sample reinforcement | 0 | −1 |
+    | W-REINFORCE | λ = 0.1 | −1 |
+    | REINFORCE | λ = 1 | −1 |
 
-    There is no pool: a response counts alike whatever the others are, so a question and its rephrasings need no
-    grouping. The expected gradient is (`correct` − `wrong`) · ∇p for every p: PSR and NSR differ in variance, and in
-    what a clipped or token-averaged loss makes of them. Shaped rewards have no part in it.
+    The table is the authors' code (TianHongZXY/RLVR-Decomposed); the paper is known at second hand. There is no pool: a
+    response counts alike whatever the others are, so a question and its rephrasings need no grouping. The expected
+    gradient is (`correct` − `wrong`) · ∇p for every p: PSR and NSR differ in variance, and in what a clipped or
+    token-averaged loss makes of them. Shaped rewards have no part in it.
 
     Degenerate pools are none: a question whose responses are all wrong is learned from too, unless `wrong` is 0.
 

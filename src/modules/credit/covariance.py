@@ -24,7 +24,7 @@ from .assign import largest_over_ranks
 def token_covariances(inputs: CreditInputs) -> tuple[Tensor, float]:
     """[T] float64 (A_t − Ā)(log π_t − mean log π), means over the tokens of all ranks, and their number. Collective.
 
-    arXiv 2505.22617, Eq. 9.
+    arXiv 2505.22617, Eq. 10.
     """
     advantages, logprobs = inputs.advantages.double()[inputs.response], inputs.logprobs.double()
     sums = {"advantage": float(advantages.sum()), "logprob": float(logprobs.sum()), "tokens": float(len(logprobs))}
@@ -35,11 +35,11 @@ def token_covariances(inputs: CreditInputs) -> tuple[Tensor, float]:
 
 @dataclass(eq=False)
 class ClipCovCredit(TokenCredit):
-    """No policy gradient for `share` of the tokens, drawn from those with low < covariance < high (2505.22617, Eq. 10).
+    """No policy gradient for `share` of the tokens, drawn from those with low < covariance < high.
 
-    At least one token is drawn, where the range has any; all of it where it has fewer. Nothing else changes: the
-    normalisers count the tokens that are left out, as in the authors' code. Draws depend on `seed`, training progress
-    and what the prompt and the response say, so that ranks and resumed runs agree.
+    arXiv 2505.22617, Eq. 11 and 12. At least one token is drawn, where the range has any; all of it where it has fewer.
+    Nothing else changes: the normalisers count the tokens that are left out, as in the authors' code. Draws depend on
+    `seed`, training progress and what the prompt and the response say, so that ranks and resumed runs agree.
 
     Args:
         share: Of all tokens of the mini-batch, above 0.
@@ -89,9 +89,9 @@ class ClipCovCredit(TokenCredit):
 class KLCovCredit(TokenCredit):
     """Adds β |log π_θ − log π_old| to the loss of the `share` of tokens with the largest covariances.
 
-    arXiv 2505.22617, Eq. 11. At least one token; equal covariances at the bound go together, and none is taken that is
-    not positive, such as those of a mini-batch without advantages. The penalty has no gradient where the ratio is
-    exactly 1, so that a first mini-batch learns as without it: use at least two (`policy.mini_batches`).
+    arXiv 2505.22617, Eq. 13 and 14. At least one token; equal covariances at the bound go together, and none is taken
+    that is not positive, such as those of a mini-batch without advantages. The penalty has no gradient where the ratio
+    is exactly 1, so that a first mini-batch learns as without it: use at least two (`policy.mini_batches`).
 
     Args:
         share: Of all tokens of the mini-batch, above 0.

@@ -109,7 +109,7 @@ def test_one_response_has_no_advantage_over_others():
 
 
 def test_of_sixteen_responses_one_success_counts_fifteen_failures():
-    # MaxRL, Algorithm 1: (1 − 1/16) / (1/16) and −1; four of 16 count 3, none and all nothing.
+    # MaxRL: (1 − 1/16) / (1/16) and −1; four of 16 count 3, none and all nothing.
     strategy = GroupAdvantage("question", scale="mean", epsilon=0.0)
     for correct, right in ((1, 15.0), (4, 3.0)):
         advantages = strategy(groups_of([1.0] * correct + [0.0] * (16 - correct), [0] * 16)).tolist()

@@ -84,7 +84,7 @@ def test_loss_and_schedule_of_the_recipes():
         0.2, 0.2, "token_mean", 0.001, 3.0, "cosine", 0.1, 2, 64,
     ]  # fmt: skip
     assert of("grpo", "data.batch_size", recipe="authors") == [256]
-    passk = [0.2, 0.28, "token_mean", 0.0, None, "constant_with_warmup", 10, 4, 128]
+    passk = [0.2, 0.28, "token_mean", 0.0, None, "constant_with_warmup", 40, 4, 128]
     for experiment in ("pass_at_k", "pass_at_1", "combination", "entropy_bonus", "noisy_rewards"):
         assert of(experiment, *loss, *schedule) == passk
     assert of("dapo", *loss, *schedule) == [0.2, 0.28, "token_mean", 0.0, None, "constant_with_warmup", 320, 16, 512]

@@ -5,7 +5,8 @@ A citation belongs to
 2. in docs/papers/X.yaml, otherwise, to X;
 3. elsewhere to the paper named last before it, by a name of docs/papers or an arXiv number, in the same docstring,
    comment, paragraph, list item or row of a table;
-4. else to the paper of the file: of an experiment, of a paper's settings; of the study's frozen claims, TA-GRPO.
+4. else to the paper of the file: of an experiment, of a paper's settings, of a comparison that bears its name; of the
+   study's frozen claims, TA-GRPO.
 """
 
 from __future__ import annotations
@@ -136,6 +137,8 @@ def of_file(path: Path) -> str | None:
         return EXPERIMENTS[path.stem]
     if name.startswith("configs/settings/"):
         return name.split("/")[2]
+    if name.startswith("configs/comparisons/"):
+        return next((key for key in PAPERS if path.stem.startswith(f"{key}_")), None)
     return "ta_grpo" if name in ("studies/second/claims.py", "docs/study.md") else None
 
 

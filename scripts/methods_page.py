@@ -62,8 +62,8 @@ state, or that is not here.
 ALIKE = """
 ## The same for all
 
-All methods are evaluated alike, as TA-GRPO's authors do, so that they can be compared: {here}. What the papers did,
-where they say so:
+All methods are evaluated alike, as TA-GRPO's authors do, so that they can be compared:
+{here}. What the papers did, where they say so:
 """
 PROTOCOLS = """
 `protocol=ta_grpo`, `pass_at_k` and `prompt_augmentation` evaluate as those papers do; for any other set
@@ -202,6 +202,11 @@ def outcomes(file: str) -> Any:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+def place(row: dict[str, Any]) -> str:
+    """Where the value is stated."""
+    return row["source"] if "paper" in row else f"code: {row['authors_source'].removeprefix('code: ')}"
+
+
 def stated(row: dict[str, Any]) -> tuple[str, str]:
     """What the paper says and what its authors' code has, with their places."""
     paper = f"{cell(row['paper'])} ({row['source']})" if "paper" in row else f"open: {row['open']}"
@@ -244,8 +249,7 @@ def compared(name: str, paper: dict[str, Any]) -> tuple[list[str], list[str]]:
             if is_open(row) and not plain and name not in said_once().get((key, here["paper"]), []):
                 differing.setdefault((key, *stated(row), here["paper"], ""), []).append(experiment)
             elif not is_open(row) and not told:
-                places = row["source"] if "paper" in row else f"code: {row['authors_source']}"
-                agreeing.setdefault((key, here["paper"], places), []).append(experiment)
+                agreeing.setdefault((key, here["paper"], place(row)), []).append(experiment)
     listed = {(recipe, key) for recipe, keys in paper.get("departures", {}).items() for key in keys}
     if unused := listed - used:
         raise ValueError(
@@ -334,11 +338,14 @@ def overview() -> Iterator[str]:
 
 
 def evaluations() -> Iterator[str]:
-    """A line per paper: how it evaluates."""
+    """A line per paper: how it evaluates, and where it says so."""
     for name, paper in papers().items():
-        row = {key: wanted(paper["settings"].get(key, {}), "paper") for key in EVALUATION}
-        if set(row.values()) != {ABSENT}:
-            yield row_of([link(name), *("" if value == ABSENT else cell(value) for value in row.values())])
+        rows = [paper["settings"].get(key, {}) for key in EVALUATION]
+        if not all(map(is_open, rows)):
+            values = ["" if is_open(row) else cell(wanted(row, "paper")) for row in rows]
+            yield row_of(
+                [link(name), *values, "; ".join(dict.fromkeys(place(row) for row in rows if not is_open(row)))]
+            )
 
 
 def page() -> str:
@@ -348,7 +355,7 @@ def page() -> str:
     lines = [INTRODUCTION]
     lines += table("paper | arXiv | text | experiments | differ | open | figures and tables", overview())
     lines += [ALIKE.format(here=", ".join(f"{title} {here[key]}" for key, title in EVALUATION.items()))]
-    lines += table(f"paper | {' | '.join(EVALUATION.values())}", evaluations())
+    lines += table(f"paper | {' | '.join(EVALUATION.values())} | from", evaluations())
     lines += [PROTOCOLS, *table("setting | here | left open by", once), EXPERIMENTS]
     for name, paper in papers().items():
         lines += section(name, paper)

@@ -343,9 +343,8 @@ def evaluations() -> Iterator[str]:
         rows = [paper["settings"].get(key, {}) for key in EVALUATION]
         if not all(map(is_open, rows)):
             values = ["" if is_open(row) else cell(wanted(row, "paper")) for row in rows]
-            yield row_of(
-                [link(name), *values, "; ".join(dict.fromkeys(place(row) for row in rows if not is_open(row)))]
-            )
+            places = dict.fromkeys(place(row) for row in rows if not is_open(row))
+            yield row_of([link(name), *values, "; ".join(places)])
 
 
 def page() -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -55,9 +56,9 @@ own. `recipe=authors` is what the authors' code ran where it differs from their 
 on the settings of TA-GRPO, so that two methods differ in nothing but what defines them.
 `tagrpo-diff "experiment=X" "experiment=X recipe=common"` prints what a recipe changes.
 
-*Text* says whether the paper was read in full. *Differ* counts settings that are not the paper's, *open* those that
-neither paper nor code states. A command is *approximate* where something had to be chosen that the paper does not
-state, or that is not here.
+*Text* says whether the paper was read in full. *Differ* counts settings that are not the paper's (those of the
+evaluation are in a table of their own), *open* those that neither paper nor code states. A command is *approximate*
+where something had to be chosen that the paper does not state, or that is not here.
 """
 ALIKE = """
 ## The same for all
@@ -240,10 +241,13 @@ def compared(name: str, paper: dict[str, Any]) -> tuple[list[str], list[str]]:
         used |= set(reasons)
         for key, row in table_of(paper, experiment).items():
             here = {recipe: cell(settings(experiment, recipe).get(key, ABSENT)) for recipe in recipes_of(name)}
-            told = [(recipe, reasons[recipe, key]) for recipe in here if (recipe, key) in reasons]
-            for recipe, reason in told:
+            told: dict[tuple[str, str], str] = {}
+            for recipe, value in here.items():
+                if (recipe, key) in reasons:
+                    told.setdefault((value, reasons[recipe, key]), recipe)
+            for (value, reason), recipe in told.items():
                 if key not in EVALUATION or reason != SHARED[key]:
-                    shown = here[recipe] + ("" if recipe == "paper" else f" with `recipe={recipe}`")
+                    shown = value if recipe == "paper" else f"{value} with `recipe={recipe}`"
                     differing.setdefault((key, *stated(row), shown, reason), []).append(experiment)
             plain = key in EVALUATION and PLAIN.fullmatch(row.get("open", ""))
             if is_open(row) and not plain and name not in said_once().get((key, here["paper"]), []):
@@ -266,21 +270,17 @@ def compared(name: str, paper: dict[str, Any]) -> tuple[list[str], list[str]]:
 def verdicts(paper: dict[str, Any]) -> Iterator[str]:
     """What the study says of a paper's claims."""
     claims = [claim for claim in outcomes("verdicts.json") if claim["experiments"][0] in paper["own"]]
-    counts = {claim["verdict"]: 0 for claim in claims}
-    for claim in claims:
-        counts[claim["verdict"]] += 1
+    counts = Counter(claim["verdict"] for claim in claims)
     lines = []
     for claim in claims:
         before = claim.get("frozen")
         said = f" (as frozen: {before})" if before and before != claim["verdict"] else ""
         lines.append(row_of([claim["statement"], claim["source"], claim.get("effect", "–"), claim["verdict"] + said]))
-    body = list(table("claim | source | effect, over all settings | verdict", lines))
-    summary = f"{len(claims)} claims, tested by the study: " + ", ".join(f"{n} {word}" for word, n in counts.items())
-    if len(claims) > LONG:
-        yield from folded(summary, body)
-    elif claims:
-        yield f"\n[The study](study.md) tested {summary.replace(', tested by the study', '')}."
-        yield from body
+    body = list(table("claim | source | effect [interval] | verdict", lines))
+    if claims:
+        told = ", ".join(f"{verdict} ({number})" for verdict, number in counts.most_common())
+        yield f"\n[The study](study.md) tests {len(claims)} of its claims: {told}.\n"
+    yield from folded("The claims", body) if len(claims) > LONG else body
 
 
 def section(name: str, paper: dict[str, Any]) -> Iterator[str]:

@@ -2,15 +2,16 @@
 
     python scripts/methods_page.py
 
-Every difference between the two is on the page. One that has no reason in the paper's file is an error, and so is a
-reason for a difference that does not exist.
+Every difference between the two is on the page. One that has no reason, in the paper's file or in `SHARED`, is an
+error, and so is a paper's reason for a difference that does not exist.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,30 +27,57 @@ PAPERS = ["ta_grpo", "pass_at_k", "prompt_augmentation", "dapo", "dr_grpo", "gsp
 PAPERS += ["seed_grpo", "exgrpo", "grpo_lead", "max_rl", "negative_reinforcement", "pkpo", "rs_grpo", "ngrpo"]
 PAPERS += ["entropy_mechanism", "high_entropy_tokens", "unlikeliness", "rl_zvp"]
 PAPERS += ["overtraining_gate", "outcome_exploration", "greso", "ours"]
-ELSEWHERE = ("data.evaluation_samples", "rollout.evaluation_sampling.", "data.train.")
-"""Keys of the evaluation and the data, which are the same for all methods here."""
+EVALUATION = {
+    "data.evaluation_samples": "samples",
+    "rollout.evaluation_sampling.temperature": "temperature",
+    "rollout.evaluation_sampling.top_p": "top-p",
+    "rollout.evaluation_sampling.max_new_tokens": "tokens",
+}
+"""Keys of the evaluation → columns of its table."""
+SHARED = dict.fromkeys(EVALUATION, "all methods are evaluated alike") | {
+    "data.train.within.level": "`data=math` has all levels of MATH's training set; `data=math_3to5` has these",
+}
+"""Key → why it differs from paper to paper and not here, unless a paper's file has a reason of its own."""
+PLAIN = re.compile(r"(not (stated|seen|defined)|std is not defined|full text not at hand)[\w ]{0,16}", re.IGNORECASE)
+"""What says no more than that a value is open."""
+MANY = 3
+"""Papers that must leave a setting open for it to be said once."""
+LONG = 8
+"""Verdicts of a paper beyond which they are folded."""
 INTRODUCTION = """\
 # Methods
 
-What each paper ran, what runs here, and every difference between the two. This page is made by
-`python scripts/methods_page.py` from [docs/papers](papers), which has the values of the papers with their places, and
-from the configuration; a test fails where they differ without a reason.
+What each paper ran, what runs here, and where the two differ. This page is made by `python scripts/methods_page.py`
+from [docs/papers](papers), which has the papers' values with their places, and from the configuration; a test fails
+where they differ without a reason.
 
 `experiment=X` is the method with the settings of its paper: the paper's value, else that of its authors' code, else our
 own. `recipe=authors` is what the authors' code ran where it differs from their paper. `recipe=common` puts all methods
-on the settings of TA-GRPO, so that two methods differ in nothing but what defines them (first table).
+on the settings of TA-GRPO, so that two methods differ in nothing but what defines them.
 `tagrpo-diff "experiment=X" "experiment=X recipe=common"` prints what a recipe changes.
 
-Common to all, whatever a paper did: the evaluation (that of TA-GRPO's authors: 128 samples at temperature 0.6 and top-p
-0.95; `protocol=paper` or overrides change it), the data (`data=…`), and the verifier (`reward=…`). With `scale=demo`,
-what depends on the size of the model or the task (learning rate, batch, lengths, number of iterations) is the demo's.
+*Text* says whether the paper was read in full. *Differ* counts settings that are not the paper's (those of the
+evaluation are in a table of their own), *open* those that neither paper nor code states. A command is *approximate*
+where something had to be chosen that the paper does not state, or that is not here.
+"""
+ALIKE = """
+## The same for all
 
-## What defines each method
+All methods are evaluated alike, as TA-GRPO's authors do, so that they can be compared:
+{here}. What the papers did, where they say so:
+"""
+PROTOCOLS = """
+`protocol=ta_grpo`, `pass_at_k` and `prompt_augmentation` evaluate as those papers do; for any other set
+`data.evaluation_samples` and `rollout.evaluation_sampling.*`.
 
-Each question is asked in 1 + N prompts, each prompt gets G responses; rewards are normalised over a `pool` (a question
-with its rephrasings, a prompt, or the batch), and a response is scored under the prompt that `anchor` names: its own or
-the original. With `recipe=common` the last column's keys differ from `experiment=grpo`, and no other. Gains, in points
-over the policy that training began with, are those of the [benchmark](benchmark.md).
+Many papers leave settings open. Those that all of them have alike here, at `scale=paper`:
+"""
+EXPERIMENTS = """
+In the tables of experiments each question is asked in 1 + N prompts, each prompt gets G responses; rewards are
+normalised over a `pool` (a question with its rephrasings, a prompt, or the batch), and a response is scored under the
+prompt that `anchor` names: its own or the original. With `recipe=common` the last column's keys differ from
+`experiment=grpo`, and no other. Gains, in points over the policy that training began with, are those of the
+[benchmark](benchmark.md).
 """
 
 
@@ -59,16 +87,15 @@ def settings(experiment: str, recipe: str, scale: str = "paper") -> dict[str, An
     return resolved([f"experiment={experiment}", f"recipe={recipe}", f"scale={scale}"])
 
 
-def papers() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and content of every file of docs/papers, in the order of the page."""
-    for name in PAPERS:
-        yield name, yaml.safe_load((ROOT / "docs" / "papers" / f"{name}.yaml").read_text())
+@cache
+def papers() -> dict[str, dict[str, Any]]:
+    """Name → content of every file of docs/papers, in the order of the page."""
+    return {name: yaml.safe_load((ROOT / "docs" / "papers" / f"{name}.yaml").read_text()) for name in PAPERS}
 
 
 def table_of(paper: dict[str, Any], experiment: str) -> dict[str, Any]:
-    """Key → what the paper ran for this experiment, without the keys of `ELSEWHERE`."""
-    return {key: row for key, row in {**paper["settings"], **paper["own"][experiment]}.items()
-            if not key.startswith(ELSEWHERE)}  # fmt: skip
+    """Key → what the paper ran for this experiment."""
+    return {**paper["settings"], **paper["own"][experiment]}
 
 
 def wanted(row: dict[str, Any], recipe: str) -> Any:
@@ -95,7 +122,8 @@ def departures(name: str, paper: dict[str, Any], experiment: str) -> dict[tuple[
             want, have = wanted(row, recipe), here.get(key, ABSENT)
             if want in (ABSENT, have):
                 continue
-            if key not in (reasons := paper.get("departures", {}).get(recipe, {})):
+            reasons = SHARED | paper.get("departures", {}).get(recipe, {})
+            if key not in reasons:
                 raise ValueError(
                     f"docs/papers/{name}.yaml has {key} = {want} for {experiment}, but recipe={recipe} has {have}. "
                     f"Change configs/settings/{name}, or give a reason under departures.{recipe}."
@@ -104,31 +132,69 @@ def departures(name: str, paper: dict[str, Any], experiment: str) -> dict[tuple[
     return found
 
 
+def is_open(row: dict[str, Any]) -> bool:
+    """Neither the paper nor its authors' code has a value."""
+    return wanted(row, "paper") == ABSENT
+
+
+@cache
+def said_once() -> dict[tuple[str, str], list[str]]:
+    """(key, value here) → the papers that leave it open without saying more, where they are many."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, paper in papers().items():
+        for experiment in paper["own"]:
+            here = settings(experiment, "paper")
+            for key, row in table_of(paper, experiment).items():
+                if is_open(row) and PLAIN.fullmatch(row["open"]) and key not in EVALUATION:
+                    names = found.setdefault((key, cell(here.get(key, ABSENT))), [])
+                    names += [] if name in names else [name]
+    return {where: names for where, names in sorted(found.items()) if len(names) >= MANY}
+
+
 def cell(value: Any) -> str:
     """A value as the cell of a table."""
     return json.dumps(value) if isinstance(value, bool | None) else str(value)
 
 
+def row_of(cells: Sequence[Any]) -> str:
+    """A line of a table."""
+    return "| " + " | ".join(re.sub(r"(?<!\\)\|", r"\\|", str(text)) for text in cells) + " |"
+
+
+def table(titles: str, lines: Iterator[str] | Sequence[str]) -> Iterator[str]:
+    """Titles, as in "a | b", and lines; nothing without lines."""
+    if kept := list(lines):
+        yield f"\n| {titles} |\n|{'---|' * (titles.count('|') + 1)}"
+        yield from kept
+        yield ""
+
+
+def folded(summary: str, lines: Iterator[str] | Sequence[str]) -> Iterator[str]:
+    """Lines under a summary that opens them; nothing without lines."""
+    if kept := list(lines):
+        yield f"\n<details markdown>\n<summary>{summary}</summary>\n"
+        yield from kept
+        yield "\n</details>"
+
+
+def code(*names: str) -> str:
+    """Names as code, with commas between them."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def heading(name: str) -> str:
+    """What the page calls a paper."""
+    return next(iter(papers()[name].get("names") or []), papers()[name]["title"])
+
+
+def link(name: str) -> str:
+    """A link to a paper's part of the page."""
+    return f"[{heading(name)}](#{re.sub(r'[^a-z0-9 -]', '', heading(name).lower()).replace(' ', '-')})"
+
+
 def title_of(experiment: str) -> str:
     """What the first line of the experiment's file says after its command."""
     return re.split(r" {4,}", (ROOT / "configs" / "experiment" / f"{experiment}.yaml").read_text().splitlines()[1])[1]
-
-
-def rows(paper: dict[str, Any]) -> Iterator[str]:
-    """A line per key and value of a paper: paper, source, authors' code, here."""
-    experiments = list(paper["own"])
-    here = {e: settings(e, "paper") for e in experiments}
-    seen: dict[tuple[str, str], list[str]] = {}
-    for experiment in experiments:
-        for key, row in table_of(paper, experiment).items():
-            stated = f"{cell(row['paper'])} ({row['source']})" if "paper" in row else f"open: {row['open']}"
-            code = f"{cell(row['authors'])} ({row['authors_source']})" if "authors" in row else ""
-            ours = cell(here[experiment].get(key, ABSENT))
-            line = " | ".join(text.replace("|", "\\|") for text in (stated, code, ours))
-            seen.setdefault((key, line), []).append(experiment)
-    for (key, line), whose in sorted(seen.items(), key=lambda item: item[0][0]):
-        names = "" if len(whose) == len(experiments) else f" of {', '.join(whose)}"
-        yield f"| `{key}`{names} | {line} |"
 
 
 def outcomes(file: str) -> Any:
@@ -137,69 +203,162 @@ def outcomes(file: str) -> Any:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def section(name: str, paper: dict[str, Any]) -> Iterator[str]:
-    """The part of the page on one paper.
+def place(row: dict[str, Any]) -> str:
+    """Where the value is stated."""
+    return row["source"] if "paper" in row else f"code: {row['authors_source'].removeprefix('code: ')}"
+
+
+def stated(row: dict[str, Any]) -> tuple[str, str]:
+    """What the paper says and what its authors' code has, with their places."""
+    paper = f"{cell(row['paper'])} ({row['source']})" if "paper" in row else f"open: {row['open']}"
+    return paper, f"{cell(row['authors'])} ({row['authors_source']})" if "authors" in row else ""
+
+
+def experiments(paper: dict[str, Any]) -> Iterator[str]:
+    """A line per experiment: what it is, and the keys in which it differs from GRPO on common settings."""
+    gains = outcomes("gains.json")
+    for experiment in paper["own"]:
+        here = settings(experiment, "common")
+        shape = [here["data.num_rephrasings"], here["data.samples_per_prompt"]]
+        shape += [here.get("advantage.group_by", "question"), here["policy.anchor"], gains.get(experiment, "–")]
+        keys = code(*paper["defines"][experiment]) or "none"
+        yield row_of([f"`{experiment}`", title_of(experiment), *shape, keys])
+
+
+def compared(name: str, paper: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Lines of the settings that differ from the paper's or are open, and of those that agree.
+
+    Left out is what `evaluations` and `said_once` have.
 
     Raises:
         ValueError: see `departures`; or a reason stands for no difference.
     """
-    link = f"[arXiv {paper['arxiv']}](https://arxiv.org/abs/{paper['arxiv']})" if paper["arxiv"] else ""
-    version = f" {paper['version']}" if paper["version"] else ""
-    code = f"; code: {paper['code']}" if paper["code"] else ""
-    yield f"\n## {paper['title']}\n"
-    if link:
-        yield f"{link}{version}{code}\n"
-    yield "Experiments: " + ", ".join(f"`{experiment}`" for experiment in paper["own"]) + "\n"
-    if table := list(rows(paper)):
-        yield "| setting | paper | authors' code, where it was read | here, `scale=paper` |\n|---|---|---|---|"
-        yield from table
-    found: dict[tuple[str, str], tuple[str, list[str]]] = {}
+    differing: dict[tuple[str, ...], list[str]] = {}
+    agreeing: dict[tuple[str, ...], list[str]] = {}
+    used = set()
     for experiment in paper["own"]:
-        for where, reason in departures(name, paper, experiment).items():
-            found.setdefault(where, (reason, []))[1].append(experiment)
+        reasons = departures(name, paper, experiment)
+        used |= set(reasons)
+        for key, row in table_of(paper, experiment).items():
+            here = {recipe: cell(settings(experiment, recipe).get(key, ABSENT)) for recipe in recipes_of(name)}
+            told: dict[tuple[str, str], str] = {}
+            for recipe, value in here.items():
+                if (recipe, key) in reasons:
+                    told.setdefault((value, reasons[recipe, key]), recipe)
+            for (value, reason), recipe in told.items():
+                if key not in EVALUATION or reason != SHARED[key]:
+                    shown = value if recipe == "paper" else f"{value} with `recipe={recipe}`"
+                    differing.setdefault((key, *stated(row), shown, reason), []).append(experiment)
+            plain = key in EVALUATION and PLAIN.fullmatch(row.get("open", ""))
+            if is_open(row) and not plain and name not in said_once().get((key, here["paper"]), []):
+                differing.setdefault((key, *stated(row), here["paper"], ""), []).append(experiment)
+            elif not is_open(row) and not told:
+                agreeing.setdefault((key, here["paper"], place(row)), []).append(experiment)
     listed = {(recipe, key) for recipe, keys in paper.get("departures", {}).items() for key in keys}
-    if unused := listed - set(found):
+    if unused := listed - used:
         raise ValueError(
             f"docs/papers/{name}.yaml gives reasons for what does not differ: {sorted(unused)}. Delete them."
         )
-    if found or paper.get("not_keys"):
-        yield "\nDepartures, and what no setting expresses:\n"
-    for (recipe, key), (reason, whose) in found.items():
-        yield f"- `{key}` with `recipe={recipe}` ({', '.join(whose)}): {reason}."
-    for entry in paper.get("not_keys", []):
-        source = f" ({entry['source']})" if entry.get("source") else ""
-        yield f"- {entry['what']}{source}. Here: {entry['ours']}."
-    if paper.get("notes"):
-        yield "\nNotes:\n"
-        yield from (f"- {note}" for note in paper["notes"])
-    if told := [told for told in outcomes("verdicts.json") if told["experiments"][0] in paper["own"]]:
-        yield "\nVerdicts of the [study](study.md), over all its settings:\n"
-        yield "| claim | source | experiments | verdict |\n|---|---|---|---|"
-        for claim in told:
-            names = ", ".join(f"`{experiment}`" for experiment in claim["experiments"])
-            yield f"| {claim['statement']} | {claim['source']} | {names} | {claim['verdict']} |"
+
+    def lines(found: dict[tuple[str, ...], list[str]]) -> list[str]:
+        whose = {what: f" of {code(*who)}" if len(who) < len(paper["own"]) else "" for what, who in found.items()}
+        return [row_of([f"`{key}`{whose[key, *rest]}", *rest]) for key, *rest in sorted(found)]
+
+    return lines(differing), lines(agreeing)
+
+
+def verdicts(paper: dict[str, Any]) -> Iterator[str]:
+    """What the study says of a paper's claims."""
+    claims = [claim for claim in outcomes("verdicts.json") if claim["experiments"][0] in paper["own"]]
+    counts = Counter(claim["verdict"] for claim in claims)
+    lines = []
+    for claim in claims:
+        before = claim.get("frozen")
+        said = f" (as frozen: {before})" if before and before != claim["verdict"] else ""
+        lines.append(row_of([claim["statement"], claim["source"], claim.get("effect", "–"), claim["verdict"] + said]))
+    body = list(table("claim | source | effect [interval] | verdict", lines))
+    if claims:
+        told = ", ".join(f"{verdict} ({number})" for verdict, number in counts.most_common())
+        yield f"\n[The study](study.md) tests {len(claims)} of its claims: {told}.\n"
+    yield from folded("The claims", body) if len(claims) > LONG else body
+
+
+def section(name: str, paper: dict[str, Any]) -> Iterator[str]:
+    """The part of the page on one paper.
+
+    Raises:
+        ValueError: see `compared`.
+    """
+    differing, agreeing = compared(name, paper)
+    yield f"\n## {heading(name)}\n"
+    if paper["arxiv"]:
+        version = f" {paper['version']}" if paper["version"] else ""
+        yield (
+            f"*{paper['title']}*, [arXiv {paper['arxiv']}](https://arxiv.org/abs/{paper['arxiv']}){version}. "
+            + (f"At hand: {paper['text']['what']}." if "text" in paper else "")
+            + (f" Code: {paper['code']}" if paper["code"] else "")
+        )
+    yield ""
+    yield from (f"- {line}" for line in paper.get("differs", []))
+    yield from table("experiment | method | N | G | pool | anchor | gain in pass@32 | keys", experiments(paper))
+    yield from table(
+        "of the paper | command | how | because",
+        [
+            row_of(
+                [entry["place"], f"`{entry['command']}`" if entry["command"] else "", entry["how"], entry["because"]]
+            )
+            for entry in paper.get("reproduces", [])
+        ],
+    )
+    yield from table("differs or is open | paper | authors' code | here, `scale=paper` | why", differing)
+    yield from verdicts(paper)
+    beside = [
+        f"- {entry['what']}" + (f" ({entry['source']})" if entry.get("source") else "") + f". Here: {entry['ours']}."
+        for entry in paper.get("not_keys", [])
+    ]
+    yield from folded(f"What no setting expresses: {len(beside)}", beside)
+    yield from folded(
+        f"Settings that agree: {len(agreeing)}",
+        list(table("setting | value | from", agreeing)),
+    )
+    yield from folded("Notes on the paper", [f"- {note}" for note in paper.get("notes", [])])
 
 
 def overview() -> Iterator[str]:
-    """The table of all experiments."""
-    yield "| experiment | method | N | G | pool | anchor | gain in pass@32 | keys |\n|---|---|---|---|---|---|---|---|"
-    gains = outcomes("gains.json")
-    for _, paper in papers():
-        for experiment in paper["own"]:
-            keys = ", ".join(f"`{key}`" for key in paper["defines"][experiment]) or "none"
-            here = settings(experiment, "common")
-            shape = [here["data.num_rephrasings"], here["data.samples_per_prompt"]]
-            shape += [here.get("advantage.group_by", "question"), here["policy.anchor"]]
-            shape += [gains.get(experiment, "–")]
-            yield f"| `{experiment}` | {title_of(experiment)} | {' | '.join(map(str, shape))} | {keys} |"
+    """A line per paper."""
+    for name, paper in papers().items():
+        differ = {key for experiment in paper["own"] for _, key in departures(name, paper, experiment)}
+        rows = [row for experiment in paper["own"] for row in table_of(paper, experiment).items()]
+        hows = [entry["how"] for entry in paper.get("reproduces", [])]
+        commands = ", ".join(f"{hows.count(how)} {how}" for how in dict.fromkeys(hows)) or "–"
+        arxiv = f"[{paper['arxiv']}](https://arxiv.org/abs/{paper['arxiv']})" if paper["arxiv"] else "–"
+        state = paper.get("text", {}).get("state", "–")
+        unstated = len({key for key, row in rows if is_open(row)})
+        yield row_of([link(name), arxiv, state, code(*paper["own"]), len(differ), unstated, commands])
+
+
+def evaluations() -> Iterator[str]:
+    """A line per paper: how it evaluates, and where it says so."""
+    for name, paper in papers().items():
+        rows = [paper["settings"].get(key, {}) for key in EVALUATION]
+        if not all(map(is_open, rows)):
+            values = ["" if is_open(row) else cell(wanted(row, "paper")) for row in rows]
+            places = dict.fromkeys(place(row) for row in rows if not is_open(row))
+            yield row_of([link(name), *values, "; ".join(places)])
 
 
 def page() -> str:
     """The whole page."""
-    lines = [INTRODUCTION, *overview()]
-    for name, paper in papers():
+    here = settings("ta_grpo", "paper")
+    once = [row_of([f"`{key}`", value, ", ".join(map(heading, names))]) for (key, value), names in said_once().items()]
+    lines = [INTRODUCTION]
+    lines += table("paper | arXiv | text | experiments | differ | open | figures and tables", overview())
+    lines += [ALIKE.format(here=", ".join(f"{title} {here[key]}" for key, title in EVALUATION.items()))]
+    lines += table(f"paper | {' | '.join(EVALUATION.values())} | from", evaluations())
+    lines += [PROTOCOLS, *table("setting | here | left open by", once), EXPERIMENTS]
+    for name, paper in papers().items():
         lines += section(name, paper)
-    return "\n".join(lines) + "\n"
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
 
 
 if __name__ == "__main__":

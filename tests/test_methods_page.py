@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_module
 
 from tagrpo.diff import differences
 
@@ -26,6 +28,11 @@ STATED = {
     "rollout.sampling": "temperature max_new_tokens",
     "rollout.evaluation_sampling": "temperature",
 }
+
+
+def unfolded(lines):
+    """What one sees of a part of the page before one opens anything."""
+    return re.sub(r"<details.*?</summary>.*?</details>", "", "\n".join(lines), flags=re.DOTALL)
 
 
 def test_every_experiment_is_of_one_paper():
@@ -55,10 +62,43 @@ def test_a_setting_that_is_not_the_papers_needs_a_reason(monkeypatch):
     with pytest.raises(ValueError, match=r"loss.kl_coef = 0.0 for pass_at_k, but recipe=paper has 0.001"):
         script.departures("pass_at_k", PAPERS["pass_at_k"], "pass_at_k")
     paper = {**PAPERS["pass_at_k"], "departures": {"paper": {"loss.kl_coef": "why"}}}
-    assert script.departures("pass_at_k", paper, "pass_at_k") == {("paper", "loss.kl_coef"): "why"}
+    found = script.departures("pass_at_k", paper, "pass_at_k")
+    assert found.pop(("paper", "loss.kl_coef")) == "why"
+    assert {key for _, key in found} <= set(script.SHARED)
     monkeypatch.undo()
     with pytest.raises(ValueError, match="reasons for what does not differ"):
         list(script.section("pass_at_k", paper))
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_no_setting_that_differs_or_is_open_is_left_out_and_a_section_can_be_read(name):
+    shown = unfolded(script.section(name, PAPERS[name]))
+    evaluations = "\n".join(script.evaluations())
+    for experiment in PAPERS[name]["own"]:
+        reasons = script.departures(name, PAPERS[name], experiment)
+        for key, row in script.table_of(PAPERS[name], experiment).items():
+            here = script.settings(experiment, "paper").get(key, script.ABSENT)
+            elsewhere = key in script.EVALUATION and (
+                f"{script.link(name)} |" in evaluations or script.PLAIN.fullmatch(row.get("open", ""))
+            )
+            once = name in script.said_once().get((key, script.cell(here)), [])
+            if {("paper", key), ("authors", key)} & set(reasons) or script.is_open(row):
+                assert f"| `{key}`" in shown or elsewhere or once, (experiment, key)
+    assert len([line for line in shown.splitlines() if line.strip()]) <= 50
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_command_is_one(name):
+    programs = {"train": ("", "train"), "compare": (".comparisons", "compare"), "eval": ("", "evaluate")}
+    for entry in PAPERS[name].get("reproduces", []):
+        assert entry["how"] in (("exact", "approximate") if entry["command"] else ("impossible",)), entry
+        if entry["command"] and entry["command"].startswith("notebooks/"):
+            assert (ROOT / entry["command"]).is_file()
+        elif entry["command"]:
+            program, *overrides = entry["command"].replace(" -m", "").split()
+            folder, config = programs[program.removeprefix("tagrpo-")]
+            with initialize_config_module(f"tagrpo.configs{folder}", version_base="1.3"):
+                compose(config, [override.split(",")[0] for override in overrides])  # of a sweep, its first run
 
 
 @pytest.mark.parametrize("scale", ["demo", "paper"])
@@ -84,10 +124,14 @@ def test_loss_and_schedule_of_the_recipes():
         0.2, 0.2, "token_mean", 0.001, 3.0, "cosine", 0.1, 2, 64,
     ]  # fmt: skip
     assert of("grpo", "data.batch_size", recipe="authors") == [256]
-    passk = [0.2, 0.28, "token_mean", 0.0, None, "constant_with_warmup", 10, 4, 128]
+    passk = [0.2, 0.28, "token_mean", 0.0, None, "constant_with_warmup", 40, 4, 128]
     for experiment in ("pass_at_k", "pass_at_1", "combination", "entropy_bonus", "noisy_rewards"):
         assert of(experiment, *loss, *schedule) == passk
     assert of("dapo", *loss, *schedule) == [0.2, 0.28, "token_mean", 0.0, None, "constant_with_warmup", 320, 16, 512]
     assert of("exgrpo", *loss[:4], "loss.entropy_aggregation") == [None, None, "constant", 0.0, "token_mean"]
     assert of("seed_grpo", "advantage.alpha", "loss.aggregation", "loss.kl_coef") == [0.02, "constant", 0.0]
+    assert of("cispo", *loss[:3], "rollout.dynamic_sampling.values", "rollout.reward_terms.overlong.weight") == [
+        None, 3, "token_mean", "correct", 1.0,
+    ]  # fmt: skip
+    assert of("cispo", "optimizer.eps", "optimizer.betas") == [1e-15, [0.9, 0.95]]
     assert of("prompt_augmentation", *loss[1:4], *schedule) == [0.28, "token_mean", 0.0, "constant", 0.0, 4, 128]

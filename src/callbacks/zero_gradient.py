@@ -25,8 +25,8 @@ class ZeroGradientMonitor(Callback):
     - `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`: by their first reason, see
       `zero_gradient_causes`. `masked` and `clipped` are zero where the training step does not return them.
     - `uniform_reward/original`: the rewards of the G responses to the original question are all equal.
-    - `uniform_reward/rephrasings`: the rewards of the N·G responses to the rephrasings are all equal. Fig. 3 compares
-      it with the former, although more responses are less often equal for their number alone.
+    - `uniform_reward/rephrasings`: the rewards of the N·G responses to the rephrasings are all equal. TA-GRPO
+      (Fig. 3) compares it with the former, although more responses are less often equal for their number alone.
     - `uniform_reward/rephrasings_matched`: the rewards of G of the N·G responses are all equal, averaged over which G.
     - `uniform_reward/pool`: the rewards of all responses to the question are equal.
     - `uniform_reward/{pool_all_correct,pool_all_wrong}`: and all of the responses are correct, or all wrong.

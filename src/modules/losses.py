@@ -77,8 +77,8 @@ class PolicyLoss(Loss):
     | Dr. GRPO | token | clip | constant | 0.2, 0.2 | arXiv 2503.20783 |
     | GSPO | sequence | clip | sequence_mean | 3e-4, 4e-4 | arXiv 2507.18071 |
     | GMPO | geometric | clip | sequence_mean | 0.4, 0.4 | arXiv 2507.20673 |
-    | CISPO | token | cispo | token_mean | none, to be tuned | arXiv 2506.13585 |
-    | ExGRPO | token | clip | constant | none, none | arXiv 2510.02245, App. D.4 |
+    | CISPO | token | cispo | token_mean | none, 3 (ours) | arXiv 2506.13585 |
+    | ExGRPO | token | clip | constant | none, none | arXiv 2510.02245, Appendix D.4 |
 
     Tokens of replayed responses (ExGRPO, arXiv 2510.02245) have A ρ/(ρ + δ) instead, ρ being the token's ratio to the
     policy that sampled it and δ `replay_shaping`: bounded without a clip, and largest in gradient where ρ is small.

@@ -192,7 +192,7 @@ def uniform_draws(rollouts: Rollouts, groups: Sequence[QuestionGroup], seed: int
 def length_reward(
     lengths: Tensor, correct: Tensor, group: Tensor, alpha: float = 0.05, wrong: float = -1.0, epsilon: float = 1e-6
 ) -> Tensor:
-    """GRPO-LEAD's length-dependent accuracy reward with its explicit penalty (arXiv 2504.09696, §3).
+    """GRPO-LEAD's length-dependent accuracy reward with its explicit penalty (arXiv 2504.09696, second-hand).
 
     R = exp(−α z) where correct, `wrong` elsewhere, with z = (length − μ) / (σ + ε); μ and σ (Bessel's correction, as in
     the authors' code) are those of the *correct* responses of the group. z is 0, and R is 1, where a group has a single

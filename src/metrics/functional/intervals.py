@@ -22,8 +22,8 @@ class Interval(NamedTuple):
 def bootstrap_interval(values: Tensor, confidence: float = 0.95, num_resamples: int = 2000, seed: int = 0) -> Interval:
     """Expanded percentile bootstrap of the mean over questions.
 
-    The quantiles are those that make the interval of a normal mean a t-interval (Hesterberg 2015, arXiv 1411.5279,
-    §5.3): between plain percentiles of n values the interval is too short by √((n − 1) / n), and by the difference
+    The quantiles are those that make the interval of a normal mean a t-interval (Hesterberg 2015, arXiv 1411.5279):
+    between plain percentiles of n values the interval is too short by √((n − 1) / n), and by the difference
     between the normal and Student's t distribution. Bounds never leave the range of the values.
 
     Args:

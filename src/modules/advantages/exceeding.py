@@ -1,4 +1,4 @@
-"""Assumed: the logarithm of Eq. 17 is natural, which the paper does not say (base 10 is the same times 2.3)."""
+"""The logarithm of arXiv 2508.10751, Eq. 17, is taken to be natural; the paper does not say (base 10: times 2.3)."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ class GroupAdvantage(AdvantageStrategy):
     |---|---|---|---|---|
     | GRPO, TA-GRPO* | prompt | mean | std | TA-GRPO, Eq. 1 |
     | TA-GRPO and its v1 | question | mean | std | TA-GRPO, Eq. 3: one pool of (N+1)·G |
-    | Dr. GRPO | prompt | mean | none | arXiv 2503.20783, Eq. 3 |
-    | RLOO | prompt | leave_one_out | none | arXiv 2402.14740, section 2.3 |
+    | Dr. GRPO | prompt | mean | none | arXiv 2503.20783, section 3.2 |
+    | RLOO | prompt | leave_one_out | none | arXiv 2402.14740, section 2.3, second-hand |
     | MaxRL | prompt | mean | mean | arXiv 2602.02710, second-hand: (R − r̄) / r̄, with ε = 0 |
     | REINFORCE, batch baseline | batch | mean | none or std | |
 

@@ -1,8 +1,8 @@
 """Pass@k as the reward of a group of k responses, by enumeration, bootstrap or disjoint groups.
 
-Departures from the paper: bootstrap advantages (Eq. 6) carry a constant factor n / (k · num_groups), so that all three
-estimators estimate the same quantity (Eq. 14-15); disjoint groups are drawn at random, since the responses of a
-pool need not come from one prompt.
+Departures from the paper (arXiv 2508.10751): bootstrap advantages (Eq. 6) carry a constant factor n / (k · num_groups),
+so that all three estimators estimate the same quantity (Eq. 14-15); disjoint groups are drawn at random, since the
+responses of a pool need not come from one prompt.
 """
 
 from __future__ import annotations

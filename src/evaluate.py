@@ -118,8 +118,7 @@ def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> Callable[[], 
 
     @cache
     def identify() -> dict[str, str]:
-        splits = {name: loader.groups for name, loader in run.datamodule.evaluation_loaders().items()}
-        return identity_of(cfg, splits, checkpoint, run.directory / "digests.json")
+        return identity_of(cfg, run.module, run.datamodule, checkpoint)
 
     for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, PassAtKEvaluator) and callback.store is not None:

@@ -66,7 +66,7 @@ def test_an_evaluation_that_broke_off_ends_as_if_it_had_not(tmp_path):
     whole = run(tmp_path / "whole")
     with pytest.raises(RuntimeError, match="preempted"):
         run(tmp_path / "broken", Break())
-    assert len((tmp_path / "broken" / "counts" / "0.jsonl").read_text().splitlines()) == 4
+    assert len((tmp_path / "broken" / "counts" / "0.counts").read_text().splitlines()) == 4
     assert run(tmp_path / "broken") == whole
     test = json.loads((tmp_path / "broken" / "test.json").read_text())
     assert test == json.loads((tmp_path / "whole" / "test.json").read_text())
@@ -85,7 +85,7 @@ def test_counts_are_kept_for_the_same_weights_and_not_for_others(tmp_path):
             evaluate(built.module, built.datamodule, built.trainer)
         finally:
             built.close()
-        return {path.parent.name: path.read_text() for path in (tmp_path / "run" / "counts").glob("*/0.jsonl")}
+        return {path.parent.name: path.read_text() for path in (tmp_path / "run" / "counts").glob("*/0.counts")}
 
     first = run()
     assert len(first) == 1

@@ -157,17 +157,20 @@ def _hash(content: bytes) -> str:
 
 
 def weights_digest(module: nn.Module) -> str:
-    """A digest of the weights of all ranks, exact to the bit. Collective.
+    """A digest of the weights of all ranks, exact to the bit. Collective."""
+    return cache_key(gather_objects(bit_sums(module)))
 
-    Each parameter counts with the sum of its bit patterns as integers, which is one pass over memory, where hashing
-    would take seconds per gigabyte. A change that leaves every sum as it was goes unnoticed; no optimizer step does
-    that.
+
+def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
+    """Name of each parameter, and the sum of its bit patterns as integers; of this rank's part of it.
+
+    That is one pass over memory, where hashing would take seconds per gigabyte. A change that leaves every sum as it
+    was goes unnoticed; no optimizer step does that.
     """
-    return cache_key(gather_objects([(name, _bit_sum(parameter)) for name, parameter in module.named_parameters()]))
+    return [(name, _bit_sum(parameter)) for name, parameter in module.named_parameters()]
 
 
 def _bit_sum(parameter: Tensor) -> int:
-    """Of this rank's part of a parameter."""
     tensor = parameter.detach()
     tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     if not tensor.numel():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -18,8 +19,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tagrpo.callbacks import Checkpointer, RolloutCallback
 from tagrpo.config import build
+from tagrpo.evaluate import evaluate
 from tagrpo.modules.policy import PolicyModule
 from tagrpo.rollouts import TransformersEngine
+from tagrpo.starter import starter_path
 from tagrpo.train import train
 
 SMALL = [
@@ -67,7 +70,7 @@ def names(directory):
 def whole(tmp_path_factory):
     """A run that nothing happens to, with its last weights."""
     directory = tmp_path_factory.mktemp("whole")
-    run = trained(directory)
+    run = trained(directory, export=directory / "model")
     weights, start = weights_of(run), dict(run.module.load_model().named_parameters())
     assert not any(torch.equal(weights[name], start[name]) for name in weights), "every weight must be trained"
     return directory, weights
@@ -257,6 +260,28 @@ def test_other_questions_in_the_same_number_are_refused(tmp_path):
     trained(tmp_path, "iterations=1")
     with pytest.raises(ValueError, match="Expected to resume on 8 questions with digest .*data.train"):
         trained(tmp_path, "data.train.regime=hard", resume="last")
+
+
+def copied_starter(folder):
+    return shutil.copytree(starter_path(), folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+
+
+def test_another_model_or_tokenizer_is_refused_and_the_same_ones_elsewhere_are_not(whole, tmp_path):
+    run, moved = tmp_path / "run", copied_starter(tmp_path / "moved")
+    trained(run, "iterations=1", "loss.kl_coef=0.01")
+    trained(run, "iterations=2", "loss.kl_coef=0.01", f"model.path={moved}", resume="last")
+    with pytest.raises(ValueError, match=r"Expected the model that the run .*model\.path"):
+        trained(run, "loss.kl_coef=0.01", f"model.path={whole[0] / 'model'}", resume="last")
+    tokenizer = json.loads((moved / "tokenizer.json").read_text())
+    (moved / "tokenizer.json").write_text(json.dumps(tokenizer | {"normalizer": {"type": "Lowercase"}}))
+    with pytest.raises(ValueError, match=r"Expected the tokenizer that the run .*data\.tokenizer"):
+        trained(run, "loss.kl_coef=0.01", f"data.tokenizer={moved}", resume="last")
+
+
+def test_a_checkpoint_is_evaluated_whatever_weights_it_replaces(whole, tmp_path):
+    run = run_of(tmp_path, f"model.path={whole[0] / 'model'}")
+    evaluate(run.module, run.datamodule, run.trainer, checkpoint=whole[0] / "checkpoints" / "iteration-000003.ckpt")
+    assert_equal(weights_of(run), whole[1])
 
 
 AHEAD = [

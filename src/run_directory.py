@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -179,7 +179,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(
             f"Expected the settings of the run in {path}, but there is no such file. Leave checkpoints in the "
-            "directory of their run, beside its config.yaml."
+            "directory of their run, beside its config.yaml; tagrpo-export takes it as --config too."
         )
     try:
         content = parsed(path.read_text(encoding="utf-8"))
@@ -232,7 +232,7 @@ def without_copies(changed: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, 
 
 def flat(content: Any, prefix: str = "") -> dict[str, Any]:
     """Dotted name → value of each setting; lists are values."""
-    if not isinstance(content, dict) or not content:
+    if not isinstance(content, Mapping) or not content:
         return {prefix: content}
     parts = (flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in content.items())
     return {name: value for part in parts for name, value in part.items()}

@@ -28,6 +28,7 @@ from rich.table import Table
 from submitit.helpers import Checkpointable, DelayedSubmission, clean_env
 
 from .files import write_json, write_text
+from .redaction import redacted
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 10.0
@@ -115,8 +116,8 @@ class GridRun:
 
     @property
     def settings(self) -> list[str]:
-        """The command without what depends on the machine."""
-        return [part for part in self.command[1:] if not part.startswith("hydra.run.dir=")]
+        """The command without what depends on the machine, and without secrets."""
+        return [redacted(part) for part in self.command[1:] if not part.startswith("hydra.run.dir=")]
 
     @property
     def active(self) -> bool:

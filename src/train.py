@@ -11,7 +11,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from .checks import check_run, read_questions
+from .checks import check_run, given_overrides, read_questions
 from .config import build
 from .console import entry_point, explained
 from .files import write_json
@@ -114,7 +114,7 @@ def main(cfg: DictConfig) -> float | None:
             run.close()
         end(directory)
         if run.trainer.is_global_zero:
-            conclude(metrics, directory, HydraConfig.get().overrides.task, f"{cfg.name}-seed{cfg.seed}")
+            conclude(metrics, directory, given_overrides(), f"{cfg.name}-seed{cfg.seed}")
     return objective_of(metrics, cfg.objective)
 
 

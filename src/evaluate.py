@@ -45,6 +45,12 @@ def evaluate(
     Returns:
         Everything that was logged: `pass@k/<split>/<k>` and more.
     """
+    from lightning.fabric.plugins.io import TorchCheckpointIO
+
+    from .checkpoints import AtomicCheckpointIO
+
+    if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+        trainer.strategy.checkpoint_io = AtomicCheckpointIO()  # which reads folders of shards too
     trainer.test(
         module, datamodule=datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True if checkpoint else None
     )

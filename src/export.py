@@ -63,12 +63,12 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
 def _load_weights(policy: CausalPolicy, path: Path) -> None:
     """Fill `policy`, which is called `policy` in the module that wrote the checkpoint."""
     import torch
-    import torch.distributed.checkpoint as dcp
+
+    from .checkpoints import tensors_of
 
     holder = torch.nn.ModuleDict({"policy": policy})
     if path.is_dir():
-        weights = holder.state_dict()
-        dcp.load({"state_dict": weights}, checkpoint_id=path, no_dist=True)
+        weights = tensors_of(path, "state_dict.")
     else:
         # Memory-mapped: optimizer states are never read.
         weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]

@@ -158,7 +158,7 @@ def check_torch_file(path: Path) -> None:
 
 def remove(path: Path) -> None:
     """Delete a file or a folder. It is renamed first, so that a half-deleted folder does not have its name."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return
     doomed = partial_path(path)
     shutil.rmtree(doomed, ignore_errors=True)

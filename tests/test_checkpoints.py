@@ -145,6 +145,34 @@ def damage_pickle(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"global_step", b"global_stop"))
 
 
+def empty_marker(path: Path) -> None:
+    (path / "complete.json").write_text("null")
+
+
+def nest_marker(path: Path) -> None:
+    (path / "complete.json").write_text("[" * 100_000)
+
+
+def empty_metadata(path: Path) -> None:
+    (path / ".metadata").write_bytes(b"")
+    write_json(path / "complete.json", seals_of([file for file in path.iterdir() if file.name != "complete.json"]))
+
+
+def metadata_as_pipe(path: Path) -> None:
+    (path / ".metadata").unlink()
+    os.mkfifo(path / ".metadata")
+
+
+def pipe(path: Path) -> None:
+    remove(path)
+    os.mkfifo(path)
+
+
+def dangling_link(path: Path) -> None:
+    remove(path)
+    path.symlink_to("nowhere")
+
+
 SHARD_FILES = [".metadata", "__0_0.distcp", "complete.json"]
 
 
@@ -158,7 +186,9 @@ def flip(name: str, path: Path) -> None:
     ("write", "tear"),
     [
         (write_file, tear_file), (write_shards, tear_shards), (write_shards, lose_marker), (write_file, zero_tensor),
-        (write_file, damage_pickle), *((write_shards, partial(flip, name)) for name in SHARD_FILES),
+        (write_file, damage_pickle), (write_shards, empty_marker), (write_shards, nest_marker),
+        (write_shards, empty_metadata), (write_shards, metadata_as_pipe), (write_file, pipe), (write_file, dangling_link),
+        *((write_shards, partial(flip, name)) for name in SHARD_FILES),
     ],
 )  # fmt: skip
 def test_torn_checkpoints_are_passed_over_with_a_warning(write, tear, tmp_path):
@@ -169,6 +199,8 @@ def test_torn_checkpoints_are_passed_over_with_a_warning(write, tear, tmp_path):
             assert resolve(resume, tmp_path) == good
     with pytest.raises(TornCheckpointError, match="directory of the run as resume"):
         resolve(torn, tmp_path)
+    remove(torn)
+    assert checkpoints_in(tmp_path) == [good]
 
 
 def test_what_to_resume_from(tmp_path):

@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -15,12 +17,15 @@ import pytest
 import torch
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tagrpo.callbacks import Checkpointer, RolloutCallback
+from tagrpo.checkpoints import unsharded
 from tagrpo.config import build
 from tagrpo.evaluate import evaluate
 from tagrpo.modules.policy import PolicyModule
+from tagrpo.redaction import save_resolved
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.starter import starter_path
 from tagrpo.train import train
@@ -34,12 +39,16 @@ SMALL = [
 ]  # fmt: skip
 
 
-def run_of(directory, *overrides):
+def composed(directory, *overrides):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", [f"hydra.run.dir={directory}", *SMALL, *overrides], return_hydra_config=True)
     cfg.hydra.runtime.output_dir = str(directory)
     HydraConfig.instance().set_config(cfg)
-    return build(cfg)
+    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+
+
+def run_of(directory, *overrides):
+    return build(composed(directory, *overrides))
 
 
 def trained(directory, *overrides, **options):
@@ -281,6 +290,37 @@ def test_another_model_or_tokenizer_is_refused_and_the_same_ones_elsewhere_are_n
 def test_a_checkpoint_is_evaluated_whatever_weights_it_replaces(whole, tmp_path):
     run = run_of(tmp_path, f"model.path={whole[0] / 'model'}")
     evaluate(run.module, run.datamodule, run.trainer, checkpoint=whole[0] / "checkpoints" / "iteration-000003.ckpt")
+    assert_equal(weights_of(run), whole[1])
+
+
+@pytest.mark.distributed
+def test_the_strategy_may_change_over_a_resume_and_for_an_evaluation(whole, tmp_path):
+    def sharded(directory, *overrides):
+        command = [sys.executable, "-m", "tagrpo.train", f"hydra.run.dir={directory}", *SMALL, "test=false", *overrides]
+        command += ["strategy=fsdp2", "trainer.devices=1", "callbacks.checkpoint.keep=null"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return directory / "checkpoints"
+
+    save_resolved(composed(whole[0]), whole[0])
+    folders, files = sharded(tmp_path / "sharded", "export=false"), whole[0] / "checkpoints"
+    assert (folders / "iteration-000002.ckpt").is_dir()
+    resumed = trained(tmp_path / "one", resume=folders / "iteration-000002.ckpt")
+    assert_equal(weights_of(resumed), whole[1])
+    found = unsharded(
+        sharded(tmp_path / "from_file", f"resume={files / 'iteration-000002.ckpt'}") / "iteration-000003.ckpt"
+    )
+    expected = torch.load(files / "iteration-000003.ckpt", weights_only=True)
+    assert found.keys() == expected.keys()
+    ours, theirs = found["optimizer_states"][0], expected["optimizer_states"][0]
+    assert json.dumps(ours["param_groups"]) == json.dumps(theirs["param_groups"]), "but for tuples"
+    assert ours["state"].keys() == theirs["state"].keys()
+    pairs = [(found["state_dict"], expected["state_dict"])]
+    for part, other in [*pairs, *((ours["state"][number], theirs["state"][number]) for number in theirs["state"])]:
+        assert part.keys() == other.keys()
+        assert_equal(part, other)
+    run = run_of(tmp_path / "evaluated")
+    evaluate(run.module, run.datamodule, run.trainer, checkpoint=folders / "iteration-000003.ckpt")
     assert_equal(weights_of(run), whole[1])
 
 

@@ -1,4 +1,4 @@
-"""What the counts of an evaluation depend on, as digests of contents: a path does not say what lies there."""
+"""Digests of what runs and evaluations depend on, by content: a path does not say what lies there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from .modules.policy import PolicyModule
 
 DIGITS = 16
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def digest(content: Any) -> str:
@@ -111,3 +115,25 @@ def targets(settings: Any) -> Iterator[str]:
         settings = list(settings.values())
     for part in settings if isinstance(settings, list) else ():
         yield from targets(part)
+
+
+def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
+    """Name of each parameter, and the sum of its bit patterns as integers; of this rank's part of it.
+
+    That is one pass over memory, where hashing would take seconds per gigabyte. A change that leaves every sum as it
+    was goes unnoticed; no optimizer step does that.
+    """
+    return [(name, _bit_sum(parameter)) for name, parameter in module.named_parameters()]
+
+
+def own_part(parameter: Tensor) -> Tensor:
+    """This rank's part of a parameter."""
+    tensor = parameter.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _bit_sum(parameter: Tensor) -> int:
+    tensor = own_part(parameter)
+    if not tensor.numel():
+        return 0
+    return int(tensor.contiguous().view(INTEGERS[tensor.element_size()]).sum(dtype=torch.int64))

@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo.checks import read_questions
 from tagrpo.config import build
@@ -71,6 +73,19 @@ def test_an_evaluation_that_broke_off_ends_as_if_it_had_not(tmp_path):
     test = json.loads((tmp_path / "broken" / "test.json").read_text())
     assert test == json.loads((tmp_path / "whole" / "test.json").read_text())
     assert [row["n"] for row in test["splits"]["test_id"]["questions"]] == [4] * 6
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_policy_of_nan_is_no_policy_that_solves_nothing(temperature, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(starter_path())
+    torch.nn.init.constant_(model.model.norm.weight, torch.nan)
+    model.save_pretrained(tmp_path / "broken")
+    AutoTokenizer.from_pretrained(starter_path()).save_pretrained(tmp_path / "broken")
+    options = [f"model.path={tmp_path / 'broken'}", f"rollout.evaluation_sampling.temperature={temperature}"]
+    run = build(composed(tmp_path / "run", *SMALL, *options))
+    with pytest.raises(FloatingPointError, match=r"1 of its 35 parameters hold NaN or infinity, such as .*norm.weight"):
+        evaluate(run.module, run.datamodule, run.trainer)
+    assert not (tmp_path / "run" / "test.json").exists()
 
 
 def test_counts_are_kept_for_the_same_weights_and_not_for_others(tmp_path):

@@ -13,9 +13,8 @@ from hydra import compose, initialize_config_module
 from transformers import AutoTokenizer
 
 from tagrpo.checkpoints import AtomicCheckpointIO, begin_folder, commit_folder
-from tagrpo.identity import digest, identity_of, tokenizer_digest
+from tagrpo.identity import bit_sums, digest, identity_of, tokenizer_digest
 from tagrpo.modules.model import load_causal_lm
-from tagrpo.rollouts.cache import bit_sums
 from tagrpo.starter import starter_path
 from tagrpo.types import QuestionGroup
 

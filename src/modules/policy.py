@@ -19,8 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 
-from ..identity import digest
-from ..rollouts.cache import bit_sums
+from ..identity import bit_sums, digest
 from ..scalars import log_scalars
 from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit, require
 from .causal_policy import CausalPolicy

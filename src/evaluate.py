@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from .checks import check_against, check_run, read_questions
 from .config import build
 from .console import entry_point, explained
+from .provenance import write_provenance
 from .redaction import refuse_secrets, save_resolved
 from .run_directory import held, is_first_rank
 from .summary import show
@@ -92,6 +93,7 @@ def main(cfg: DictConfig) -> None:
             identify = prepare(cfg, run, checkpoint)
         if is_first_rank():
             save_resolved(cfg, directory)
+            write_provenance(directory)
         try:
             metrics = evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
         finally:

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -164,9 +163,8 @@ class GridRun:
         directory = self.directory.absolute()
         shutil.rmtree(directory / "job", ignore_errors=True)
         self.starts += 1
-        versions = {name: version(name) for name in ("tagrpo", "torch", "lightning", "transformers")}
         noted = {"settings": self.settings, "finished": False, "starts": self.starts, "seconds": 0.0}
-        write_json(directory / "run.json", noted | {"versions": versions})
+        write_json(directory / "run.json", noted)
         options = {"name": f"{self.method}-seed{self.seed}", **launcher}
         cluster = options.pop("cluster")
         executor = submitit.AutoExecutor(directory / "job", cluster=cluster)

@@ -18,6 +18,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from .files import lock, write_text
+from .provenance import provenance
 from .redaction import redacted
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -115,6 +116,8 @@ def begin(cfg: DictConfig, directory: Path) -> None:
         then = read_config(continued / "config.yaml")
         changed = changes(then, parsed(OmegaConf.to_yaml(redacted(OmegaConf.to_container(cfg, resolve=True)))))
         refuse({name: values for name, values in changed.items() if not may_change(name)}, continued)
+        if (noted := continued / "provenance.json").exists():
+            changed |= changes(read_config(noted), provenance())
         if history := [*then.get("history", []), *entry(changed, cfg.resume, continued)]:
             with open_dict(cfg):
                 cfg.history = history

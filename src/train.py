@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 from .checks import check_run, given_overrides, read_questions
 from .config import build
 from .console import entry_point, explained
-from .files import write_json
 from .redaction import redacted, refuse_secrets, save_resolved
 from .run_directory import begin, end, held, is_first_rank
 from .summary import conclude
@@ -67,11 +66,10 @@ def train(
 
 def record(cfg: DictConfig, run: Run, directory: Path) -> None:
     """Write down the settings, the commit and the versions of packages, also as hyperparameters of every logger."""
-    from .provenance import provenance
+    from .provenance import write_provenance
 
     save_resolved(cfg, directory)
-    made_with = provenance()
-    write_json(directory / "provenance.json", made_with)
+    made_with = write_provenance(directory)
     settings = redacted(OmegaConf.to_container(cfg, resolve=True))
     for logger in run.trainer.loggers:
         logger.log_hyperparams({**settings, **made_with})

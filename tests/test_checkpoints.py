@@ -187,7 +187,8 @@ def flip(name: str, path: Path) -> None:
     [
         (write_file, tear_file), (write_shards, tear_shards), (write_shards, lose_marker), (write_file, zero_tensor),
         (write_file, damage_pickle), (write_shards, empty_marker), (write_shards, nest_marker),
-        (write_shards, empty_metadata), (write_shards, metadata_as_pipe), (write_file, pipe), (write_file, dangling_link),
+        (write_shards, empty_metadata), (write_shards, metadata_as_pipe), (write_file, pipe),
+        (write_file, dangling_link),
         *((write_shards, partial(flip, name)) for name in SHARD_FILES),
     ],
 )  # fmt: skip

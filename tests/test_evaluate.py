@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo.checks import read_questions
 from tagrpo.config import build
-from tagrpo.evaluate import evaluate, prepare, settings_of
+from tagrpo.evaluate import evaluate, main, prepare, settings_of
+from tagrpo.provenance import provenance
 from tagrpo.starter import starter_path
 
 PROTOCOLS = sorted(path.stem for path in (Path(__file__).parents[1] / "configs" / "protocol").glob("*.yaml"))
@@ -86,6 +89,16 @@ def test_a_policy_of_nan_is_no_policy_that_solves_nothing(temperature, tmp_path)
     with pytest.raises(FloatingPointError, match=r"1 of its 35 parameters hold NaN or infinity, such as .*norm.weight"):
         evaluate(run.module, run.datamodule, run.trainer)
     assert not (tmp_path / "run" / "test.json").exists()
+
+
+def test_the_command_records_the_code_and_the_settings_beside_its_results(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["tagrpo-eval", f"hydra.run.dir={tmp_path}", *SMALL])
+    main()
+    made_with = json.loads((tmp_path / "provenance.json").read_text())
+    assert made_with == provenance()
+    text = (tmp_path / "test.md").read_text()
+    assert f"- version/torch: {made_with['version/torch']}\n" in text
+    assert re.search(r"- digests: weights \w{16}, model \w{16}, tokenizer \w{16}, data \w{16}, ", text)
 
 
 def test_counts_are_kept_for_the_same_weights_and_not_for_others(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -230,7 +231,13 @@ def test_the_command_is_refused_or_goes_on_with_what_it_is_told(tmp_path, monkey
     saved = torch.load(tmp_path / "checkpoints" / name_of(3), weights_only=True)
     (group,) = saved["optimizer_states"][0]["param_groups"]
     assert group["lr"] == group["initial_lr"] == 7e-3
+    # What it was made with before.
+    made_with = json.loads((tmp_path / "provenance.json").read_text())
+    (tmp_path / "provenance.json").write_text(json.dumps(made_with | {"version/torch": "1.0"}))
+    command("iterations=3", "resume=auto", "optimizer.lr=7e-3")
     config = OmegaConf.load(tmp_path / "config.yaml")
+    assert config.history[1].changed == {"version/torch": {"then": "1.0", "now": made_with["version/torch"]}}
+    assert json.loads((tmp_path / "provenance.json").read_text()) == made_with
     assert set(config.history[0].changed) == {"iterations", "optimizer.lr", "trainer.max_steps"}
     assert config.history[0].resumed_from == name_of(2)
 

@@ -96,10 +96,10 @@ class RunFiles:
         path = self.path / "checkpoints" / f"iteration-{self.ledger['iterations']:06d}.ckpt"
         return path if path.is_file() else None
 
-    @property
-    def versions(self) -> dict[str, str]:
-        """Package → version that it ran with; empty for runs that `tagrpo-compare` did not start."""
-        return self._json("run.json")["versions"] if (self.path / "run.json").exists() else {}
+    @cached_property
+    def provenance(self) -> dict[str, str]:
+        """The commit and the versions that it was made with (`tagrpo.provenance`); empty where none were written."""
+        return self._json("provenance.json") if (self.path / "provenance.json").exists() else {}
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -110,6 +110,8 @@ class GridRun:
     seconds: float = field(default=0.0, init=False)
     place: int = field(default=0, init=False)
     starts: int = field(default=0, init=False)
+    shown: tuple[str, str] = field(default=("", ""), init=False)
+    """Its `progress` when it was last asked for."""
     job: submitit.Job[None] | None = field(default=None, init=False)
     _began: float = field(default=0.0, init=False)
 
@@ -187,6 +189,7 @@ class GridRun:
             self.seconds = time.monotonic() - self._began
         if self.job.done():
             self.state = "done" if self._noted()["finished"] else "failed"
+        self.shown = self.progress()
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to a local job and all that it has started. A job of SLURM is cancelled instead."""
@@ -273,5 +276,5 @@ def table_of(runs: list[GridRun]) -> Table:
     table = Table("method", "seed", "state", "iteration", "reward", "seconds")
     for run in runs:
         seconds = f"{run.seconds:.0f}" if run.seconds else ""
-        table.add_row(run.method, str(run.seed), run.state, *run.progress(), seconds)
+        table.add_row(run.method, str(run.seed), run.state, *run.shown, seconds)
     return table

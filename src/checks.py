@@ -53,7 +53,7 @@ def check_types(cfg: DictConfig) -> None:
         ValueError: naming the setting, the value and the type.
     """
     settings = HydraConfig.get()
-    parsed = OverridesParser.create().parse_overrides(list(settings.overrides.task))
+    parsed = OverridesParser.create().parse_overrides(given_overrides())
     plain = [
         override
         for override in parsed
@@ -71,6 +71,12 @@ def check_types(cfg: DictConfig) -> None:
         value, default = _value(cfg, name), _value(usual, name)
         if (kind := _expected(value, default)) is not None:
             raise ValueError(f"Expected {name} to be {kind}, such as {default}, but got {value!r}. Correct {name}.")
+
+
+def given_overrides() -> list[str]:
+    """The overrides of the command line as they were written: nothing that they refer to is read."""
+    overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    return overrides
 
 
 def _is_leaf(cfg: DictConfig, name: str) -> bool:

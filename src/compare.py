@@ -25,7 +25,7 @@ from rich.console import Console
 from .checks import check_types
 from .console import entry_point, explained
 from .grid import Environment, GridRun, Launcher, run_grid
-from .redaction import refuse_secrets
+from .redaction import refuse_secrets, unread
 
 SCALES = ("demo", "paper")
 
@@ -176,14 +176,16 @@ def main(cfg: DictConfig) -> None:
     root, console = Path(cfg.root), Console()
     with explained():
         check_types(cfg)
-        methods = methods_of(cfg.methods, cfg.scale)
+        # What comes from the environment is read by each run, and stands neither in its command nor in its files.
+        written: DictConfig = OmegaConf.create(unread(OmegaConf.to_container(cfg)))
+        methods = methods_of(written.methods, cfg.scale)
         if cfg.report_only:
             from .analysis.report import write_report
 
             console.print(write_report(root, order=list(methods)), soft_wrap=True)
             return
         launcher: Any = OmegaConf.to_container(cfg.launcher, resolve=True)
-        shared = shared_overrides(cfg)
+        shared = shared_overrides(written)
         check_methods(methods, shared)
         runs = runs_of(root, methods, list(cfg.seeds), shared)
         for run in runs:

@@ -16,7 +16,7 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from .redaction import refuse_secret_arguments
+from .redaction import redacted, refuse_secret_arguments
 
 WRONG_USE = (ValueError, TypeError, OSError, ImportError, RuntimeError, HydraException, OmegaConfBaseException)
 """Errors that settings, files or the machine cause before a run begins."""
@@ -87,4 +87,4 @@ def explained() -> Iterator[None]:
             raise
         cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
         hint = "" if str(cause).startswith("Expected") else "\n(HYDRA_FULL_ERROR=1 shows where.)"
-        sys.exit(f"{str(cause) or type(cause).__name__}{hint}")
+        sys.exit(redacted(f"{str(cause) or type(cause).__name__}{hint}"))

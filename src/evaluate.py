@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from .checks import check_against, check_run, read_questions
 from .config import build
 from .console import entry_point, explained
+from .provenance import write_provenance
 from .redaction import refuse_secrets, save_resolved
 from .run_directory import held, is_first_rank
 from .summary import show
@@ -45,6 +46,12 @@ def evaluate(
     Returns:
         Everything that was logged: `pass@k/<split>/<k>` and more.
     """
+    from lightning.fabric.plugins.io import TorchCheckpointIO
+
+    from .checkpoints import AtomicCheckpointIO
+
+    if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+        trainer.strategy.checkpoint_io = AtomicCheckpointIO()  # which reads folders of shards too
     trainer.test(
         module, datamodule=datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True if checkpoint else None
     )
@@ -86,6 +93,7 @@ def main(cfg: DictConfig) -> None:
             identify = prepare(cfg, run, checkpoint)
         if is_first_rank():
             save_resolved(cfg, directory)
+            write_provenance(directory)
         try:
             metrics = evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
         finally:
@@ -118,8 +126,7 @@ def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> Callable[[], 
 
     @cache
     def identify() -> dict[str, str]:
-        splits = {name: loader.groups for name, loader in run.datamodule.evaluation_loaders().items()}
-        return identity_of(cfg, splits, checkpoint, run.directory / "digests.json")
+        return identity_of(cfg, run.module, run.datamodule, checkpoint)
 
     for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, PassAtKEvaluator) and callback.store is not None:

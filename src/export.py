@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from omegaconf import DictConfig, OmegaConf
+from typing import TYPE_CHECKING, Any
 
 from .console import entry_point, explained
+from .run_directory import flat, read_config
 
 if TYPE_CHECKING:
     from .modules.causal_policy import CausalPolicy
 
 
-def export(checkpoint: str | Path, folder: str | Path, config: DictConfig | None = None) -> Path:
+def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any] | None = None) -> Path:
     """Write the policy of a checkpoint so that `AutoModelForCausalLM.from_pretrained` loads it.
 
     Needs no GPU and no process group, whatever the checkpoint was trained on; adapters are merged. All of it is
@@ -23,7 +23,7 @@ def export(checkpoint: str | Path, folder: str | Path, config: DictConfig | None
     Args:
         checkpoint: A checkpoint, or the directory of a run, of which the newest complete one is taken.
         folder: Where to write; made when it is missing.
-        config: The run's configuration; None reads the `config.yaml` of the run that the checkpoint lies in.
+        config: The run's settings, resolved; None reads the `config.yaml` of the run that the checkpoint lies in.
 
     Returns:
         The checkpoint that was exported.
@@ -32,7 +32,8 @@ def export(checkpoint: str | Path, folder: str | Path, config: DictConfig | None
         FileNotFoundError: there is no checkpoint, or no `config.yaml` beside its folder.
         TornCheckpointError: the checkpoint is not complete, or damaged.
         pickle.UnpicklingError: it could run code.
-        RuntimeError: the weights are not those of the model that the configuration names.
+        ValueError: the settings name no model, or are not what a run writes.
+        RuntimeError: the weights are not those of the model that the settings name.
     """
     from transformers import AutoTokenizer
 
@@ -43,37 +44,31 @@ def export(checkpoint: str | Path, folder: str | Path, config: DictConfig | None
 
     path = checkpoint_at(checkpoint, "checkpoint")
     if config is None:
-        config = _config_of(path)
-    # Settings are read and nothing that they name is called: the configuration may be a stranger's.
-    load = config.policy.load_model
-    lora = {name: value for name, value in (load.get("lora") or {}).items() if name != "_target_"}
-    model = load_causal_lm(load.path, lora=LoraSettings(**lora) if lora else None)
+        config = read_config(path.absolute().parent.parent / "config.yaml")
+    # Settings are read and nothing that they name is called: they may be a stranger's.
+    settings = flat(config)
+    try:
+        model_path, tokenizer = (str(settings[name]) for name in ("policy.load_model.path", "data.tokenizer"))
+    except KeyError as missing:
+        raise ValueError(f"Expected {missing} among the settings of the run of {path}, but it is not there.") from None
+    below = "policy.load_model.lora."
+    lora = {name.removeprefix(below): value for name, value in settings.items() if name.startswith(below)}
+    lora.pop("_target_", None)
+    model = load_causal_lm(model_path, lora=LoraSettings(**lora) if lora else None)
     _load_weights(CausalPolicy(model), path)
-    save_model(model, AutoTokenizer.from_pretrained(config.data.tokenizer, trust_remote_code=False), folder)
+    save_model(model, AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False), folder)
     return path
-
-
-def _config_of(path: Path) -> DictConfig:
-    file = path.absolute().parent.parent / "config.yaml"
-    if not file.is_file():
-        raise FileNotFoundError(
-            f"Expected the configuration of the run at {file}, but there is none. Leave checkpoints in the directory "
-            "of their run, or give `--config`."
-        )
-    config = OmegaConf.load(file)
-    assert isinstance(config, DictConfig)
-    return config
 
 
 def _load_weights(policy: CausalPolicy, path: Path) -> None:
     """Fill `policy`, which is called `policy` in the module that wrote the checkpoint."""
     import torch
-    import torch.distributed.checkpoint as dcp
+
+    from .checkpoints import tensors_of
 
     holder = torch.nn.ModuleDict({"policy": policy})
     if path.is_dir():
-        weights = holder.state_dict()
-        dcp.load({"state_dict": weights}, checkpoint_id=path, no_dist=True)
+        weights = tensors_of(path, "state_dict.")
     else:
         # Memory-mapped: optimizer states are never read.
         weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
@@ -94,8 +89,8 @@ def main() -> None:
                 f"Expected a checkpoint, or the directory of a run, at {arguments.checkpoint}, but there is nothing. "
                 "Correct `checkpoint`."
             )
-        config = OmegaConf.load(arguments.config) if arguments.config else None
-        path = export(arguments.checkpoint, arguments.folder, config)  # type: ignore[arg-type]
+        config = read_config(Path(arguments.config)) if arguments.config else None
+        path = export(arguments.checkpoint, arguments.folder, config)
     print(f"{path} -> {arguments.folder}")
 
 

@@ -158,7 +158,7 @@ def check_torch_file(path: Path) -> None:
 
 def remove(path: Path) -> None:
     """Delete a file or a folder. It is renamed first, so that a half-deleted folder does not have its name."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return
     doomed = partial_path(path)
     shutil.rmtree(doomed, ignore_errors=True)
@@ -194,9 +194,10 @@ def disk_full_explained(path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:  # that of several ranks at once is no Exception
-        if isinstance(error.__context__, KeyboardInterrupt) and isinstance(error, RuntimeError):
-            raise error.__context__ from None  # torch's zip writer hides it behind an error of its own
+        hidden = error.__context__ if isinstance(error, RuntimeError) and error.__cause__ is None else None
         number = None if isinstance(error, KeyboardInterrupt | SystemExit) else _no_room(error)
+        if number is None and isinstance(hidden, KeyboardInterrupt | OSError):
+            raise hidden from None  # torch's zip writer hides it behind an error of its own
         if number is None:
             raise
         free = shutil.disk_usage(path.parent).free
@@ -220,6 +221,7 @@ def _no_room(error: BaseException | None, depth: int = 0) -> int | None:
     ranks = [failure[0] for failure in error.failures.values()] if isinstance(error, CheckpointException) else []
     causes = [error.__cause__, error.__context__, *ranks]
     found = next((number for cause in causes if (number := _no_room(cause, depth + 1)) is not None), None)
-    if found is None and isinstance(error, RuntimeError) and "inline_container" in str(error):
+    explained = any(isinstance(cause, OSError | KeyboardInterrupt) for cause in causes)
+    if found is None and isinstance(error, RuntimeError) and "inline_container" in str(error) and not explained:
         return errno.ENOSPC  # torch's zip writer, whose write fell short, does not say why
     return found

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from rich.table import Table
 from submitit.helpers import Checkpointable, DelayedSubmission, clean_env
 
 from .files import write_json, write_text
+from .redaction import redacted
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 10.0
@@ -110,13 +110,15 @@ class GridRun:
     seconds: float = field(default=0.0, init=False)
     place: int = field(default=0, init=False)
     starts: int = field(default=0, init=False)
+    shown: tuple[str, str] = field(default=("", ""), init=False)
+    """Its `progress` when it was last asked for."""
     job: submitit.Job[None] | None = field(default=None, init=False)
     _began: float = field(default=0.0, init=False)
 
     @property
     def settings(self) -> list[str]:
-        """The command without what depends on the machine."""
-        return [part for part in self.command[1:] if not part.startswith("hydra.run.dir=")]
+        """The command without what depends on the machine, and without secrets."""
+        return [redacted(part) for part in self.command[1:] if not part.startswith("hydra.run.dir=")]
 
     @property
     def active(self) -> bool:
@@ -163,9 +165,8 @@ class GridRun:
         directory = self.directory.absolute()
         shutil.rmtree(directory / "job", ignore_errors=True)
         self.starts += 1
-        versions = {name: version(name) for name in ("tagrpo", "torch", "lightning", "transformers")}
         noted = {"settings": self.settings, "finished": False, "starts": self.starts, "seconds": 0.0}
-        write_json(directory / "run.json", noted | {"versions": versions})
+        write_json(directory / "run.json", noted)
         options = {"name": f"{self.method}-seed{self.seed}", **launcher}
         cluster = options.pop("cluster")
         executor = submitit.AutoExecutor(directory / "job", cluster=cluster)
@@ -188,6 +189,7 @@ class GridRun:
             self.seconds = time.monotonic() - self._began
         if self.job.done():
             self.state = "done" if self._noted()["finished"] else "failed"
+        self.shown = self.progress()
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to a local job and all that it has started. A job of SLURM is cancelled instead."""
@@ -274,5 +276,5 @@ def table_of(runs: list[GridRun]) -> Table:
     table = Table("method", "seed", "state", "iteration", "reward", "seconds")
     for run in runs:
         seconds = f"{run.seconds:.0f}" if run.seconds else ""
-        table.add_row(run.method, str(run.seed), run.state, *run.progress(), seconds)
+        table.add_row(run.method, str(run.seed), run.state, *run.shown, seconds)
     return table

@@ -1,59 +1,28 @@
-"""What the counts of an evaluation depend on, as digests of contents: a path does not say what lies there."""
+"""Digests of what runs and evaluations depend on, by content: a path does not say what lies there."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
 import json
-import time
-from collections.abc import Iterable, Mapping
+import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from .files import write_json
-from .types import QuestionGroup
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-SETTLED_SECONDS = 2.0
-"""A file that changed less than this before it was read may change again without another time of change."""
-WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".json", ".model", ".txt", ".jinja")
-"""Of a model folder: weights, configuration, tokenizer."""
+    from .datamodules.questions import QuestionDataModule
+    from .modules.policy import PolicyModule
+
 DIGITS = 16
-
-
-class FileDigests:
-    """SHA-256 of files, computed once as long as they stay as they are.
-
-    What was computed is kept in `memo` under device, inode, size, and the times of the last change of content and of
-    inode, which no copying sets back. A file that has just changed is not kept, as two changes may share a time.
-    """
-
-    def __init__(self, memo: Path) -> None:
-        self._memo = memo
-        self._known: dict[str, str] = json.loads(memo.read_text()) if memo.exists() else {}
-
-    def of(self, paths: Iterable[Path]) -> str:
-        """One digest of the names and contents of files."""
-        parts = [(path.name, self._of_one(path)) for path in sorted(paths)]
-        write_json(self._memo, self._known)
-        return digest(parts)
-
-    def _of_one(self, path: Path) -> str:
-        key = _state(path)
-        if key not in self._known:
-            began = time.time()
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if _state(path) != key or began - path.stat().st_ctime < SETTLED_SECONDS:
-                return found
-            self._known[key] = found
-        return self._known[key]
-
-
-def _state(path: Path) -> str:
-    stat = path.stat()
-    return f"{stat.st_dev}-{stat.st_ino}-{stat.st_size}-{stat.st_mtime_ns}-{stat.st_ctime_ns}"
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def digest(content: Any) -> str:
@@ -63,55 +32,108 @@ def digest(content: Any) -> str:
 
 
 def identity_of(
-    cfg: DictConfig, splits: Mapping[str, Iterable[QuestionGroup]], checkpoint: Path | None, memo: Path
+    cfg: DictConfig, policy: PolicyModule, data: QuestionDataModule, checkpoint: Path | None
 ) -> dict[str, str]:
     """What is evaluated and how, part by part, each as a digest: equal ones may share their counts.
 
+    Code of rewards and templates counts as far as it lies in the folders of their classes.
+
     Args:
         cfg: Of `tagrpo-eval`.
-        splits: Name → questions, in their order.
+        policy: Which has loaded its model.
+        data: Which has read its questions.
         checkpoint: Whose weights replace those of the model; None for the model's own.
-        memo: File for the digests of large files.
     """
-    files = FileDigests(memo)
-    reward = _plain(cfg.reward)
-    reward.pop("workers", None)
+    splits = {name: loader.groups for name, loader in data.evaluation_loaders().items()}
+    reward, template = (_plain(part) for part in (cfg.reward, cfg.data.evaluation_template or cfg.template))
+    engine = [str(cfg.rollout.engine.get(name, "")) for name in ("_target_", "dtype")]
     return {
-        "weights": files.of(model_files(str(cfg.model.path))),
-        "checkpoint": files.of(_below(checkpoint)) if checkpoint else "",
-        "loading": digest({"load": _plain(cfg.model.load), "lora": cfg.get("lora") and _plain(cfg.lora)}),
+        "weights": str(policy.loaded),
+        "model": digest(_configuration(policy)),
+        "checkpoint": digest(_sums_of(checkpoint)) if checkpoint else "",
+        "tokenizer": tokenizer_digest(data.tokenizer),
         "data": digest({name: [tuple(group[:4]) for group in groups] for name, groups in splits.items()}),
-        "reward": digest([reward, _code_of(cfg.reward)]),
-        "sampling": digest([_plain(cfg.rollout.evaluation_sampling), _engine(cfg), cfg.seed]),
-        "protocol": digest([_plain(cfg.data.evaluation_template or cfg.template), cfg.data.evaluation_samples]),
+        "reward": digest([_without(reward, "workers"), _code_of(reward)]),
+        "sampling": digest([_plain(cfg.rollout.evaluation_sampling), engine, cfg.seed]),
+        "protocol": digest([template, _code_of(template), cfg.data.evaluation_samples]),
     }
 
 
-def _plain(node: Any) -> Any:
+def _plain(node: DictConfig) -> Any:
     return OmegaConf.to_container(node, resolve=True)
 
 
-def _engine(cfg: DictConfig) -> list[str]:
-    return [str(cfg.rollout.engine.get(name, "")) for name in ("_target_", "dtype")]
+def _without(content: Any, key: str) -> Any:
+    """`content` without what a key holds, at any depth."""
+    if isinstance(content, Mapping):
+        return {name: _without(value, key) for name, value in content.items() if name != key}
+    return [_without(value, key) for value in content] if isinstance(content, list) else content
 
 
-def _below(path: Path) -> list[Path]:
-    return [path] if path.is_file() else [found for found in path.rglob("*") if found.is_file()]
+def _configuration(policy: PolicyModule) -> list[dict[str, Any]]:
+    """Of the model and of its generation, such as the tokens that end a response."""
+    model = policy.policy.model
+    found = [model.config.to_dict(), model.generation_config.to_dict() if model.generation_config else {}]
+    return [{name: x for name, x in part.items() if not name.startswith(("_", "transformers_"))} for part in found]
 
 
-def model_files(path: str) -> list[Path]:
-    """The files of a model folder, or of the copy of the hub's model that was loaded."""
-    folder = Path(path).expanduser()
-    if not (folder / "config.json").is_file():
-        from huggingface_hub import try_to_load_from_cache
+def _sums_of(checkpoint: Path) -> Any:
+    """The checksums in a checkpoint, which was compared with them before it is loaded."""
+    if checkpoint.is_dir():
+        from .checkpoints import MARKER
 
-        folder = Path(str(try_to_load_from_cache(path, "config.json"))).parent
-    return [file for file in folder.iterdir() if file.suffix in WEIGHT_FILES and file.is_file()]
+        return json.loads((checkpoint / MARKER).read_text())
+    with zipfile.ZipFile(checkpoint) as archive:
+        return [(record.filename.partition("/")[2], record.file_size, record.CRC) for record in archive.infolist()]
 
 
-def _code_of(reward: DictConfig) -> list[str]:
-    """The source of all that lies beside the reward's class: who changes it changes verdicts."""
-    from hydra.utils import get_class
+def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Of how a tokenizer cuts texts, of its special tokens and of its chat template."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    how = json.loads(backend.to_str()) if backend is not None else tokenizer.get_vocab()
+    how = {name: value for name, value in how.items() if name not in ("truncation", "padding")}  # set by each call
+    return digest([how, tokenizer.special_tokens_map, tokenizer.chat_template])
 
-    folder = Path(inspect.getfile(get_class(reward._target_))).parent
-    return [file.read_text(errors="replace") for file in sorted(folder.glob("*.py"))]
+
+def _code_of(settings: Any) -> list[str]:
+    """The source of all that lies beside the classes that settings name: who changes it changes what they do."""
+    from hydra.utils import get_object
+
+    folders = {Path(inspect.getfile(get_object(name))).parent for name in targets(settings)}
+    return [file.read_text(errors="replace") for folder in sorted(folders) for file in sorted(folder.glob("*.py"))]
+
+
+def targets(settings: Any) -> Iterator[str]:
+    """The `_target_`s in settings, at any depth.
+
+    >>> list(targets({"_target_": "a.Mixed", "free": {"_target_": "b.Own"}, "parts": [{"_target_": "c.Last"}]}))
+    ['a.Mixed', 'b.Own', 'c.Last']
+    """
+    if isinstance(settings, Mapping):
+        if "_target_" in settings:
+            yield settings["_target_"]
+        settings = list(settings.values())
+    for part in settings if isinstance(settings, list) else ():
+        yield from targets(part)
+
+
+def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
+    """Name of each parameter, and the sum of its bit patterns as integers; of this rank's part of it.
+
+    That is one pass over memory, where hashing would take seconds per gigabyte. A change that leaves every sum as it
+    was goes unnoticed; no optimizer step does that.
+    """
+    return [(name, _bit_sum(parameter)) for name, parameter in module.named_parameters()]
+
+
+def own_part(parameter: Tensor) -> Tensor:
+    """This rank's part of a parameter."""
+    tensor = parameter.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _bit_sum(parameter: Tensor) -> int:
+    tensor = own_part(parameter)
+    if not tensor.numel():
+        return 0
+    return int(tensor.contiguous().view(INTEGERS[tensor.element_size()]).sum(dtype=torch.int64))

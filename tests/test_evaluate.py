@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo.checks import read_questions
 from tagrpo.config import build
-from tagrpo.evaluate import evaluate, prepare, settings_of
+from tagrpo.evaluate import evaluate, main, prepare, settings_of
+from tagrpo.provenance import provenance
 from tagrpo.starter import starter_path
 
 PROTOCOLS = sorted(path.stem for path in (Path(__file__).parents[1] / "configs" / "protocol").glob("*.yaml"))
@@ -66,11 +71,34 @@ def test_an_evaluation_that_broke_off_ends_as_if_it_had_not(tmp_path):
     whole = run(tmp_path / "whole")
     with pytest.raises(RuntimeError, match="preempted"):
         run(tmp_path / "broken", Break())
-    assert len((tmp_path / "broken" / "counts" / "0.jsonl").read_text().splitlines()) == 4
+    assert len((tmp_path / "broken" / "counts" / "0.counts").read_text().splitlines()) == 4
     assert run(tmp_path / "broken") == whole
     test = json.loads((tmp_path / "broken" / "test.json").read_text())
     assert test == json.loads((tmp_path / "whole" / "test.json").read_text())
     assert [row["n"] for row in test["splits"]["test_id"]["questions"]] == [4] * 6
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_policy_of_nan_is_no_policy_that_solves_nothing(temperature, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(starter_path())
+    torch.nn.init.constant_(model.model.norm.weight, torch.nan)
+    model.save_pretrained(tmp_path / "broken")
+    AutoTokenizer.from_pretrained(starter_path()).save_pretrained(tmp_path / "broken")
+    options = [f"model.path={tmp_path / 'broken'}", f"rollout.evaluation_sampling.temperature={temperature}"]
+    run = build(composed(tmp_path / "run", *SMALL, *options))
+    with pytest.raises(FloatingPointError, match=r"1 of its 35 parameters hold NaN or infinity, such as .*norm.weight"):
+        evaluate(run.module, run.datamodule, run.trainer)
+    assert not (tmp_path / "run" / "test.json").exists()
+
+
+def test_the_command_records_the_code_and_the_settings_beside_its_results(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["tagrpo-eval", f"hydra.run.dir={tmp_path}", *SMALL])
+    main()
+    made_with = json.loads((tmp_path / "provenance.json").read_text())
+    assert made_with == provenance()
+    text = (tmp_path / "test.md").read_text()
+    assert f"- version/torch: {made_with['version/torch']}\n" in text
+    assert re.search(r"- digests: weights \w{16}, model \w{16}, tokenizer \w{16}, data \w{16}, ", text)
 
 
 def test_counts_are_kept_for_the_same_weights_and_not_for_others(tmp_path):
@@ -85,7 +113,7 @@ def test_counts_are_kept_for_the_same_weights_and_not_for_others(tmp_path):
             evaluate(built.module, built.datamodule, built.trainer)
         finally:
             built.close()
-        return {path.parent.name: path.read_text() for path in (tmp_path / "run" / "counts").glob("*/0.jsonl")}
+        return {path.parent.name: path.read_text() for path in (tmp_path / "run" / "counts").glob("*/0.counts")}
 
     first = run()
     assert len(first) == 1

@@ -9,10 +9,10 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
 from tagrpo.checkpoints import TornCheckpointError, begin_folder, commit_folder
@@ -175,7 +175,18 @@ def checkpoint(tmp_path_factory):
 def test_of_a_strangers_configuration_nothing_is_called(checkpoint, load, other):
     canary = mock.Mock()
     content = {"policy": {"load_model": {**load, "path": "missing"}, "loss": other}, "data": {"tokenizer": "x"}}
-    refused = FileNotFoundError, TypeError, AttributeError, ValueError, OmegaConfBaseException
-    with mock.patch.dict(sys.modules, canary=canary), pytest.raises(refused):
-        export(checkpoint, checkpoint.parent / "out", OmegaConf.create(content))
+    (checkpoint.parents[1] / "config.yaml").write_text(yaml.safe_dump(content))
+    with mock.patch.dict(sys.modules, canary=canary), pytest.raises((FileNotFoundError, TypeError, ValueError)):
+        export(checkpoint, checkpoint.parent / "out")
     assert not canary.mock_calls
+
+
+def test_a_strangers_configuration_reads_no_variable(checkpoint, monkeypatch):
+    monkeypatch.setenv("SECRET_OF_MINE", "value-of-the-secret")
+    content = {"policy": {"load_model": {"path": "${oc.env:SECRET_OF_MINE}/x"}}, "data": {"tokenizer": "x"}}
+    (checkpoint.parents[1] / "config.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(ValueError, match=r"policy.load_model.path holds an interpolation") as refused:
+        export(checkpoint, checkpoint.parent / "out")
+    assert "value-of-the-secret" not in str(refused.value)
+    with pytest.raises(ValueError, match="'data.tokenizer' among the settings"):
+        export(checkpoint, checkpoint.parent / "out", {"policy": {"load_model": {"path": "x"}}})

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,6 +49,27 @@ def test_a_resumed_run_drops_the_rows_after_its_checkpoint(tmp_path):
     resumed.log_metrics({"a": 7.0}, step=2)
     assert rows_of(tmp_path) == ["a,step", "0.0,0", "1.0,1", "7.0,2"]
     assert resumed.state_dict() == {"rows": 3}
+
+
+@pytest.mark.parametrize("kept", [None, 1, 25])
+def test_rows_that_have_gone_are_missed_on_a_resume(kept, tmp_path):
+    logger, path = MetricsCSV(tmp_path), tmp_path / "metrics.csv"
+    for step in range(3):
+        logger.log_metrics({"a": 0.125 * step}, step=step)
+    (tmp_path / "checkpoints").mkdir()
+    content = path.read_text()
+    path.unlink() if kept is None else path.write_text(content[:kept] if kept > 1 else content.splitlines()[0])
+    resumed = MetricsCSV(tmp_path)
+    with pytest.warns(UserWarning, match=rf"Expected the 3 rows .* found {2 if kept == 25 else 0}: it has been cut"):
+        resumed.load_state_dict(logger.state_dict())
+    resumed.log_metrics({"a": 9.0}, step=3)
+    assert rows_of(tmp_path)[-1] == "9.0,3"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        MetricsCSV(tmp_path / "elsewhere").load_state_dict({"rows": 3})  # a run that goes on there has none
+    path.write_bytes(b"\xff\x00")
+    with pytest.raises(ValueError, match=r"Expected a table in .*metrics.csv"):
+        MetricsCSV(tmp_path).load_state_dict({"rows": 3})
 
 
 def test_a_new_run_replaces_the_file_of_the_run_before(tmp_path):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hydra import compose, initialize_config_module
 from rich.console import Console
@@ -66,6 +69,12 @@ def test_lora_servers_and_an_engine_in_transformers_are_seen(tiny_policy):
     own = engine_of(composed(*base), GPUS["h100"], 2**30)
     assert own.asleep == 4.0, "a copy of the weights in float32"
     assert own.awake == pytest.approx(4.0 + 4 * 2 * 2 * 1 * 32 * 64 * (128 + 40) / 2**30), "and keys and values"
+
+
+def test_a_plan_leaves_no_file_behind(tiny_policy, tmp_path):
+    options = ["model=pretrained", f"model.path={tiny_policy}", "experiment=grpo"]
+    subprocess.run([sys.executable, "-m", "tagrpo.plan", *options], cwd=tmp_path, capture_output=True, check=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_gpu_is_refused(tiny_policy):

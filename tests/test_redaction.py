@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from tagrpo import compare
 from tagrpo.config import build
 from tagrpo.console import entry_point
+from tagrpo.files import write_json
+from tagrpo.grid import GridRun
 from tagrpo.redaction import literal_secrets, redacted, refuse_secrets, save_resolved
 from tagrpo.train import train
 
 SECRET = "sk-4f9a0c7d21"
+HIDDEN = "a plain text, of 27 letters"
+"""A secret that its spelling does not tell; only the name of its variable does."""
 SMALL = [
     "iterations=1", "threads=1", "data.train.size=4", "data.batch_size=2", "data.samples_per_prompt=2",
     "data.evaluation_samples=2", "data.evaluation.test_id.size=2", "~data.evaluation.test_phrasing",
@@ -126,11 +132,63 @@ def test_ordinary_arguments_pass_on(monkeypatch):
 
 def test_a_directory_named_after_a_secret_variable_is_removed(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    directory = tmp_path / f"run-{SECRET}"
+    directory = tmp_path / f"run-{SECRET}" / "a" / "seed0"
     (directory / ".hydra").mkdir(parents=True)
+    (directory / "train.log").touch()
     with pytest.raises(SystemExit, match="the name of the run's directory"):
         build(composed(directory, "+name2=${oc.env:HF_TOKEN}"))
-    assert not directory.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_run_prints_and_advises_holds_no_secret(tmp_path):
+    overrides = [*SMALL, "+notes=${oc.env:MY_API_KEY}", "test=false", "logger=csv", f"hydra.run.dir={tmp_path / 'run'}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tagrpo.train", *overrides], capture_output=True, text=True, check=False,
+        env={**os.environ, "MY_API_KEY": HIDDEN},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert HIDDEN not in done.stdout + done.stderr
+    assert files_with(HIDDEN, tmp_path) == []
+    (again,) = [line for line in done.stdout.splitlines() if "resume=auto" in line]
+    assert "'+notes=${oc.env:MY_API_KEY}'" in again
+
+
+def test_a_message_about_settings_holds_no_secret(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tagrpo.train", "data.batch_size=${oc.env:MY_API_KEY}", f"hydra.run.dir={tmp_path}"],
+        capture_output=True, text=True, check=False, env={**os.environ, "MY_API_KEY": HIDDEN},
+    )  # fmt: skip
+    assert "Expected data.batch_size to be a whole number, such as 8, but got '<removed>'" in done.stderr
+    assert HIDDEN not in done.stdout + done.stderr
+
+
+def test_a_comparison_hands_on_where_a_secret_is_and_not_what_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", HIDDEN)
+    seen = []
+
+    def stand_in(runs, *_):
+        seen.extend(runs)
+        for run in runs:
+            run.directory.mkdir(parents=True)
+            write_json(run.directory / "run.json", {"settings": run.settings})
+        return []
+
+    monkeypatch.setattr(compare, "compare", stand_in)
+    methods = "methods={a: ['+notes=${oc.env:MY_API_KEY}'], b: {overrides: ['+model.note=${oc.env:MY_API_KEY}x']}}"
+    overrides = ["overrides=['+other=${oc.env:MY_API_KEY}','optimizer.lr=${lr}']", "+lr=0.5", methods]
+    monkeypatch.setattr(sys, "argv", ["tagrpo-compare", f"root={tmp_path}", *overrides])
+    with pytest.raises(SystemExit) as left:
+        compare.main()
+    assert left.value.code == 0
+    assert files_with(HIDDEN, tmp_path) == []
+    given = [run.command[-3:] for run in seen]
+    assert [[part for part in parts if "oc.env" in part] for parts in given] == [
+        ["+other=${oc.env:MY_API_KEY}", "+notes=${oc.env:MY_API_KEY}"],
+        ["+other=${oc.env:MY_API_KEY}", "+model.note=${oc.env:MY_API_KEY}x"],
+    ]
+    assert all("optimizer.lr=0.5" in parts for parts in given)
+    secret = GridRun("a", 0, tmp_path, ["python", f"+notes={HIDDEN}"])
+    assert secret.settings == ["+notes=<removed>"]
 
 
 def test_redaction_finds_secrets_by_their_spelling():

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from hydra import compose, initialize_config_module
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from tagrpo import train
 from tagrpo.checkpoints import AtomicCheckpointIO
-from tagrpo.run_directory import begin, changes, flat, held, name_of, used
+from tagrpo.run_directory import begin, changes, flat, held, may_change, name_of, read_config, used, without_copies
 
 SETTINGS = {
     "seed": 0, "iterations": 4, "resume": None, "name": "a",
     "optimizer": {"lr": 1e-4, "weight_decay": 0.0},
     "policy": {"mini_batches": 2, "optimizer": {"lr": 1e-4, "weight_decay": 0.0}},
-    "data": {"seed": 0, "batch_size": 8, "train": {"path": "/old/place/math.jsonl"}},
+    "data": {"seed": 0, "batch_size": 8, "train": {"path": "/old/place/math.jsonl", "dataset": "math"}},
+    "rollout": {"sampling": {"max_new_tokens": 12}, "evaluation_sampling": {"max_new_tokens": 12}},
+    "template": {"instruction": "Answer as a/b."},
     "trainer": {"devices": 1, "precision": None, "default_root_dir": "/old/place"},
 }  # fmt: skip
 
@@ -95,11 +100,80 @@ def test_what_may_not_change_is_refused_by_name_with_both_values(tmp_path):
         begin(cfg, run)
     lines = [line.strip() for line in str(refused.value).splitlines()[1:-1]]
     assert lines == ["data.batch_size: 8 then, 16 now", "policy.mini_batches: 2 then, 4 now"]
-    for name, value in [("trainer__precision", "16-true"), ("data__train__path", "/old/place/gsm8k.jsonl")]:
+    for name, value in [("trainer__precision", "16-true"), ("data__train__dataset", "gsm8k")]:
         with pytest.raises(ValueError, match=name.replace("__", r"\.")):
             begin(settings(resume="auto", **{name: value}), run)
     with pytest.raises(ValueError, match="seed: 0 then, 1 now"):
         begin(settings(resume="auto", seed=1, data__seed=1), run)
+
+
+def test_a_forbidden_change_is_not_hidden_by_a_permitted_one_with_the_same_values(tmp_path):
+    run = a_run_in(tmp_path)
+    both = {"rollout__sampling__max_new_tokens": 6, "rollout__evaluation_sampling__max_new_tokens": 6}
+    with pytest.raises(ValueError, match=r"rollout.sampling.max_new_tokens: 12 then, 6 now") as refused:
+        begin(settings(resume="auto", **both), run)
+    assert "evaluation_sampling" not in str(refused.value)
+    begin(settings(resume="auto", rollout__evaluation_sampling__max_new_tokens=6), run)
+
+
+def test_a_text_with_a_slash_is_no_path(tmp_path):
+    run = a_run_in(tmp_path)
+    with pytest.raises(ValueError, match=r"template.instruction: Answer as a/b. then, Prove a/b. now"):
+        begin(settings(resume="auto", template__instruction="Prove a/b."), run)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["experiment=ta_grpo"],
+        ["experiment=greso", "scale=paper", "data=math", "lora=default"],
+        ["experiment=prompt_augmentation", "data=countdown", "curriculum=by_difficulty", "rollout=vllm_server"],
+    ],
+    ids=" ".join,
+)
+def test_what_follows_a_setting_that_may_change_may_change_too(overrides):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", overrides)
+    written = flat(OmegaConf.to_container(cfg, resolve=False))
+    for name, value in written.items():
+        for reference in re.findall(r"\$\{(?:\w+:)?([a-z_]+(?:\.[a-z_]+)*)", str(value)):
+            node = OmegaConf.select(cfg, reference)
+            below = flat(OmegaConf.to_container(node)) if OmegaConf.is_config(node) else {"": None}
+            for part in below:
+                suffix = f".{part}" if part else ""
+                assert may_change(name + suffix) or not may_change(reference + suffix), (name + suffix, reference)
+
+
+def test_without_its_settings_no_run_is_continued(tmp_path):
+    run = a_run_in(tmp_path / "run")
+    (run / "config.yaml").unlink()
+    with pytest.raises(FileNotFoundError, match="settings of the run.*config.yaml"):
+        begin(settings(resume="auto", policy__mini_batches=4), run)
+    alone = tmp_path / "alone.ckpt"
+    (run / "checkpoints" / name_of(2)).rename(alone)
+    with pytest.raises(FileNotFoundError, match="settings of the run.*config.yaml"):
+        begin(settings(resume=str(alone)), tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("history: [{a: '${wandb_run_id:victim,null}'}]", r"history holds an interpolation"),
+        ('name: "$\\x7boc.env:HOME}"', "name holds an interpolation"),
+        ("a: &a [x, x]\nb: [*a, *a]", "aliases"),
+        ("[1, 2]", "it holds '\\[1, 2\\]'"),
+        ("a: [", "can't be read"),
+        ("a: !!python/object/apply:os.getpid []", "can't be read"),
+        ("[" * 10_000, "can't be read"),
+    ],
+)
+def test_settings_of_strangers_are_plain_text(text, said, tmp_path):
+    run = a_run_in(tmp_path)
+    (run / "config.yaml").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        read_config(run / "config.yaml")
+    with pytest.raises(ValueError, match=said):
+        begin(settings(resume="auto"), run)
 
 
 def test_what_may_change_is_in_the_history(tmp_path):
@@ -115,6 +189,7 @@ def test_what_may_change_is_in_the_history(tmp_path):
         "iterations": {"then": 4, "now": 6},
         "optimizer.lr": {"then": 1e-4, "now": 1e-3},
         "trainer.default_root_dir": {"then": "/old/place", "now": "/new"},
+        "data.train.path": {"then": "/old/place/math.jsonl", "now": "/new/math.jsonl"},
     }
     (run / "config.yaml").write_text(OmegaConf.to_yaml(faster))
     again = OmegaConf.merge(faster, {"history": None})
@@ -156,7 +231,13 @@ def test_the_command_is_refused_or_goes_on_with_what_it_is_told(tmp_path, monkey
     saved = torch.load(tmp_path / "checkpoints" / name_of(3), weights_only=True)
     (group,) = saved["optimizer_states"][0]["param_groups"]
     assert group["lr"] == group["initial_lr"] == 7e-3
+    # What it was made with before.
+    made_with = json.loads((tmp_path / "provenance.json").read_text())
+    (tmp_path / "provenance.json").write_text(json.dumps(made_with | {"version/torch": "1.0"}))
+    command("iterations=3", "resume=auto", "optimizer.lr=7e-3")
     config = OmegaConf.load(tmp_path / "config.yaml")
+    assert config.history[1].changed == {"version/torch": {"then": "1.0", "now": made_with["version/torch"]}}
+    assert json.loads((tmp_path / "provenance.json").read_text()) == made_with
     assert set(config.history[0].changed) == {"iterations", "optimizer.lr", "trainer.max_steps"}
     assert config.history[0].resumed_from == name_of(2)
 
@@ -182,8 +263,9 @@ def test_equal_settings_are_no_change_and_flat_names_lead_back(settings):
 @given(CONFIGS, CONFIGS)
 def test_every_change_has_the_values_of_both_sides_and_none_is_left_out(then, now):
     found, a, b = changes(then, now), flat(then), flat(now)
-    assert all((a.get(name), b.get(name)) == values and values[0] != values[1] for name, values in found.items())
-    differ = {
-        (name.rpartition(".")[2], repr((a.get(name), b.get(name)))) for name in a | b if a.get(name) != b.get(name)
+    assert found == {name: (a.get(name), b.get(name)) for name in a | b if a.get(name) != b.get(name)}
+    brief = without_copies(found)
+    assert brief.items() <= found.items()
+    assert {(name.rpartition(".")[2], repr(found[name])) for name in found} == {
+        (name.rpartition(".")[2], repr(brief[name])) for name in brief
     }
-    assert {(name.rpartition(".")[2], repr(values)) for name, values in found.items()} == differ

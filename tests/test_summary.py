@@ -57,4 +57,7 @@ def test_the_commit_and_what_differs_from_it_are_told(tmp_path, monkeypatch):
 def test_without_a_repository_there_are_versions_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "__file__", str(tmp_path / "code.py"))
     monkeypatch.chdir(tmp_path)
-    assert "git_commit" not in provenance.provenance()
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    assert all(name.startswith("version/") for name in provenance.provenance())
+    monkeypatch.setenv("LD_PRELOAD", "/somewhere/other.so")
+    assert provenance.provenance()["LD_PRELOAD"] == "/somewhere/other.so"

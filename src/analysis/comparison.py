@@ -186,7 +186,7 @@ def run_results(run: RunFiles) -> dict[str, Any]:
         "series": {"iteration": [int(i) for i in metrics.index], **series} if len(metrics) else {},
         "budget": run.ledger,
         "seconds": run.wall_seconds,
-        "versions": run.versions,
+        "provenance": run.provenance,
     }
 
 

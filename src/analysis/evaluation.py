@@ -61,7 +61,7 @@ def evaluation_markdown(run: RunFiles, settings: Mapping[str, Any]) -> str:
         "`tokens` is the mean length of a response, "
         "`truncated` the share of responses that the length limit ended.",
         "",
-        *(f"- {name}: {value}" for name, value in settings.items()),
+        *(f"- {name}: {value}" for name, value in {**settings, **run.provenance}.items()),
     ]
     return "\n".join(lines) + "\n"
 

@@ -14,7 +14,7 @@ from .page import MEGABYTES, write_page
 from .page.figures import LEARNING, SERIES, comparison_figures, diversity_figure, training_figures
 from .run_plots import diversity_densities, why_no_gradient
 from .runs import RunFiles, by_method, find_directories, find_runs
-from .sections import Section, markdown, sections, title
+from .sections import Section, made_with, markdown, sections, title
 
 
 def write_report(*roots: Path, order: Sequence[str] = ()) -> Path:
@@ -70,7 +70,7 @@ def page_content(methods: dict[str, list[RunFiles]]) -> dict[str, Any]:
         tables = [Section("These runs can't be compared", [], [], [str(error)])]
     return {
         "title": heading,
-        "tables": [table.as_dict() for table in tables],
+        "tables": [table.as_dict() for table in (*tables, made_with(runs)) if table.rows or table.notes],
         "figures": figures,
         "names": names,
         "groups": [group[run.method] for run in runs],

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import pandas as pd
 import torch
-import yaml
 
 from ..metrics.functional import pass_at_k
+from ..run_directory import parsed, read_config
 
 BUDGETS = ("prompts", "rollouts", "tokens", "updates", "iterations")
 DIVERSITY = ("iteration", "question", "pool", "responses", "distance")
@@ -77,7 +77,7 @@ class RunFiles:
     def config(self) -> dict[str, Any]:
         """The resolved configuration; empty where none was written."""
         path = self.path / "config.yaml"
-        return yaml.safe_load(path.read_text()) if path.exists() else {}
+        return read_config(path) if path.exists() else {}
 
     @property
     def command(self) -> str | None:
@@ -85,7 +85,7 @@ class RunFiles:
         path = self.path / ".hydra" / "hydra.yaml"
         if not path.exists():
             return None
-        recorded = yaml.safe_load(path.read_text())["hydra"]
+        recorded = parsed(path.read_text())["hydra"]
         task, hydra = recorded["overrides"]["task"], recorded["overrides"]["hydra"]
         directory = [override for override in hydra if override.startswith("hydra.run.dir=")]
         return shlex.join(["python", "-m", f"tagrpo.{recorded['job']['name']}", *task, *directory])
@@ -96,10 +96,10 @@ class RunFiles:
         path = self.path / "checkpoints" / f"iteration-{self.ledger['iterations']:06d}.ckpt"
         return path if path.is_file() else None
 
-    @property
-    def versions(self) -> dict[str, str]:
-        """Package → version that it ran with; empty for runs that `tagrpo-compare` did not start."""
-        return self._json("run.json")["versions"] if (self.path / "run.json").exists() else {}
+    @cached_property
+    def provenance(self) -> dict[str, str]:
+        """The commit and the versions that it was made with (`tagrpo.provenance`); empty where none were written."""
+        return self._json("provenance.json") if (self.path / "provenance.json").exists() else {}
 
     @property
     def seconds(self) -> dict[str, float]:

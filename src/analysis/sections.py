@@ -9,7 +9,7 @@ from typing import Any
 
 from ..metrics.functional import break_even, cost_per_gradient
 from .comparison import ZERO_GRADIENT, Methods
-from .runs import Unit
+from .runs import RunFiles, Unit
 from .statistics import LEVEL, Comparison
 
 HEADLINE_KS = (1, 8, 32)
@@ -57,7 +57,9 @@ def markdown(methods: Methods, figures: Mapping[str, str]) -> str:
         lines += [line for note in section.notes for line in (note, "")]
     lines += ["## Figures", ""]
     lines += [line for name, caption in figures.items() for line in (f"![{caption}]({name})", "", caption, "")]
-    lines += ["## To repeat a run", "", *commands, "", *_versions(methods)]
+    lines += ["## To repeat a run", "", *commands, ""]
+    made = made_with([run for seeds in methods.runs.values() for run in seeds])
+    lines += [f"## {made.title}", "", *table(made.header, made.rows), ""] if made.rows else []
     return "\n".join(lines) + "\n"
 
 
@@ -187,7 +189,14 @@ def _settings(methods: Methods) -> Section:
     return Section("All settings in which the trained methods differ", ["setting", *methods.trained], rows)
 
 
-def _versions(methods: Methods) -> list[str]:
-    runs = [run for seeds in methods.runs.values() for run in seeds]
-    found = {f"{name} {version}" for run in runs for name, version in run.versions.items()}
-    return [f"Versions: {', '.join(sorted(found))}."] if found else []
+def made_with(runs: Sequence[RunFiles]) -> Section:
+    """The commits and versions behind the runs, a row for those that share them."""
+    shared: dict[tuple[str, str, str], list[str]] = {}
+    for run in runs:
+        found = dict(run.provenance)
+        commit, changed = found.pop("git_commit", "unknown")[:12], found.pop("git_changed", "")
+        others = ", ".join(f"{name.removeprefix('version/')} {value}" for name, value in sorted(found.items()))
+        if run.provenance:
+            shared.setdefault((commit, changed or "none", others), []).append(f"{run.method} seed {run.seed}")
+    rows = [["all" if len(names) == len(runs) else ", ".join(names), *row] for row, names in shared.items()]
+    return Section("Code and versions", ["runs", "commit", "changed files", "versions"], rows)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from ..files import write_json
 from ..identity import digest
@@ -14,9 +15,9 @@ from ..metrics.evaluation import Record
 
 
 class CountStore:
-    """Records of `EvaluationCounts`, one line of JSON each, in a folder for each evaluation that has another identity.
+    """Records of `EvaluationCounts`, a line with checksum each, in a folder for each evaluation of another identity.
 
-    Each rank appends to `<rank>.jsonl`; all files are read, so that the number of ranks may change in between.
+    Each rank appends to `<rank>.counts`; all files are read, so that the number of ranks may change in between.
     """
 
     def __init__(self, folder: str | Path, identify: Callable[[], Mapping[str, str]] | None = None) -> None:
@@ -49,21 +50,26 @@ class CountStore:
         self.folder = self.root / key
 
     def read(self) -> list[Record]:
-        """Everything that was counted so far; a line that was cut off when the process died is left out."""
-        records = []
-        for file in sorted(self.folder.glob("*.jsonl")):
-            for line in file.read_text().splitlines():
-                try:
-                    records.append(json.loads(line))
-                except json.JSONDecodeError:
-                    continue
+        """Everything that was counted so far. Damaged lines are left out: their questions are sampled again."""
+        records: list[Record] = []
+        for file in sorted(self.folder.glob("*.counts")):
+            lines = [line.partition("\t") for line in file.read_text(errors="replace").splitlines() if line]
+            intact = [json.loads(text) for seal, _, text in lines if seal == _checksum(text)]
+            records += intact
+            if damaged := len(lines) - len(intact):
+                rank_zero_warn(f"Passed over {damaged} of {len(lines)} lines of {file}, which were cut off or changed.")
         return records
 
     def append(self, rank: int, records: Sequence[Record]) -> None:
         """Add the records of one batch, at once."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{rank}.jsonl"
+        path = self.folder / f"{rank}.counts"
         # The rest of a line that was cut off must not swallow the next one.
         torn = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
+        texts = [json.dumps(record) for record in records]
         with path.open("a") as file:
-            file.write("\n" * bool(torn) + "".join(json.dumps(record) + "\n" for record in records))
+            file.write("\n" * bool(torn) + "".join(f"{_checksum(text)}\t{text}\n" for text in texts))
+
+
+def _checksum(text: str) -> str:
+    return f"{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"

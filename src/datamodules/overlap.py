@@ -14,6 +14,8 @@ _FORMATTING = re.compile(
     r"\\(?:left|right|displaystyle|text(?:bf|it|rm)?|mbox|mathrm|q?quad|[lc]?dots)(?![A-Za-z])|\\[,;:! ]"
 )
 _SPELLINGS = ((re.compile(r"\\[dt]frac(?![A-Za-z])"), r"\\frac"), (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""))
+Gram = tuple[str, ...]
+"""Words in a row."""
 _TOKEN = re.compile(r"[^\W\d_]+|\d+|[-+*/^=<>!]")
 
 
@@ -25,7 +27,7 @@ class Overlap(NamedTuple):
     train: str
     """Id of the training question."""
     similarity: float
-    """1 when the words are the same in the same order, else the share of the test question's n-grams found in it."""
+    """Share of the test question's n-grams found in it; 1 when the words are the same in the same order."""
     same_numbers: bool
     """Whether both contain the same numbers equally often: copies do, other questions of the same pattern do not."""
 
@@ -50,8 +52,8 @@ def find_overlaps(
     """Test questions whose n-grams occur, to a share of at least `threshold`, in one training question or rephrasing.
 
     A question of fewer than n words overlaps only with exactly the same words. A question in other words is not found,
-    since its n-grams differ. The cost is proportional to the words of both sides: a few seconds for 17,000 against
-    5,000 questions.
+    since its n-grams differ. The cost grows with the words of both sides, also where all questions have much wording in
+    common; it is that of all pairs only where many share at least the threshold but no wording is rare.
 
     Args:
         train: Training questions.
@@ -60,7 +62,7 @@ def find_overlaps(
         threshold: Share of a test question's distinct n-grams, above 0 and at most 1.
 
     Returns:
-        Split → the most similar overlap of each of its questions that has one, in their order.
+        Split → the most similar overlap of each of its questions that has one, in their order; any of several equals.
 
     Raises:
         ValueError: `n` or `threshold` is out of its range.
@@ -77,31 +79,57 @@ def find_overlaps(
     """
     if n < 1 or not 0 < threshold <= 1:
         raise ValueError(f"Expected n ≥ 1 and a threshold above 0 and up to 1, but got {n} and {threshold}.")
-    questions = [(split, group) for split, groups in tests.items() for group in groups]
-    texts = [words(group.question) for _, group in questions]
-    sizes = []
-    holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for row, text in enumerate(texts):
-        grams = _ngrams(text, n)
-        sizes.append(len(grams))
-        for gram in grams:
-            holders[gram].append(row)
-    best: dict[int, Overlap] = {}
+    grams_of = {split: [_ngrams(words(group.question), n) for group in groups] for split, groups in tests.items()}
+    wanted = {gram for rows in grams_of.values() for grams in rows for gram in grams}
+    texts: list[tuple[str, str]] = []
+    kept: list[set[Gram]] = []
+    holders: dict[Gram, list[int]] = defaultdict(list)
     for group in train:
-        for text in map(words, (group.question, *group.rephrasings)):
-            shared = Counter(row for gram in _ngrams(text, n) & holders.keys() for row in holders[gram])
-            for row, count in shared.items():
-                share = 1.0 if text == texts[row] else round(count / sizes[row], 3)
-                if share >= threshold and (row not in best or share > best[row].similarity):
-                    same_numbers = _numbers(text) == _numbers(texts[row])
-                    best[row] = Overlap(questions[row][1].id, group.id, share, same_numbers)
+        for text in (group.question, *group.rephrasings):
+            if found := _ngrams(words(text), n) & wanted:
+                for gram in found:
+                    holders[gram].append(len(kept))
+                kept.append(found)
+                texts.append((group.id, text))
     overlaps: dict[str, list[Overlap]] = {split: [] for split in tests}
-    for row, overlap in sorted(best.items()):
-        overlaps[questions[row][0]].append(overlap)
+    for split, groups in tests.items():
+        for group, grams in zip(groups, grams_of[split], strict=True):
+            row, count = _most_alike(grams, kept, holders, threshold)
+            if row is not None:
+                id, text = texts[row]
+                same_numbers = _numbers(words(text)) == _numbers(words(group.question))
+                overlaps[split].append(Overlap(group.id, id, round(count / len(grams), 3), same_numbers))
     return overlaps
 
 
-def _ngrams(text: tuple[str, ...], n: int) -> set[tuple[str, ...]]:
+def _most_alike(
+    grams: set[Gram], kept: Sequence[set[Gram]], holders: Mapping[Gram, Sequence[int]], threshold: float
+) -> tuple[int | None, int]:
+    """The text that shares most of the n-grams, and how many; None where no share reaches the threshold.
+
+    The rarest n-grams are looked up first. A text without any of them can only share the rest, so that those which all
+    texts share are not looked up once something better is known.
+    """
+    size, best, count = len(grams), None, 0
+    while count < size and round((count + 1) / size, 3) < threshold:
+        count += 1
+    compared: set[int] = set()
+    for looked_up, gram in enumerate(sorted(grams, key=lambda gram: len(holders.get(gram, ())))):
+        for row in holders.get(gram, ()):
+            if size - looked_up <= count:
+                return best, count
+            if row not in compared:
+                compared.add(row)
+                if (shared := _shared(grams, kept[row])) > count:
+                    best, count = row, shared
+    return best, count
+
+
+def _shared(grams: set[Gram], others: set[Gram]) -> int:
+    return len(grams & others)
+
+
+def _ngrams(text: tuple[str, ...], n: int) -> set[Gram]:
     """Distinct runs of n words; the whole text where it is shorter, none where it is empty."""
     return {text[start : start + n] for start in range(max(1, len(text) - n + 1))} if text else set()
 

@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..files import write_json
+from ..identity import tokenizer_digest
 from ..memory import QuestionMemory, Visit
 from ..types import QuestionBatch, QuestionGroup, require
 from .adaptive_rephrasings import AdaptiveRephrasings
@@ -209,16 +210,28 @@ class QuestionDataModule(LightningDataModule):
         if self.curriculum is not None:
             self.curriculum.observe(visits)
 
+    @cached_property
+    def _tokenizer_digest(self) -> str:
+        return tokenizer_digest(self.tokenizer)
+
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs besides the loader's position and the memory."""
-        return {} if self.curriculum is None else {"curriculum": self.curriculum.state_dict()}
+        state = {} if self.curriculum is None else {"curriculum": self.curriculum.state_dict()}
+        return {"tokenizer": self._tokenizer_digest, **state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned; a curriculum that it knows nothing of begins.
 
         Raises:
-            ValueError: the state is of a version that kept success rates of its own.
+            ValueError: training is to go on with another tokenizer, or the state is of a version that kept success
+                rates of its own.
         """
+        training = self.trainer is not None and self.trainer.training
+        if training and state_dict.get("tokenizer", self._tokenizer_digest) != self._tokenizer_digest:
+            raise ValueError(
+                f"Expected the tokenizer that the run in the checkpoint has, but {self.tokenizer_path} holds another. "
+                "Resume with the data.tokenizer and model.path that it had."
+            )
         if "adaptive_rephrasings" in state_dict and self.adaptive_rephrasings is not None:
             raise ValueError(
                 "Expected a checkpoint with the memory of questions, but its data.adaptive_rephrasings is of a version "

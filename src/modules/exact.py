@@ -78,12 +78,20 @@ def exact_success(
 
     Returns:
         [Q] float64, on the CPU.
+
+    Raises:
+        FloatingPointError: the policy gives no probabilities.
     """
     success = torch.zeros(len(prompts), dtype=torch.float64)
     with _at_temperature(scorer.policy, temperature):
         for part in _probabilities(scorer, prompts, correct):
             for prompt, p in part:
                 success[prompt] += p.cpu()
+    if broken := int(success.isnan().sum()):
+        raise FloatingPointError(
+            f"Expected the policy to give probabilities, but for {broken} of {len(success)} prompts they are NaN. "
+            "Check the weights at model.path, or of the checkpoint."
+        )
     return success.clamp(max=1.0)  # rounding may lead a hair beyond
 
 

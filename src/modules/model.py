@@ -57,11 +57,12 @@ def load_causal_lm(
     """
     path = resolve_model_path(path)
     try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        config._attn_implementation = None  # it could name code on the hub
         if weights == "random":
-            config = AutoConfig.from_pretrained(path, trust_remote_code=False)
             model = AutoModelForCausalLM.from_config(config, dtype=dtype)
         else:
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, trust_remote_code=False)
+            model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype, trust_remote_code=False)
     except OSError as error:
         raise FileNotFoundError(
             f"Expected a Hugging Face model at `{path}`, but it could be read neither from disk nor from the hub: "

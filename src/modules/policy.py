@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 
+from ..identity import bit_sums, digest
 from ..scalars import log_scalars
 from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit, require
 from .causal_policy import CausalPolicy
@@ -52,6 +53,9 @@ class PolicyModule(LightningModule):
             GPUs and float32 elsewhere.
         compile: Whether decoder layers are compiled; None compiles them on GPUs in bfloat16.
         options: Those of `UpdateOptions`: `anchor`, `mini_batches`, `max_grad_norm`, ….
+
+    Attributes:
+        loaded: Digest of the weights that `load_model` returned, before a checkpoint replaces them.
 
     Raises:
         FileNotFoundError: `model_path` leads nowhere.
@@ -87,7 +91,7 @@ class PolicyModule(LightningModule):
                 "Expected policy.warmup to be a share of all optimizer steps from 0 to below 1, or a whole number of "
                 f"them such as 10, but got {warmup}."
             )
-        resolve_model_path(model_path)
+        self.model_path = resolve_model_path(model_path)
         self.automatic_optimization = False
         self.load_model = load_model
         self.advantage = advantage
@@ -102,6 +106,7 @@ class PolicyModule(LightningModule):
         self.compute_dtype = compute_dtype
         self.compile_layers = compile
         self.options = UpdateOptions(**options)
+        self.loaded: str | None = None
         self.policy: CausalPolicy
         self.reference: CausalPolicy | None
         self.update: PolicyUpdate | None = None
@@ -114,10 +119,12 @@ class PolicyModule(LightningModule):
         """
         if hasattr(self, "policy"):
             return
+        model = self.load_model()
+        self.loaded = digest(bit_sums(model))
         # Training mode switches gradient checkpointing on; dropout is off (see load_causal_lm).
-        self.policy = self._build().train()
+        self.policy = self._prepared(model).train()
         second_copy = self.loss.kl_coef and not has_adapters(self.policy)
-        reference = self._build().eval().requires_grad_(False) if second_copy else None
+        reference = self._prepared(self.load_model()).eval().requires_grad_(False) if second_copy else None
         # Kept out of the module tree: the reference is neither trained nor checkpointed.
         object.__setattr__(self, "reference", reference)
 
@@ -131,8 +138,8 @@ class PolicyModule(LightningModule):
         """Whether the advantage strategy looks back at what is known of the questions."""
         return self.advantage.needs_history
 
-    def _build(self) -> CausalPolicy:
-        policy = CausalPolicy(self.load_model(), temperature=self.temperature)
+    def _prepared(self, model: PreTrainedModel) -> CausalPolicy:
+        policy = CausalPolicy(model, temperature=self.temperature)
         return prepare(policy, self.trainer.strategy, self.device_mesh, self.compute_dtype, self.compile_layers)
 
     def configure_optimizers(self) -> Any:
@@ -249,9 +256,19 @@ class PolicyModule(LightningModule):
         save_model(self.policy.model, tokenizer, folder, write=self.global_rank == 0)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save how many optimizer steps in a row were skipped."""
+        """Save which weights the run began with, and how many optimizer steps in a row were skipped."""
+        checkpoint["loaded"] = self.loaded
         checkpoint["skipped_in_a_row"] = self.update.skipped_in_a_row if self.update else self._skipped_in_a_row
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Continue counting them."""
+        """Continue counting them.
+
+        Raises:
+            ValueError: training is to go on with another model, from which the reference of a KL term is loaded too.
+        """
+        if self.loaded and self.trainer.training and checkpoint.get("loaded", self.loaded) != self.loaded:
+            raise ValueError(
+                f"Expected the model that the run in the checkpoint began with, but the weights at {self.model_path} "
+                "are others. Resume with the model.path that it had; for a run of its own set another `name`."
+            )
         self._skipped_in_a_row = checkpoint.get("skipped_in_a_row", 0)

@@ -12,6 +12,9 @@ import pandas as pd
 from ..datamodules.sources.jsonl import JsonLinesSource
 from .candidates import Check, Reviewed, accepted, review
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How a text begins that a spreadsheet takes for a formula."""
+
 
 def read_reviewed(path: str | Path) -> list[Reviewed]:
     """The questions of a file that `tagrpo-rephrase` wrote, or of any that `JsonLinesSource` reads."""
@@ -49,6 +52,15 @@ def audit_frame(reviewed: Sequence[Reviewed], undecided: bool = True) -> pd.Data
             row |= {verdict.check: verdict.passed, f"{verdict.check}/value": verdict.value}
         rows.append(row)
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
+
+
+def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with an apostrophe before texts that a spreadsheet would take for formulas.
+
+    >>> for_spreadsheets(pd.DataFrame({"text": ["=1+1", "What is 1 + 1?"]}))["text"].tolist()
+    ["'=1+1", 'What is 1 + 1?']
+    """
+    return frame.map(lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell)
 
 
 def by_check(reviewed: Iterable[Reviewed]) -> pd.DataFrame:

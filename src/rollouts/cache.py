@@ -17,15 +17,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from ..distributed import gather_objects, rank
 from ..files import DamagedFileError, check_torch_file, written_whole
+from ..identity import bit_sums
 from ..types import Completion, Score
 
 MAX_DEPTH = 4
 """How deep a cache key looks into objects that hold objects."""
-INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class RolloutCache:
@@ -157,19 +156,5 @@ def _hash(content: bytes) -> str:
 
 
 def weights_digest(module: nn.Module) -> str:
-    """A digest of the weights of all ranks, exact to the bit. Collective.
-
-    Each parameter counts with the sum of its bit patterns as integers, which is one pass over memory, where hashing
-    would take seconds per gigabyte. A change that leaves every sum as it was goes unnoticed; no optimizer step does
-    that.
-    """
-    return cache_key(gather_objects([(name, _bit_sum(parameter)) for name, parameter in module.named_parameters()]))
-
-
-def _bit_sum(parameter: Tensor) -> int:
-    """Of this rank's part of a parameter."""
-    tensor = parameter.detach()
-    tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    if not tensor.numel():
-        return 0
-    return int(tensor.contiguous().view(INTEGERS[tensor.element_size()]).sum(dtype=torch.int64))
+    """A digest of the weights of all ranks, exact to the bit. Collective."""
+    return cache_key(gather_objects(bit_sums(module)))

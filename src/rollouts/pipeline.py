@@ -33,6 +33,7 @@ from ..types import (
 )
 from .cache import RolloutCache, cache_key
 from .dynamic_sampling import DynamicSampling, no_draw
+from .engines.base import checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
 from .overlap import Generation, if_of_request
 from .replay import MeanEntropy, SuccessReplay, no_entropy
@@ -240,9 +241,10 @@ class RolloutPipeline:
         with seconds.measure("sync"):
             engine = self.engine.at(policy, step)
         if ahead:
-            generation.finish = engine.generate_async(request, scoring.deliver)
+            finish = engine.generate_async(request, scoring.deliver)
         else:
-            generation.finish = partial(engine.generate, request, scoring.deliver)
+            finish = partial(engine.generate, request, scoring.deliver)
+        generation.finish = partial(checked, finish, request, policy)
         return generation
 
     def _sampled_before(self, batch: QuestionBatch, position: Position, seconds: Seconds) -> Generation | None:

@@ -40,11 +40,12 @@ def write(folder, splits):
 
 def test_the_table_holds_every_split_and_how_it_was_sampled(tmp_path):
     run = write(tmp_path / "mine", {"amc": [0, 4, 2, 1], "aime24": [0, 0, 1, 0]})
+    (run.path / "provenance.json").write_text('{"git_commit": "abc123"}')
     text = write_evaluation(run.path, {"model": "qwen", "temperature": 0.6}).read_text()
     interval = "50.0 [40.0, 62.5]"
     assert text.startswith("# Evaluation of qwen\n")
     assert f"| amc | {interval} | {interval} | {interval} | {interval} | 4 | 4 | 1,234 | 2.1 % |" in text
-    assert "- temperature: 0.6" in text
+    assert "- temperature: 0.6\n- git_commit: abc123\n" in text
     # pass@1 of the splits: 7/16 and 1/16.
     assert f"| **average of splits** | {100 * (7 + 1) / 32:.1f} [" in text
 

@@ -29,6 +29,9 @@ def root(tmp_path_factory, write_run):
         for method in METHODS:
             config = {"name": method, "seed": seed, "policy": {"anchor": "original" if method == "ta_grpo" else "own"}}
             (root / method / f"seed{seed}" / "config.yaml").write_text(yaml.safe_dump(config))
+            made_with = {"git_commit": "0123456789abcdef", "git_changed": "", "version/torch": "2.13"}
+            made_with |= {"git_commit": "fedcba9876543210", "git_changed": "src/a.py"} if method == "grpo" else {}
+            (root / method / f"seed{seed}" / "provenance.json").write_text(json.dumps(made_with))
     write_report(root, order=METHODS)
     return root
 
@@ -80,6 +83,30 @@ def test_the_report_says_what_a_gradient_costs(root):
     # 64 responses and 1,000 tokens in 2 iterations; half of grpo's questions have a gradient, 95 % of ta_grpo's.
     assert "| grpo | 64 | 1,000 | 0 |" in report
     assert "| ta_grpo | 33.7 (pays: would above 5 %) | 526 (pays: would above 5 %) |" in report
+
+
+def test_every_report_says_which_code_the_runs_were_made_with(root, results, write_run, tmp_path):
+    first = results["runs"][0]["provenance"]
+    assert first == {"git_commit": "fedcba9876543210", "git_changed": "src/a.py", "version/torch": "2.13"}
+    report = (root / "report.md").read_text()
+    grpo, others = (
+        ", ".join(f"{m} seed {s}" for m in methods for s in range(3)) for methods in (["grpo"], METHODS[1:])
+    )
+    assert f"| {grpo} | fedcba987654 | src/a.py | torch 2.13 |" in report
+    assert f"| {others} | 0123456789ab | none | torch 2.13 |" in report
+    (table,) = [
+        t for t in read_blocks(root / "report.html")["index"]["index"]["tables"] if t["title"] == "Code and versions"
+    ]
+    assert table["rows"] == [
+        [grpo, "fedcba987654", "src/a.py", "torch 2.13"],
+        [others, "0123456789ab", "none", "torch 2.13"],
+    ]
+    unfinished = write_run(tmp_path, "alone", 0, [1, 2])
+    (unfinished / "test.json").unlink()
+    (unfinished / "provenance.json").write_text(json.dumps({"version/torch": "2.13"}))
+    explore(tmp_path, output=tmp_path / "report.html")
+    (table,) = read_blocks(tmp_path / "report.html")["index"]["index"]["tables"]
+    assert table["rows"] == [["all", "unknown", "none", "torch 2.13"]]
 
 
 def test_unequal_budgets_are_named(tmp_path, write_run):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -14,12 +17,17 @@ import pytest
 import torch
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tagrpo.callbacks import Checkpointer, RolloutCallback
+from tagrpo.checkpoints import unsharded
 from tagrpo.config import build
+from tagrpo.evaluate import evaluate
 from tagrpo.modules.policy import PolicyModule
+from tagrpo.redaction import save_resolved
 from tagrpo.rollouts import TransformersEngine
+from tagrpo.starter import starter_path
 from tagrpo.train import train
 
 SMALL = [
@@ -31,12 +39,16 @@ SMALL = [
 ]  # fmt: skip
 
 
-def run_of(directory, *overrides):
+def composed(directory, *overrides):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", [f"hydra.run.dir={directory}", *SMALL, *overrides], return_hydra_config=True)
     cfg.hydra.runtime.output_dir = str(directory)
     HydraConfig.instance().set_config(cfg)
-    return build(cfg)
+    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+
+
+def run_of(directory, *overrides):
+    return build(composed(directory, *overrides))
 
 
 def trained(directory, *overrides, **options):
@@ -67,7 +79,7 @@ def names(directory):
 def whole(tmp_path_factory):
     """A run that nothing happens to, with its last weights."""
     directory = tmp_path_factory.mktemp("whole")
-    run = trained(directory)
+    run = trained(directory, export=directory / "model")
     weights, start = weights_of(run), dict(run.module.load_model().named_parameters())
     assert not any(torch.equal(weights[name], start[name]) for name in weights), "every weight must be trained"
     return directory, weights
@@ -257,6 +269,59 @@ def test_other_questions_in_the_same_number_are_refused(tmp_path):
     trained(tmp_path, "iterations=1")
     with pytest.raises(ValueError, match="Expected to resume on 8 questions with digest .*data.train"):
         trained(tmp_path, "data.train.regime=hard", resume="last")
+
+
+def copied_starter(folder):
+    return shutil.copytree(starter_path(), folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+
+
+def test_another_model_or_tokenizer_is_refused_and_the_same_ones_elsewhere_are_not(whole, tmp_path):
+    run, moved = tmp_path / "run", copied_starter(tmp_path / "moved")
+    trained(run, "iterations=1", "loss.kl_coef=0.01")
+    trained(run, "iterations=2", "loss.kl_coef=0.01", f"model.path={moved}", resume="last")
+    with pytest.raises(ValueError, match=r"Expected the model that the run .*model\.path"):
+        trained(run, "loss.kl_coef=0.01", f"model.path={whole[0] / 'model'}", resume="last")
+    tokenizer = json.loads((moved / "tokenizer.json").read_text())
+    (moved / "tokenizer.json").write_text(json.dumps(tokenizer | {"normalizer": {"type": "Lowercase"}}))
+    with pytest.raises(ValueError, match=r"Expected the tokenizer that the run .*data\.tokenizer"):
+        trained(run, "loss.kl_coef=0.01", f"data.tokenizer={moved}", resume="last")
+
+
+def test_a_checkpoint_is_evaluated_whatever_weights_it_replaces(whole, tmp_path):
+    run = run_of(tmp_path, f"model.path={whole[0] / 'model'}")
+    evaluate(run.module, run.datamodule, run.trainer, checkpoint=whole[0] / "checkpoints" / "iteration-000003.ckpt")
+    assert_equal(weights_of(run), whole[1])
+
+
+@pytest.mark.distributed
+def test_the_strategy_may_change_over_a_resume_and_for_an_evaluation(whole, tmp_path):
+    def sharded(directory, *overrides):
+        command = [sys.executable, "-m", "tagrpo.train", f"hydra.run.dir={directory}", *SMALL, "test=false", *overrides]
+        command += ["strategy=fsdp2", "trainer.devices=1", "callbacks.checkpoint.keep=null"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return directory / "checkpoints"
+
+    save_resolved(composed(whole[0]), whole[0])
+    folders, files = sharded(tmp_path / "sharded", "export=false"), whole[0] / "checkpoints"
+    assert (folders / "iteration-000002.ckpt").is_dir()
+    resumed = trained(tmp_path / "one", resume=folders / "iteration-000002.ckpt")
+    assert_equal(weights_of(resumed), whole[1])
+    found = unsharded(
+        sharded(tmp_path / "from_file", f"resume={files / 'iteration-000002.ckpt'}") / "iteration-000003.ckpt"
+    )
+    expected = torch.load(files / "iteration-000003.ckpt", weights_only=True)
+    assert found.keys() == expected.keys()
+    ours, theirs = found["optimizer_states"][0], expected["optimizer_states"][0]
+    assert json.dumps(ours["param_groups"]) == json.dumps(theirs["param_groups"]), "but for tuples"
+    assert ours["state"].keys() == theirs["state"].keys()
+    pairs = [(found["state_dict"], expected["state_dict"])]
+    for part, other in [*pairs, *((ours["state"][number], theirs["state"][number]) for number in theirs["state"])]:
+        assert part.keys() == other.keys()
+        assert_equal(part, other)
+    run = run_of(tmp_path / "evaluated")
+    evaluate(run.module, run.datamodule, run.trainer, checkpoint=folders / "iteration-000003.ckpt")
+    assert_equal(weights_of(run), whole[1])
 
 
 AHEAD = [

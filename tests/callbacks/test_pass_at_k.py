@@ -143,6 +143,20 @@ def test_counts_survive_the_disk(tmp_path, batches):
     assert store.read() == [record for batch in batches for record in count_batch(batch)]
 
 
+def test_a_damaged_count_is_left_out_with_a_warning(tmp_path, batches):
+    records = [record for batch in batches for record in count_batch(batch)]
+    CountStore(tmp_path).append(0, records)
+    file = tmp_path / "0.counts"
+    lines = file.read_text().splitlines()
+    changed = lines[0].replace('"correct": 0', '"correct": 1') if '"correct": 0' in lines[0] else lines[0] + " "
+    file.write_text("\n".join([changed, *lines[1:-1], lines[-1][:-5]]))
+    with pytest.warns(UserWarning, match=rf"Passed over 2 of {len(lines)} lines"):
+        assert CountStore(tmp_path).read() == records[1:-1]
+    CountStore(tmp_path).append(0, [records[-1]])
+    with pytest.warns(UserWarning, match="Passed over 2"):
+        assert CountStore(tmp_path).read() == records[1:]
+
+
 def test_keeping_questions_renumbers_their_prompts(make_batch):
     batch = replace(make_batch([[[1.0], [0.0]], [[1.0]], [[0.0], [1.0]]]), rollouts=None)
     keep_questions(batch, [True, False, True])

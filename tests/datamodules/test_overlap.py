@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tagrpo.datamodules import overlap
 from tagrpo.datamodules.overlap import find_overlaps, words
 from tagrpo.types import QuestionGroup
 
@@ -74,6 +76,41 @@ def test_splits_are_told_apart_and_keep_the_order_of_their_questions():
         "two": [],
         "three": ["b"],
     }
+
+
+TEXTS = st.lists(st.lists(st.sampled_from("abcde"), max_size=9).map(" ".join), max_size=6)
+
+
+@given(TEXTS, TEXTS, st.sampled_from([1, 2, 3]), st.sampled_from([0.3, 0.5, 0.667, 1.0]))
+def test_the_similarity_is_the_highest_of_all_pairs(train, test, n, threshold):
+    def grams(text):
+        found = words(text)
+        return {found[i : i + n] for i in range(max(1, len(found) - n + 1))} if found else set()
+
+    def share(text, other):
+        return round(len(grams(text) & grams(other)) / max(len(grams(text)), 1), 3)
+
+    found = find_overlaps([group(text, text) for text in train], {"test": [group(t, t) for t in test]}, n, threshold)
+    expected = [(text, max((share(text, other) for other in train), default=0)) for text in test]
+    assert [(o.test, o.similarity) for o in found["test"]] == [
+        (text, best) for text, best in expected if best >= threshold
+    ]
+    assert all(share(overlap.test, overlap.train) == overlap.similarity for overlap in found["test"])
+
+
+@pytest.mark.parametrize("common", [20, 60])
+def test_wording_that_all_questions_share_is_not_compared_pair_by_pair(common):
+    def asked(start, count):
+        numbered = ((start + i, " ".join(f"{start + i} {word}" for word in "abcdefghij")) for i in range(count))
+        return [
+            group(f"{' '.join(f'w{chr(97 + i % 26)}{chr(97 + i // 26)}' for i in range(common))} {text}", str(i))
+            for i, text in numbered
+        ]
+
+    with mock.patch.object(overlap, "_shared", wraps=overlap._shared) as compared:
+        found = find_overlaps(asked(0, 300), {"test": asked(1000, 100)})["test"]
+    assert len(found) == (100 if common == 60 else 0)
+    assert compared.call_count <= 100, "of 30,000 pairs"
 
 
 @settings(max_examples=50)

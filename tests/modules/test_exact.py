@@ -125,6 +125,14 @@ def test_a_question_without_a_possible_answer_has_none_and_no_question_is_no_err
     assert correct_tokens([], tokenizer, [0], 2) == []
 
 
+def test_a_policy_of_nan_has_no_success(folder, tokenizer):
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    torch.nn.init.constant_(model.model.norm.weight, torch.nan)
+    correct = [correct_tokens(["up"], tokenizer, [tokenizer.eos_token_id], 4)]
+    with pytest.raises(FloatingPointError, match="for 1 of 1 prompts they are NaN"):
+        exact_success(Scorer(CausalPolicy(model)), [torch.tensor(tokenizer("walk").input_ids)], correct)
+
+
 def test_each_stop_token_ends_an_answer(tokenizer):
     up = tokenizer.convert_tokens_to_ids("up")
     found = correct_tokens(["up"], tokenizer, [0], 4)

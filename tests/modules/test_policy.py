@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -20,6 +22,7 @@ from tagrpo.modules.model import load_causal_lm
 from tagrpo.modules.policy import PolicyModule
 from tagrpo.modules.scorer import Scorer
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
+from tagrpo.rollouts import TransformersEngine
 
 # Two questions with a rephrasing each; the first original is uniform, pooling rescues it.
 REWARDS = [[[1.0, 1.0, 1.0], [0.0, 1.0, 0.0]], [[0.0, 1.0, 0.5], [1.0, 0.0, 0.0]]]
@@ -169,6 +172,15 @@ def test_skipped_steps_are_counted_over_a_resume(tiny_policy, make_batch):
     resumed.on_load_checkpoint(saved)
     with pytest.raises(FloatingPointError, match="3 optimizer steps in a row"):
         fit(resumed, make_batch(REWARDS))
+
+
+@pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])
+def test_code_that_a_model_names_for_its_attention_is_not_asked_for(key, tiny_policy, tmp_path):
+    folder = shutil.copytree(tiny_policy, tmp_path / "policy")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {key: "someone/kernel"}))
+    models = [load_causal_lm(folder), load_causal_lm(folder, weights="random"), TransformersEngine(str(folder)).model]
+    assert [model.config._attn_implementation for model in models] == ["sdpa"] * 3
 
 
 def test_contradicting_options_fail_before_any_model_is_loaded(tiny_policy):

@@ -49,6 +49,22 @@ def test_draws_from_chosen_rows_stay_in_their_rows_and_in_the_nucleus_of_each():
     assert torch.equal(chosen, rows % 3)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_logits_that_give_no_probabilities_are_refused(temperature, value):
+    logits = torch.zeros(4, 3)
+    logits[1] = -torch.inf
+    logits[2, 2] = value
+    sampling, generator = SamplingConfig(temperature=temperature), torch.Generator().manual_seed(0)
+    with pytest.raises(FloatingPointError, match="not finite after 2 of 4 sequences"):
+        draw(logits, sampling, generator)
+    logits[1:3, :2] = torch.tensor([0.0, -torch.inf])
+    logits[2, 2] = 0.0
+    chosen, logprobs = draw(logits, sampling, generator)  # tokens without any probability are no fault
+    assert chosen[1] == 0
+    assert logprobs.isfinite().all()
+
+
 def test_weights_of_another_model_are_refused(tiny_policy):
     engine = TransformersEngine(str(tiny_policy))
     parameters = dict(AutoModelForCausalLM.from_pretrained(tiny_policy).named_parameters())

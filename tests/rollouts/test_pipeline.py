@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo import types
 from tagrpo.memory import QuestionMemory
-from tagrpo.rollouts import RolloutPipeline, SamplingConfig, TransformersEngine, VLLMEngine
+from tagrpo.rollouts import EngineError, RolloutPipeline, SamplingConfig, TransformersEngine, VLLMEngine
 from tagrpo.rollouts.cache import RolloutCache
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
 from tagrpo.rollouts.replay import SuccessReplay
@@ -110,6 +111,24 @@ def test_responses_are_scored_and_attached_in_the_order_of_the_prompts():
     assert rollouts.truncated.tolist() == [False, False, True, False, False, False, False, True]
     assert (rollouts.replayed.tolist(), rollouts.staleness.tolist()) == ([False] * 8, [0] * 8)
     assert set(rollouts.seconds) == {"sync", "generate", "score"}
+
+
+def test_an_engine_that_returns_something_else_than_was_asked_for_is_refused():
+    class Broken(Engine):
+        def generate(self, request, deliver=types.ignore):
+            return self.change(super().generate(request))
+
+    engine, policy = Broken(), make_policy()
+    pipeline = make_pipeline(engine)
+    engine.change = lambda found: [found[0][:-1], *found[1:]]
+    with pytest.raises(EngineError, match=r"Expected 8 responses .*\[3, 2, 3\] to the first prompts, but got 7"):
+        pipeline.roll_out(make_batch(), policy, 0)
+    engine.change = lambda found: [[replace(c, logprobs=c.logprobs * torch.nan) for c in found[0]], *found[1:]]
+    with pytest.raises(FloatingPointError, match=r"after 3 of 8 sequences.*overflows in rollout.engine.dtype"):
+        pipeline.roll_out(make_batch(), policy, 0)
+    policy.weight.data.fill_(torch.inf)
+    with pytest.raises(FloatingPointError, match="1 of its 1 parameters hold NaN or infinity, such as weight"):
+        pipeline.evaluate(make_batch("test"), policy, 0, ("test", 0, 0))
 
 
 def test_weights_are_streamed_only_after_the_policy_has_changed():

@@ -7,12 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-from ...types import Request, SamplingConfig
+from ...identity import own_part
+from ...types import Completion, Finish, Request, SamplingConfig
 
 T = TypeVar("T")
+NO_PROBABILITIES = "Expected the policy to give probabilities, but its logits are not finite after {} of {} sequences."
 
 
 class EngineError(RuntimeError):
@@ -49,6 +52,35 @@ def check_context(request: Request, context: int) -> None:
             f"{longest} and rollout.sampling.max_new_tokens is {request.sampling.max_new_tokens}. Lower that or "
             "data.max_prompt_tokens (data.max_evaluation_prompt_tokens for tests)."
         )
+
+
+def checked(finish: Finish, request: Request, policy: nn.Module) -> list[list[Completion]]:
+    """The responses that `finish` returns, if they are what was asked for.
+
+    Raises:
+        EngineError: there are more or fewer of them.
+        FloatingPointError: log-probs are not finite; the message says whether the weights of `policy` are.
+    """
+    try:
+        completions = finish()
+        logprobs = [sample.logprobs for samples in completions for sample in samples]
+        if broken := sum(not bool(values.isfinite().all()) for values in logprobs):
+            raise FloatingPointError(NO_PROBABILITIES.format(broken, len(logprobs)))
+    except FloatingPointError as error:
+        parts = {name: own_part(parameter) for name, parameter in policy.named_parameters()}
+        names = [name for name, part in parts.items() if not bool(part.isfinite().all())]
+        found = f"{len(names)} of its {len(parts)} parameters hold NaN or infinity, such as {names[0]}" if names else ""
+        raise FloatingPointError(
+            f"{error} {found or 'Its parameters are finite: it overflows in rollout.engine.dtype'}. Check model.path, "
+            "the checkpoint, and how they were trained."
+        ) from error
+    counts = [len(samples) for samples in completions]
+    if counts != list(request.num_samples):
+        raise EngineError(
+            f"Expected {sum(request.num_samples)} responses of the engine, {list(request.num_samples)[:8]} to the "
+            f"first prompts, but got {sum(counts)}, {counts[:8]}. Correct rollout.engine."
+        )
+    return completions
 
 
 def vllm_sampling(sampling: SamplingConfig, num_samples: int, stop_ids: list[int]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from ...types import SamplingConfig
+from .base import NO_PROBABILITIES
 
 BELOW_1 = 1 - 2**-30
 """So that no point is rounded into the next interval."""
@@ -34,9 +35,14 @@ def draw(
 
     `rows` [draws] names the row of `logits` [n, V] that each draw is from; None draws once from each. Greedy decoding
     reports log-probs at temperature 1.
+
+    Raises:
+        FloatingPointError: a row of `logits` gives no probabilities.
     """
     logits = logits.float() / (sampling.temperature or 1.0)
     logprobs = torch.log_softmax(logits, -1)
+    if bool((broken := logprobs[:, 0].isnan()).any()):  # one NaN or infinity makes the whole row NaN
+        raise FloatingPointError(NO_PROBABILITIES.format(int(broken.sum()), len(logits)))
     if rows is None:
         rows = torch.arange(len(logits), device=logits.device)
     if sampling.temperature == 0:

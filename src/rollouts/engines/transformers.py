@@ -48,6 +48,7 @@ class TransformersEngine(Engine):
 
     def __init__(self, model_path: str, dtype: str = "float32", device: str | None = None, max_rows: int = 512) -> None:
         config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
+        config._attn_implementation = None  # it could name code on the hub
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.dtype = getattr(torch, dtype)
         rng = torch.get_rng_state()

@@ -187,6 +187,14 @@ def test_the_list_filters_searches_and_sorts(opened, recorded):
     assert opened.current_url.endswith(f"response/{rows[0]}")
 
 
+def test_names_of_javascript_are_words_like_others(opened):
+    go(opened, "#/run/0/responses/")
+    status = find(opened, "[role=status]")[0]
+    press(opened, "/")
+    press(opened, "__proto__ constructor constructor>=0")
+    wait(opened, lambda: status.text == "0 of 192 responses")
+
+
 def test_dark_and_light_and_the_help(opened):
     def paper():
         return opened.execute_script("return getComputedStyle(document.body).backgroundColor")

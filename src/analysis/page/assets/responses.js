@@ -162,11 +162,11 @@ export function filtered(recorded, filter, texts) {
 
 function condition(recorded, part, texts) {
   const compared = /^([\w/]+)(<=|>=|=|<|>)([-+.\deE]+)$/.exec(part);
-  if (compared && recorded.rows[compared[1]] && Number.isFinite(Number(compared[3]))) {
+  if (compared && Object.hasOwn(recorded.rows, compared[1]) && Number.isFinite(Number(compared[3]))) {
     const [, name, sign, value] = compared;
     return (row) => COMPARED[sign](recorded.rows[name][row], Number(value));
   }
-  if (WORDS[part]) return (row) => WORDS[part](recorded, row);
+  if (Object.hasOwn(WORDS, part)) return (row) => WORDS[part](recorded, row);
   const word = part.toLowerCase();
   const [question, prompt, answer] = ["question", "prompt", "answer"].map((name) =>
     (recorded.names[name] ?? []).map((text) => (text ?? "").toLowerCase().includes(word)),

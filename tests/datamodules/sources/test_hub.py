@@ -126,7 +126,12 @@ ROWS = {
     ),
     "aime25": ({"problem": "Find the sum.", "answer": "70", "id": "0"}, ("aime25-0", "Find the sum.", ("70",))),
     "olymmath_easy": (
-        {"problem": "How many sequences?", "answer": "948", "subject": "Combinatorics", "unique_id": "OlymMATH-EASY-0-EN"},
+        {
+            "problem": "How many sequences?",
+            "answer": "948",
+            "subject": "Combinatorics",
+            "unique_id": "OlymMATH-EASY-0-EN",
+        },
         ("olymmath_easy-OlymMATH-EASY-0-EN", "How many sequences?", ("948",)),
     ),
     "olymmath_hard": (

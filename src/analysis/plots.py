@@ -224,29 +224,45 @@ def heat(table: pd.DataFrame, label: str) -> Figure:
 
 
 @styled
-def against_budget(estimates: Mapping[str, Mapping[str, Estimate]], runs: Runs, k: int, styles: Styles) -> Figure:
-    """Pass@k of the trained policy against the response tokens that were sampled in training; one panel per split.
+def against(
+    estimates: Mapping[str, Mapping[str, Estimate]],
+    amounts: Mapping[str, float],
+    label: str,
+    k: int,
+    styles: Styles,
+    series: Sequence[Sequence[str]] = (),
+) -> Figure:
+    """Pass@k of trained policies against what they were trained with (TA-GRPO, Fig. 7); one panel per split or average.
 
-    A policy that was not trained is a horizontal line. `estimates`: split → method → estimate.
+    Args:
+        estimates: Split or average → method → estimate.
+        amounts: Method → what it was trained with; 0 for one that was not trained, which is a horizontal line.
+        label: Of the amounts.
+        k: Of the estimates.
+        styles: Method → look.
+        series: Methods to be joined by lines; without any, the scale is logarithmic and equal amounts stand apart.
     """
     figure, axes = panels(len(estimates))
-    tokens = {method: float(np.mean([run.ledger["tokens"] for run in seeds])) for method, seeds in runs.items()}
     for ax, (split, methods) in zip(axes, estimates.items(), strict=True):
         for index, (method, e) in enumerate(methods.items()):
             look = {name: styles[method][name] for name in ("color", "marker")}
-            if tokens[method]:
+            if amounts[method]:
                 # Methods with equal budgets would lie on top of each other.
-                place = [tokens[method] * 1.03 ** (index - (len(methods) - 1) / 2)]
+                place = [amounts[method] * (1 if series else 1.03 ** (index - (len(methods) - 1) / 2))]
                 options: Look = {"linestyle": "", "label": method, "elinewidth": 0.9, **look}
                 ax.errorbar(place, [100 * e.value], error_bars(e), **options)
             else:
                 style = {**styles[method], "marker": ""}
                 ax.axhline(100 * e.value, label=f"{method} (not trained)", linewidth=1.4, **style)
-        ax.set_xscale("log")
-        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.xaxis.set_minor_locator(NullLocator())
+        for joined in series:
+            line = {name: styles[joined[0]][name] for name in ("color", "linestyle")}
+            ax.plot([amounts[m] for m in joined], [100 * methods[m].value for m in joined], linewidth=1.2, **line)
+        if not series:
+            ax.set_xscale("log")
+            ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-        ax.set(title=split, xlabel="response tokens sampled in training")
+        ax.set(title=split, xlabel=label)
     return finished(figure, axes, f"pass@{k} (%)")
 
 

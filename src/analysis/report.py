@@ -101,10 +101,16 @@ def draw(methods: Methods, folder: Path) -> dict[str, str]:
             ),
             "learning.png": (plots.series_over_training(trained, LEARNING, "", styles), f"Training. {means}."),
             "budget.png": (
-                plots.against_budget(methods.at(k), methods.runs, k, styles),
+                plots.against(methods.at(k), methods.tokens, "response tokens sampled in training", k, styles),
                 f"Pass@{k} against the response tokens that were sampled in training.",
             ),
         }
+    if methods.data_series:
+        sizes = {method: methods.training_questions.get(method, 0) for method in methods.runs}
+        made["data.png"] = (
+            plots.against(methods.at(k), sizes, "training questions", k, styles, methods.data_series),
+            f"Pass@{k} against the questions that were trained on. Lines join methods that differ in nothing else.",
+        )
     first_seeds = {method: seeds[0] for method, seeds in trained.items()}
     if any(f"zero_gradient/{CAUSES[0]}" in run.metrics for run in first_seeds.values()):
         made["causes.png"] = (

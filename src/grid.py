@@ -29,8 +29,8 @@ from submitit.helpers import Checkpointable, DelayedSubmission, clean_env
 
 from .files import write_json, write_text
 
-NOT_COPIED = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts", "rollout_cache", "wandb*", ".lock")
-"""Files of a run that a copy of it, which goes on, makes itself."""
+OWN = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts", "rollout_cache", "wandb*", ".lock")
+"""Files that a copy of a run, which goes on, makes itself."""
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 10.0
 Environment = Mapping[str, str | None]
@@ -96,9 +96,9 @@ class Training(Checkpointable):
 
 @dataclass
 class GridRun:
-    """One method and seed, in a directory of its own. It waits for the run `after`, whose policy it goes on from, or,
-    with `longer`, of which it is a copy that goes on.
+    """One method and seed, in a directory of its own.
 
+    It waits for the run `after`, whose policy it goes on from; with `longer` it is a copy of that run that goes on.
     `run.json` beside the run's files says which settings it has, how often it was started, and whether it has finished.
     Changes of code or of YAML files are not noticed, only those of the command. submitit's files are in `job/`.
     """
@@ -238,7 +238,7 @@ def copy_run(directory: Path, to: Path) -> None:
     """Copy what a run goes on from, and what it has logged; not its responses, its end, nor the notes of its job."""
     partial = to.with_name(f".{to.name}")
     shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(directory, partial, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    shutil.copytree(directory, partial, ignore=shutil.ignore_patterns(*OWN))
     partial.replace(to)
 
 

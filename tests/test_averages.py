@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
@@ -88,17 +90,21 @@ def rows(text):
     return [[float(number) for number in line.split()] for line in text.split("\n") if line]
 
 
+@cache
+def groups(evaluation):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        return OmegaConf.to_container(compose("train", ["data=benchmarks", f"data/evaluation={evaluation}"]).averages)
+
+
 def averaged(evaluation, **accuracies):
     """Averages over benchmarks with these accuracies, in percent, of as many questions as they have."""
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        groups = OmegaConf.to_container(compose("train", ["data=benchmarks", f"data/evaluation={evaluation}"]).averages)
     report = {}
     for name, percent in accuracies.items():
         counts = {
             str(i): QuestionCounts({}, n=10_000, correct=round(100 * percent)) for i in range(CATALOGUE[name].questions)
         }
         report[name] = summarise(counts, [1])
-    found = averages(report, groups)
+    found = averages(report, groups(evaluation))
     return {
         name: [100 * group[key][1]["value"] for key in ("pass_at_k", "by_question")] for name, group in found.items()
     }

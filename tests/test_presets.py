@@ -29,6 +29,10 @@ from tagrpo.redaction import save_resolved
 from tagrpo.run_directory import begin, end
 from tagrpo.train import train
 
+PRESETS = sorted(
+    path.stem for path in (Path(__file__).parents[1] / "configs" / "comparisons" / "compare").glob("*.yaml")
+)
+NO_TABLE = {"demo", "hard", "methods", "ta_grpo_2x2", "ta_grpo_rows"}
 NEEDED = ["+rephrasings=r.jsonl", "+questions=q.jsonl", "+test=t.jsonl"]
 TA_GRPO = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond"]
 PASS_AT_K = ["aime24", "aime25", "olymmath_easy", "olymmath_hard"]
@@ -106,6 +110,7 @@ def presets(preset, scale):
     with initialize_config_module("tagrpo.configs.comparisons", version_base="1.3"):
         cfg = compose("compare", [f"compare={preset}", f"scale={scale}", *NEEDED], return_hydra_config=True)
     HydraConfig.instance().set_config(cfg)
+    assert cfg.root.startswith(f"runs/{preset}")
     return methods_of(cfg.methods, scale), shared_overrides(cfg)
 
 
@@ -115,6 +120,14 @@ def composed(preset):
     methods, shared = presets(preset, "paper")
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         return {row: compose("train", [f"name={row}", *shared, *m.overrides]) for row, m in methods.items()}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_composes_with_a_base_that_is_not_trained_and_other_rows_that_are(preset):
+    assert (preset in NO_TABLE) != (preset in PRINTED)
+    for row, cfg in composed(preset).items():
+        assert cfg.name == row
+        assert (row == "base") == (0 in (cfg.iterations, cfg.trainer.max_steps))
 
 
 def flat(node, prefix=""):
@@ -276,6 +289,7 @@ def test_a_run_of_every_row_gives_the_rows_and_averages_of_the_table(preset, tmp
     for cfg, grid_run in zip(cfgs, runs, strict=True):
         cfg.hydra.runtime.output_dir = str(grid_run.directory)
         iterations = lengths.index(cfg.iterations)
+        assert (iterations == 0) == (grid_run.method == "base")
         shrink(cfg, list(paper.data.evaluation), OmegaConf.to_container(paper.averages), iterations)
         run(cfg, grid_run)
     compared = Methods(by_method(find_runs(tmp_path), list(methods)))

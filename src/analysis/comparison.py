@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from ..run_directory import flat
 from .runs import RunFiles, pass_at_k_table, scalar_table
 from .statistics import Comparison, Difference, Estimate, corrected, difference, estimate
 
@@ -91,15 +92,12 @@ class Methods:
         """Paired differences from `baseline`, as in `curves`, for the methods that share a seed with it."""
         others = [m for m in self.runs if m != baseline and self._share_a_seed(m, baseline)]
         return {
-            name: {
-                m: {
-                    k: difference(self._tables(splits, m, k), self._tables(splits, baseline, k)).estimate
-                    for k in self.ks(splits)
-                }
-                for m in others
-            }
+            name: {m: {k: self._difference(splits, m, baseline, k).estimate for k in self.ks(splits)} for m in others}
             for name, splits in self.parts.items()
         }
+
+    def _difference(self, splits: Sequence[str], method: str, baseline: str, k: int) -> Difference:
+        return difference(self._tables(splits, method, k), self._tables(splits, baseline, k))
 
     @property
     def tokens(self) -> dict[str, float]:
@@ -151,8 +149,7 @@ class Methods:
         for name, splits in self.parts.items():
             ks = self.ks(splits)
             for k in sorted({ks[0], ks[-1]}):
-                found = difference(self._tables(splits, method, k), self._tables(splits, baseline, k))
-                yield f"pass@k/{name}/{k}", found
+                yield f"pass@k/{name}/{k}", self._difference(splits, method, baseline, k)
         zero, other = (self.zero_gradient[name] / 100 for name in (method, baseline))
         shared = zero.columns.intersection(other.columns)
         if len(shared):
@@ -262,16 +259,6 @@ def finite(value: Any) -> Any:
 
 def _settings(run: RunFiles) -> dict[str, Any]:
     """Flat settings of a run without name, seed, and paths inside its directory."""
-    settings = _flatten(run.config)
+    settings = flat(run.config)
     home = str(settings.get("trainer.default_root_dir", "\0"))
     return {n: x for n, x in settings.items() if n not in ("name", "seed") and not str(x).startswith(home)}
-
-
-def _flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(settings, dict):
-        return {prefix: settings}
-    return {
-        name: value
-        for key, part in settings.items()
-        for name, value in _flatten(part, f"{prefix}.{key}" if prefix else str(key)).items()
-    }

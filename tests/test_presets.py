@@ -309,7 +309,9 @@ def test_a_run_of_every_row_gives_the_rows_and_averages_of_the_table(preset, tmp
         assert "training questions" not in figures["pass_at_k.png"]
         assert (tmp_path / "data.png").stat().st_size > 10_000
         assert compared.data_series == [
-            ["grpo", "grpo_1.5x", "grpo_2x", "grpo_2.5x"], ["grpo_ds", "grpo_ds_1.5x", "grpo_ds_2x", "grpo_ds_2.5x"],
+            ["grpo", "grpo_1.5x", "grpo_2x", "grpo_2.5x"],
+            ["grpo_ds", "grpo_ds_1.5x", "grpo_ds_2x", "grpo_ds_2.5x"],
+            ["ta_grpo"],
         ]  # fmt: skip
         assert compared.training_questions["grpo_2.5x"] == 2.5 * compared.training_questions["grpo"]
     for row, method in methods.items():

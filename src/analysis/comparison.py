@@ -112,13 +112,18 @@ class Methods:
 
     @property
     def data_series(self) -> list[list[str]]:
-        """Methods that differ in their training questions alone, in ascending order of their number."""
+        """Methods that differ in their training questions alone, by the number of these; others are alone.
+
+        Empty where a trained run has not noted its questions.
+        """
+        if self.training_questions.keys() < self.trained.keys():
+            return []
         alike: dict[str, list[str]] = {}
         for method in sorted(self.training_questions, key=self.training_questions.__getitem__):
             settings = _settings(self.trained[method][0])
             same = {name: value for name, value in settings.items() if not name.startswith("data.train.")}
             alike.setdefault(repr(sorted(same.items())), []).append(method)
-        return [series for series in alike.values() if len(series) > 1]
+        return list(alike.values())
 
     @cached_property
     def zero_gradient(self) -> dict[str, pd.DataFrame]:

@@ -230,34 +230,33 @@ def against(
     label: str,
     k: int,
     styles: Styles,
-    series: Sequence[Sequence[str]] = (),
+    series: Sequence[Sequence[str]],
 ) -> Figure:
     """Pass@k of trained policies against what they were trained with (TA-GRPO, Fig. 7); one panel per split or average.
 
     Args:
-        estimates: Split or average → method → estimate.
-        amounts: Method → what it was trained with; 0 for one that was not trained, which is a horizontal line.
+        estimates: Split or average → method → estimate. Methods that are in no series are horizontal lines.
+        amounts: Trained method → what it was trained with.
         label: Of the amounts.
         k: Of the estimates.
-        styles: Method → look.
-        series: Methods to be joined by lines; without any, the scale is logarithmic and equal amounts stand apart.
+        styles: Method → look; a series has that of its first method.
+        series: Methods that are joined by a line. Where each is alone, the scale is logarithmic and equal amounts are
+            shifted to stand apart.
     """
     figure, axes = panels(len(estimates))
+    alone = all(len(joined) == 1 for joined in series)
+    untrained = [m for m in next(iter(estimates.values())) if not any(m in joined for joined in series)]
     for ax, (split, methods) in zip(axes, estimates.items(), strict=True):
-        for index, (method, e) in enumerate(methods.items()):
-            look = {name: styles[method][name] for name in ("color", "marker")}
-            if amounts[method]:
-                # Methods with equal budgets would lie on top of each other.
-                place = [amounts[method] * (1 if series else 1.03 ** (index - (len(methods) - 1) / 2))]
-                options: Look = {"linestyle": "", "label": method, "elinewidth": 0.9, **look}
-                ax.errorbar(place, [100 * e.value], error_bars(e), **options)
-            else:
-                style = {**styles[method], "marker": ""}
-                ax.axhline(100 * e.value, label=f"{method} (not trained)", linewidth=1.4, **style)
-        for joined in series:
-            line = {name: styles[joined[0]][name] for name in ("color", "linestyle")}
-            ax.plot([amounts[m] for m in joined], [100 * methods[m].value for m in joined], linewidth=1.2, **line)
-        if not series:
+        for index, joined in enumerate(series):
+            first, shift = joined[0], 1.03 ** (index - (len(series) - 1) / 2) if alone else 1.0
+            reach = np.hstack([error_bars(methods[m]) for m in joined])
+            look = styles[first] | ({"linestyle": ""} if len(joined) == 1 else {})
+            points = [amounts[m] * shift for m in joined], [100 * methods[m].value for m in joined]
+            ax.errorbar(*points, reach, label=first, elinewidth=0.9, linewidth=1.2, **look)
+        for method in untrained:
+            style = {**styles[method], "marker": ""}
+            ax.axhline(100 * methods[method].value, label=f"{method} (not trained)", linewidth=1.4, **style)
+        if alone:
             ax.set_xscale("log")
             ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             ax.xaxis.set_minor_locator(NullLocator())

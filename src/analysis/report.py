@@ -101,14 +101,22 @@ def draw(methods: Methods, folder: Path) -> dict[str, str]:
             ),
             "learning.png": (plots.series_over_training(trained, LEARNING, "", styles), f"Training. {means}."),
             "budget.png": (
-                plots.against(methods.at(k), methods.tokens, "response tokens sampled in training", k, styles),
+                plots.against(
+                    methods.at(k),
+                    methods.tokens,
+                    "response tokens sampled in training",
+                    k,
+                    styles,
+                    [[m] for m in trained],
+                ),
                 f"Pass@{k} against the response tokens that were sampled in training.",
             ),
         }
-    if methods.data_series:
-        sizes = {method: methods.training_questions.get(method, 0) for method in methods.runs}
+    series = methods.data_series
+    if any(len(joined) > 1 for joined in series):
+        of_series = plots.looks(m for m in methods.runs if not any(m in joined[1:] for joined in series))
         made["data.png"] = (
-            plots.against(methods.at(k), sizes, "training questions", k, styles, methods.data_series),
+            plots.against(methods.at(k), methods.training_questions, "training questions", k, of_series, series),
             f"Pass@{k} against the questions that were trained on. Lines join methods that differ in nothing else.",
         )
     first_seeds = {method: seeds[0] for method, seeds in trained.items()}

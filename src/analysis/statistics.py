@@ -135,13 +135,14 @@ def estimate(tables: np.ndarray | Tables) -> Estimate:
     The interval of values in [0, 1] stays in [0, 1]. With two or three seeds that differ by much more than the noise of
     questions explains, it covers the truth less often than 95 % (about 90 %).
     """
-    values = [np.asarray(table, dtype=float) for table in _several(tables)]
+    several = _several(pd.DataFrame(tables) if isinstance(tables, np.ndarray) else tables)
+    values = [table.to_numpy(dtype=float) for table in several]
     low, high = np.quantile(resampled_means(*values), [LEVEL / 2, 1 - LEVEL / 2])
     return Estimate(float(np.mean([table.mean() for table in values])), float(low), float(high))
 
 
-def _several(tables: np.ndarray | Tables) -> Sequence[np.ndarray | pd.DataFrame]:
-    return [tables] if isinstance(tables, np.ndarray | pd.DataFrame) else tables
+def _several(tables: Tables) -> Sequence[pd.DataFrame]:
+    return [tables] if isinstance(tables, pd.DataFrame) else tables
 
 
 def standard_error(*tables: np.ndarray) -> tuple[float, float]:

@@ -35,7 +35,7 @@ SAMPLING_SHARE = 0.05
 """Of the peak; 14,400 tokens a second on an H100 with 1.7 billion parameters."""
 OVERHEAD = 1.15
 UNIFORM = 0.822
-"""Share of questions whose eight responses have equal rewards: the mean of 77.0 and 87.4 % (TA-GRPO, 5.2, Qwen3-1.7B)."""
+"""Share of questions whose eight rewards are equal: the mean of 77.0 and 87.4 % (TA-GRPO, 5.2, Qwen3-1.7B)."""
 
 
 def configurations() -> tuple[dict[str, Any], int, int]:
@@ -51,8 +51,8 @@ def configurations() -> tuple[dict[str, Any], int, int]:
 def hours(cfg: Any, gpus: int, mean: int) -> float:
     """GPU hours of one run whose responses have `mean` tokens.
 
-    TA-GRPO as in the paper: 58 iterations of 256 questions with 32 responses, then 1,288 test questions with 128. Dynamic
-    sampling draws as often as `UNIFORM` says.
+    TA-GRPO as in the paper: 58 iterations of 256 questions with 32 responses, then 1,288 test questions with 128.
+    Dynamic sampling draws as often as `UNIFORM` says.
     """
     a = cost_model.Assumptions(
         questions=cfg.data.batch_size,

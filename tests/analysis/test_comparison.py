@@ -108,7 +108,7 @@ def test_methods_that_differ_in_their_questions_alone_are_a_series(tmp_path, wri
         (path / "data.json").write_text(json.dumps({"train": {"kept": kept}}))
     methods = Methods(by_method(find_runs(tmp_path)))
     assert methods.training_questions == {"more": 96, "less": 64, "other": 64}
-    assert methods.data_series == [["less", "more"]]
+    assert methods.data_series == [["less", "more"], ["other"]]
 
 
 def test_settings_differ_between_trained_methods_and_are_named_once(methods):

@@ -99,7 +99,7 @@ def comparison_figures(methods: Methods, number: Mapping[RunFiles, int], group: 
         yield _over_k(methods, methods.gains(first), number, group, f"Pass@k minus that of {first}", caption)
         tokens = {method: methods.tokens[method] for method in methods.trained}
         yield _against(methods, tokens, "response tokens sampled in training", number, group, "its budget")
-        if methods.data_series:
+        if any(len(joined) > 1 for joined in methods.data_series):
             yield _against(methods, methods.training_questions, "training questions", number, group, "its questions")
     if any(run.exact for seeds in methods.runs.values() for run in seeds):
         yield _exact(methods, number, group)

@@ -42,8 +42,8 @@ on the settings of TA-GRPO, so that two methods differ in nothing but what defin
 
 Common to all, whatever a paper did: the evaluation (that of TA-GRPO's authors: 128 samples at temperature 0.6 and top-p
 0.95; `protocol=ta_grpo`, `pass_at_k` or `prompt_augmentation` changes it), the data (`data=…`), and the verifier
-(`reward=…`). With `scale=demo`, what depends on the size of the model or the task (learning rate, batch, lengths, number
-of iterations) is the demo's.
+(`reward=…`). With `scale=demo`, what depends on the size of the model or the task (learning rate, batch, lengths, the
+number of iterations) is the demo's.
 
 ## What defines each method
 

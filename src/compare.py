@@ -37,20 +37,22 @@ class Method:
     Attributes:
         overrides: Of tagrpo-train.
         after: The method whose trained policy this one goes on from, in a run of its own; None: the model's.
+        longer: The method whose run this one is a copy of that goes on for longer; None: of none.
     """
 
     overrides: list[str]
     after: str | None = None
+    longer: str | None = None
 
 
 def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> dict[str, Method]:
     """The methods of a configuration, in its order: a list of experiments, or names with what they are.
 
-    A name has a list of overrides, or a mapping with the keys `overrides`, `after`, and overrides of a single scale
-    under its name.
+    A name has a list of overrides, or a mapping with the keys `overrides`, `after`, `longer`, and overrides of a single
+    scale under its name.
 
     Raises:
-        ValueError: a mapping has another key, or `after` names no method that stands above it.
+        ValueError: a mapping has another key, or `after` or `longer` names no method that stands above it.
     """
     if isinstance(methods, ListConfig):
         return {str(name): Method([f"experiment={name}"]) for name in methods}
@@ -59,13 +61,14 @@ def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> di
         if isinstance(spec, ListConfig):
             found[name] = Method(list(spec))
             continue
-        if unknown := {str(key) for key in spec} - {"overrides", "after", *SCALES}:
-            keys = ", ".join(["overrides", "after", *SCALES])
+        if unknown := {str(key) for key in spec} - {"overrides", "after", "longer", *SCALES}:
+            keys = ", ".join(["overrides", "after", "longer", *SCALES])
             raise ValueError(f"Expected methods.{name} to have keys of {keys}, but got {', '.join(sorted(unknown))}.")
-        after = spec.get("after")
-        if after is not None and after not in found:
-            raise ValueError(f"Expected methods.{name}.after to be a method listed above it, but got {after!r}.")
-        found[name] = Method([*spec.get("overrides", []), *spec.get(scale or "demo", [])], after)
+        before = {key: spec[key] for key in ("after", "longer") if spec.get(key) is not None}
+        for key, other in before.items():
+            if other not in found:
+                raise ValueError(f"Expected methods.{name}.{key} to be a method listed above it, but got {other!r}.")
+        found[name] = Method([*spec.get("overrides", []), *spec.get(scale or "demo", [])], **before)
     return found
 
 
@@ -119,10 +122,11 @@ def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides:
         for name, method in methods.items():
             directory = root / name / f"seed{seed}"
             arguments = [f"name={name}", f"seed={seed}", f"hydra.run.dir={directory}", *overrides, *method.overrides]
-            before = of_seed[method.after] if method.after else None
+            before = next((of_seed[other] for other in (method.after, method.longer) if other), None)
             arguments += ["export=true"] if name in continued else []
-            arguments += [f"model.path={before.directory / 'model'}"] if before else []
-            of_seed[name] = GridRun(name, seed, directory, [sys.executable, "-m", "tagrpo.train", *arguments], before)
+            arguments += [f"model.path={before.directory / 'model'}"] if before and method.after else []
+            command = [sys.executable, "-m", "tagrpo.train", *arguments]
+            of_seed[name] = GridRun(name, seed, directory, command, before, longer=method.longer is not None)
         runs += of_seed.values()
     return runs
 

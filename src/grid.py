@@ -29,6 +29,8 @@ from submitit.helpers import Checkpointable, DelayedSubmission, clean_env
 from .files import write_json, write_text
 from .redaction import redacted
 
+OWN = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts", "rollout_cache", "wandb*", ".lock")
+"""Files that a copy of a run, which goes on, makes itself."""
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 10.0
 Environment = Mapping[str, str | None]
@@ -94,8 +96,9 @@ class Training(Checkpointable):
 
 @dataclass
 class GridRun:
-    """One method and seed, in a directory of its own. It waits for the run `after`, whose policy it goes on from.
+    """One method and seed, in a directory of its own.
 
+    It waits for the run `after`, whose policy it goes on from; with `longer` it is a copy of that run that goes on.
     `run.json` beside the run's files says which settings it has, how often it was started, and whether it has finished.
     Changes of code or of YAML files are not noticed, only those of the command. submitit's files are in `job/`.
     """
@@ -105,6 +108,7 @@ class GridRun:
     directory: Path
     command: list[str]
     after: GridRun | None = None
+    longer: bool = False
     state: str = field(default="waiting", init=False)
     """waiting → queued → running → done, failed or stopped; `kept` when it had finished before."""
     seconds: float = field(default=0.0, init=False)
@@ -163,6 +167,8 @@ class GridRun:
     def start(self, launcher: Launcher, environment: Environment) -> None:
         """Submit the run as a job, which continues what there is of the run."""
         directory = self.directory.absolute()
+        if self.longer and self.after is not None and not directory.exists():
+            copy_run(self.after.directory, directory)
         shutil.rmtree(directory / "job", ignore_errors=True)
         self.starts += 1
         noted = {"settings": self.settings, "finished": False, "starts": self.starts, "seconds": 0.0}
@@ -228,6 +234,14 @@ class GridRun:
             path = self.job.paths.stderr
         tail = path.read_text(errors="replace").splitlines()[-lines:] if path.exists() else []
         return "\n".join([f"{path}:", *tail])
+
+
+def copy_run(directory: Path, to: Path) -> None:
+    """Copy what a run goes on from, and what it has logged; not its responses, its end, nor the notes of its job."""
+    partial = to.with_name(f".{to.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(directory, partial, ignore=shutil.ignore_patterns(*OWN))
+    partial.replace(to)
 
 
 def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment], console: Console) -> list[GridRun]:

@@ -28,7 +28,7 @@ MAY_CHANGE = (
     "iterations", "optimizer.lr", "policy.optimizer.lr", "policy.max_skipped",  # how far and how fast
     "callbacks", "logger", "name", "test", "export", "objective", "resume", "history",  # what is written
     "rollout.evaluation_sampling", "data.evaluation", "data.evaluation_samples", "data.validation_samples",
-    "data.evaluation_batch_size",
+    "data.evaluation_batch_size", "averages",
     "data.evaluation_template", "data.max_evaluation_prompt_tokens",
     "trainer", "strategy", "threads", "policy.compile", "policy.token_budget", "rollout.engine",  # hardware
     "optimizer.fused", "policy.optimizer.fused", "model.load.gradient_checkpointing",

@@ -25,7 +25,7 @@ PLACES = {
     "model": "the policy, in Hugging Face format",
     "test.json": "the test, question by question",
 }
-CARRIED = ("scale", "data", "model", "template", "reward", "rollout")
+CARRIED = ("scale", "data", "model", "template", "reward", "rollout", "protocol", "averages")
 """Groups and settings of a training that its evaluation needs too."""
 
 
@@ -33,9 +33,9 @@ def show(metrics: Mapping[str, float], console: Console | None = None) -> None:
     """Print pass@k by split."""
     curves: dict[str, dict[int, float]] = {}
     for name, value in metrics.items():
-        if name.startswith(("pass@k/", "exact_pass@k/")):
-            _, split, k = name.split("/")
-            curves.setdefault(split, {})[int(k)] = value
+        if name.startswith(("pass@k/", "exact_pass@k/", "pass@k_average/")):
+            what, split, k = name.split("/")
+            curves.setdefault(f"{split} (average)" if what == "pass@k_average" else split, {})[int(k)] = value
     if not curves:
         return
     ks = sorted({k for points in curves.values() for k in points})

@@ -16,13 +16,10 @@ from rich.console import Console
 
 import tagrpo.config  # noqa: F401  resolvers of the configuration of training
 from tagrpo.compare import Method, compare, methods_of, places_of, runs_of, shared_overrides
-from tagrpo.datamodules.sources.catalogue import CATALOGUE
-from tagrpo.grid import GridRun
+from tagrpo.grid import GridRun, copy_run
 from tests.helpers import wait_until
 
-CONFIGS = Path(__file__).parents[1] / "configs"
 NEEDED = ["+rephrasings=r.jsonl", "+questions=q.jsonl", "+test=t.jsonl"]
-PRESETS = sorted(path.stem for path in (CONFIGS / "comparisons" / "compare").glob("*.yaml"))
 TEST = {
     "splits": {
         "test_id": {
@@ -64,10 +61,49 @@ def test_a_method_can_have_overrides_of_one_scale_and_go_on_from_another_method(
     assert runs[3].command[-3:] == ["y=2", "z=3", "model.path=root/a/seed1/model"]
 
 
+def test_a_method_can_be_the_run_of_another_that_goes_on_for_longer():
+    methods = methods_of(OmegaConf.create({"a": ["x=1"], "b": {"longer": "a", "overrides": ["x=1", "y=2"]}}), "paper")
+    assert methods["b"] == Method(["x=1", "y=2"], longer="a")
+    short, longer = runs_of(Path("root"), methods, [4], [])
+    assert (longer.after, longer.longer, short.longer) == (short, True, False)
+    assert longer.command[-2:] == ["x=1", "y=2"], "the checkpoint has the weights"
+    assert "export=true" not in short.command
+
+
+def test_a_copy_of_a_run_has_what_it_goes_on_from_and_what_was_logged(tmp_path):
+    for name in ("checkpoints/iteration-000010.ckpt", "metrics.csv", "evaluations/validation-000005.json"):
+        (tmp_path / "a" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "a" / name).write_text(name)
+    for name in ("test.json", "run.json", "finished", "rollouts/0.parquet", "job/1", "model/config.json"):
+        (tmp_path / "a" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "a" / name).touch()
+    copy_run(tmp_path / "a", tmp_path / "b")
+    found = {path.relative_to(tmp_path / "b").as_posix() for path in (tmp_path / "b").rglob("*") if path.is_file()}
+    assert found == {"checkpoints/iteration-000010.ckpt", "metrics.csv", "evaluations/validation-000005.json"}
+
+
+def test_a_longer_run_is_started_on_a_copy_of_the_shorter_one(tmp_path):
+    code = (
+        "import sys; at, test = sys.argv[1:]; "
+        "open(at + '/log', 'a').write('x'); open(at + '/test.json', 'w').write(test)"
+    )
+    directories = [tmp_path / method / "seed0" for method in ("a", "b")]
+    commands = [[sys.executable, "-c", code, str(directory), json.dumps(TEST)] for directory in directories]
+    short = GridRun("a", 0, directories[0], commands[0])
+    longer = GridRun("b", 0, directories[1], commands[1], short, longer=True)
+    assert compare([short, longer], tmp_path, {"cluster": "local", "timeout_min": 60}, places_of(2, 0), Console()) == []
+    assert (directories[1] / "log").read_text() == "xx"
+    assert (directories[0] / "log").read_text() == "x"
+
+
 def test_methods_that_cannot_be_chained_are_refused():
     with pytest.raises(ValueError, match="methods.b.after to be a method listed above it, but got 'c'"):
         methods_of(OmegaConf.create({"a": [], "b": {"after": "c"}}), None)
-    with pytest.raises(ValueError, match="methods.b to have keys of overrides, after, demo, paper, but got then"):
+    with pytest.raises(ValueError, match="methods.b.longer to be a method listed above it, but got 'b'"):
+        methods_of(OmegaConf.create({"a": [], "b": {"longer": "b"}}), None)
+    with pytest.raises(
+        ValueError, match="methods.b to have keys of overrides, after, longer, demo, paper, but got then"
+    ):
         methods_of(OmegaConf.create({"a": [], "b": {"then": "a"}}), None)
 
 
@@ -76,32 +112,6 @@ def composed(*overrides):
         cfg = compose("compare", list(overrides), return_hydra_config=True)
     HydraConfig.instance().set_config(cfg)
     return cfg
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_composes_at_both_scales_and_names_experiments_that_exist(preset):
-    cfg = composed(f"compare={preset}", *NEEDED)
-    for scale in ("paper", "demo") if cfg.scale else (None,):
-        cfg = composed(f"compare={preset}", *NEEDED, *([f"scale={scale}"] if scale else []))
-        assert cfg.root.startswith(f"runs/{preset}")
-        for name, method in methods_of(cfg.methods, cfg.scale).items():
-            with initialize_config_module("tagrpo.configs", version_base="1.3"):
-                run = compose("train", [f"name={name}", *shared_overrides(cfg), *method.overrides])
-            assert run.name == name
-            # a base of zero steps, and every other row with the steps of its scale
-            assert (name == "base") == (0 in (run.iterations, run.trainer.max_steps))
-
-
-@pytest.mark.parametrize("preset", ["ta_grpo_table1", "ta_grpo_fig6", "ta_grpo_fig7", "ta_grpo_fig8"])
-def test_dynamic_sampling_makes_as_many_steps_as_two_epochs_without_it(preset):
-    methods = methods_of(composed(f"compare={preset}", *NEEDED).methods, "paper")
-    rows = {name: method.overrides for name, method in methods.items() if "_ds" in name}
-    assert rows
-    for overrides in rows.values():
-        chunks = next((o.split("=")[1] for o in overrides if "chunks" in o), "[]")
-        questions = CATALOGUE["math_train"].questions + 3749 * len(json.loads(chunks))
-        assert f"trainer.max_steps={2 * 2 * (questions // 256)}" in overrides  # mini-batches and epochs
-        assert "trainer.max_epochs=-1" in overrides
 
 
 def test_experiments_can_be_compared_without_a_preset():
@@ -147,7 +157,7 @@ import sys
 from pathlib import Path
 from rich.console import Console
 from tagrpo.compare import compare, places_of
-from tagrpo.grid import GridRun
+from tagrpo.grid import GridRun, copy_run
 root, directory, *command = sys.argv[1:]
 run = GridRun("a", 0, Path(directory), command)
 compare([run], Path(root), {"cluster": "local", "timeout_min": 60}, places_of(1, 0), Console(quiet=True))

@@ -38,17 +38,19 @@ def composed(directory, *overrides):
 
 
 def test_protocols_sample_as_their_source_says(tmp_path):
-    assert PROTOCOLS == ["authors", "paper"]
-    authors = composed(tmp_path, "protocol=authors", "scale=paper", "data=benchmarks", "model=qwen3_1.7b")
-    found = settings_of(authors)
-    wanted = {"samples": 128, "temperature": 0.6, "top_p": 0.95, "max_new_tokens": 3072, "model": "Qwen/Qwen3-1.7B"}
-    assert {name: found[name] for name in wanted} == wanted
-    assert max(authors.callbacks.pass_at_k.ks) == 128
-    assert len(authors.data.evaluation) == 7
-    paper = composed(tmp_path, "protocol=paper")
-    assert (settings_of(paper)["temperature"], max(paper.callbacks.pass_at_k.ks)) == (1.0, 32)
-    assert settings_of(paper)["samples"] == 128, "of 30 questions with 32 responses pass@32 is a multiple of 1/30"
-    assert authors.callbacks.pass_at_k.store == f"{tmp_path}/counts"
+    def asked(protocol):
+        cfg = composed(tmp_path, f"protocol={protocol}", "scale=paper", "data=benchmarks", "model=qwen3_1.7b")
+        found = settings_of(cfg)
+        names = ("samples", "temperature", "top_p", "max_new_tokens")
+        return [*(found[name] for name in names), found["template"].get("name"), max(cfg.callbacks.pass_at_k.ks)]
+
+    assert PROTOCOLS == ["pass_at_k", "prompt_augmentation", "ta_grpo"]
+    assert asked("ta_grpo") == [128, 0.6, 0.95, 3072, "raw_boxed", 128]
+    assert asked("pass_at_k") == [8, 1.0, 0.95, 3072, "boxed", 8]
+    assert asked("prompt_augmentation") == [5, 0.0, 1.0, 3000, "qwen-math", 1]
+    cfg = composed(tmp_path, "protocol=ta_grpo", "scale=paper", "data=benchmarks", "model=qwen3_1.7b")
+    assert len(cfg.data.evaluation) == 7
+    assert cfg.callbacks.pass_at_k.store == f"{tmp_path}/counts"
 
 
 class Break(Callback):

@@ -21,7 +21,7 @@ PICTURES = {"comparison": 4, "diagnostics": 5, "estimators": 3, "objectives": 3,
 SMALL = [
     "logger=csv", "callbacks=[throughput,zero_gradient,rephrasing_success,pass_at_k,recorder]", "data.train.size=16",
     "data.batch_size=4", "data.samples_per_prompt=4", "data.evaluation_samples=4", "data.evaluation.test_id.size=6",
-    "~data.evaluation.test_phrasing", "~data.evaluation.test_size", "+trainer.enable_progress_bar=false",
+    "data.evaluation.test_phrasing.size=3", "data.evaluation.test_size.size=3", "+trainer.enable_progress_bar=false",
     "trainer.limit_val_batches=0", "rollout.sampling.max_new_tokens=20",
 ]  # fmt: skip
 

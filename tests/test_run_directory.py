@@ -198,6 +198,10 @@ def test_what_may_change_is_in_the_history(tmp_path):
     assert again.history == faster.history, "where nothing changes, nothing is added"
 
 
+def test_a_resumed_run_may_be_averaged_over_other_groups_of_splits(tmp_path):
+    begin(settings(resume="auto", averages__all=["test_id", "test_size"]), a_run_in(tmp_path))
+
+
 def test_settings_that_were_added_or_removed_are_changes():
     assert changes({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}) == {"a.c": (None, 2)}
     assert changes({"a": {"b": {}}, "d": [1, 2]}, {"a": {"b": {"c": 1}}, "d": [1, 2]})["a.b.c"] == (None, 1)

@@ -61,7 +61,7 @@ AT_ONCE = [
     (TRAIN, ["resume=last"], "resume=auto"),
     (TRAIN, ["hydra.run.dir=run"], "another name="),
     (TRAIN, ["+logger.wandb.api_key=sk-1234567890abcdef"], "logger.wandb.api_key"),
-    (EVAL, ["protocol=papr"], "paper"),
+    (EVAL, ["protocol=ta_gpro"], "ta_grpo"),
     (EVAL, ["model=pretrained"], "model.path=…"),
     (EVAL, ["against=nothing"], "`against` .*nothing"),
     (EVAL, ["exact=true", "against=run"], "`against` .*exact.json"),

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
 
+from ..run_directory import flat
 from .runs import RunFiles, pass_at_k_table, scalar_table
 from .statistics import Comparison, Difference, Estimate, corrected, difference, estimate
 
 Runs = Mapping[str, Sequence[RunFiles]]
 """Method → its runs, one per seed."""
 Curves = Mapping[str, Mapping[str, Mapping[int, Estimate]]]
-"""Split → method → k → estimate."""
+"""Split, or `<group> (average)` → method → k → estimate."""
 ZERO_GRADIENT = "zero_gradient/percentage"
 SERIES_PREFIXES = ("zero_gradient/", "uniform_reward/", "answer_diversity/distinct_wrong")
 BUDGET_COLUMNS = ("budget/rollouts", "budget/tokens", "budget/updates")
@@ -34,12 +36,19 @@ class Methods:
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
         self.trained = {method: seeds for method, seeds in runs.items() if seeds[0].ledger["updates"]}
-        self.splits = shared_splits([run for seeds in runs.values() for run in seeds])
+        every = [run for seeds in runs.values() for run in seeds]
+        self.splits = shared_splits(every)
+        self.groups = shared_groups(every)
+        self.parts = parts_of(every)
+
+    def ks(self, splits: Sequence[str]) -> list[int]:
+        """The k that all these splits have."""
+        return sorted(set.intersection(*(set(self.splits[split]) for split in splits)))
 
     @property
     def largest_k(self) -> int:
         """The largest k that all splits have."""
-        return max(set.intersection(*map(set, self.splits.values())))
+        return self.ks(list(self.splits))[-1]
 
     @cached_property
     def _pass_at_k(self) -> dict[str, dict[str, dict[int, pd.DataFrame]]]:
@@ -49,34 +58,72 @@ class Methods:
             for split, ks in self.splits.items()
         }
 
+    def _tables(self, splits: Sequence[str], method: str, k: int) -> list[pd.DataFrame]:
+        return [self._pass_at_k[split][method][k] for split in splits]
+
     @cached_property
     def curves(self) -> Curves:
-        """Mean pass@k by split, method and k, with its interval over questions and seeds."""
+        """Mean pass@k by method and k of every split and group, with its interval over questions and seeds."""
         return {
-            split: {method: {k: estimate(table) for k, table in tables.items()} for method, tables in methods.items()}
-            for split, methods in self._pass_at_k.items()
+            name: {m: {k: estimate(self._tables(splits, m, k)) for k in self.ks(splits)} for m in self.runs}
+            for name, splits in self.parts.items()
+        }
+
+    @cached_property
+    def by_question(self) -> Curves:
+        """The same of every group where each question has the same weight, as `<group> (by question)`."""
+        return {
+            f"{group} (by question)": {
+                m: {k: estimate(pd.concat(self._tables(splits, m, k), axis=1)) for k in self.ks(splits)}
+                for m in self.runs
+            }
+            for group, splits in self.groups.items()
         }
 
     def at(self, k: int) -> dict[str, dict[str, Estimate]]:
-        """Split → method → pass@k."""
-        return {split: {method: points[k] for method, points in ms.items()} for split, ms in self.curves.items()}
+        """Split or average → method → pass@k."""
+        return {name: {method: points[k] for method, points in ms.items()} for name, ms in self.curves.items()}
 
     def table(self, k: int) -> pd.DataFrame:
-        """Pass@k by method and split (TA-GRPO, Table 1), as text in percent, and the mean over splits."""
-        frame = pd.DataFrame(self.at(k))
-        average = frame.map(lambda e: 100 * e.value).mean(axis=1).map("{:.1f}".format)
-        return frame.map(str).assign(average=average)
+        """Pass@k by method, split and average (TA-GRPO, Table 1), as text in percent."""
+        return pd.DataFrame(self.at(k)).map(str)
 
     def gains(self, baseline: str) -> Curves:
-        """Paired differences from `baseline` by split, method and k, for the methods that share a seed with it."""
+        """Paired differences from `baseline`, as in `curves`, for the methods that share a seed with it."""
+        others = [m for m in self.runs if m != baseline and self._share_a_seed(m, baseline)]
         return {
-            split: {
-                method: {k: difference(table, methods[baseline][k]).estimate for k, table in tables.items()}
-                for method, tables in methods.items()
-                if method != baseline and self._share_a_seed(method, baseline)
-            }
-            for split, methods in self._pass_at_k.items()
+            name: {m: {k: self._difference(splits, m, baseline, k).estimate for k in self.ks(splits)} for m in others}
+            for name, splits in self.parts.items()
         }
+
+    def _difference(self, splits: Sequence[str], method: str, baseline: str, k: int) -> Difference:
+        return difference(self._tables(splits, method, k), self._tables(splits, baseline, k))
+
+    @property
+    def tokens(self) -> dict[str, float]:
+        """Method → response tokens that it sampled in training, a mean over seeds."""
+        return {m: fmean(run.ledger["tokens"] for run in seeds) for m, seeds in self.runs.items()}
+
+    @cached_property
+    def training_questions(self) -> dict[str, int]:
+        """Trained method → questions that it was trained on, as far as its first run says so."""
+        found = {method: seeds[0].training_questions for method, seeds in self.trained.items()}
+        return {method: number for method, number in found.items() if number}
+
+    @property
+    def data_series(self) -> list[list[str]]:
+        """Methods that differ in their training questions alone, by the number of these; others are alone.
+
+        Empty where a trained run has not noted its questions.
+        """
+        if self.training_questions.keys() < self.trained.keys():
+            return []
+        alike: dict[str, list[str]] = {}
+        for method in sorted(self.training_questions, key=self.training_questions.__getitem__):
+            settings = _settings(self.trained[method][0])
+            same = {name: value for name, value in settings.items() if not name.startswith("data.train.")}
+            alike.setdefault(repr(sorted(same.items())), []).append(method)
+        return list(alike.values())
 
     @cached_property
     def zero_gradient(self) -> dict[str, pd.DataFrame]:
@@ -87,9 +134,9 @@ class Methods:
     def comparisons(self) -> list[Comparison]:
         """Each method against each one before it.
 
-        Compared are pass@k at the smallest and the largest k of every split, and the share of questions without
-        gradient. The latter is paired over iterations, which have the same questions under the same seed. Methods
-        without a common seed are left out. The p-values are corrected over everything that is returned.
+        Compared are pass@k at the smallest and the largest k of every split and average, and the share of questions
+        without gradient. The latter is paired over iterations, which have the same questions under the same seed.
+        Methods without a common seed are left out. The p-values are corrected over everything that is returned.
         """
         names = list(self.runs)
         return corrected(
@@ -104,10 +151,10 @@ class Methods:
         return bool(set.intersection(*({run.seed for run in self.runs[method]} for method in methods)))
 
     def _differences(self, method: str, baseline: str) -> Iterator[tuple[str, Difference]]:
-        for split, ks in self.splits.items():
-            ours, theirs = (self._pass_at_k[split][name] for name in (method, baseline))
+        for name, splits in self.parts.items():
+            ks = self.ks(splits)
             for k in sorted({ks[0], ks[-1]}):
-                yield f"pass@k/{split}/{k}", difference(ours[k], theirs[k])
+                yield f"pass@k/{name}/{k}", self._difference(splits, method, baseline, k)
         zero, other = (self.zero_gradient[name] / 100 for name in (method, baseline))
         shared = zero.columns.intersection(other.columns)
         if len(shared):
@@ -115,13 +162,21 @@ class Methods:
 
     def results(self) -> dict[str, Any]:
         """Everything as plain data: each run, the means over seeds, the comparisons; None for what is not finite."""
-        pooled = {
-            split: {m: {str(k): e.as_dict() for k, e in points.items()} for m, points in methods.items()}
-            for split, methods in self.curves.items()
-        }
+
+        def plain(curves: Mapping[str, Mapping[int, Estimate]]) -> dict[str, dict[str, dict[str, float]]]:
+            return {m: {str(k): e.as_dict() for k, e in points.items()} for m, points in curves.items()}
+
         results = {
             "runs": [run_results(run) for seeds in self.runs.values() for run in seeds],
-            "pass_at_k": pooled,
+            "pass_at_k": {split: plain(self.curves[split]) for split in self.splits},
+            "averages": {
+                group: {
+                    "splits": splits,
+                    "pass_at_k": plain(self.curves[f"{group} (average)"]),
+                    "by_question": plain(self.by_question[f"{group} (by question)"]),
+                }
+                for group, splits in self.groups.items()
+            },
             "comparisons": [comparison.as_dict() for comparison in self.comparisons],
         }
         return finite(results)
@@ -131,11 +186,7 @@ class Methods:
 
         Left out: the name, the seed, paths inside the run directory, and settings that repeat a shorter-named one.
         """
-        flat = {method: _flatten(seeds[0].config) for method, seeds in self.trained.items()}
-        for settings in flat.values():
-            home = str(settings.get("trainer.default_root_dir", "\0"))
-            for name in [n for n, value in settings.items() if n in ("name", "seed") or str(value).startswith(home)]:
-                del settings[name]
+        flat = {method: _settings(seeds[0]) for method, seeds in self.trained.items()}
         differing: dict[str, dict[str, Any]] = {}
         for name in sorted({name for settings in flat.values() for name in settings}, key=lambda n: (n.count("."), n)):
             row = {method: settings.get(name) for method, settings in flat.items()}
@@ -160,6 +211,18 @@ def shared_splits(runs: Sequence[RunFiles]) -> dict[str, list[int]]:
         split: sorted(set.intersection(*({int(k) for k in run.test[split]["pass_at_k"]} for run in runs)))
         for split in shared
     }
+
+
+def shared_groups(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
+    """Group → its splits, for the groups that every run has an average of, over the same splits."""
+    found = [{name: group["splits"] for name, group in run.groups.items()} for run in runs]
+    return {name: splits for name, splits in found[0].items() if all(other.get(name) == splits for other in found)}
+
+
+def parts_of(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
+    """Each split that all runs share → itself, and each `<group> (average)` → the splits that it is a mean of."""
+    alone = {split: [split] for split in shared_splits(runs)}
+    return alone | {f"{group} (average)": splits for group, splits in shared_groups(runs).items()}
 
 
 def run_results(run: RunFiles) -> dict[str, Any]:
@@ -199,11 +262,8 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(settings, dict):
-        return {prefix: settings}
-    return {
-        name: value
-        for key, part in settings.items()
-        for name, value in _flatten(part, f"{prefix}.{key}" if prefix else str(key)).items()
-    }
+def _settings(run: RunFiles) -> dict[str, Any]:
+    """Flat settings of a run without name, seed, and paths inside its directory."""
+    settings = flat(run.config)
+    home = str(settings.get("trainer.default_root_dir", "\0"))
+    return {n: x for n, x in settings.items() if n not in ("name", "seed") and not str(x).startswith(home)}

@@ -6,18 +6,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from ..files import write_json, write_text
-from .comparison import finite, shared_splits
+from .comparison import finite, parts_of, shared_splits
 from .runs import RunFiles, pass_at_k_table
 from .sections import table
-from .statistics import LEVEL, Comparison, Estimate, corrected, difference, estimate, resampled_means
+from .statistics import LEVEL, Comparison, Estimate, corrected, difference, estimate
 
 
 def read_evaluation(folder: str | Path, name: str | None = None) -> RunFiles:
@@ -39,17 +38,16 @@ def write_evaluation(folder: Path, settings: Mapping[str, Any]) -> Path:
 
 
 def evaluation_markdown(run: RunFiles, settings: Mapping[str, Any]) -> str:
-    """Pass@k of every split with 95 % intervals, averages of splits and of questions, the settings of the sampling."""
+    """Pass@k of every split and average with 95 % intervals, and the settings of the sampling."""
     ks = sorted(set.intersection(*map(set, shared_splits([run]).values())))
     rows = [
         [name, *(_interval(split["pass_at_k"][str(k)]) for k in ks), *_sampled(split, ks)]
         for name, split in run.test.items()
     ]
-    if len(rows) > 1:
-        rows.append(["**average of splits**", *(str(average_over_splits(run, k)) for k in ks), "", "", "", "", ""])
-        counted = str(sum(split["num_questions"] for split in run.test.values()))
-        over_all = [str(average_over_questions(run, k)) for k in ks]
-        rows.append(["**average of questions**", *over_all, "", counted, "", "", ""])
+    for name, group in run.groups.items():
+        for key, weighed in (("pass_at_k", "average"), ("by_question", "by question")):
+            points = [_interval(group[key][str(k)]) for k in ks]
+            rows.append([f"**{name} ({weighed})**", *points, "", str(group["num_questions"]), "", "", ""])
     header = ["split", *(f"pass@{k}" for k in ks), f"maj@{ks[-1]}", "questions", "n", "tokens", "truncated"]
     lines = [
         f"# Evaluation of {settings.get('model', run.method)}",
@@ -57,7 +55,7 @@ def evaluation_markdown(run: RunFiles, settings: Mapping[str, Any]) -> str:
         *table(header, rows),
         "",
         "In percent: means over questions with 95 % intervals by bootstrap over questions, unbiased for n responses "
-        "(arXiv 2107.03374). One average gives each split the same weight, the other each question. "
+        "(arXiv 2107.03374). An average gives each split the same weight, one by question each question. "
         "`tokens` is the mean length of a response, "
         "`truncated` the share of responses that the length limit ended.",
         "",
@@ -84,45 +82,31 @@ def _sampled(split: Mapping[str, Any], ks: Sequence[int]) -> list[str]:
     ]
 
 
-def average_over_splits(run: RunFiles, k: int) -> Estimate:
-    """Mean of pass@k over the splits, each of the same weight, with a 95 % interval over the questions of each."""
-    tables = [pass_at_k_table([run], split, k).to_numpy() for split in run.test]
-    means = np.mean([resampled_means(values, seed) for seed, values in enumerate(tables)], axis=0)
-    low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2])
-    return Estimate(float(np.mean([values.mean() for values in tables])), float(low), float(high))
-
-
-def average_over_questions(run: RunFiles, k: int) -> Estimate:
-    """Mean of pass@k over the questions of all splits, with a 95 % interval over them."""
-    return estimate(pd.concat([pass_at_k_table([run], split, k) for split in run.test], axis=1))
-
-
 def compare_evaluations(ours: RunFiles, theirs: RunFiles) -> list[Comparison]:
-    """Paired differences in pass@k at all k and splits that both have, with Holm's correction over all of them.
+    """Paired differences in pass@k at all k, splits and averages that both have, with Holm's correction over all.
 
     Raises:
         ValueError: they share no split, or were evaluated on different questions of one.
     """
-    return corrected(
-        (
-            ours.method,
-            theirs.method,
-            f"pass@k/{split}/{k}",
-            difference(pass_at_k_table([ours], split, k), pass_at_k_table([theirs], split, k)),
-        )
-        for split, ks in shared_splits([ours, theirs]).items()
-        for k in ks
-    )
+    names = ours.method, theirs.method
+    return corrected((*names, f"pass@k/{name}/{k}", difference(*both)) for name, k, both in _both(ours, theirs))
+
+
+def _both(ours: RunFiles, theirs: RunFiles) -> Iterator[tuple[str, int, list[list[pd.DataFrame]]]]:
+    """Name of a split or an average, k, and pass@k of the questions of each of its splits under both models."""
+    ks = shared_splits([ours, theirs])
+    for name, splits in parts_of([ours, theirs]).items():
+        for k in sorted(set.intersection(*(set(ks[split]) for split in splits))):
+            yield name, k, [[pass_at_k_table([run], split, k) for split in splits] for run in (ours, theirs)]
 
 
 def comparison_markdown(ours: RunFiles, theirs: RunFiles, comparisons: Sequence[Comparison]) -> str:
     """The verdict on two evaluations, and the numbers behind it."""
     rows = []
-    for c in comparisons:
-        _, split, k = c.quantity.split("/")
-        values = (estimate(pass_at_k_table([run], split, int(k))) for run in (ours, theirs))
+    for c, (name, k, both) in zip(comparisons, _both(ours, theirs), strict=True):
+        values = map(estimate, both)
         p_value = f"{c.p_value:.3f}" if c.p_value >= 0.001 else "< 0.001"
-        rows.append([f"{split} pass@{k}", *map(str, values), c.difference.signed, p_value, c.verdict])
+        rows.append([f"{name} pass@{k}", *map(str, values), c.difference.signed, p_value, c.verdict])
     lines = [
         f"# {ours.method} against {theirs.method}",
         "",

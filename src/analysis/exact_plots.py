@@ -37,11 +37,13 @@ def exact_curves(runs: Runs, sampled: Curves, styles: Styles) -> Figure:
 
     Args:
         runs: Method → runs that wrote exact probabilities.
-        sampled: Split → method → k → estimate, drawn as markers with 95 % intervals.
+        sampled: Split → method → k → estimate, drawn as markers with 95 % intervals; averages are left out.
         styles: Method → look.
     """
-    figure, axes = panels(len(sampled))
-    for ax, (split, methods) in zip(axes, sampled.items(), strict=True):
+    exact = next(iter(runs.values()))[0].exact[-1]["splits"]
+    shown = {split: methods for split, methods in sampled.items() if split in exact}
+    figure, axes = panels(len(shown))
+    for ax, (split, methods) in zip(axes, shown.items(), strict=True):
         for method, seeds in runs.items():
             curve = torch.stack([exact_pass_at_k(success_of(run, split), KS).mean(0) for run in seeds]).mean(0)
             look = {**styles[method], "marker": ""}

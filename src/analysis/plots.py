@@ -224,29 +224,44 @@ def heat(table: pd.DataFrame, label: str) -> Figure:
 
 
 @styled
-def against_budget(estimates: Mapping[str, Mapping[str, Estimate]], runs: Runs, k: int, styles: Styles) -> Figure:
-    """Pass@k of the trained policy against the response tokens that were sampled in training; one panel per split.
+def against(
+    estimates: Mapping[str, Mapping[str, Estimate]],
+    amounts: Mapping[str, float],
+    label: str,
+    k: int,
+    styles: Styles,
+    series: Sequence[Sequence[str]],
+) -> Figure:
+    """Pass@k of trained policies against what they were trained with (TA-GRPO, Fig. 7); one panel per split or average.
 
-    A policy that was not trained is a horizontal line. `estimates`: split → method → estimate.
+    Args:
+        estimates: Split or average → method → estimate. Methods that are in no series are horizontal lines.
+        amounts: Trained method → what it was trained with.
+        label: Of the amounts.
+        k: Of the estimates.
+        styles: Method → look; a series has that of its first method.
+        series: Methods that are joined by a line. Where each is alone, the scale is logarithmic and equal amounts are
+            shifted to stand apart.
     """
     figure, axes = panels(len(estimates))
-    tokens = {method: float(np.mean([run.ledger["tokens"] for run in seeds])) for method, seeds in runs.items()}
+    alone = all(len(joined) == 1 for joined in series)
+    untrained = [m for m in next(iter(estimates.values())) if not any(m in joined for joined in series)]
     for ax, (split, methods) in zip(axes, estimates.items(), strict=True):
-        for index, (method, e) in enumerate(methods.items()):
-            look = {name: styles[method][name] for name in ("color", "marker")}
-            if tokens[method]:
-                # Methods with equal budgets would lie on top of each other.
-                place = [tokens[method] * 1.03 ** (index - (len(methods) - 1) / 2)]
-                options: Look = {"linestyle": "", "label": method, "elinewidth": 0.9, **look}
-                ax.errorbar(place, [100 * e.value], error_bars(e), **options)
-            else:
-                style = {**styles[method], "marker": ""}
-                ax.axhline(100 * e.value, label=f"{method} (not trained)", linewidth=1.4, **style)
-        ax.set_xscale("log")
-        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.xaxis.set_minor_locator(NullLocator())
+        for index, joined in enumerate(series):
+            first, shift = joined[0], 1.03 ** (index - (len(series) - 1) / 2) if alone else 1.0
+            reach = np.hstack([error_bars(methods[m]) for m in joined])
+            look = styles[first] | ({"linestyle": ""} if len(joined) == 1 else {})
+            points = [amounts[m] * shift for m in joined], [100 * methods[m].value for m in joined]
+            ax.errorbar(*points, reach, label=first, elinewidth=0.9, linewidth=1.2, **look)
+        for method in untrained:
+            style = {**styles[method], "marker": ""}
+            ax.axhline(100 * methods[method].value, label=f"{method} (not trained)", linewidth=1.4, **style)
+        if alone:
+            ax.set_xscale("log")
+            ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.xaxis.set_minor_locator(NullLocator())
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-        ax.set(title=split, xlabel="response tokens sampled in training")
+        ax.set(title=split, xlabel=label)
     return finished(figure, axes, f"pass@{k} (%)")
 
 

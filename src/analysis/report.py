@@ -101,10 +101,24 @@ def draw(methods: Methods, folder: Path) -> dict[str, str]:
             ),
             "learning.png": (plots.series_over_training(trained, LEARNING, "", styles), f"Training. {means}."),
             "budget.png": (
-                plots.against_budget(methods.at(k), methods.runs, k, styles),
+                plots.against(
+                    methods.at(k),
+                    methods.tokens,
+                    "response tokens sampled in training",
+                    k,
+                    styles,
+                    [[m] for m in trained],
+                ),
                 f"Pass@{k} against the response tokens that were sampled in training.",
             ),
         }
+    series = methods.data_series
+    if any(len(joined) > 1 for joined in series):
+        of_series = plots.looks(m for m in methods.runs if not any(m in joined[1:] for joined in series))
+        made["data.png"] = (
+            plots.against(methods.at(k), methods.training_questions, "training questions", k, of_series, series),
+            f"Pass@{k} against the questions that were trained on. Lines join methods that differ in nothing else.",
+        )
     first_seeds = {method: seeds[0] for method, seeds in trained.items()}
     if any(f"zero_gradient/{CAUSES[0]}" in run.metrics for run in first_seeds.values()):
         made["causes.png"] = (

@@ -51,6 +51,18 @@ class RunFiles:
         return self._json("test.json", "splits")["splits"]
 
     @cached_property
+    def groups(self) -> dict[str, Any]:
+        """Group of splits → averages over it, see `metrics.evaluation.averages`; empty where no group was asked for."""
+        found: dict[str, Any] = self._json("test.json").get("groups", {})
+        return found
+
+    @property
+    def training_questions(self) -> int | None:
+        """Questions that it was trained on; None where it has not noted them."""
+        found = self._json("data.json").get("train") if (self.path / "data.json").exists() else None
+        return None if found is None else int(found["kept"])
+
+    @cached_property
     def exact(self) -> list[dict[str, Any]]:
         """What `ExactPassAtK` wrote at each evaluation, by iteration; empty for runs without it."""
         paths = sorted((self.path / "evaluations").glob("exact-*.json"))

@@ -77,18 +77,21 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _pass_at_k(methods: Methods) -> Section:
     rows = [
-        [f"{split} pass@{k}", *(str(points[k]) for points in methods.curves[split].values())]
-        for split, ks in methods.splits.items()
+        [f"{name} pass@{k}", *(str(points[k]) for points in of_methods.values())]
+        for name, of_methods in {**methods.curves, **methods.by_question}.items()
         for k in HEADLINE_KS
-        if k in ks
+        if k in next(iter(of_methods.values()))
     ]
     seeds = {method: ", ".join(str(run.seed) for run in runs) for method, runs in methods.runs.items()}
     different = set(seeds.values())
     which = "; ".join(f"{m}: {s}" for m, s in seeds.items()) if len(different) > 1 else different.pop()
     first = next(iter(methods.runs.values()))[0]
     sizes = ", ".join(f"{split} {first.test[split]['num_questions']}" for split in methods.splits)
-    note = f"With 95 % intervals by bootstrap over questions and seeds. Questions: {sizes}. Seeds: {which}."
-    return Section("Pass@k", ["%", *methods.runs], rows, [note])
+    notes = [f"With 95 % intervals by bootstrap over questions and seeds. Questions: {sizes}. Seeds: {which}."]
+    if methods.groups:
+        averages = "; ".join(f"{group}: {', '.join(splits)}" for group, splits in methods.groups.items())
+        notes.append(f"An average gives each split the same weight, one by question each question. {averages}.")
+    return Section("Pass@k", ["%", *methods.runs], rows, notes)
 
 
 def _differences(methods: Methods) -> Section:

@@ -1,7 +1,9 @@
 """Intervals over questions and seeds, paired differences, and the verdicts on them.
 
 Values come as tables [seeds, questions]: all seeds on the same questions. Seeds and questions are both samples of a
-larger population, so both carry noise; with one seed only the noise of questions is measured.
+larger population, so both carry noise; with one seed only the noise of questions is measured. Several tables, one per
+benchmark, stand for the mean of their means: each has the same weight, and their questions are different samples, while
+a seed is the same run in all of them.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from scipy import stats
 
 RESAMPLES = 4000
 LEVEL = 0.05
+Tables = pd.DataFrame | Sequence[pd.DataFrame]
+"""[seeds, questions], of one benchmark or of several."""
 
 
 @dataclass(frozen=True)
@@ -101,50 +105,59 @@ class Comparison:
         return {**asdict(self), "seeds": list(self.seeds), "verdict": self.verdict}
 
 
-def resampled_means(table: np.ndarray, seed: int = 0) -> np.ndarray:
+def resampled_means(*tables: np.ndarray) -> np.ndarray:
     """Means of `RESAMPLES` two-way resamples: seeds and questions are drawn with replacement, independently.
 
     S − 1 of S seeds are drawn: with S of S, the variance between seeds would come out (S − 1) / S too small, which
     matters for two or three seeds (Rao and Wu, 1988).
 
     Args:
-        table: [seeds, questions] values.
-        seed: Of the resampling.
+        tables: [seeds, questions] values of each benchmark.
 
     Returns:
         [RESAMPLES]. With one seed only questions vary.
     """
-    rng = np.random.default_rng(seed)
-    num_seeds, num_questions = table.shape
+    rng = np.random.default_rng(0)
+    num_seeds = len(tables[0])
     drawn = max(num_seeds - 1, 1)
     seeds = rng.multinomial(drawn, np.full(num_seeds, 1 / num_seeds), RESAMPLES) / drawn
-    questions = rng.multinomial(num_questions, np.full(num_questions, 1 / num_questions), RESAMPLES) / num_questions
-    return np.einsum("bq,bq->b", seeds @ table, questions)
+    means = []
+    for table in tables:
+        size = table.shape[1]
+        questions = rng.multinomial(size, np.full(size, 1 / size), RESAMPLES) / size
+        means.append(np.einsum("bq,bq->b", seeds @ table, questions))
+    return np.asarray(np.mean(means, axis=0))
 
 
-def estimate(table: np.ndarray | pd.DataFrame) -> Estimate:
-    """Mean of `table` [seeds, questions] with a 95 % percentile interval over questions and seeds.
+def estimate(tables: np.ndarray | Tables) -> Estimate:
+    """Mean of one or several tables [seeds, questions] with a 95 % percentile interval over questions and seeds.
 
     The interval of values in [0, 1] stays in [0, 1]. With two or three seeds that differ by much more than the noise of
     questions explains, it covers the truth less often than 95 % (about 90 %).
     """
-    values = np.asarray(table, dtype=float)
-    low, high = np.quantile(resampled_means(values), [LEVEL / 2, 1 - LEVEL / 2])
-    return Estimate(float(values.mean()), float(low), float(high))
+    several = _several(pd.DataFrame(tables) if isinstance(tables, np.ndarray) else tables)
+    values = [table.to_numpy(dtype=float) for table in several]
+    low, high = np.quantile(resampled_means(*values), [LEVEL / 2, 1 - LEVEL / 2])
+    return Estimate(float(np.mean([table.mean() for table in values])), float(low), float(high))
 
 
-def standard_error(table: np.ndarray) -> tuple[float, float]:
-    """Standard error of the mean of `table` [seeds, questions], and its degrees of freedom.
+def _several(tables: Tables) -> Sequence[pd.DataFrame]:
+    return [tables] if isinstance(tables, pd.DataFrame) else tables
+
+
+def standard_error(*tables: np.ndarray) -> tuple[float, float]:
+    """Standard error of the mean of one or several tables [seeds, questions], and its degrees of freedom.
 
     The variance is that of a mean over independent seeds plus that of a mean over independent questions:
-    var(seed means) / S + var(question means) / Q. The interaction of seeds and questions is counted in both terms,
-    which errs on the safe side. Degrees of freedom follow Welch and Satterthwaite. With one seed this is the error of
-    the t-test over questions; with one question, of that over seeds; with a single value it is infinite.
+    var(seed means) / S + var(question means) / Q; of M tables the latter is the sum over them, divided by M². The
+    interaction of seeds and questions is counted in both terms, which errs on the safe side. Degrees of freedom follow
+    Welch and Satterthwaite. With one seed this is the error of the t-test over questions; with one question, of that
+    over seeds; with a single value it is infinite.
 
     >>> standard_error(np.array([[1.0, 2.0, 3.0]]))  # 1 / √3 with 2 degrees of freedom
     (0.577..., 2.0)
     """
-    margins = (table.mean(1), table.mean(0))
+    margins = [np.mean([table.mean(1) for table in tables], axis=0), *(t.mean(0) / len(tables) for t in tables)]
     variances = [(means.var(ddof=1) / len(means), len(means) - 1) for means in margins if len(means) > 1]
     total = sum(variance for variance, _ in variances)
     if not variances:
@@ -154,20 +167,27 @@ def standard_error(table: np.ndarray) -> tuple[float, float]:
     return float(np.sqrt(total)), float(total**2 / sum(variance**2 / freedom for variance, freedom in variances))
 
 
-def difference(ours: pd.DataFrame, theirs: pd.DataFrame) -> Difference:
-    """Paired difference of two [seeds, questions] tables: mean, 95 % t-interval and two-sided p-value.
+def difference(ours: Tables, theirs: Tables) -> Difference:
+    """Paired difference of two methods: mean, 95 % t-interval and two-sided p-value.
 
     A pair is the same question under the same seed; seeds that only one of them has are left out. It is a t-interval,
     because a bootstrap of two or three seeds is too narrow: where seeds differ much, a nominal 95 % covers the truth in
     80 to 90 % of cases; this interval does in 88 to 99 % with two seeds and 92 to 99 % with more.
 
     Args:
-        ours: Indexed by seed, one column per question.
+        ours: Indexed by seed, one column per question; one table or, of several benchmarks, each of them.
         theirs: The same for the other method.
 
     Raises:
         ValueError: they have no seed in common, or not the same questions.
     """
+    tables = [_paired(*pair) for pair in zip(_several(ours), _several(theirs), strict=True)]
+    values = [table.to_numpy() for table in tables]
+    return difference_of(float(np.mean([v.mean() for v in values])), *standard_error(*values), tuple(tables[0].index))
+
+
+def _paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
+    """Differences by common seed and question."""
     seeds = ours.index.intersection(theirs.index)
     if not len(seeds):
         raise ValueError(f"Expected seeds in common, but got {list(ours.index)} and {list(theirs.index)}.")
@@ -177,8 +197,7 @@ def difference(ours: pd.DataFrame, theirs: pd.DataFrame) -> Difference:
             f"Expected both methods on the same questions, but only one has {', '.join(odd[:5])} ({len(odd)} in all). "
             "Evaluate both on the same set."
         )
-    table = (ours.loc[seeds] - theirs.loc[seeds, ours.columns]).to_numpy()
-    return difference_of(float(table.mean()), *standard_error(table), tuple(seeds))
+    return ours.loc[seeds] - theirs.loc[seeds, ours.columns]
 
 
 def difference_of(mean: float, error: float, freedom: float, seeds: tuple[int, ...]) -> Difference:

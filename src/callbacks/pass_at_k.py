@@ -30,12 +30,12 @@ class PassAtKEvaluator(Callback):
       the majority among all.
     - `wrong_answers/<split>`: distinct wrong answers of a question; `length/<split>`: tokens per response;
       `truncated/<split>`: share of truncated responses.
-    - `pass@k_average/{splits,questions}/<k>`: pass@k over all splits, where each split or each question has the same
-      weight.
+    - `pass@k_average/<group>/<k>`: mean over the splits of a group, each of the same weight;
+      `pass@k_by_question/<group>/<k>`: mean over the questions of these splits.
 
     Writes `<stage>.json` (`validation`, `test`) into the run directory, and the same to
     `evaluations/<stage>-<iterations trained>.json`, which the next evaluation does not replace: the counts of every
-    question, and pass@k and majority@k with 95 % intervals by bootstrap over questions.
+    question, and pass@k and majority@k with 95 % intervals by bootstrap over questions; of groups too.
 
     Batches and ranks are added up exactly; when a question id comes again its responses are added, and questions
     without any response are left out.
@@ -49,24 +49,33 @@ class PassAtKEvaluator(Callback):
 
     Args:
         ks: The k of interest; those above the smallest number of samples are left out.
+        averages: Name of a group → the splits over which it is averaged; left out where one of them is not evaluated.
         store: Folder for the counts of an interrupted test; None keeps none. It is for one evaluation of one model.
 
     Raises:
-        ValueError: a k is less than 1, or none is given.
+        ValueError: a k is less than 1, or none is given; a group has no splits.
     """
 
-    def __init__(self, ks: Sequence[int] = (1, 2, 4, 8, 16, 32), store: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        ks: Sequence[int] = (1, 2, 4, 8, 16, 32),
+        averages: Mapping[str, Sequence[str]] | None = None,
+        store: str | Path | None = None,
+    ) -> None:
         if not ks or min(ks) < 1:
             raise ValueError(
                 f"Expected callbacks.pass_at_k.ks to hold integers of at least 1, but got {list(ks)}. Correct it."
             )
+        if empty := [name for name, splits in (averages or {}).items() if not splits]:
+            raise ValueError(f"Expected averages.{empty[0]} to name test splits, but it names none. Add some.")
         self.ks = tuple(ks)
+        self.averages = {name: list(splits) for name, splits in (averages or {}).items()}
         self.store = None if store is None else CountStore(store)
         self.counts = EvaluationCounts()
         self._known: Splits = {}
         # All ranks' counts are in what is logged; Lightning would advise to reduce it, once for each scalar.
         warnings.filterwarnings(
-            "ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@k|pass@k_average)/"
+            "ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@k|pass@k_\w+)/"
         )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -143,13 +152,15 @@ class PassAtKEvaluator(Callback):
             metrics = {f"pass@k/{name}/{k}": x["value"] for k, x in summary["pass_at_k"].items()}
             metrics |= {f"majority@k/{name}/{k}": x["value"] for k, x in summary["majority_at_k"].items()}
             log_scalars(pl_module, {**metrics, **{f"{scalar}/{name}": summary[scalar] for scalar in SCALARS}})
-        over_all = averages(report) if len(report) > 1 else {}
-        for weighed, curve in over_all.items():
-            log_scalars(pl_module, {f"pass@k_average/{weighed}/{k}": value for k, value in curve.items()})
+        found = averages(report, self.averages)
+        for name, average in found.items():
+            metrics = {f"pass@k_average/{name}/{k}": x["value"] for k, x in average["pass_at_k"].items()}
+            metrics |= {f"pass@k_by_question/{name}/{k}": x["value"] for k, x in average["by_question"].items()}
+            log_scalars(pl_module, metrics)
         if trainer.is_global_zero:
             iteration = current_iteration(trainer) + 1
             content = {"stage": stage, "iteration": iteration, "global_step": trainer.global_step}
-            content |= {"averages": over_all, "splits": report}
+            content |= {"groups": found, "splits": report}
             folder = Path(trainer.default_root_dir)
             write_json(folder / "evaluations" / f"{stage}-{iteration:06d}.json", content)
             write_json(folder / f"{stage}.json", content)

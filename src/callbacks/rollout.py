@@ -17,7 +17,7 @@ from ..rollouts.pipeline import RolloutPipeline
 from ..scalars import log_scalars
 from ..stages import Stage
 from ..types import Engine, SampledPolicy, SamplingConfig, Verifier, require
-from .shared import another_follows
+from .shared import another_follows, updates_of
 
 
 @runtime_checkable
@@ -47,8 +47,10 @@ class RolloutCallback(Callback):
             None finds the one trainable Hugging Face model; without any it is the whole module.
         ahead: Sample the next batch while the module learns from this one, see `RolloutPipeline.sample_next`. Needs an
             engine that can (`TransformersEngine`, `VLLMServerEngine`) and a train dataloader with `peek()`.
-        options: Of `RolloutPipeline`. `dynamic_sampling` needs a train dataloader with `draw()`, `replay` one with
-            `serve_by(chance)` and a module that is a `SampledPolicy`.
+        options: Of `RolloutPipeline`. `dynamic_sampling` needs a train dataloader with `draw()` and, with
+            `trainer.max_epochs`, a data module with `iterations_per_epoch`: a run makes as many iterations as these
+            epochs have without draws. `replay` needs a dataloader with `serve_by(chance)` and a module that is a
+            `SampledPolicy`.
     """
 
     stage = Stage.ROLLOUT
@@ -94,6 +96,8 @@ class RolloutCallback(Callback):
         if self.pipeline.memory is not None and isinstance(data, Chooser):
             data.memory = self.pipeline.memory
         self.pipeline.weights_replaced()
+        if stage == "fit" and self.pipeline.dynamic_sampling is not None and (trainer.max_epochs or 0) > 0:
+            end_after_steps(trainer, data.iterations_per_epoch * updates_of(pl_module))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Have the questions that replay retires left out."""
@@ -114,8 +118,7 @@ class RolloutCallback(Callback):
             options["entropy"] = module.response_entropy
         rollouts = self.pipeline.roll_out(batch, pl_module, trainer.global_step, **options)
         log_scalars(pl_module, self.pipeline.scalars)
-        updates = module.mini_batches if isinstance(module, SampledPolicy) else 1
-        if self.pipeline.asynchronous and another_follows(trainer, updates):
+        if self.pipeline.asynchronous and another_follows(trainer, updates_of(module)):
             self.pipeline.sample_next(loader.peek(), pl_module, trainer.global_step, rollouts.seconds)
 
     def on_train_batch_end(
@@ -157,6 +160,18 @@ class RolloutCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from it."""
         self.pipeline.load_state_dict(state_dict)
+
+
+def end_after_steps(trainer: Trainer, steps_per_epoch: int) -> None:
+    """Have the trainer end after the optimizer steps of its epochs, and not when draws have used their questions up.
+
+    The schedule of the learning rate ends with these steps too, and methods with and without draws are compared after
+    equally many of them.
+    """
+    loop: Any = trainer.fit_loop
+    steps = loop.max_epochs * steps_per_epoch
+    loop.epoch_loop.max_steps = steps if loop.max_steps < 0 else min(loop.max_steps, steps)
+    loop.max_epochs = -1
 
 
 def weights_of(

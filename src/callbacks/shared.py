@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 from torchmetrics import Metric
+
+from ..types import SampledPolicy
 
 
 def current_iteration(trainer: Trainer) -> int:
     """Number of the current training batch, from 0 over all epochs and resumes; −1 before the first."""
     return trainer.fit_loop.total_batch_idx
+
+
+def updates_of(module: LightningModule) -> int:
+    """Optimizer steps that a module makes on a batch."""
+    return module.mini_batches if isinstance(module, SampledPolicy) else 1
 
 
 def another_follows(trainer: Trainer, updates: int = 0) -> bool:

@@ -135,23 +135,18 @@ def summarise(questions: Mapping[str, QuestionCounts], ks: Sequence[int]) -> dic
     # In order of the ids, so that the bootstrap does not depend on which rank had which question.
     ids = sorted(questions)
     counts = [questions[id] for id in ids]
-    samples = torch.tensor([question.n for question in counts])
-    ks = [k for k in ks if k <= int(samples.min())]
-    passed = pass_at_k_curve(samples, torch.tensor([question.correct for question in counts]), ks)
+    ks = [k for k in ks if k <= min(question.n for question in counts)]
     majority = torch.tensor([[question.majority_at_k(k) for k in ks] for question in counts], dtype=torch.float64)
 
     def mean(values: list[float]) -> float:
         return sum(values) / len(values)
 
-    def intervals(curve: Tensor) -> dict[int, dict[str, float]]:
-        return {k: interval._asdict() for k, interval in zip(ks, bootstrap_intervals(curve), strict=True)}
-
     rows = [question.row(id) for id, question in zip(ids, counts, strict=True)]
     return {
         "num_questions": len(rows),
-        "samples": int(samples.sum()),
-        "pass_at_k": intervals(passed),
-        "majority_at_k": intervals(majority),
+        "samples": sum(row["n"] for row in rows),
+        "pass_at_k": _intervals(ks, _curve(rows, ks)),
+        "majority_at_k": _intervals(ks, majority),
         "majority": mean([row["majority"] for row in rows]),
         "wrong_answers": mean([row["distinct_wrong"] for row in rows]),
         "length": mean([row["mean_length"] for row in rows]),
@@ -160,30 +155,40 @@ def summarise(questions: Mapping[str, QuestionCounts], ks: Sequence[int]) -> dic
     }
 
 
-def averages(report: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[int, float]]:
-    """Pass@k over several splits: `splits` → k → the mean of the splits, `questions` → k → the mean of all questions.
+def averages(report: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
+    """Mean pass@k of groups of splits: `pass_at_k` gives splits the same weight, `by_question` questions.
 
-    The two differ where splits differ in size. Only the k that all splits have.
+    Groups that name a split which was not evaluated are left out, and so are the k that not all splits of one have.
 
     Args:
-        report: Split → what `summarise` returns; at least one.
+        report: Split → what `summarise` returns.
+        groups: Name → splits.
 
-    >>> report = {"a": {"num_questions": 3, "pass_at_k": {1: {"value": 0.0}}},
-    ...           "b": {"num_questions": 1, "pass_at_k": {1: {"value": 1.0}}}}
-    >>> averages(report)
-    {'splits': {1: 0.5}, 'questions': {1: 0.25}}
+    >>> report = {name: summarise({str(i): QuestionCounts({}, n=1, correct=c) for i in range(q)}, [1])
+    ...           for name, q, c in [("a", 3, 0), ("b", 1, 1)]}
+    >>> found = averages(report, {"both": ["a", "b"], "others": ["a", "c"]})
+    >>> list(found), found["both"]["pass_at_k"][1]["value"], found["both"]["by_question"][1]["value"]
+    (['both'], 0.5, 0.25)
     """
-    splits = list(report.values())
-    total = sum(split["num_questions"] for split in splits)
-    values = {
-        k: [split["pass_at_k"][k]["value"] for split in splits]
-        for k in splits[0]["pass_at_k"]
-        if all(k in split["pass_at_k"] for split in splits)
-    }
-    weights = [split["num_questions"] / total for split in splits]
-    return {
-        "splits": {k: sum(of_splits) / len(splits) for k, of_splits in values.items()},
-        "questions": {
-            k: sum(w * value for w, value in zip(weights, of_splits, strict=True)) for k, of_splits in values.items()
-        },
-    }
+    found: dict[str, dict[str, Any]] = {}
+    for name, splits in groups.items():
+        if set(splits) <= report.keys():
+            ks = [k for k in report[splits[0]]["pass_at_k"] if all(k in report[split]["pass_at_k"] for split in splits)]
+            curves = [_curve(report[split]["questions"], ks) for split in splits]
+            found[name] = {
+                "splits": list(splits),
+                "num_questions": sum(map(len, curves)),
+                "pass_at_k": _intervals(ks, *curves),
+                "by_question": _intervals(ks, torch.cat(curves)),
+            }
+    return found
+
+
+def _curve(rows: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> Tensor:
+    """[Q, K] pass@k of the questions with these `n` and `correct`."""
+    n, correct = (torch.tensor([row[name] for row in rows]) for name in ("n", "correct"))
+    return pass_at_k_curve(n, correct, ks)
+
+
+def _intervals(ks: Sequence[int], *curves: Tensor) -> dict[int, dict[str, float]]:
+    return {k: interval._asdict() for k, interval in zip(ks, bootstrap_intervals(*curves), strict=True)}

@@ -32,7 +32,7 @@ class _Curve(RecordMetric):
 
     def intervals(self, confidence: float = 0.95) -> dict[int, Interval]:
         """K → mean with its interval over the questions of this rank, within `sync_context` over those of all."""
-        return dict(zip(self.ks, bootstrap_intervals(self.curves(), confidence), strict=True))
+        return dict(zip(self.ks, bootstrap_intervals(self.curves(), confidence=confidence), strict=True))
 
 
 class PassAtK(_Curve):

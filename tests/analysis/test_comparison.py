@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import yaml
 
@@ -48,13 +50,65 @@ def test_methods_without_a_common_seed_are_not_compared(tmp_path, write_run):
     assert methods.gains("one") == {"test_id": {}}
 
 
-def test_the_table_has_pass_at_k_in_percent_and_its_mean_over_splits(methods):
+def with_splits(path, groups, **correct):
+    """Give a run the splits name → correct of 8, and averages over groups of them."""
+    test = json.loads((path / "test.json").read_text())
+    (old,) = test["splits"].values()
+    test["splits"] = {
+        name: old | {"questions": [{"id": f"{i}", "n": 8, "correct": c} for i, c in enumerate(counts)]}
+        for name, counts in correct.items()
+    }
+    test["groups"] = {name: {"splits": splits} for name, splits in groups.items()}
+    (path / "test.json").write_text(json.dumps(test))
+
+
+@pytest.fixture
+def averaged(tmp_path, write_run):
+    """Two methods on two splits of unequal size, averaged over both, and a group that only one run has."""
+    for method, (a, b) in {"grpo": ([0, 4], [8]), "ta_grpo": ([4, 8], [8])}.items():
+        path = write_run(tmp_path, method, 0, [0])
+        with_splits(path, {"both": ["a", "b"], method: ["a"]}, a=a, b=b)
+    return Methods(by_method(find_runs(tmp_path), ["grpo", "ta_grpo"]))
+
+
+def test_an_average_gives_splits_the_same_weight_and_by_question_questions(averaged):
+    assert averaged.groups == {"both": ["a", "b"]}
+    assert list(averaged.curves) == ["a", "b", "both (average)"]
+    assert averaged.at(1)["both (average)"]["grpo"].value == pytest.approx((2 / 8 + 1) / 2)
+    assert averaged.by_question["both (by question)"]["grpo"][1].value == pytest.approx((0 + 4 + 8) / 3 / 8)
+    found = averaged.results()["averages"]["both"]
+    assert found["splits"] == ["a", "b"]
+    assert found["pass_at_k"]["ta_grpo"]["1"]["value"] == pytest.approx((6 / 8 + 1) / 2)
+    assert list(averaged.results()["pass_at_k"]) == ["a", "b"]
+    # Pass@8 is 1 where any of the 8 is right.
+    assert averaged.table(8).loc["grpo", "both (average)"].startswith("75.0 [")
+
+
+def test_an_average_is_compared_as_the_splits_are(averaged):
+    gain = averaged.gains("grpo")["both (average)"]["ta_grpo"][1]
+    assert gain.value == pytest.approx((4 / 8 + 0) / 2)
+    compared = {c.quantity: c.difference for c in averaged.comparisons}
+    assert compared["pass@k/both (average)/1"] == gain
+    assert [q for q in compared if "average" in q] == ["pass@k/both (average)/1", "pass@k/both (average)/8"]
+
+
+def test_the_table_has_pass_at_k_in_percent(methods):
     table = methods.table(1)
     assert table.index.tolist() == list(CORRECT)
     # (2 + 2 + 4 + 4 + 4 + 4) / 6 / 8
     assert table.loc["grpo", "test_id"].startswith("41.7 [")
-    assert table.loc["grpo", "average"] == "41.7"
     assert methods.at(1)["test_id"]["grpo"].value == pytest.approx(20 / 48)
+
+
+def test_methods_that_differ_in_their_questions_alone_are_a_series(tmp_path, write_run):
+    for method, kept, source, lr in (("more", 96, "both", 1), ("less", 64, "math", 1), ("other", 64, "math", 2)):
+        path = write_run(tmp_path, method, 0, [1, 2])
+        config = {"name": method, "data": {"train": {"path": source}}, "lr": lr}
+        (path / "config.yaml").write_text(yaml.safe_dump(config))
+        (path / "data.json").write_text(json.dumps({"train": {"kept": kept}}))
+    methods = Methods(by_method(find_runs(tmp_path)))
+    assert methods.training_questions == {"more": 96, "less": 64, "other": 64}
+    assert methods.data_series == [["less", "more"], ["other"]]
 
 
 def test_settings_differ_between_trained_methods_and_are_named_once(methods):

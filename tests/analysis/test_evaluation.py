@@ -10,21 +10,21 @@ import pytest
 from scipy import stats
 
 from tagrpo.analysis.evaluation import (
-    average_over_questions,
-    average_over_splits,
     compare_evaluations,
+    comparison_markdown,
     evaluation_markdown,
     read_evaluation,
     statement,
     write_comparison,
     write_evaluation,
 )
+from tagrpo.metrics.evaluation import averages
 
 KS = (1, 2, 4)
 
 
-def write(folder, splits):
-    """A `test.json` of splits name → correct of 4 for each question."""
+def write(folder, splits, groups=None):
+    """A `test.json` of splits name → correct of 4 for each question, and groups of them."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {}
     for name, correct in splits.items():
@@ -34,8 +34,13 @@ def write(folder, splits):
             "num_questions": len(correct), "pass_at_k": curve, "majority_at_k": curve,
             "length": 1234.4, "truncated": 0.021, "questions": questions,
         }  # fmt: skip
-    (folder / "test.json").write_text(json.dumps({"splits": content}))
+    averaged = averages({name: summarised(split) for name, split in content.items()}, groups or {})
+    (folder / "test.json").write_text(json.dumps({"splits": content, "groups": averaged}))
     return read_evaluation(folder)
+
+
+def summarised(split):
+    return split | {"pass_at_k": dict.fromkeys(KS)}
 
 
 def test_the_table_holds_every_split_and_how_it_was_sampled(tmp_path):
@@ -46,17 +51,22 @@ def test_the_table_holds_every_split_and_how_it_was_sampled(tmp_path):
     assert text.startswith("# Evaluation of qwen\n")
     assert f"| amc | {interval} | {interval} | {interval} | {interval} | 4 | 4 | 1,234 | 2.1 % |" in text
     assert "- temperature: 0.6\n- git_commit: abc123\n" in text
-    # pass@1 of the splits: 7/16 and 1/16.
-    assert f"| **average of splits** | {100 * (7 + 1) / 32:.1f} [" in text
+    assert "average" not in text.partition("In percent")[0]
 
 
-def test_the_average_weighs_splits_equally(tmp_path):
-    run = write(tmp_path, {"large": [4] * 30, "small": [0] * 3})
-    assert average_over_splits(run, 1).as_dict() == pytest.approx({"value": 0.5, "low": 0.5, "high": 0.5})
-    assert average_over_questions(run, 1).value == pytest.approx(30 / 33)
+def test_averages_stand_below_the_splits_and_are_compared_with_another_models(tmp_path):
+    groups = {"all": ["large", "small"]}
+    run = write(tmp_path / "mine", {"large": [4] * 30, "small": [0] * 3}, groups)
     text = evaluation_markdown(run, {})
-    assert re.search(r"\| \*\*average of questions\*\* \| 90\.9 \[.*\|  \| 33 \|", text)
-    assert "**average" not in evaluation_markdown(write(tmp_path / "one", {"small": [0, 1]}), {})
+    assert "| **all (average)** | 50.0 [50.0, 50.0] |" in text
+    assert re.search(r"\| \*\*all \(by question\)\*\* \| 90\.9 \[.*\|  \| 33 \|", text)
+    other = write(tmp_path / "other", {"large": [2] * 30, "small": [0] * 3}, groups)
+    comparisons = compare_evaluations(run, other)
+    assert {c.quantity: c.difference.value for c in comparisons}["pass@k/all (average)/1"] == pytest.approx(0.25)
+    text = comparison_markdown(run, other, comparisons)
+    assert "| all (average) pass@1 | 50.0 [50.0, 50.0] | 25.0 [25.0, 25.0] | +25.0 [" in text
+    without = write(tmp_path / "without", {"large": [2] * 30, "small": [0] * 3})
+    assert not any("average" in c.quantity for c in compare_evaluations(run, without))
 
 
 def test_differences_are_the_paired_t_test_with_holms_correction(tmp_path):

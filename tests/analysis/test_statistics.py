@@ -76,6 +76,32 @@ def test_errors_of_seeds_and_questions_add_up():
     assert freedom == pytest.approx((4 / 3) ** 2 / (1 / 1 + (1 / 3) ** 2 / 2))
 
 
+def test_several_tables_weigh_alike_and_share_their_seeds():
+    # Three seeds; benchmarks of four and of two questions.
+    large = np.array([[1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]])
+    small = np.array([[0.0, 0.2], [0.0, 0.0], [0.4, 0.0]])
+    found = difference([frame(large), frame(small)], [frame(large * 0), frame(small * 0)])
+    assert found.estimate.value == pytest.approx((large.mean() + small.mean()) / 2)
+    seeds = np.array([(0.5 + 0.1) / 2, (0.25 + 0) / 2, (0.75 + 0.2) / 2])
+    questions = [np.array([1, 2 / 3, 1 / 3, 0]) / 2, np.array([0.4 / 3, 0.2 / 3]) / 2]
+    parts = [v.var(ddof=1) / len(v) for v in (seeds, *questions)]
+    assert found.error == pytest.approx(sum(parts) ** 0.5)
+    degrees = sum(parts) ** 2 / sum(v**2 / n for v, n in zip(parts, (2, 3, 1), strict=True))
+    assert found.freedom == pytest.approx(degrees)
+    assert estimate([frame(large), frame(small)]).value == found.estimate.value
+
+
+def test_the_interval_of_an_average_covers_the_truth_also_where_seeds_move_all_benchmarks():
+    rng = np.random.default_rng(0)
+    hits, runs = 0, 400
+    for _ in range(runs):
+        seeds = rng.normal(0, 0.03, (3, 1))
+        tables = [frame(0.5 + seeds + rng.normal(0, 0.3, (1, size)) + 0 * seeds) for size in (30, 80, 300)]
+        found = difference(tables, [table * 0 for table in tables]).estimate
+        hits += found.low <= 0.5 <= found.high
+    assert 0.92 < hits / runs < 0.99
+
+
 @pytest.mark.parametrize(("seeds", "seed_noise"), [(2, 0.01), (3, 0.0), (3, 0.04), (5, 0.04)])
 def test_the_interval_of_a_difference_covers_the_truth(seeds, seed_noise):
     rng = np.random.default_rng(2)
@@ -163,7 +189,7 @@ def test_an_estimate_is_the_middle_95_percent_of_4000_resamples():
     table = np.random.default_rng(4).random((3, 7))
     means = resampled_means(table)
     assert means.shape == (4000,)
-    assert np.array_equal(means, resampled_means(table, seed=0))
+    assert np.array_equal(means, resampled_means(table))
     found = estimate(pd.DataFrame(table))
     assert found.value == pytest.approx(table.mean())
     assert (found.low, found.high) == pytest.approx((np.percentile(means, 2.5), np.percentile(means, 97.5)))

@@ -42,9 +42,9 @@ class Sample(Callback):
         self.sampled += ids
 
 
-def evaluate(folder, batches, *, fail_at=None, ks=(1, 2, 4, 8), store=None, identify=None):
+def evaluate(folder, batches, *, fail_at=None, ks=(1, 2, 4, 8), averages=None, store=None, identify=None):
     sample = Sample(batches, fail_at)
-    evaluator = PassAtKEvaluator(ks=ks, store=store)
+    evaluator = PassAtKEvaluator(ks, averages, store)
     if evaluator.store is not None:
         evaluator.store.identify = identify
     trainer = Trainer(
@@ -83,18 +83,28 @@ def test_pass_at_k_is_reported_with_its_counts(tmp_path, batches):
     assert (tmp_path / "evaluations" / "test-000000.json").read_text() == (tmp_path / "test.json").read_text()
 
 
-def test_several_splits_are_averaged_by_split_and_by_question(tmp_path, batches):
-    _, trainer = evaluate(tmp_path, batches)
+def test_groups_of_splits_are_averaged_where_all_of_them_were_evaluated(tmp_path, batches):
+    groups = {"both": ["easy", "hard"], "more": ["easy", "others"]}
+    _, trainer = evaluate(tmp_path, batches, averages=groups)
     # pass@1: 1/4 and 0 in the one split; 1/2, 1 and 1/4 in the other.
     by_split, by_question = (1 / 8 + 7 / 12) / 2, (1 / 4 + 0 + 1 / 2 + 1 + 1 / 4) / 5
-    report = json.loads((tmp_path / "test.json").read_text())["averages"]
-    assert (report["splits"]["1"], report["questions"]["1"]) == pytest.approx((by_split, by_question))
-    assert list(report["questions"]) == ["1", "2", "4"]
-    assert trainer.callback_metrics["pass@k_average/splits/1"] == pytest.approx(by_split)
-    assert trainer.callback_metrics["pass@k_average/questions/1"] == pytest.approx(by_question)
-    _, trainer = evaluate(tmp_path / "one", batches[:1])
-    assert not any(name.startswith("pass@k_average") for name in trainer.callback_metrics)
-    assert json.loads((tmp_path / "one" / "test.json").read_text())["averages"] == {}
+    found = json.loads((tmp_path / "test.json").read_text())["groups"]
+    assert list(found) == ["both"]
+    assert (found["both"]["splits"], found["both"]["num_questions"]) == (["easy", "hard"], 5)
+    assert list(found["both"]["by_question"]) == ["1", "2", "4"]
+    for key, name, mean in (("pass_at_k", "average", by_split), ("by_question", "by_question", by_question)):
+        point = found["both"][key]["1"]
+        assert point["low"] < point["value"] < point["high"]
+        assert point["value"] == pytest.approx(mean)
+        assert trainer.callback_metrics[f"pass@k_{name}/both/1"] == pytest.approx(mean)
+    _, trainer = evaluate(tmp_path / "none", batches)
+    assert not any(name.startswith(("pass@k_average", "pass@k_by")) for name in trainer.callback_metrics)
+    assert json.loads((tmp_path / "none" / "test.json").read_text())["groups"] == {}
+
+
+def test_a_group_without_splits_is_refused():
+    with pytest.raises(ValueError, match=r"averages\.mine to name test splits, but it names none"):
+        PassAtKEvaluator(averages={"mine": []})
 
 
 def test_an_evaluation_goes_on_where_it_broke_off(tmp_path, batches):

@@ -44,6 +44,10 @@ class Data(LightningDataModule):
         prompts = [Prompt(row, 0, "plain", "q", i, i, 2) for row, i in enumerate(ids)]
         return QuestionBatch(groups=list(groups), prompts=prompts, split=split)
 
+    @property
+    def iterations_per_epoch(self):
+        return len(self.loader)
+
     def train_dataloader(self):
         return self.loader
 
@@ -197,12 +201,27 @@ def test_draws_come_from_the_loader_and_the_data_module_sees_everything_that_was
     # Within a batch all responses are alike: every draw is used up.
     engine, module, data = WaitingEngine(), Policy(), Choosing(8)
     callback = make_callback(engine, dynamic_sampling=DynamicSampling("prompt", max_draws=1))
-    fit(tmp_path, callback, module, data)
-    assert len(module.batches) == 2, "of four, as two were drawn"
+    fit(tmp_path, callback, module, data, max_epochs=-1, max_steps=2 * UPDATES)
     assert data.memory is callback.pipeline.memory
     assert [int(id) for id in data.memory.records] == sum([call[2] for call in engine.calls], [])
     assert sorted(data.memory.records) == [str(i) for i in range(8)]
     assert [[sum(visit.samples) for visit in visits] for visits in data.visits] == [[2, 2]] * 4
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_draws_do_not_shorten_a_run_of_epochs_nor_one_that_is_resumed(tmp_path, epochs):
+    def run(folder, resume=None, **options):
+        # Each batch of two draws four more: the eight questions of an epoch last for 4/3 iterations.
+        callback = make_callback(WaitingEngine(), dynamic_sampling=DynamicSampling("prompt", max_draws=2))
+        trainer = make_trainer(folder, callback, max_epochs=epochs, **options)
+        trainer.fit(module := Policy(), Data(8), ckpt_path=resume, weights_only=False if resume else None)
+        trainer.save_checkpoint(folder / "last.ckpt")
+        return len(module.batches), trainer.global_step
+
+    iterations = epochs * 4
+    assert run(tmp_path / "whole") == (iterations, iterations * UPDATES)
+    assert run(tmp_path / "half", max_steps=3 * UPDATES) == (3, 3 * UPDATES), "max_steps ends it before"
+    assert run(tmp_path / "rest", tmp_path / "half" / "last.ckpt") == (iterations - 3, iterations * UPDATES)
 
 
 def test_nothing_is_remembered_where_nobody_reads_it(tmp_path):

@@ -97,7 +97,10 @@ def comparison_figures(methods: Methods, number: Mapping[RunFiles, int], group: 
     if first is not None and len(methods.runs) > 1:
         caption = f"In points, on the same questions, with 95 % intervals. Below zero, {first} is better."
         yield _over_k(methods, methods.gains(first), number, group, f"Pass@k minus that of {first}", caption)
-        yield _over_budget(methods, number, group)
+        tokens = {method: methods.tokens[method] for method in methods.trained}
+        yield _against(methods, tokens, "response tokens sampled in training", number, group, "its budget")
+        if any(len(joined) > 1 for joined in methods.data_series):
+            yield _against(methods, methods.training_questions, "training questions", number, group, "its questions")
     if any(run.exact for seeds in methods.runs.values() for run in seeds):
         yield _exact(methods, number, group)
 
@@ -112,7 +115,7 @@ def _over_k(
             "log": 2,
             "series": [
                 {
-                    **_evaluated(methods.runs[m][0], split, number, m, group),
+                    **_evaluated(methods, split, number, m, group),
                     "x": list(points),
                     **_points(points.values()),
                 }
@@ -124,22 +127,23 @@ def _over_k(
     return {"title": title, "caption": caption, "panels": panels}
 
 
-def _over_budget(methods: Methods, number: Mapping[RunFiles, int], group: Group) -> Figure:
+def _against(
+    methods: Methods, amounts: Mapping[str, float], label: str, number: Mapping[RunFiles, int], group: Group, what: str
+) -> Figure:
     k = methods.largest_k
-    tokens = {m: sum(run.ledger["tokens"] for run in seeds) / len(seeds) for m, seeds in methods.trained.items()}
     panels = [
         {
             "title": split,
-            "x": "response tokens sampled in training",
+            "x": label,
             "points": True,
             "series": [
-                {**_evaluated(methods.runs[m][0], split, number, m, group), "x": [tokens[m]], **_points([by_method[m]])}
-                for m in tokens
+                {**_evaluated(methods, split, number, m, group), "x": [amount], **_points([by_method[m]])}
+                for m, amount in amounts.items()
             ],
         }
         for split, by_method in methods.at(k).items()
     ]
-    return {"title": f"Pass@{k} and its budget", "caption": "In percent, with 95 % intervals.", "panels": panels}
+    return {"title": f"Pass@{k} and {what}", "caption": "In percent, with 95 % intervals.", "panels": panels}
 
 
 def _exact(methods: Methods, number: Mapping[RunFiles, int], group: Group) -> Figure:
@@ -150,14 +154,16 @@ def _exact(methods: Methods, number: Mapping[RunFiles, int], group: Group) -> Fi
             if having := [run for run in seeds if run.exact]:
                 curve = torch.stack([exact_pass_at_k(success_of(run, split), KS).mean(0) for run in having]).mean(0)
                 numbers = {"x": KS, "y": (100 * curve).tolist()}
-                series.append({**_evaluated(having[0], split, number, m, group), **numbers})
+                series.append({**_evaluated(methods, split, number, m, group), "run": number[having[0]], **numbers})
         panels.append({"title": split, "x": "k", "log": 10, "from_zero": True, "series": series})
     caption = "In percent, from the probabilities of all correct responses; means over questions and seeds."
     return {"title": "Exact pass@k", "caption": caption, "panels": panels}
 
 
-def _evaluated(run: RunFiles, split: str, number: Mapping[RunFiles, int], method: str, group: Group) -> Figure:
-    return {"label": method, "group": group[method], "run": number[run], "evaluation": split}
+def _evaluated(methods: Methods, name: str, number: Mapping[RunFiles, int], method: str, group: Group) -> Figure:
+    """Of a split or an average; a point opens the split, or the first of the average."""
+    run = methods.runs[method][0]
+    return {"label": method, "group": group[method], "run": number[run], "evaluation": methods.parts[name][0]}
 
 
 def _points(estimates: Iterable[Estimate]) -> dict[str, list[float]]:

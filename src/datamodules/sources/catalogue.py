@@ -20,6 +20,8 @@ class Dataset:
     """Its name on the Hugging Face hub."""
     config: str | None = None
     """Its configuration there; None for the default one."""
+    folder: str | None = None
+    """The folder that holds it there, in a repository without configurations."""
     split: str = "train"
     question: Sequence[str] = ("problem", "question")
     """Columns of the question: a text, or a conversation whose last turn of the user is the question."""
@@ -74,6 +76,14 @@ CATALOGUE: Mapping[str, Dataset] = {
         rows=7473, questions=7473, fingerprint="f27db470b94e93f499e4f8c0dba3c69e",
     ),
     "gsm8k_test": Dataset(hub="openai/gsm8k", config="main", split="test", worked=True, rows=1319, questions=1319),
+    # MATH levels 3 to 5 as SimpleRL-Zoo and prompt augmentation train on it: all training questions, and those of the
+    # test questions that are not in MATH-500. Two have no answer. The fingerprint is that of the copy in prompt
+    # augmentation's repository.
+    "simplerl_math": Dataset(
+        hub="hkust-nlp/SimpleRL-Zoo-Data", folder="simplelr_qwen_level3to5",
+        question=("question", "extra_info.question"), answer=("reward_model.ground_truth",), id="extra_info.index",
+        rows=8523, questions=8521, fingerprint="6ce33e4d8a281717a00b920635064e12",
+    ),
     "math500": Dataset(
         hub="HuggingFaceH4/MATH-500", split="test", id="unique_id", metadata=("subject", "level"),
         rows=500, questions=500, fingerprint="1cc5d08e4b582ab3127c8c36fc988556",
@@ -89,6 +99,14 @@ CATALOGUE: Mapping[str, Dataset] = {
     ),
     "aime24": Dataset(hub="HuggingFaceH4/aime_2024", id="id", metadata=("url",), rows=30, questions=30),
     "aime25": Dataset(hub="math-ai/aime25", split="test", id="id", rows=30, questions=30),
+    "olymmath_easy": Dataset(
+        hub="RUC-AIBOX/OlymMATH", config="en-easy", split="test", id="unique_id", metadata=("subject",),
+        rows=100, questions=100, fingerprint="66318c2ff518c139b420e4e7b3a32f9e",
+    ),
+    "olymmath_hard": Dataset(
+        hub="RUC-AIBOX/OlymMATH", config="en-hard", split="test", id="unique_id", metadata=("subject",),
+        rows=100, questions=100, fingerprint="9009d177558b05bb5605b7fe36a9eff2",
+    ),
     "minerva": Dataset(
         hub="math-ai/minervamath", split="test",
         rows=272, questions=272, fingerprint="bf5dba05cfb521e56a9bf2956c0f7168",

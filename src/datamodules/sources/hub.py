@@ -83,7 +83,8 @@ class HubSource(Source):
                 than the chunks take.
         """
         origin = self.dataset.hub if self.path is None else locate(self.path, self.name, self.dataset.hub)
-        table = read_table(origin, self.dataset.config, self.dataset.split, self.dataset.columns)
+        known = self.dataset
+        table = read_table(origin, known.config, known.split, known.columns, known.folder)
         groups, excluded = self._kept(self._groups(table, origin), origin)
         notes, warnings = self._compared(table.num_rows, groups)
         groups, outside = select(groups, self.within, origin)

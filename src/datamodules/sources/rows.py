@@ -50,7 +50,11 @@ def locate(path: str | Path, name: str, repository: str = "") -> Path:
 
 
 def read_table(
-    origin: str | Path, config: str | None = None, split: str = "train", columns: Sequence[str] | None = None
+    origin: str | Path,
+    config: str | None = None,
+    split: str = "train",
+    columns: Sequence[str] | None = None,
+    folder: str | None = None,
 ) -> Any:
     """A `datasets.Dataset` from a file, from a folder in the hub's layout or, given a name, from the hub.
 
@@ -62,6 +66,7 @@ def read_table(
         config: Configuration of a repository.
         split: Split of a repository.
         columns: The columns to read of a repository of Parquet files; None reads all.
+        folder: Folder of a repository that holds the files; None for all of it.
 
     Raises:
         ValueError: a file of an unknown kind.
@@ -70,7 +75,8 @@ def read_table(
     import datasets
 
     # `datasets` passes further options to the reader of the format, and only the one for Parquet accepts `columns`.
-    selected = {} if columns is None else {"columns": list(columns)}
+    selected: dict[str, Any] = {} if columns is None else {"columns": list(columns)}
+    selected |= {} if folder is None else {"data_dir": folder}
     if isinstance(origin, Path):
         cache = os.path.join(datasets.config.HF_DATASETS_CACHE, "local", _state(origin))
         if origin.is_dir():

@@ -39,33 +39,49 @@ def bootstrap_interval(values: Tensor, confidence: float = 0.95, num_resamples: 
     >>> bootstrap_interval(torch.tensor([0.5, 0.5, 0.5]))
     Interval(value=0.5, low=0.5, high=0.5)
     """
-    return bootstrap_intervals(values[:, None], confidence, num_resamples, seed)[0]
+    return bootstrap_intervals(values[:, None], confidence=confidence, num_resamples=num_resamples, seed=seed)[0]
 
 
 def bootstrap_intervals(
-    values: Tensor, confidence: float = 0.95, num_resamples: int = 2000, seed: int = 0
+    *sets: Tensor, confidence: float = 0.95, num_resamples: int = 2000, seed: int = 0
 ) -> list[Interval]:
-    """`bootstrap_interval` of each column of `values` [Q, K], from the same resamples.
+    """`bootstrap_interval` of each column, from the same resamples.
+
+    Args:
+        sets: [Q, K] values of one or several sets of questions, such as benchmarks. Of several it is the mean of their
+            means, each of the same weight; questions are resampled within their set, and the quantiles are those of the
+            smallest set, which errs on the safe side.
+        confidence: Nominal coverage, 0..1.
+        num_resamples: Resamples of the questions of each set.
+        seed: Of the resampling.
 
     >>> bootstrap_intervals(torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
     [Interval(value=0.0, low=0.0, high=0.0), Interval(value=1.0, low=1.0, high=1.0)]
+    >>> bootstrap_intervals(torch.zeros(3, 1), torch.ones(1, 1))
+    [Interval(value=0.5, low=0.5, high=0.5)]
     """
-    values = values.double().cpu()
-    questions, columns = values.shape
-    if not questions:
-        return [Interval(torch.nan, torch.nan, torch.nan)] * columns
+    smallest = min(map(len, sets))
+    if not smallest:
+        return [Interval(torch.nan, torch.nan, torch.nan)] * sets[0].shape[1]
+    tables = [table.double().cpu() for table in sets]
     generator = torch.Generator().manual_seed(seed)
-    means = []
+    means = torch.stack([_resampled_means(table, num_resamples, generator) for table in tables]).mean(0)
+    tail = expanded_tail(smallest, confidence)
+    low, high = means.quantile(torch.tensor([tail, 1 - tail], dtype=torch.float64), dim=0).tolist()
+    value = torch.stack([table.mean(0) for table in tables]).mean(0).tolist()
+    return [Interval(*bounds) for bounds in zip(value, low, high, strict=True)]
+
+
+def _resampled_means(values: Tensor, num_resamples: int, generator: torch.Generator) -> Tensor:
+    """[num_resamples, K] means of resamples of the rows of `values` [Q, K]."""
+    questions, means = len(values), []
     for resamples in torch.arange(num_resamples).split(max(1, CHUNK // questions)):
         rows = torch.randint(questions, (len(resamples), questions), generator=generator)
         # How often each question is drawn, then one matrix product for all columns.
         cells = rows + questions * torch.arange(len(resamples))[:, None]
         drawn = torch.bincount(cells.flatten(), minlength=len(resamples) * questions).view(-1, questions)
         means.append(drawn.double() @ values / questions)
-    tail = expanded_tail(questions, confidence)
-    bounds = torch.tensor([tail, 1 - tail], dtype=torch.float64)
-    low, high = torch.cat(means).quantile(bounds, dim=0).tolist()
-    return [Interval(*bounds) for bounds in zip(values.mean(0).tolist(), low, high, strict=True)]
+    return torch.cat(means)
 
 
 def expanded_tail(num_values: int, confidence: float) -> float:

@@ -41,6 +41,11 @@ def repository(folder, rows, config="default", split="train"):
 def copy_of(name, root, rows):
     """A copy of dataset `name` at `root`."""
     known = CATALOGUE[name]
+    if known.folder:  # without a card, among folders with other sets
+        for folder, content in ((known.folder, rows), ("another", rows * 2)):
+            (root / name / folder).mkdir(parents=True)
+            pq.write_table(pa.Table.from_pylist(content), root / name / folder / f"{known.split}.parquet")
+        return root / name
     return repository(root / name, rows, known.config or "default", known.split)
 
 
@@ -90,6 +95,15 @@ ROWS = {
         {"question": "How many ducks?", "answer": "It is 3.\n#### 3"},
         ("gsm8k_test-0", "How many ducks?", ("3",)),
     ),
+    "simplerl_math": (
+        {
+            "question": "How long?",
+            "prompt": [{"content": "Reason.", "role": "system"}, {"content": "How long? ", "role": "user"}],
+            "reward_model": {"ground_truth": "30", "style": "rule"},
+            "extra_info": {"index": "1ee2"},
+        },
+        ("simplerl_math-1ee2", "How long?", ("30",)),
+    ),
     "math500": (
         {
             "problem": "Convert.",
@@ -111,6 +125,19 @@ ROWS = {
         ("aime24-60", "Find the minutes.", ("204",)),
     ),
     "aime25": ({"problem": "Find the sum.", "answer": "70", "id": "0"}, ("aime25-0", "Find the sum.", ("70",))),
+    "olymmath_easy": (
+        {
+            "problem": "How many sequences?",
+            "answer": "948",
+            "subject": "Combinatorics",
+            "unique_id": "OlymMATH-EASY-0-EN",
+        },
+        ("olymmath_easy-OlymMATH-EASY-0-EN", "How many sequences?", ("948",)),
+    ),
+    "olymmath_hard": (
+        {"problem": "Find the minimum.", "answer": "2625", "subject": "Algebra", "unique_id": "OlymMATH-HARD-0-EN"},
+        ("olymmath_hard-OlymMATH-HARD-0-EN", "Find the minimum.", ("2625",)),
+    ),
     "minerva": ({"question": "Find $L$.", "answer": "7e37"}, ("minerva-0", "Find $L$.", ("7e37",))),
     "gpqa_diamond": (
         {

@@ -63,6 +63,16 @@ def test_columns_share_their_resamples():
     assert second.high - first.high == pytest.approx(1)
 
 
+def test_sets_weigh_alike_and_are_resampled_apart():
+    generator = torch.Generator().manual_seed(1)
+    sets = [torch.randn(size, 1, generator=generator) * scale for size, scale in ((30, 1.0), (300, 4.0))]
+    (interval,) = bootstrap_intervals(*sets, num_resamples=8000)
+    assert interval.value == pytest.approx(float(sum(values.mean() for values in sets) / 2))
+    error = math.sqrt(sum(float(values.var()) / len(values) for values in sets)) / 2
+    reach = stats.t.ppf(0.975, 29)  # of the smaller set
+    assert (interval.high - interval.low) / (2 * reach * error) == pytest.approx(1, abs=0.05)
+
+
 def test_the_edges():
     assert all(math.isnan(x) for x in bootstrap_interval(torch.tensor([])))
     assert bootstrap_interval(torch.tensor([0.25])) == (0.25, 0.25, 0.25)

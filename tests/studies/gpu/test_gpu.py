@@ -16,14 +16,14 @@ from tagrpo.compare import methods_of
 from tagrpo.config import build
 from tagrpo.train import train
 
-BENCHMARKS = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond", "math500"]
+BENCHMARKS = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond"]
 SHRUNK = [
     "model=pretrained", "model.load.gradient_checkpointing=false", "rollout=transformers", "trainer=cpu",
     "strategy=auto", "threads=1", "policy.compute_dtype=float32", "policy.mini_batches=1", "trainer.max_epochs=1",
     "callbacks.embedding_diversity=null", "callbacks.progress=null", "+trainer.enable_progress_bar=false",
     "data.batch_size=2", "data.evaluation_samples=32", "rollout.sampling.max_new_tokens=4",
     "data.max_prompt_tokens=2000",
-    *(f"~data.evaluation.{name}" for name in BENCHMARKS if name != "math500"),
+    *(f"~data.evaluation.{name}" for name in BENCHMARKS if name != "amc"),
 ]  # fmt: skip
 
 
@@ -66,21 +66,22 @@ def test_every_run_has_the_settings_of_the_paper(method):
     assert (cfg.optimizer.lr, cfg.trainer.max_epochs) == (1e-6, 8 if method == "grpo_long" else 2)
     assert cfg.trainer.max_steps == (0 if method == "base" else -1)
     responses = cfg.data.samples_per_prompt * (1 + cfg.data.num_rephrasings)
-    assert responses == (8 if method in ("base", "grpo", "grpo_long") else 32)
+    assert responses == (8 if method in ("base", "grpo", "grpo_long", "grpo_ds") else 32)
     assert (cfg.loss.clip_low, cfg.loss.clip_high, cfg.loss.kl_coef) == (0.2, 0.2, 0.001)
     sampling = cfg.rollout.evaluation_sampling
-    assert (cfg.data.evaluation_samples, sampling.temperature, sampling.top_p) == (32, 1.0, 1.0)
+    assert (cfg.data.evaluation_samples, sampling.temperature, sampling.top_p) == (128, 0.6, 0.95)
+    assert cfg.data.evaluation_template.name == "raw_boxed"
     assert cfg.data.train.rephrasings == "rephrased.jsonl"
 
 
 @pytest.fixture(scope="module")
 def copies(tmp_path_factory, tiny_policy):
-    """Two questions in the layout of MATH with rephrasings, one of MATH-500, a tiny policy with a chat template."""
+    """Two questions in the layout of MATH with rephrasings, one of AMC, a tiny policy with a chat template."""
     folder = tmp_path_factory.mktemp("copies")
     rows = [{"problem": f"What is {n} + 4?", "solution": rf"\boxed{{{n + 4}}}", "level": "1"} for n in (9, 13)]
     (folder / "math_train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    test = [{"problem": "What is 2 + 2?", "solution": r"\boxed{4}", "answer": "4", "unique_id": "a"}]
-    (folder / "math500.jsonl").write_text("\n".join(map(json.dumps, test)))
+    test = [{"problem": "What is 2 + 2?", "answer": 4.0, "id": 7, "url": "u"}]
+    (folder / "amc.jsonl").write_text("\n".join(map(json.dumps, test)))
     told = [
         {"question": r["problem"], "rephrasings": [f"{w} {r['problem']}" for w in ("So:", "Well:", "Now:")]}
         for r in rows
@@ -104,7 +105,7 @@ def test_a_run_reaches_its_end(method, copies, tmp_path):
     run = build(cfg)
     train(run.module, run.datamodule, run.trainer)
     run.close()
-    (question,) = json.loads((tmp_path / "test.json").read_text())["splits"]["math500"]["questions"]
+    (question,) = json.loads((tmp_path / "test.json").read_text())["splits"]["amc"]["questions"]
     assert question["n"] == 32
     if method != "base":
         ledger = json.loads((tmp_path / "ledger.json").read_text())

@@ -23,6 +23,7 @@ from .starter import starter_path
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
+    from .callbacks import RolloutCallback
     from .datamodules.questions import QuestionDataModule
     from .modules.policy import PolicyModule
 
@@ -87,13 +88,12 @@ class Run:
     trainer: Trainer
     directory: Path
 
+    rollout: RolloutCallback
+    """One of the trainer's callbacks."""
+
     def close(self) -> None:
         """Give back engines and worker processes."""
-        from .callbacks import RolloutCallback
-
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, RolloutCallback):
-                callback.close()
+        self.rollout.close()
 
 
 def build(cfg: DictConfig) -> Run:
@@ -120,7 +120,8 @@ def build(cfg: DictConfig) -> Run:
         torch.set_num_threads(cfg.threads)
     seed_everything(cfg.seed, workers=True, verbose=False)
     configured = [instantiate(callback) for callback in (cfg.callbacks or {}).values() if callback]
-    callbacks = in_order([*configured, instantiate(cfg.rollout), ScalarLog()])
+    rollout = instantiate(cfg.rollout)
+    callbacks = in_order([*configured, rollout, ScalarLog()])
     loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]
     return Run(
         module=instantiate(cfg.policy),
@@ -133,6 +134,7 @@ def build(cfg: DictConfig) -> Run:
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         ),
         directory=Path(HydraConfig.get().runtime.output_dir),
+        rollout=rollout,
     )
 
 

@@ -82,7 +82,7 @@ def main(cfg: DictConfig) -> None:
             stack.enter_context(held(directory))
             run = build(cfg)
             checkpoint = checkpoint_of(cfg.checkpoint)
-            read_questions(cfg, run.datamodule, trains=False)
+            read_questions(cfg, run, trains=False)
             identify = prepare(cfg, run, checkpoint)
         if is_first_rank():
             save_resolved(cfg, directory)

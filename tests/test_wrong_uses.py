@@ -92,6 +92,12 @@ BEFORE_THE_MODEL = [
     (TRAIN, ["data.max_prompt_tokens=3"], "data.max_prompt_tokens=3"),
     (TRAIN, ["data.train.size=4"], "data.batch_size=8"),
     (TRAIN, [*OWN, GRPO, "data.train.path=bad.jsonl"], r"(?s)bad.jsonl, row 2: .*bad.jsonl, row 4: .*and 93 more"),
+    (
+        TRAIN,
+        [*OWN, GRPO, "data.batch_size=2", "reward=countdown"],
+        r"(?s)good.jsonl, question good-1: .*got .1..*good-8",
+    ),
+    (EVAL, [*OWN, "reward=shortest_path"], r"good.jsonl, question good-1: .*such as `right down`, but got '1'"),
     (TRAIN, [*OWN, "data.num_rephrasings=3", "data.batch_size=2"], "lower data.num_rephrasings"),
     (TRAIN, ["policy.anchor=q0"], "policy.anchor"),
     (TRAIN, ["advantage.group_by=rank"], "group_by"),

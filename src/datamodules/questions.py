@@ -14,13 +14,14 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..files import write_json
 from ..memory import QuestionMemory, Visit
-from ..types import QuestionBatch, QuestionGroup, require
+from ..types import QuestionBatch, QuestionGroup, Verifier, require
 from .adaptive_rephrasings import AdaptiveRephrasings
 from .curricula import Curriculum
 from .loader import QuestionLoader
 from .prompts import PromptRenderer
 from .report import NUM_NAMED, add_overlaps, cautions, split_report, summary
 from .sources.base import Source
+from .sources.rows import BadRows
 from .templates import PromptAugmentation, Template
 
 
@@ -190,6 +191,23 @@ class QuestionDataModule(LightningDataModule):
                 "Add rephrasings to the source, lower data.num_rephrasings (0 for none)"
                 f"{'.' if none_at_all else ', or set data.on_fewer_rephrasings=use.'}"
             )
+
+    def check_references(self, verifier: Verifier) -> None:
+        """Have `verifier` look at the reference answers of all questions that were read.
+
+        Raises:
+            ValueError: it refuses some; file and question are named, of the first mistakes all at once.
+        """
+        refused = []
+        for split, groups in self._splits.items():
+            for group in groups:
+                try:
+                    verifier.check_reference(group.answer)
+                except ValueError as error:
+                    refused.append(f"{self.report[split]['origin']}, question {group.id}: {error}")
+        if refused:
+            more = [f"and {len(refused) - BadRows.shown} more."] if len(refused) > BadRows.shown else []
+            raise ValueError("\n".join([*refused[: BadRows.shown], *more]))
 
     def _batch(self, groups: Sequence[QuestionGroup], epoch: int, *, split: str, samples: int) -> QuestionBatch:
         training = split == "train"

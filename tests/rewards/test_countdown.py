@@ -175,8 +175,8 @@ def test_only_the_four_operators_are_operators(response):
 
 
 def test_a_zero_is_an_operand_that_divides_nothing():
-    assert value_of("8 / 0".split()) is None
-    assert value_of("0 * 8".split()) is None  # not above zero
+    assert value_of(["8", "/", "0"]) is None
+    assert value_of(["0", "*", "8"]) is None  # not above zero
     assert not reward("8 / 0 + 4", "( 8 + 0 ) + 4").correct
     assert reward("( 8 + 0 ) + 4", "( 4 + 0 ) + 8").correct
     assert not reward("( 8 / 0 ) + 4", "( 8 + 0 ) + 4").correct

@@ -75,6 +75,9 @@ OmegaConf.register_new_resolver(
 OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))
 OmegaConf.register_new_resolver("run_name", run_name)
 OmegaConf.register_new_resolver("sweep_folder", sweep_folder)
+OmegaConf.register_new_resolver(
+    "evaluation_folder", lambda run, name: f"{run}/diagnose" if run else f"runs/evaluation/{name}"
+)
 OmegaConf.register_new_resolver("wandb_offline", lambda: "WANDB_API_KEY" not in os.environ)
 OmegaConf.register_new_resolver("wandb_run_id", _wandb_run_id, use_cache=True)
 

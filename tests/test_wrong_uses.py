@@ -66,6 +66,7 @@ AT_ONCE = [
     (EVAL, ["against=nothing"], "`against` .*nothing"),
     (EVAL, ["exact=true", "against=run"], "`against` .*exact.json"),
     (EVAL, ["checkpoint=none.ckpt"], "none.ckpt.* checkpoint"),
+    (EVAL, ["diagnose=nowhere"], "`diagnose` .*nowhere has no config.yaml"),
     (EVAL, ["callbacks.pass_at_k.ks=[64]"], "callbacks.pass_at_k.ks .*data.evaluation_samples"),
     (COMPARE, [], "compare=demo"),
     (COMPARE, ["compare=dmo"], "demo"),

@@ -17,7 +17,7 @@ from ..rollouts.pipeline import RolloutPipeline
 from ..scalars import log_scalars
 from ..stages import Stage
 from ..types import Engine, SampledPolicy, SamplingConfig, Verifier, require
-from .shared import another_follows
+from .shared import another_follows, updates_of
 
 
 @runtime_checkable
@@ -114,8 +114,7 @@ class RolloutCallback(Callback):
             options["entropy"] = module.response_entropy
         rollouts = self.pipeline.roll_out(batch, pl_module, trainer.global_step, **options)
         log_scalars(pl_module, self.pipeline.scalars)
-        updates = module.mini_batches if isinstance(module, SampledPolicy) else 1
-        if self.pipeline.asynchronous and another_follows(trainer, updates):
+        if self.pipeline.asynchronous and another_follows(trainer, updates_of(pl_module)):
             self.pipeline.sample_next(loader.peek(), pl_module, trainer.global_step, rollouts.seconds)
 
     def on_train_batch_end(

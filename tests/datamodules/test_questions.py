@@ -111,6 +111,15 @@ def test_a_split_without_questions_is_refused():
         datamodule.setup("fit")
 
 
+def test_training_serves_whole_batches_in_an_order_of_their_own():
+    module = make_datamodule(train=ArithmeticSource(size=10, num_rephrasings=3), batch_size=4)
+    module.setup("fit")
+    served = ids(module.train_dataloader())
+    assert [len(batch) for batch in served] == [4, 4]
+    assert sum(served, []) != sorted(sum(served, []))
+    assert ids(module.evaluation_loaders()["test_id"]) == [[f"test_id-mixed-0-{i:05d}" for i in range(5)]]
+
+
 def test_references_are_checked_once_for_each_question_and_the_first_refused_ones_named():
     class Even(Verifier):
         asked: ClassVar = []

@@ -23,6 +23,7 @@ from .datamodules.sources.catalogue import CATALOGUE
 from .datamodules.sources.rows import locate
 
 if TYPE_CHECKING:
+    from .config import Run
     from .datamodules.questions import QuestionDataModule
 
 FREE = ("trainer.",)
@@ -231,10 +232,11 @@ def check_machine(cfg: DictConfig) -> None:
             )
 
 
-def read_questions(cfg: DictConfig, data: QuestionDataModule, *, trains: bool) -> None:
+def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:
     """Read and check the questions of a run; a trainer that comes later finds them read."""
-    data.setup("fit" if trains else "test")
-    check_data(cfg, data)
+    run.datamodule.setup("fit" if trains else "test")
+    check_data(cfg, run.datamodule)
+    run.datamodule.check_references(run.rollout.pipeline.verifier)
 
 
 def check_data(cfg: DictConfig, data: QuestionDataModule) -> None:

@@ -23,6 +23,7 @@ from .starter import starter_path
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
+    from .callbacks import RolloutCallback
     from .datamodules.questions import QuestionDataModule
     from .modules.policy import PolicyModule
 
@@ -74,6 +75,9 @@ OmegaConf.register_new_resolver(
 OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))
 OmegaConf.register_new_resolver("run_name", run_name)
 OmegaConf.register_new_resolver("sweep_folder", sweep_folder)
+OmegaConf.register_new_resolver(
+    "evaluation_folder", lambda run, name: f"{run}/diagnose" if run else f"runs/evaluation/{name}"
+)
 OmegaConf.register_new_resolver("wandb_offline", lambda: "WANDB_API_KEY" not in os.environ)
 OmegaConf.register_new_resolver("wandb_run_id", _wandb_run_id, use_cache=True)
 
@@ -87,13 +91,12 @@ class Run:
     trainer: Trainer
     directory: Path
 
+    rollout: RolloutCallback
+    """One of the trainer's callbacks."""
+
     def close(self) -> None:
         """Give back engines and worker processes."""
-        from .callbacks import RolloutCallback
-
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, RolloutCallback):
-                callback.close()
+        self.rollout.close()
 
 
 def build(cfg: DictConfig) -> Run:
@@ -120,7 +123,8 @@ def build(cfg: DictConfig) -> Run:
         torch.set_num_threads(cfg.threads)
     seed_everything(cfg.seed, workers=True, verbose=False)
     configured = [instantiate(callback) for callback in (cfg.callbacks or {}).values() if callback]
-    callbacks = in_order([*configured, instantiate(cfg.rollout), ScalarLog()])
+    rollout = instantiate(cfg.rollout)
+    callbacks = in_order([*configured, rollout, ScalarLog()])
     loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]
     module = instantiate(cfg.policy)
     if cfg.rollout.reward_terms and not module.advantage.reads_rewards:
@@ -140,6 +144,7 @@ def build(cfg: DictConfig) -> Run:
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         ),
         directory=Path(HydraConfig.get().runtime.output_dir),
+        rollout=rollout,
     )
 
 

@@ -1,7 +1,8 @@
 """`tagrpo-eval`: pass@k of a model folder, a hub model or a Lightning checkpoint, without training.
 
 Counts are kept as they come in: the same command continues an evaluation that was interrupted. With `exact=true`
-nothing is sampled: the probabilities of all correct responses are added up, for tasks where they can be listed.
+nothing is sampled: the probabilities of all correct responses are added up, for tasks where they can be listed. With
+`diagnose=<run>` the training questions of a run are asked, see `diagnose.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from .checks import check_against, check_run, read_questions
 from .config import build
 from .console import entry_point, explained
+from .diagnose import ask_training_questions, diagnose
 from .provenance import write_provenance
 from .redaction import refuse_secrets, save_resolved
 from .run_directory import held, is_first_rank
@@ -80,6 +82,8 @@ def main(cfg: DictConfig) -> None:
     with ExitStack() as stack:
         with explained():
             refuse_secrets(cfg, directory)
+            if cfg.diagnose is not None:
+                ask_training_questions(cfg)
             check_run(cfg, trains=False)
             check_against(cfg.against, cfg.exact)
             if cfg.checkpoint is not None and not Path(cfg.checkpoint).expanduser().exists():
@@ -89,18 +93,22 @@ def main(cfg: DictConfig) -> None:
             stack.enter_context(held(directory))
             run = build(cfg)
             checkpoint = checkpoint_of(cfg.checkpoint)
-            read_questions(cfg, run.datamodule, trains=False)
+            read_questions(cfg, run, trains=False)
             identify = prepare(cfg, run, checkpoint)
         if is_first_rank():
             save_resolved(cfg, directory)
             write_provenance(directory)
         try:
-            metrics = evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
+            if cfg.diagnose is not None:
+                files = diagnose(cfg, run)
+            else:
+                metrics = evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
         finally:
             run.close()
         if run.trainer.is_global_zero:
-            show(metrics)
-            files = ["exact.json"] if cfg.exact else write(cfg, directory, identify())
+            if cfg.diagnose is None:
+                show(metrics)
+                files = ["exact.json"] if cfg.exact else write(cfg, directory, identify())
             print("Written: " + ", ".join(str(directory / name) for name in files))
 
 

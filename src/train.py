@@ -102,7 +102,7 @@ def main(cfg: DictConfig) -> float | None:
             stack.enter_context(held(directory))
             begin(cfg, directory)
             run = build(cfg)
-            read_questions(cfg, run.datamodule, trains=trains)
+            read_questions(cfg, run, trains=trains)
         if is_first_rank():
             record(cfg, run, directory)
         export = directory / "model" if cfg.export else None

@@ -109,7 +109,7 @@ def test_counts_are_kept_for_the_same_weights_and_not_for_others(tmp_path):
     def run(*overrides):
         cfg = composed(tmp_path / "run", *SMALL, f"model.path={policy}", *overrides)
         built = build(cfg)
-        read_questions(cfg, built.datamodule, trains=False)
+        read_questions(cfg, built, trains=False)
         prepare(cfg, built, None)
         try:
             evaluate(built.module, built.datamodule, built.trainer)

@@ -1,4 +1,4 @@
-"""The figures of what the diagnostics of runs logged: TA-GRPO's Fig. 3 and 4, and why questions give no gradient."""
+"""The figures of what diagnostics measured: TA-GRPO's Fig. 3 and 4, and why questions give no gradient."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from ..metrics.functional import CAUSES, kernel_density
 from .comparison import Runs
+from .diagnosis import COLUMNS, stage_name
 from .plots import COLOURS, HATCHES, LINES, Look, finished, panels, smoothed, styled
 from .runs import RunFiles
 
@@ -28,28 +29,51 @@ def stage_of(iteration: np.ndarray | pd.Series, last: int) -> np.ndarray:
     return np.rint(4 * np.asarray(iteration) / max(last, 1)).astype(int)
 
 
+def by_stage(run: RunFiles, names: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
+    """Name → stage of training → its values: one per question of a diagnosis, or one per batch where there is none.
+
+    Of the distances that training measured, one per question and batch. Each batch counts for its nearest stage.
+    """
+    if run.diagnosis is not None:
+        points = {stage_name(point): point["questions"] for point in run.diagnosis["checkpoints"]}
+        return {
+            name: {stage: np.array([row[name] for row in rows if name in row]) for stage, rows in points.items()}
+            for name in names
+        }
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name in names:
+        pool = name.removeprefix("embedding_distance/")
+        rows = run.diversity[run.diversity["pool"] == pool].set_index("iteration")["distance"]
+        values = run.scalar(name) if pool == name else rows
+        if values is not None and len(values):
+            stages = stage_of(values.index.to_numpy(), int(values.index.max()))
+            found[name] = {label: values.to_numpy(dtype=float)[stages == i] for i, label in enumerate(STAGES)}
+    return found
+
+
 @styled
 def equal_rewards_by_stage(run: RunFiles) -> Figure:
     """Questions whose responses all have the same reward, by stage of training (TA-GRPO, Fig. 3).
 
-    The paper measures the whole training set at checkpoints; here each bar is the mean over the nearest batches.
+    Over the questions of the run's diagnosis, with 95 % intervals; without one, each bar is the mean over the nearest
+    batches of training.
     """
-    columns = {
-        "uniform_reward/original": "original (G)",
-        "uniform_reward/rephrasings": "rephrasings (N·G)",
-        "uniform_reward/rephrasings_matched": "G of the rephrasings",
-        "uniform_reward/pool": "all ((N+1)·G)",
-    }
-    found = {label: values for name, label in columns.items() if (values := run.scalar(name)) is not None}
+    columns = [name for name in COLUMNS if name.startswith("uniform_reward/")]
+    found = {name: stages for name, stages in by_stage(run, columns).items() if any(map(len, stages.values()))}
     figure, (ax,) = panels(1, width=5.2)
-    for index, (label, values) in enumerate(found.items()):
-        means = values.groupby(stage_of(values.index.to_numpy(), int(values.index.max()))).mean()
+    stages = list(next(iter(found.values()), {}))
+    for index, (name, values) in enumerate(found.items()):
         width = 0.8 / len(found)
-        place = means.index + width * (index - (len(found) - 1) / 2)
+        place = np.arange(len(stages)) + width * (index - (len(found) - 1) / 2)
         look: Any = {"color": COLOURS[index], "hatch": HATCHES[index], "edgecolor": "white"}
-        bars = ax.bar(place, means, 0.92 * width, label=label, **look)
+        means = [float(values[stage].mean()) if len(values[stage]) else np.nan for stage in stages]
+        if run.diagnosis is not None:
+            points = [point["metrics"][name] for point in run.diagnosis["checkpoints"]]
+            look["yerr"] = [[abs(x[end] - x["value"]) for x in points] for end in ("low", "high")]
+            look["error_kw"] = {"elinewidth": 0.9}
+        bars = ax.bar(place, means, 0.92 * width, label=COLUMNS[name].removeprefix("equal rewards, "), **look)
         ax.bar_label(bars, fmt="%.0f", padding=1, fontsize=7)
-    ax.set_xticks(range(len(STAGES)), STAGES)
+    ax.set_xticks(range(len(stages)), stages)
     ax.set(title=run.method, xlabel="training", ylim=(0, 105))
     return finished(figure, [ax], "% of questions, equal rewards")
 
@@ -71,17 +95,18 @@ def why_no_gradient(runs: Mapping[str, RunFiles]) -> Figure:
 
 
 def distances_by_stage(run: RunFiles) -> Figure:
-    """Mean pairwise embedding distances by stage of training (TA-GRPO, Fig. 4); one panel per pool."""
-    rows = run.diversity
-    stages = stage_of(rows["iteration"], int(rows["iteration"].max()) if len(rows) else 1)
+    """Mean pairwise embedding distances by stage of training (TA-GRPO, Fig. 4); one panel per pool.
+
+    Over the questions of the run's diagnosis; without one, over those that were measured in training.
+    """
     looks = [{"color": colour, "linestyle": line} for colour, line in zip(COLOURS, LINES * 2, strict=True)]
+    found = by_stage(run, [f"embedding_distance/{pool}" for pool in POOLS])
     return densities(
         {
-            name: [
-                (label, rows.loc[(stages == stage) & (rows["pool"] == pool), "distance"].to_numpy(dtype=float), look)
-                for stage, (label, look) in enumerate(zip(STAGES, looks, strict=False))
+            POOLS[name.removeprefix("embedding_distance/")]: [
+                (stage, values, look) for (stage, values), look in zip(stages.items(), looks, strict=False)
             ]
-            for pool, name in POOLS.items()
+            for name, stages in found.items()
         }
     )
 

@@ -86,6 +86,12 @@ class RunFiles:
         return frame.drop_duplicates(["iteration", "question", "pool"], keep="last")
 
     @cached_property
+    def diagnosis(self) -> dict[str, Any] | None:
+        """What `tagrpo-eval diagnose=` measured of the training questions; None where it was not asked."""
+        name = "diagnose/diagnose.json"
+        return self._json(name, "checkpoints", "settings") if (self.path / name).exists() else None
+
+    @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved configuration; empty where none was written."""
         path = self.path / "config.yaml"

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..metrics.functional import break_even, cost_per_gradient
 from .comparison import ZERO_GRADIENT, Methods
+from .diagnosis import NOTE, table_of
 from .runs import RunFiles, Unit
 from .statistics import LEVEL, Comparison
 
@@ -43,6 +44,7 @@ def sections(methods: Methods) -> list[Section]:
         _differences(methods),
         _budgets(methods),
         _costs(methods),
+        _training_questions(methods),
         _settings(methods),
     ]
     return [section for section in found if section.rows]
@@ -183,6 +185,15 @@ def _costs(methods: Methods) -> Section:
         "what is learned from each of them."
     )
     return Section("What a question with a gradient costs", ["method", *UNITS.values()], rows, [note])
+
+
+def _training_questions(methods: Methods) -> Section:
+    """The diagnoses of the runs that have one."""
+    runs = [(f"{m} seed {run.seed}", run) for m, seeds in methods.runs.items() for run in seeds]
+    tables = [(name, *table_of(run.diagnosis)) for name, run in runs if run.diagnosis is not None]
+    header = max((header for _, header, _ in tables), key=len, default=[])
+    rows = [[name, *row] for name, of_run, rows in tables for row in rows if of_run == header]
+    return Section("Training questions, original against rephrasings", ["run", *header], rows, [NOTE])
 
 
 def _settings(methods: Methods) -> Section:

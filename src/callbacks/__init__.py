@@ -13,6 +13,7 @@ from .recorder import RolloutRecorder
 from .rephrasing_success import RephrasingSuccessMonitor
 from .rollout import RolloutCallback
 from .throughput import ThroughputMonitor
+from .training_signal import TrainingSignal
 from .zero_gradient import ZeroGradientMonitor
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "ScalarLog",
     "Stage",
     "ThroughputMonitor",
+    "TrainingSignal",
     "ZeroGradientMonitor",
     "in_order",
     "sentence_encoder",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from ..files import remove
 from ..loggers import ResumableLogger
 from ..preemption import StopRequest
 from ..rollouts.cache import RolloutCache
-from ..run_directory import checkpoints_in, name_of
+from ..run_directory import checkpoints_in, iteration_of, name_of
 from ..stages import Stage
 from .rollout import RolloutCallback
+from .shared import total_iterations
 
 
 class Checkpointer(Callback):
@@ -46,23 +48,36 @@ class Checkpointer(Callback):
     Args:
         every: Iterations between checkpoints; there is also one at the end of training.
         keep: Number of newest checkpoints to keep; two, in case the disk damages one of them. None keeps all.
+        fractions: Shares of the run's iterations, above 0 and below 1, whose checkpoints are written and kept besides;
+            see `tagrpo-eval diagnose=`. Of a run that is made longer they are shares of its new length.
         directory: Where to write; None is `checkpoints` in the trainer's `default_root_dir`.
         keep_rollouts: Whether rollouts are kept on disk until a checkpoint covers them.
 
     Raises:
-        ValueError: `every` or `keep` is less than 1.
+        ValueError: `every` or `keep` is less than 1, or one of `fractions` is none.
     """
 
     stage = Stage.CHECKPOINT
 
     def __init__(
-        self, every: int = 10, keep: int | None = 2, directory: str | Path | None = None, keep_rollouts: bool = True
+        self,
+        every: int = 10,
+        keep: int | None = 2,
+        directory: str | Path | None = None,
+        keep_rollouts: bool = True,
+        fractions: Sequence[float] = (),
     ) -> None:
         for name, value in (("every", every), ("keep", keep)):
             if value is not None and value < 1:
                 raise ValueError(f"Expected callbacks.checkpoint.{name} to be at least 1, but got {value}. Correct it.")
+        if not all(0 < fraction < 1 for fraction in fractions):
+            raise ValueError(
+                f"Expected callbacks.checkpoint.fractions to hold numbers between 0 and 1, but got {list(fractions)}. "
+                "Correct it; the checkpoint at the end is kept anyway."
+            )
         self.every = every
         self.keep = keep
+        self.fractions = tuple(fractions)
         self.directory = Path(directory) if directory is not None else None
         self.keep_rollouts = keep_rollouts
         self.stop = StopRequest()
@@ -124,13 +139,18 @@ class Checkpointer(Callback):
             set_rng_state(self._rng_to_restore)
             self._rng_to_restore = None
         stopping = max_over_ranks(self.stop.received) > 0
-        if stopping or self._done % self.every == 0:
+        if stopping or self._done % self.every == 0 or self._done in self._milestones(trainer):
             self.save(trainer)
         if stopping:
             rank_zero_info(f"Asked to stop: the run ends after {self._done} iterations. Continue it with resume=last.")
             raise SIGTERMException
         if world_size() == 1:  # of several ranks, the others would wait in collectives that the failed one has left
             self._before = self._states(trainer)
+
+    def _milestones(self, trainer: Trainer) -> set[int]:
+        """The iterations at `fractions` of the run."""
+        total = total_iterations(trainer, trainer.lightning_module)
+        return set() if total is None else {round(fraction * total) for fraction in self.fractions}
 
     def _states(self, trainer: Trainer) -> dict[str, Any]:
         """What the callbacks and the data module would put into a checkpoint now."""
@@ -196,7 +216,8 @@ class Checkpointer(Callback):
             callback.pipeline.checkpointed()
         if trainer.is_global_zero and self.keep is not None:
             for path in checkpoints_in(self.directory_of(trainer))[: -self.keep]:
-                remove(path)
+                if iteration_of(path) not in self._milestones(trainer):
+                    remove(path)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Save the loops as they were at the end of the last batch; the next batch may have been fetched since."""

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from .shared import current_iteration, updates_of
+from .shared import current_iteration, total_iterations
 
 FIGURES = (
     ("rollout/correct_original", "correct on originals {:.2f}"),
@@ -155,14 +155,6 @@ def _handlers() -> list[logging.StreamHandler[Any]]:
     loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
     found = {id(h): h for logger in loggers for h in logger.handlers if isinstance(h, logging.StreamHandler)}
     return [handler for handler in found.values() if not isinstance(handler, logging.FileHandler)]
-
-
-def total_iterations(trainer: Trainer, module: LightningModule) -> int | None:
-    """Iterations of the whole run, where no update is skipped; None where nothing limits them."""
-    limits = [trainer.max_steps // updates_of(module)] if trainer.max_steps >= 0 else []
-    if trainer.max_epochs is not None and trainer.max_epochs >= 0:
-        limits.append(trainer.max_epochs * int(trainer.num_training_batches))
-    return min(limits, default=None)
 
 
 def test_batches(trainer: Trainer) -> int:

@@ -30,6 +30,19 @@ def another_follows(trainer: Trainer, updates: int = 0) -> bool:
     return not (trainer.is_last_batch and epochs is not None and 0 <= epochs <= trainer.current_epoch + 1)
 
 
+def updates_of(module: LightningModule) -> int:
+    """Optimizer steps that a module makes on each batch, if none is skipped."""
+    return module.mini_batches if isinstance(module, SampledPolicy) else 1
+
+
+def total_iterations(trainer: Trainer, module: LightningModule) -> int | None:
+    """Iterations of the whole run, where no update is skipped; None where nothing limits them."""
+    limits = [trainer.max_steps // updates_of(module)] if trainer.max_steps >= 0 else []
+    if trainer.max_epochs is not None and trainer.max_epochs >= 0:
+        limits.append(trainer.max_epochs * int(trainer.num_training_batches))
+    return min(limits, default=None)
+
+
 def of_this_batch(metric: Metric, *arguments: Any) -> Any:
     """The value of `metric` over one batch of all ranks. Collective."""
     metric.update(*arguments)

@@ -56,24 +56,9 @@ def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str,
     """Name of `ZeroGradientMonitor` → [Q] float64: 100 where it holds, 0 where not, NaN without such responses."""
     advantages = advantages_of(outputs)
     index, questions = group_index(rollouts.question)
-    original = rollouts.rephrasing == 0
 
     def every(flags: Tensor) -> Tensor:
         return (torch.bincount(index[~flags], minlength=questions) == 0).double()
-
-    def uniform(members: Tensor) -> Tensor:
-        percentages = torch.full((questions,), torch.nan, dtype=torch.float64)
-        equal = uniform_groups(rollouts.rewards[members], index[members])
-        percentages[index[members].unique()] = 100 * equal.double()
-        return percentages
-
-    def matched() -> Tensor:
-        percentages = torch.full((questions,), torch.nan, dtype=torch.float64)
-        found = index[~original].unique()
-        samples = torch.bincount(index[original], minlength=questions)[found].clamp(min=1)
-        equal = uniform_subset_probability(rollouts.rewards[~original], index[~original], samples)
-        percentages[found] = 100 * equal
-        return percentages
 
     causes = zero_gradient_causes(
         advantages,
@@ -85,17 +70,38 @@ def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str,
         masked=outputs.get("masked"),
         clipped=outputs.get("clipped"),
     )
-    first, pool = uniform(original), uniform(torch.ones_like(original))
+    uniform = uniform_percentages(rollouts)
+    first, pool = uniform["uniform_reward/original"], uniform["uniform_reward/pool"]
     return {
         "zero_gradient/percentage": 100 * every(advantages == 0),
         "zero_gradient/without_gradient": 100 * torch.stack(list(causes.values())).any(0).double(),
         **{f"zero_gradient/{cause}": 100 * flags.double() for cause, flags in causes.items()},
-        "uniform_reward/original": first,
-        "uniform_reward/rephrasings": uniform(~original),
-        "uniform_reward/rephrasings_matched": matched(),
-        "uniform_reward/pool": pool,
+        **uniform,
         "uniform_reward/pool_all_correct": pool * every(rollouts.correct),
         "uniform_reward/pool_all_wrong": pool * every(~rollouts.correct),
         # A uniform pool has a uniform original, so that the difference is 100 or 0.
         "uniform_reward/rescued": first - pool,
+    }
+
+
+def uniform_percentages(rollouts: Any) -> dict[str, Tensor]:
+    """`uniform_reward/{original,rephrasings,rephrasings_matched,pool}` → [Q] float64, as `question_percentages`."""
+    index, questions = group_index(rollouts.question)
+    original = rollouts.rephrasing == 0
+
+    def uniform(members: Tensor) -> Tensor:
+        percentages = torch.full((questions,), torch.nan, dtype=torch.float64)
+        equal = uniform_groups(rollouts.rewards[members], index[members])
+        percentages[index[members].unique()] = 100 * equal.double()
+        return percentages
+
+    matched = torch.full((questions,), torch.nan, dtype=torch.float64)
+    found = index[~original].unique()
+    samples = torch.bincount(index[original], minlength=questions)[found].clamp(min=1)
+    matched[found] = 100 * uniform_subset_probability(rollouts.rewards[~original], index[~original], samples)
+    return {
+        "uniform_reward/original": uniform(original),
+        "uniform_reward/rephrasings": uniform(~original),
+        "uniform_reward/rephrasings_matched": matched,
+        "uniform_reward/pool": uniform(torch.ones_like(original)),
     }

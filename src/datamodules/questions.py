@@ -15,13 +15,15 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from ..files import write_json
 from ..identity import tokenizer_digest
 from ..memory import QuestionMemory, Visit
-from ..types import QuestionBatch, QuestionGroup, require
+from ..seeds import derive_seed
+from ..types import QuestionBatch, QuestionGroup, Verifier, require
 from .adaptive_rephrasings import AdaptiveRephrasings
 from .curricula import Curriculum
 from .loader import QuestionLoader
 from .prompts import PromptRenderer
 from .report import NUM_NAMED, add_overlaps, cautions, split_report, summary
 from .sources.base import Source
+from .sources.rows import BadRows
 from .templates import PromptAugmentation, Template
 
 
@@ -34,7 +36,8 @@ class QuestionDataModule(LightningDataModule):
 
     Args:
         train: Source of the training questions; None for evaluation alone.
-        evaluation: Split name → source of its questions; used for validation and test.
+        evaluation: Split name → source of its questions; used for validation and test. The split `train` is asked as in
+            training: with its rephrasings, and in the templates of training.
         tokenizer: Folder or hub name of the policy's tokenizer.
         template: Renders questions as prompts, or draws a template for each.
         evaluation_template: The same for evaluation; None is `template`, of several the first.
@@ -141,14 +144,14 @@ class QuestionDataModule(LightningDataModule):
         Raises:
             ValueError: there is no source of training questions, or nothing of a split fits.
         """
-        if stage == "fit" and "train" not in self._splits:
-            if self.train_source is None:
-                raise ValueError("Expected a source of training questions in data.train, but it is null.")
-            self._read("train", self.train_source)
-            self._check_rephrasings(self._splits["train"])
-        for name, source in self.evaluation_sources.items():
+        if stage == "fit" and self.train_source is None:
+            raise ValueError("Expected a source of training questions in data.train, but it is null.")
+        training = [("train", self.train_source)] if stage == "fit" and self.train_source is not None else []
+        for name, source in [*training, *self.evaluation_sources.items()]:
             if name not in self._splits:
                 self._read(name, source)
+                if name == "train":
+                    self._check_rephrasings(self._splits[name])
         for caution in add_overlaps(self.report, self._splits):
             rank_zero_warn(caution)
         if self.trainer is not None and self.trainer.is_global_zero:
@@ -191,6 +194,30 @@ class QuestionDataModule(LightningDataModule):
                 "Add rephrasings to the source, lower data.num_rephrasings (0 for none)"
                 f"{'.' if none_at_all else ', or set data.on_fewer_rephrasings=use.'}"
             )
+
+    def check_references(self, verifier: Verifier) -> None:
+        """Have `verifier` look at the reference answers of all questions that were read.
+
+        Raises:
+            ValueError: it refuses some; file and question are named, of the first mistakes all at once.
+        """
+        refused = []
+        for split, groups in self._splits.items():
+            for group in groups:
+                try:
+                    verifier.check_reference(group.answer)
+                except ValueError as error:
+                    refused.append(f"{self.report[split]['origin']}, question {group.id}: {error}")
+        if refused:
+            more = [f"and {len(refused) - BadRows.shown} more."] if len(refused) > BadRows.shown else []
+            raise ValueError("\n".join([*refused[: BadRows.shown], *more]))
+
+    def keep_some(self, split: str, count: int) -> None:
+        """Leave `count` random questions of a split that was read, or all where there are fewer; `seed` chooses."""
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "keep_some", split))
+        groups = self._splits[split]
+        rows = torch.randperm(len(groups), generator=generator)[:count].sort().values
+        self._splits[split] = [groups[row] for row in rows.tolist()]
 
     def _batch(self, groups: Sequence[QuestionGroup], epoch: int, *, split: str, samples: int) -> QuestionBatch:
         training = split == "train"
@@ -249,7 +276,7 @@ class QuestionDataModule(LightningDataModule):
     def train_dataloader(self) -> QuestionLoader:
         """The resumable loader of the training questions."""
         if self._train_loader is None:
-            self._train_loader = self._loader("train", self.batch_size, self.samples_per_prompt)
+            self._train_loader = self._loader("train", self.batch_size, self.samples_per_prompt, training=True)
             if (curriculum := self.curriculum) is not None:
                 self._train_loader.place = lambda id: curriculum.place(self.memory[id])
                 self._train_loader.serve_by(lambda id: curriculum.chance(self.memory[id]))
@@ -276,8 +303,7 @@ class QuestionDataModule(LightningDataModule):
         """The batch unchanged: prompts stay on the CPU, where they are packed with responses; packs are moved later."""
         return batch
 
-    def _loader(self, split: str, batch_size: int, samples: int) -> QuestionLoader:
-        training = split == "train"
+    def _loader(self, split: str, batch_size: int, samples: int, *, training: bool = False) -> QuestionLoader:
         return QuestionLoader(
             self._splits[split],
             partial(self._batch, split=split, samples=samples),

@@ -17,7 +17,7 @@ from typing import Any
 from ..rewards.extraction import normalize_answer
 from .candidates import Check, Pair, Verdict
 from .symbols import differences, symbols_kept
-from .texts import compact, holds, loose_numbers, number_words, numerals
+from .texts import compact, holds, loose_numbers, number_words, numerals, without_examples
 
 _CHATTER = re.compile(
     r"\A\W*(?:sure|certainly|of course|here (?:is|are)|rephras|reworded|okay|the answer is|solution\b|question \d)",
@@ -62,8 +62,8 @@ def numbers_kept(pair: Pair) -> Verdict:
     r"""Every number of the original is in the rephrasing, and no other.
 
     Compares which numbers there are, not how often, in digits or as words (`five`); words such as `twice`, `half` and
-    `each` may stand for a number of the other text. A number that is written out with its operation done (`0.5` for
-    `\frac12`) counts as another one.
+    `each` may stand for a number of the other text. Of an example (`For instance, …`) some may be missing. A number
+    that is written out with its operation done (`0.5` for `\frac12`) counts as another one.
 
     >>> numbers_kept(Pair("Tom has 3 cats and buys 2.", "Tom, who had three cats, buys two more."))
     Verdict(check='numbers_kept', passed=True, reason='all 2 numbers kept', value=None)
@@ -74,7 +74,8 @@ def numbers_kept(pair: Pair) -> Verdict:
     required = numerals(old) | number_words(old)
     present = numerals(new) | number_words(new)
     # A compound (`twenty-one`) is read as one number where the other text has it in digits.
-    missing = _unmatched(old, required, present | loose_numbers(new), new)
+    needed = without_examples(old, new)
+    missing = _unmatched(old, numerals(needed) | number_words(needed), present | loose_numbers(new), new)
     added = _unmatched(new, present, required | loose_numbers(old), old)
     found = differences(missing, added)
     return Verdict("numbers_kept", not found, found or f"all {len(required)} numbers kept")

@@ -20,22 +20,26 @@ Whatever you change, it must stay the same problem:
 - a reader who sees only your version can solve it;
 - nothing of the solution is given away: no intermediate result, no hint, no answer.
 Do not solve the problem and do not comment on your work. Keep LaTeX as LaTeX.
+"""
+_FORM = """\
 Write each rephrasing between the tags <rephrasing> and </rephrasing>, and nothing outside of the tags."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """A way of rephrasing; those of the paper and of its first version are in `configs/rephraser/instructions`."""
+    """A way of rephrasing; the paper's own, and ours, are in `configs/rephraser/instructions`."""
 
     count: int
     """Rephrasings wanted per question."""
     task: str
     """What to do, with examples."""
+    rules: bool = True
+    """Whether our rules follow, of what must stay as it is; otherwise only the form of the reply is asked for."""
 
     def system(self, count: int) -> str:
         """The system prompt that asks for `count` rephrasings of the question that follows."""
         wanted = "one rephrasing" if count == 1 else f"{count} rephrasings, each different from the others,"
-        return f"{self.task.strip()}\n\n{_RULES}\n\nWrite {wanted} of the question that follows."
+        return f"{self.task.strip()}\n\n{_RULES * self.rules}{_FORM}\n\nWrite {wanted} of the question that follows."
 
 
 class Rephraser(Protocol):

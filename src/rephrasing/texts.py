@@ -65,12 +65,14 @@ _SPELLINGS = tuple(
         (r"\\frac\s*(\d)\s*(\d)", r"\1/\2"),
         (r"\\frac\s*\{([^{}]{1,12})\}\s*\{([^{}]{1,12})\}", r"\1/\2"),
         (r"\\(?:cdot|times)(?![A-Za-z])|[·×]", "*"),
+        (r"\\div(?![A-Za-z])|÷|\bdivided by\b", "/"),
         (r"\\leq?(?![A-Za-z])|≤", "<="),
         (r"\\geq?(?![A-Za-z])|≥", ">="),
         (r"\\neq?(?![A-Za-z])|\\not\s*=|≠", "!="),
         (r"\\(?:l|c)?dots(?![A-Za-z])|…|\\dotsc|\\dotsb", "..."),
         (r"\{,\}", ","),
         (r"\\(?:text(?:bf|it|rm)?|mathrm|mbox|operatorname)\s*\{([^{}]*)\}", r'"\1"'),
+        (r'\^\{?"(st|nd|rd|th)"\}?', r'"\1"'),
         (r"\\%", "%"),
         (r"\\?\$", ""),
         (r"[−–]", "-"),
@@ -78,6 +80,18 @@ _SPELLINGS = tuple(
         (r"[{}\s]", ""),
     )
 )
+
+
+_EXAMPLE = re.compile(r"(?<!\S)For (?:example|instance)\b[^?]{0,600}?\.(?!\S)")
+
+
+def without_examples(text: str, other: str) -> str:
+    """The text without its examples, where the other text has one too: it may be told with fewer numbers and formulas.
+
+    >>> without_examples("Add 1. For example, 3 becomes 4. What becomes 7?", "One is added. For instance, 3 gives 4. …")
+    'Add 1.   What becomes 7?'
+    """
+    return _EXAMPLE.sub(" ", text) if _EXAMPLE.search(other) else text
 
 
 def numerals(text: str) -> set[str]:

@@ -9,11 +9,12 @@ from .background import BackgroundVerifier
 from .countdown import CountdownReward
 from .final_answer import FinalAnswerReward
 from .math import MathReward
+from .maze import MazeReward
 from .mixed import MixedReward
 from .multiple_choice import MultipleChoiceReward
 from .shortest_path import ShortestPathReward
 
 __all__ = [
-    "BackgroundVerifier", "CountdownReward", "FinalAnswerReward", "MathReward", "MixedReward", "MultipleChoiceReward",
-    "Score", "ShortestPathReward",
+    "BackgroundVerifier", "CountdownReward", "FinalAnswerReward", "MathReward", "MazeReward", "MixedReward",
+    "MultipleChoiceReward", "Score", "ShortestPathReward",
 ]  # fmt: skip

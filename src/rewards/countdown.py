@@ -135,6 +135,11 @@ class CountdownReward(EnumeratingVerifier):
         scores = [self._compare(response, correct) for correct in references_of(reference)]
         return max(scores, key=lambda score: (score.correct, score.answer is not None))
 
+    def check_reference(self, reference: Reference) -> None:
+        """Refuse references that are no expressions by the rules."""
+        for correct in references_of(reference):
+            _target_of(correct)
+
     @staticmethod
     def _compare(response: str, reference: str) -> Score:
         # All expressions of the same numbers are equally long. This bounds what the parser is given.
@@ -144,20 +149,22 @@ class CountdownReward(EnumeratingVerifier):
         if _operands_of(tokens) != _operands_of(expected):
             return Score(False, None)
         value = value_of(tokens)
-        return Score(value is not None and value == value_of(expected), response if value is not None else None)
+        return Score(value is not None and value == _target_of(reference), response if value is not None else None)
 
     def correct_responses(self, reference: Reference) -> list[str]:
         """Every response that is scored as correct, each once."""
         found = set()
         for correct in references_of(reference):
-            tokens = correct.split(" ")
-            target = value_of(tokens)
-            if target is None:
-                raise ValueError(
-                    f"Expected a reference that is an expression such as ( 9 - 3 ) * 4, but got {correct!r}."
-                )
-            found.update(solutions([int(token) for token in tokens if token not in (*OPERATORS, "(", ")")], target))
+            target = _target_of(correct)
+            found.update(solutions([int(token) for token in correct.split(" ") if token.isdigit()], target))
         return sorted(found)
+
+
+def _target_of(reference: str) -> int:
+    value = value_of(reference.split(" "))
+    if value is None:
+        raise ValueError(f"Expected a reference that is an expression such as ( 9 - 3 ) * 4, but got {reference!r}.")
+    return value
 
 
 def _operands_of(tokens: Sequence[str]) -> list[str]:

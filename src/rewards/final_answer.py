@@ -30,6 +30,15 @@ class FinalAnswerReward(Verifier):
             raise ValueError("Expected a non-empty `marker`, but got ''.")
         self.marker = marker
 
+    def check_reference(self, reference: Reference) -> None:
+        """Refuse references that hold the marker or several lines, as worked solutions do."""
+        for text in references_of(reference):
+            if self.marker in text or len(text.strip().splitlines()) != 1:
+                raise ValueError(
+                    f"Expected a final answer on one line, without {self.marker!r}, but got {text[-40:]!r}. Where the "
+                    "answers are worked solutions, set the source's worked=true."
+                )
+
     def __call__(self, response: str, reference: Reference) -> Score:
         """Score one response against its reference answers."""
         text = after_marker(response, self.marker)

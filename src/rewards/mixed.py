@@ -40,6 +40,11 @@ class MixedReward(BackgroundVerifier):
 
         return finish
 
+    def check_reference(self, reference: Reference) -> None:
+        """Have free answers checked; letters are none of them."""
+        if not self._is_choice(reference):
+            self.free.check_reference(reference)
+
     def _is_choice(self, reference: Reference) -> bool:
         return {normalize_answer(text) for text in references_of(reference)} <= set(self.choice.choices)
 

@@ -44,11 +44,18 @@ class MultipleChoiceReward(Verifier):
 
     def __call__(self, response: str, reference: Reference) -> Score:
         """Score one response against its reference letters."""
+        letter = self._letter(response)
+        return Score(letter in self._references(reference), letter)
+
+    def check_reference(self, reference: Reference) -> None:
+        """Refuse references that are not among the choices."""
+        self._references(reference)
+
+    def _references(self, reference: Reference) -> set[str]:
         letters = {normalize_answer(text).upper() for text in references_of(reference)}
         if not letters <= set(self.choices):
             raise ValueError(f"Expected references among the choices {self.choices!r}, but got {reference!r}.")
-        letter = self._letter(response)
-        return Score(letter in letters, letter)
+        return letters
 
     def _letter(self, response: str) -> str | None:
         boxed = last_boxed(response)

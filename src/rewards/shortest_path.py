@@ -47,6 +47,10 @@ class ShortestPathReward(EnumeratingVerifier):
             cell = move(cell, direction)
         return Score(cell == goal, response)
 
+    def check_reference(self, reference: Reference) -> None:
+        """Refuse references that are no walks, or whose ends or lengths differ."""
+        _shortest(reference)
+
     def correct_responses(self, reference: Reference) -> list[str]:
         """Every response that is scored as correct, each once."""
         steps, goal, length = _shortest(reference)
@@ -66,6 +70,8 @@ def _shortest(reference: Reference) -> tuple[set[tuple[Cell, str]], Cell, int]:
     paths = [path.split(" ") for path in references_of(reference)]
     steps, ends = set(), set()
     for path in paths:
+        if not DIRECTIONS.keys() >= set(path):
+            raise ValueError(f"Expected references such as `right down`, but got {' '.join(path)!r}.")
         cell = (0, 0)
         for direction in path:
             steps.add((cell, direction))

@@ -151,6 +151,13 @@ class Verifier(Protocol):
         """Start what `score_batch` does where `in_background` is true; returns at once what waits for the scores."""
         return partial(self.score_batch, responses, references)
 
+    def check_reference(self, reference: str | Sequence[str]) -> None:
+        """Refuse the reference answers of a question that no response could match. Asked once, on loading.
+
+        Raises:
+            ValueError: saying what was expected of them.
+        """
+
     def close(self) -> None:
         """End worker processes; the next call starts them again."""
 

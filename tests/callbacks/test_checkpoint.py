@@ -402,3 +402,23 @@ def test_every_and_keep_are_at_least_one():
         Checkpointer(every=0)
     with pytest.raises(ValueError, match="checkpoint.keep"):
         Checkpointer(keep=0)
+
+
+def test_checkpoints_at_fractions_of_training_are_kept_also_by_a_run_that_is_resumed(tmp_path):
+    options = ["callbacks.checkpoint.every=10", "callbacks.checkpoint.keep=1", "trainer.limit_val_batches=0"]
+    options.append("callbacks.checkpoint.fractions=[0.25,0.5]")
+    trained(tmp_path / "whole", "iterations=8", *options)
+    assert names(tmp_path / "whole") == [f"iteration-{number:06d}.ckpt" for number in (2, 4, 8)]
+    trained(tmp_path / "run", "iterations=5", *options)
+    assert names(tmp_path / "run") == [f"iteration-{number:06d}.ckpt" for number in (1, 2, 5)]
+    # Of the longer run they are two and four: the first was there, the third is none any more, the fourth is gone.
+    trained(tmp_path / "run", "iterations=8", *options, resume="last")
+    assert names(tmp_path / "run") == [f"iteration-{number:06d}.ckpt" for number in (2, 8)]
+    trained(tmp_path / "run", "iterations=8", *options, resume="last")
+    assert names(tmp_path / "run") == [f"iteration-{number:06d}.ckpt" for number in (2, 8)], "nothing left to train"
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.5, 25])
+def test_fractions_are_between_zero_and_one(fraction):
+    with pytest.raises(ValueError, match=r"checkpoint.fractions .* the end is kept anyway"):
+        Checkpointer(fractions=[0.5, fraction])

@@ -13,7 +13,7 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from tagrpo.callbacks import IterationProgress
-from tagrpo.callbacks.progress import total_iterations
+from tagrpo.callbacks.shared import total_iterations
 from tagrpo.types import SampledPolicy
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
 from tagrpo.datamodules.sources.base import Source
 from tagrpo.datamodules.templates import PlainTemplate
 from tagrpo.starter import starter_path
-from tagrpo.types import QuestionBatch, QuestionGroup
+from tagrpo.types import QuestionBatch, QuestionGroup, Verifier
 
 
 class Fixed(Source):
@@ -107,6 +109,36 @@ def test_a_split_without_questions_is_refused():
     datamodule = make_datamodule(train=Fixed(QuestionGroup("a", "compute 1 + 2 = ?", (), ("3",))), max_prompt_tokens=2)
     with pytest.raises(ValueError, match="max_prompt_tokens=2"):
         datamodule.setup("fit")
+
+
+def test_training_serves_whole_batches_in_an_order_of_their_own():
+    module = make_datamodule(train=ArithmeticSource(size=10, num_rephrasings=3), batch_size=4)
+    module.setup("fit")
+    served = ids(module.train_dataloader())
+    assert [len(batch) for batch in served] == [4, 4]
+    assert sum(served, []) != sorted(sum(served, []))
+    assert ids(module.evaluation_loaders()["test_id"]) == [[f"test_id-mixed-0-{i:05d}" for i in range(5)]]
+
+
+def test_references_are_checked_once_for_each_question_and_the_first_refused_ones_named():
+    class Even(Verifier):
+        asked: ClassVar = []
+
+        def check_reference(self, reference):
+            self.asked.append(reference)
+            if int(reference[0]) % 2:
+                raise ValueError(f"Expected an even number, but got {reference[0]}.")
+
+    train = [QuestionGroup(f"t{i}", "3 + 4 = ?", (), (str(i),)) for i in range(22)]
+    test = [QuestionGroup("e0", "3 + 4 = ?", (), ("8",))]
+    module = make_datamodule(train=Fixed(*train), evaluation={"test": Fixed(*test)}, num_rephrasings=0)
+    module.setup("fit")
+    with pytest.raises(ValueError, match="and 1 more") as error:
+        module.check_references(Even())
+    lines = str(error.value).splitlines()
+    assert lines[0] == "Fixed, question t1: Expected an even number, but got 1."
+    assert [line.split(":")[0] for line in lines[:-1]] == [f"Fixed, question t{i}" for i in range(1, 20, 2)]
+    assert Even.asked == [group.answer for group in train + test]
 
 
 def test_questions_may_have_different_numbers_of_rephrasings():

@@ -25,7 +25,7 @@ TEXTS = ["Add 3 and 4.", "Add 3 and 5.", "What is 3 + 4?"]  # fine; a wrong numb
 
 
 def reviewed(count=1):
-    made = {"model": "m", "instruction": "perturbation", "time": "2026-01-01T00:00:00+00:00", "seed": 1}
+    made = {"model": "m", "instruction": "box1", "time": "2026-01-01T00:00:00+00:00", "seed": 1}
     return [
         Reviewed(
             QuestionGroup(f"q{i}", "What is 3 + 4?", (), ("7",), {"level": 1}),
@@ -44,7 +44,7 @@ def test_every_candidate_gets_a_row_with_every_verdict():
     assert frame["reason"][1] == "missing: 4; new: 5"
     assert list(frame["numbers_kept"]) == [True, False, True]
     assert frame["not_identical/value"][2] == 1.0
-    assert list(by_instruction(items).loc["perturbation"]) == [3, 1, pytest.approx(100 / 3)]
+    assert list(by_instruction(items).loc["box1"]) == [3, 1, pytest.approx(100 / 3)]
     assert list(by_check(items).loc["numbers_kept"]) == [2, 1, 0, 1]
     assert coverage(items) == {1: 1}
     assert audit_frame([]).empty

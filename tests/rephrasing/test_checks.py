@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from functools import partial
+from importlib.resources import files
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from tagrpo.rephrasing.candidates import Pair, Reviewed, Verdict, accepted, review
 from tagrpo.rephrasing.checks import (
@@ -22,43 +26,129 @@ from tagrpo.rephrasing.checks import (
 from tagrpo.rephrasing.symbols import renaming, symbols_kept
 from tagrpo.types import QuestionGroup
 
-# Pairs of the paper's own examples (Box 1) in the spelling of the dataset.
+BOX_1 = Path(str(files("tagrpo.configs"))) / "rephraser" / "instructions" / "box1.yaml"
+
+
+def examples():
+    """The eight pairs of question and rephrasing in the instruction of TA-GRPO (Box 1)."""
+    lines = OmegaConf.load(BOX_1).task.splitlines()[1:]
+    questions = [line.removeprefix("Question: ") for line in lines[::2]]
+    rephrasings = [line.removeprefix("Rephrasing it: ").removeprefix("the above question: ") for line in lines[1::2]]
+    return list(zip(questions, rephrasings, strict=True))
+
+
 GOOD = [
-    (
-        r"Kevin Kangaroo begins hopping on a number line at 0. He wants to get to 1, but he can hop only $\frac{1}{3}$ "
-        r"of the distance. Each hop tires him out so that he continues to hop $\frac{1}{3}$ of the remaining distance. "
-        "How far has he hopped after five hops? Express your answer as a common fraction.",
-        "Starting at 0 on a number line, Kevin Kangaroo aims to reach 1 by hopping only 1/3 of the distance each time. "
-        "As he gets tired, he continues to hop 1/3 of the remaining distance. After completing five hops, what is the "
-        "total distance he has covered, expressed as a common fraction?",
-    ),
-    (
-        "If $x^2+y^2=1$, what is the largest possible value of $|x|+|y|$?",
-        "What is the maximum value possible for $|x|+|y|$ if $x^{2} + y^{2} = 1$?",
-    ),
-    (
-        r"Expand $(2z^2 + 5z - 6)(3z^3 - 2z + 1)$.",
-        r"What is the expanded form of $\left(2z^2+5z-6\right)\left(3z^3-2z+1\right)$?",
-    ),
-    (
-        "The quadratic equation $x^2+mx+n=0$ has roots that are twice those of $x^2+px+m=0,$ and none of $m,n,$ and "
-        "$p$ is zero. What is the value of $n/p$?",
-        "For the quadratic equation $x^2+mx+n=0$, the roots are twice the roots of $x^2+px+m=0$. None of the variables "
-        "$m$, $n$, and $p$ are zero. What is the value of $n/p$?",
-    ),
+    *examples(),
     (
         "Weng earns $12 an hour for babysitting. Yesterday, she just did 50 minutes of babysitting. How much did she "
         "earn?",
         "For babysitting, Weng is paid $12 per hour. If she babysat for fifty minutes yesterday, what did she earn?",
     ),
     ("Tim has 12 eggs and breaks half of them.", "Of a dozen eggs, Tim breaks half."),
+    ("Find $ab$ if $a \\ne 0$.", "For a nonzero $a$, find $ab$."),
 ]
+
+
+def test_the_paper_gives_eight_examples_each_with_its_formulas():
+    pairs = examples()
+    assert len(pairs) == 8
+    assert all(text.endswith(("?", ".")) and text.count("$") % 2 == 0 for pair in pairs for text in pair)
 
 
 @pytest.mark.parametrize(("question", "rephrasing"), GOOD)
 def test_good_rephrasings_pass_every_check_of_the_text(question, rephrasing):
     verdicts = review(Pair(question, rephrasing, ("1234567",)), TEXT_CHECKS)
     assert [(v.check, v.reason) for v in verdicts if not v.passed] == []
+
+
+NAMES = dict(zip("xyzfabcdmnp", "uvwgqrsthkj", strict=True))
+PERSONS = {"Kevin Kangaroo": "Rita Rabbit", "Noelle": "Maria"}
+
+
+def renamed(text, names):
+    """Variables renamed in the formulas, and where they stand alone outside of them; a is a word there."""
+    parts = text.split("$")
+    for place, part in enumerate(parts):
+        letter = r"\\[a-z]+(?:\{[a-z]+\})?|[a-z]" if place % 2 else r"(?<![A-Za-z'’])[b-z](?![A-Za-z])"
+        parts[place] = re.sub(letter, lambda found: names.get(found[0], found[0]), part)
+    return "$".join(parts)
+
+
+@pytest.mark.parametrize("pair", examples())
+def test_other_names_of_variables_and_persons_leave_the_problem_the_same(pair):
+    question, rephrasing = pair
+    for text in (question, rephrasing) if "$" in rephrasing else (question,):
+        verdict = symbols_kept(Pair(question, renamed(text, NAMES)))
+        assert verdict.passed, verdict.reason
+        assert ("→" in verdict.reason) == (renamed(text, NAMES) != text)
+    for name, other in PERSONS.items():
+        for text in pair if name in question else ():
+            assert accepted(review(Pair(question, text.replace(name, other)), TEXT_CHECKS))
+
+
+@pytest.mark.parametrize("pair", examples())
+def test_a_variable_renamed_in_one_place_alone_is_another_problem(pair):
+    question = pair[0]
+    other = renamed(question, NAMES)
+    places = [place for place, letters in enumerate(zip(question, other, strict=True)) if len(set(letters)) > 1]
+    for place in places:
+        if [question[p] for p in places].count(question[place]) > 1:
+            changed = question[:place] + other[place] + question[place + 1 :]
+            assert not symbols_kept(Pair(question, changed)).passed, changed
+
+
+@pytest.mark.parametrize("pair", examples())
+def test_changed_numbers_and_formulas_of_the_examples_are_refused(pair):
+    question, rephrasing = pair
+    changes = [(match.span(), "977") for match in re.finditer(r"\d+(?:\.\d+)?", rephrasing)]
+    changes += [(match.span(), "-") for match in re.finditer(r"(?<=[\w)])\+(?=[\w|(])", rephrasing)]
+    changes += [(match.span(), "+") for match in re.finditer(r"(?<=[\w)])-(?=\d)", rephrasing)]
+    assert changes or "f(x)" in rephrasing
+    for (start, end), new in changes:
+        changed = rephrasing[:start] + new + rephrasing[end:]
+        assert not accepted(review(Pair(question, changed), TEXT_CHECKS)), changed
+
+
+def test_numbers_may_be_missing_of_an_example_alone_and_only_where_there_is_one():
+    question = "Each step adds 4. For example, 3 becomes 7 and 7 becomes 11. What becomes of 20 after 5 steps?"
+    fewer = "In each of 5 steps 4 is added to 20. For instance, 3 turns into 7. What is the result?"
+    assert numbers_kept(Pair(question, fewer)).passed
+    assert numbers_kept(Pair(question, fewer.replace("into 7", "into 8"))).reason == "new: 8"
+    assert numbers_kept(Pair(question, fewer.replace("of 5 steps", "step"))).reason == "missing: 5"
+    assert (
+        numbers_kept(Pair(question, fewer.replace(" For instance, 3 turns into 7.", ""))).reason == "missing: 11, 3, 7"
+    )
+
+
+def test_that_something_is_not_zero_may_be_told_in_words_and_must_be_told():
+    question = "If $ab=12$ and $ab\\not=0$, find $a$."
+    assert symbols_kept(Pair(question, "Find $a$ if $ab=12$, and $a$ and $b$ are nonzero.")).passed
+    assert symbols_kept(Pair(question, "Find $a$ if $ab=12$.")).reason == "missing: ab!=0"
+    assert symbols_kept(Pair("For nonzero $c$: " + question, "For nonzero $c$ with $ab=12$, find $a$.")).reason == (
+        "missing: ab!=0"
+    )
+    assert symbols_kept(Pair("Find $a$ if $ab=12$.", "Find $a$ if $ab=12$ and $a\\ne0$.")).reason == "new: a!=0"
+
+
+@pytest.mark.parametrize(
+    ("question", "rephrasing", "passed"),
+    [
+        ("Let $\\frac{dy}{dx}=y$.", "Let $\\frac{ty}{tx}=y$.", False),
+        ("Let $ax+d=0$.", "Let $ax+t=0$.", True),
+        ("Find $\\ln e$.", "Find $\\ln k$.", False),
+        ("Find $z=x+yi$.", "Find $z=x+yk$.", False),
+        ("Let $a_i=3$.", "Let $a_k=3$.", True),
+        ("Find $P(A)$ for events.", "Find $Q(A)$ for events.", False),
+        ("Let $P(x)=x^2$.", "Let $Q(x)=x^2$.", True),
+        ("In triangle $ABC$, $AB=3$.", "In triangle $QBC$, $QB=3$.", True),
+        ("In triangle ABC, $AB=3$.", "In triangle QBC, $QB=3$.", True),
+        ("How many points has $n^2=4$?", "How many points has $k^2=4$?", True),
+        ("How many points has $x^2=4$?", "How many points has $k^2=4$?", False),
+        ("On the line $y=n$. [asy] label(n); [/asy]", "On the line $y=k$. [asy] label(n); [/asy]", False),
+    ],
+)
+def test_a_letter_is_renamed_where_it_is_a_variable(question, rephrasing, passed):
+    assert symbols_kept(Pair(question, rephrasing)).passed is passed
 
 
 QUESTION = r"If $x^2 - 3x = 10$ and $x > 0$, how many cents do 24 stamps of $\$0.37$ and $x$ more cost?"
@@ -105,6 +195,9 @@ def test_changing_any_number_of_a_text_is_seen():
         ("Let $x+2y=7$, $x-y=1$.", "Let $p-q=1$, $p+2q=7$.", True),
         ("Let $x+2y=7$, $x-y=1$.", "Let $q-p=1$, $p+2q=7$.", False),
         ("Let $x+2y=7$.", "Let $p+2p=7$.", False),
+        ("Let $x+2y=7$, $x-y=1$. Find $x$.", "Find $p$ if $p-q=1$, $p+2q=7$.", True),
+        ("Let $x+2y=7$, $x-y=1$. Find $x$.", "Find $q$ if $p-q=1$, $p+2q=7$.", False),
+        ("Let $x+2y=7$, $x-y=1$. Find $x$.", "If $p-q=1$ and $p+2q=7$, what is p?", True),
         (r"Find $\sin x + \cos y$.", r"Find $\sin u + \cos v$.", True),
         (r"Find $\sin x + \cos y$.", r"Find $\cos u + \sin v$.", False),
         (r"Let $x = 1 \text{ and } t = 2$.", r"Let $s = 1 \text{ and } w = 2$.", True),

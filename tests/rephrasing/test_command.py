@@ -99,7 +99,7 @@ def test_a_malformed_reply_costs_its_own_question_at_most_and_is_paid_for_once(s
     assert run(tmp_path, server, "rephraser.model=m")
     made = [(row["rephrasings"], row.get("shortfall", "")) for row in rows(tmp_path / "out.jsonl")]
     assert [len(texts) for texts, _ in made] == [3, 0, 3]
-    assert made[1][1].startswith("perturbation lacks 3: ")
+    assert made[1][1].startswith("box1 lacks 3: ")
     assert sorted(server.paid.values()) == [1, 1, 2], "it is asked for once more, as an attempt of its own"
     assert run(tmp_path, server, "rephraser.model=m")
     assert sum(server.paid.values()) == 4, "but never again"
@@ -120,14 +120,12 @@ def test_malformed_opinions_leave_the_judge_undecided(server, questions, tmp_pat
     assert [verdict["passed"] for verdict in verdicts[: len(MALFORMED)]] == [None] * len(MALFORMED)
 
 
-def test_a_question_with_a_broken_character_is_rephrased_and_written(server, tmp_path):
+def test_a_question_with_a_broken_character_is_refused_before_anything_is_paid_for(server, tmp_path):
     row = {"id": "a", "question": "What is the result of 11 + 40 \ud83d?", "answer": "51"}
     (tmp_path / "questions.jsonl").write_text(json.dumps(row))
-    run(tmp_path, server, "rephraser.model=m")
-    (written,) = rows(tmp_path / "out.jsonl")
-    assert written["question"] == row["question"]
-    assert len(written["rephrasings"]) == 3
-    call("audit", f"input={tmp_path}/out.jsonl")
+    with pytest.raises(ValueError, match="questions.jsonl, row 1: .*surrogates not allowed"):
+        run(tmp_path, server, "rephraser.model=m")
+    assert not server.asked
 
 
 def test_the_output_is_read_by_the_sources_and_says_where_each_rephrasing_comes_from(server, questions, tmp_path):
@@ -139,7 +137,7 @@ def test_the_output_is_read_by_the_sources_and_says_where_each_rephrasing_comes_
     for group, row in zip(groups, rows(tmp_path / "out.jsonl"), strict=True):
         assert row["answer"] == group.answer[0]
         for entry in row["provenance"]:
-            assert (entry["model"], entry["instruction"], entry["seed"]) == ("m-2026", "perturbation", 7)
+            assert (entry["model"], entry["instruction"], entry["seed"]) == ("m-2026", "box1", 7)
             assert entry["reply_id"].startswith("chatcmpl-")
             assert entry["usage"] == {"prompt_tokens": 100, "completion_tokens": 10, "cached_tokens": 0}
             assert {verdict["check"] for verdict in entry["verdicts"]} >= {"numbers_kept", "answer_not_leaked"}
@@ -241,7 +239,7 @@ def test_what_got_no_reply_is_said_and_asked_again(server, questions, tmp_path, 
     assert not run(tmp_path, server, "rephraser.model=m")
     assert "1 calls got no reply, one because: Error code: 400" in capsys.readouterr().out
     assert [len(row["rephrasings"]) for row in rows(tmp_path / "out.jsonl")] == [3, 0, 3]
-    assert "perturbation lacks 3: Error code: 400" in rows(tmp_path / "out.jsonl")[1]["shortfall"]
+    assert "box1 lacks 3: Error code: 400" in rows(tmp_path / "out.jsonl")[1]["shortfall"]
     assert run(tmp_path, server, "rephraser.model=m")
     assert [len(row["rephrasings"]) for row in rows(tmp_path / "out.jsonl")] == [3, 3, 3]
     assert set(server.paid.values()) == {1}
@@ -309,3 +307,15 @@ def test_every_option_builds_what_it_names(group, tmp_path):
 
 def test_words_of_the_command_line_are_commands_only_where_they_stand_alone():
     assert rephrase.with_commands(["audit", "input=audit"]) == ["command=audit", "input=audit"]
+
+
+def test_box_1_is_sent_word_for_word_and_only_the_form_of_the_reply_is_ours(server, questions, tmp_path):
+    groups = questions(1)
+    run(tmp_path, server, "rephraser.model=m", "judge.model=null")
+    system, user = (message["content"] for message in server.bodies[0]["messages"])
+    first, *middle, last, ask = [line for line in system.splitlines() if line]
+    assert first.startswith("You are a helpful AI assistant. Given the question, your task is rephrasing it from")
+    assert [line.split(":")[0] for line in middle] == ["Question", "Rephrasing it"] * 8
+    assert last.startswith("Write each rephrasing between the tags <rephrasing> and </rephrasing>, and nothing")
+    assert ask == "Write 3 rephrasings, each different from the others, of the question that follows."
+    assert user == f"Question: {groups[0].question}"

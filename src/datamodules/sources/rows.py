@@ -154,6 +154,8 @@ def _parsed(line: bytes, encoding: str) -> dict[str, Any] | None:
         if not text.strip():
             return None
         row = json.loads(text)
+        if "\\u" in text:  # JSON can spell half a character, a lone surrogate, which no file can be written with
+            json.dumps(row, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:  # RecursionError: brackets by the thousand
         raise RowError(f"a JSON object in UTF-8, but {type(error).__name__}: {error}") from error
     if not isinstance(row, dict):

@@ -47,6 +47,11 @@ def test_parquet_reads_like_json_lines(tmp_path):
     [
         ('{"question": ', r"row 2: expected a JSON object"),
         (b'{"question": "\xff", "answer": "1"}', r"row 2: expected a JSON object in UTF-8, but UnicodeDecodeError"),
+        (
+            r'{"id": "\ud83d", "question": "x", "answer": "1"}',
+            r"row 2: .*: surrogates not allowed",
+        ),
+        (r'{"question": "x", "answer": ["1", "\uDC00"]}', r"row 2: .*: surrogates not allowed"),
         ("[" * 100_000, r"row 2: expected a JSON object in UTF-8, but RecursionError"),
         ('{"question": "x", "answer": ' + "9" * 5000 + "}", r"row 2: expected a JSON object in UTF-8, but ValueError"),
         ('{"question": "x", "answer": NaN}', r"row 2: expected an answer"),
@@ -76,6 +81,11 @@ def test_all_bad_rows_are_in_one_report_and_of_many_the_first_ten(tmp_path):
     lines = str(error.value).splitlines()
     assert [line.split(":")[0] for line in lines[:10]] == [f"{path}, row {row}" for row in range(2, 22, 2)]
     assert lines[10:] == ["and 94 more."]  # of 103 empty answers and a broken line
+
+
+def test_a_whole_character_may_be_spelled_as_a_pair_of_surrogates(tmp_path):
+    path = write(tmp_path / "q.jsonl", r'{"id": "\ud83d\ude00", "question": "x", "answer": "1"}')
+    assert JsonLinesSource(path).load()[0].id == "😀"
 
 
 def test_a_row_without_an_id_is_called_after_its_place(tmp_path):
@@ -108,6 +118,7 @@ def test_any_file_is_read_or_refused_by_name(tmp_path, lines, worked):
     groups = read_or_refused(path, JsonLinesSource(path, worked=worked).load)
     assert all(group.question.strip() and group.answer and all(group.answer) for group in groups)
     assert len({group.id for group in groups}) == len(groups)
+    json.dumps(groups, ensure_ascii=False).encode()  # what was read can be written again
     read_or_refused(path, lambda: read_rephrasings(path))
 
 

@@ -1,0 +1,85 @@
+"""What a run's training questions gave it to learn from, checkpoint by checkpoint (TA-GRPO, Figs. 3 and 4).
+
+`tagrpo-eval diagnose=<run>` measures it and writes it to `<run>/diagnose/diagnose.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..metrics.functional import bootstrap_interval
+from .statistics import Estimate
+
+COLUMNS = {
+    "uniform_reward/original": "equal rewards, original (G)",
+    "uniform_reward/rephrasings": "rephrasings (N·G)",
+    "uniform_reward/rephrasings_matched": "G of the rephrasings",
+    "uniform_reward/pool": "all ((N+1)·G)",
+    "embedding_distance/original": "distance, original",
+    "embedding_distance/rephrasings": "distance, rephrasings",
+    "correct/original": "correct, original",
+    "correct/rephrasings": "correct, rephrasings",
+}
+"""Column of a table → its title: percentages, and distances of 0..2."""
+DIFFERENCES = {
+    name: name.partition("/")[0] + "/original"
+    for name in COLUMNS
+    if name.partition("/")[2] in ("rephrasings", "rephrasings_matched")
+}
+"""Number → the one that it is compared with, question by question."""
+NOTE = (
+    "In percent of the training questions, with 95 % intervals by bootstrap over them. Equal rewards give GRPO no "
+    "gradient; more responses are less often equal for their number alone, so that G of the N·G are compared too. "
+    "A distance is the mean of 1 − cosine over pairs of responses, whose expectation does not depend on their number."
+)
+
+
+def summarised(questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Name → `value`, `low`, `high`, the 95 % interval over questions, and `n`, how many have it.
+
+    Args:
+        questions: Rows of `TrainingSignal`. `<name> - <other>` is the difference of `DIFFERENCES`, over the questions
+            that have both.
+
+    >>> rows = [{"id": "a", "correct/original": 25.0, "correct/rephrasings": 50.0}, {"correct/original": 5.0}]
+    >>> [(x["value"], x["n"]) for x in summarised(rows).values()]
+    [(15.0, 2), (50.0, 1), (25.0, 1)]
+    """
+    columns = {name: [row[name] for row in questions if name in row] for name in COLUMNS}
+    for name, other in DIFFERENCES.items():
+        columns[f"{name} - {other}"] = [row[name] - row[other] for row in questions if name in row and other in row]
+    return {
+        name: {**bootstrap_interval(torch.tensor(values, dtype=torch.float64))._asdict(), "n": len(values)}
+        for name, values in columns.items()
+        if values
+    }
+
+
+def table_of(diagnosis: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows, one for each checkpoint."""
+    names = [name for name in COLUMNS if any(name in point["metrics"] for point in diagnosis["checkpoints"])]
+    rows = [
+        [stage_name(point), *(_cell(point["metrics"].get(name), name) for name in names), str(len(point["questions"]))]
+        for point in diagnosis["checkpoints"]
+    ]
+    return ["training", *(COLUMNS[name] for name in names), "questions"], rows
+
+
+def stage_name(point: Mapping[str, Any]) -> str:
+    """How far training was.
+
+    >>> stage_name({"iteration": 0, "share": 0.0}), stage_name({"iteration": 12, "share": 0.25})
+    ('base', '25 %')
+    """
+    return f"{100 * point['share']:.0f} %" if point["iteration"] else "base"
+
+
+def _cell(number: Mapping[str, float] | None, name: str) -> str:
+    if number is None:
+        return "–"
+    if name.startswith("embedding_distance"):
+        return f"{number['value']:.3f} [{number['low']:.3f}, {number['high']:.3f}]"
+    return str(Estimate(*(number[part] / 100 for part in ("value", "low", "high"))))

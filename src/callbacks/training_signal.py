@@ -1,0 +1,75 @@
+"""What training questions give a policy to learn from, original against rephrasings (TA-GRPO, Figs. 3 and 4)."""
+
+from __future__ import annotations
+
+from math import isnan
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from ..distributed import gather_objects
+from ..metrics.functional import group_index
+from ..types import Fields
+from .embedding_diversity import EmbeddingDiversityMonitor
+from .zero_gradient import uniform_percentages
+
+Row = dict[str, Any]
+"""`id` of a question, and name → number of what was measured of it."""
+
+
+class TrainingSignal(Callback):
+    """Measures each question of a test once: the responses to the original, those to its rephrasings, and all of them.
+
+    Nothing is logged: `questions` has a row for each, with `uniform_reward/…` as `ZeroGradientMonitor` names it (of the
+    verdicts alone, since a test has no shaped terms), `embedding_distance/…` as `EmbeddingDiversityMonitor` does, and
+    `correct/{original,rephrasings}`, the percentage of correct responses. What a question lacks is left out.
+
+    Args:
+        diversity: Embeds; None measures no distances.
+
+    Reads `batch.groups[…].id` and `batch.rollouts.{question, rephrasing, rewards, correct, text}`.
+    """
+
+    def __init__(self, diversity: EmbeddingDiversityMonitor | None) -> None:
+        self.diversity = diversity
+        self.questions: list[Row] = []
+
+    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin anew."""
+        self.questions = []
+
+    def on_test_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Measure the questions of a batch."""
+        self.questions += rows_of(batch, self.diversity)
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Gather the rows of all ranks, in the order of the ids."""
+        rows = (row for part in gather_objects(self.questions) for row in part)
+        self.questions = sorted(rows, key=lambda row: str(row["id"]))
+
+
+def rows_of(batch: Any, diversity: EmbeddingDiversityMonitor | None) -> list[Row]:
+    """A row of `TrainingSignal` for each question of a batch."""
+    batch = Fields("batch", batch)
+    rollouts = batch.rollouts
+    columns = uniform_percentages(rollouts)
+    index, questions = group_index(rollouts.question)
+    for pool, members in {"original": rollouts.rephrasing == 0, "rephrasings": rollouts.rephrasing > 0}.items():
+        correct = torch.bincount(index[members], 100 * rollouts.correct[members].double(), minlength=questions)
+        columns[f"correct/{pool}"] = correct / torch.bincount(index[members], minlength=questions)
+    rows: dict[str, Row] = {}
+    for place, question in enumerate(rollouts.question.unique().tolist()):
+        id, values = batch.groups[question].id, {name: float(column[place]) for name, column in columns.items()}
+        rows[id] = {"id": id, **{name: value for name, value in values.items() if not isnan(value)}}
+    for row in diversity.measure(batch, 0) if diversity is not None else ():
+        rows[row["question"]][f"embedding_distance/{row['pool']}"] = row["distance"]
+    return list(rows.values())

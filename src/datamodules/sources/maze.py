@@ -1,0 +1,70 @@
+"""Mazes in text, the task of Pass@k training (arXiv 2508.10751, A.1, Table 4 and Fig. 14), made by ourselves.
+
+From the paper: n × n characters, of which `S` is the start, `E` the end, `.` free and `*` a wall, as in Fig. 14 and in the
+authors' verifier (A.1 has the last two the other way round); sizes and numbers, in `configs/data/maze.yaml`. Not from it,
+as it does not say how mazes are made: rooms at odd places, joined by a random tree, and half of all other passages (5
+of 9 in its only example). Its own mazes are RUC-AIBOX/Passk_Training_Maze on the hub.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from typing import Literal
+
+from ...types import QuestionGroup
+from .base import Source
+
+LOOPS = 0.5
+"""Share of the passages beside those of the tree that are open."""
+
+
+class MazeSource(Source):
+    """Generated mazes. A question is the maze alone, and so is its reference: what to do with it says the template.
+
+    Args:
+        split: Training and tests have no maze in common, whatever the seeds.
+        width: Characters of a line, and lines; odd, from 5.
+        size: Number of mazes, all different.
+        seed: Chooses them.
+
+    Raises:
+        ValueError: `width` is none.
+    """
+
+    def __init__(
+        self, split: Literal["train", "test"] = "train", width: int = 9, size: int = 10_000, seed: int = 0
+    ) -> None:
+        if width < 5 or not width % 2:
+            raise ValueError(f"Expected `width` to be odd and at least 5, but got {width}.")
+        self.split, self.width, self.size, self.seed = split, width, size, seed
+
+    def load(self) -> list[QuestionGroup]:
+        """Generate the mazes."""
+        rng, found = random.Random(f"{self.split}/{self.width}/{self.seed}"), dict[str, QuestionGroup]()
+        while len(found) < self.size:
+            maze = draw_maze(rng, self.width)
+            if (zlib.crc32(maze.encode()) % 10 == 0) == (self.split == "test"):
+                id = f"maze-{self.width}-{self.split}-{self.seed}-{len(found):05d}"
+                found.setdefault(maze, QuestionGroup(id, maze, (), (maze,), {"width": self.width}))
+        return list(found.values())
+
+
+def draw_maze(rng: random.Random, width: int) -> str:
+    """A maze whose rooms can all be reached."""
+    rooms = [(row, column) for row in range(1, width, 2) for column in range(1, width, 2)]
+    inside = range(1, width - 1)
+    doors = [(row, column) for row in inside for column in inside if (row + column) % 2]
+    rng.shuffle(doors)
+    part, free = {room: {room} for room in rooms}, set(rooms)
+    for row, column in doors:
+        one, other = ((row - 1, column), (row + 1, column)) if column % 2 else ((row, column - 1), (row, column + 1))
+        if part[one] is not part[other]:
+            part[one] |= part[other]
+            part.update(dict.fromkeys(part[other], part[one]))
+        elif rng.random() >= LOOPS:
+            continue
+        free.add((row, column))
+    ends = dict(zip(rng.sample(rooms, 2), "SE", strict=True))
+    cells = [[ends.get((r, c), "." if (r, c) in free else "*") for c in range(width)] for r in range(width)]
+    return "\n".join(map("".join, cells))

@@ -187,17 +187,6 @@ def test_degenerate_standard_errors():
     assert standard_error(np.array([[0.0, 2.0]])) == (1.0, 1.0)
 
 
-def test_one_sided_p_values_are_scipys_and_without_an_error_the_difference_itself_decides():
-    seeds = np.array([0.1, 0.3, 0.2, 0.5])
-    found = Difference(Estimate(seeds.mean(), 0.0, 0.0), 0.0, (0, 1, 2, 3), error=seeds.std(ddof=1) / 2, freedom=3.0)
-    for bound in (-0.2, 0.1, 0.4):
-        assert found.p_at_most(bound) == pytest.approx(stats.ttest_1samp(seeds, bound, alternative="greater").pvalue)
-        assert found.p_at_least(bound) == pytest.approx(stats.ttest_1samp(seeds, bound, alternative="less").pvalue)
-    sure = Difference(Estimate(0.25, 0.25, 0.25), 0.0, (0, 1), error=0.0, freedom=1.0)
-    assert [sure.p_at_most(bound) for bound in (0.0, 0.25, 0.5)] == [0.0, 1.0, 1.0]
-    assert [sure.p_at_least(bound) for bound in (0.0, 0.25, 0.5)] == [1.0, 1.0, 0.0]
-
-
 def test_five_odd_questions_are_named_of_more():
     ours = pd.DataFrame([[1.0] * 8], columns=[f"q{i}" for i in range(8)])
     with pytest.raises(ValueError, match=r"only one has q2, q3, q4, q5, q6 \(6 in all\)\. Evaluate both"):

@@ -8,6 +8,7 @@ files stay as they are. A checkpoint that was measured before, on the same quest
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,22 +104,23 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
     diversity = next((c for c in callbacks if isinstance(c, EmbeddingDiversityMonitor)), None)
     if diversity is not None:
         diversity.max_questions = None
-    signal = TrainingSignal(diversity)
-    run.trainer.callbacks = in_order([*callbacks, signal])  # type: ignore[attr-defined]
-    questions = {name: loader.groups for name, loader in run.datamodule.evaluation_loaders().items()}
-    known = _measured_before(folder / "diagnose.json")
+    before = _measured_before(folder / "diagnose.json")
+    encoder = digest(OmegaConf.select(cfg, "callbacks.embedding_diversity.encoder"))
     checkpoints = kept_checkpoints(trained)
     points: list[dict[str, Any]] = []
     for iteration, checkpoint in {0: None, **checkpoints}.items():
-        identity = identity_of(cfg, questions, checkpoint, folder / "digests.json")
-        identity["encoder"] = digest(OmegaConf.select(cfg, "callbacks.embedding_diversity.encoder"))
-        rows = known.get(digest(identity))
-        if rows is None:
-            evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
-            rows = signal.questions
-        point = {"iteration": iteration, "share": iteration / max(checkpoints), "identity": identity}
-        points.append({**point, "metrics": summarised(rows), "questions": rows})
+
+        @cache
+        def identify(checkpoint: Path | None = checkpoint) -> dict[str, str]:
+            return identity_of(cfg, run.module, run.datamodule, checkpoint) | {"encoder": encoder}
+
+        signal = TrainingSignal(diversity, lambda: before.get(digest(identify()), []))
+        run.trainer.callbacks = in_order([*callbacks, signal])  # type: ignore[attr-defined]
+        evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
         if run.trainer.is_global_zero:
+            rows = signal.questions
+            point = {"iteration": iteration, "share": iteration / max(checkpoints), "identity": identify()}
+            points.append({**point, "metrics": summarised(rows), "questions": rows})
             settings = settings_of(cfg) | {"num_rephrasings": cfg.data.num_rephrasings}
             facts = {"run": str(trained), "finished": (trained / FINISHED).exists(), "settings": settings}
             write_json(folder / "diagnose.json", {**facts, "checkpoints": points})

@@ -57,26 +57,6 @@ class Difference:
     """Two-sided, not corrected."""
     seeds: tuple[int, ...]
     """Seeds that both methods have."""
-    error: float = float("nan")
-    """Standard error of the mean."""
-    freedom: float = float("nan")
-    """Degrees of freedom of the error."""
-
-    def p_at_most(self, bound: float) -> float:
-        """One-sided p-value of the hypothesis that the true difference is at most `bound`; small values reject it.
-
-        >>> Difference(Estimate(0.3, 0.0, 0.0), 0.0, (0,), error=0.1, freedom=9.0).p_at_most(0.1)
-        0.038...
-        """
-        if self.error == 0:
-            return float(self.estimate.value <= bound)
-        return float(stats.t.sf((self.estimate.value - bound) / self.error, self.freedom))
-
-    def p_at_least(self, bound: float) -> float:
-        """One-sided p-value of the hypothesis that the true difference is at least `bound`; small values reject it."""
-        if self.error == 0:
-            return float(self.estimate.value >= bound)
-        return float(stats.t.cdf((self.estimate.value - bound) / self.error, self.freedom))
 
 
 @dataclass(frozen=True)
@@ -183,7 +163,13 @@ def difference(ours: Tables, theirs: Tables) -> Difference:
     """
     tables = [_paired(*pair) for pair in zip(_several(ours), _several(theirs), strict=True)]
     values = [table.to_numpy() for table in tables]
-    return difference_of(float(np.mean([v.mean() for v in values])), *standard_error(*values), tuple(tables[0].index))
+    mean, (error, freedom) = float(np.mean([v.mean() for v in values])), standard_error(*values)
+    seeds = tuple(tables[0].index)
+    if error == 0:
+        return Difference(Estimate(mean, mean, mean), float(mean == 0), seeds)
+    reach = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
+    p_value = float(2 * stats.t.sf(abs(mean) / error, freedom))
+    return Difference(Estimate(mean, mean - reach, mean + reach), p_value, seeds)
 
 
 def _paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
@@ -198,15 +184,6 @@ def _paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
             "Evaluate both on the same set."
         )
     return ours.loc[seeds] - theirs.loc[seeds, ours.columns]
-
-
-def difference_of(mean: float, error: float, freedom: float, seeds: tuple[int, ...]) -> Difference:
-    """The difference with this mean, standard error and degrees of freedom."""
-    if error == 0:
-        return Difference(Estimate(mean, mean, mean), float(mean == 0), seeds, error, freedom)
-    reach = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
-    p_value = float(2 * stats.t.sf(abs(mean) / error, freedom))
-    return Difference(Estimate(mean, mean - reach, mean + reach), p_value, seeds, error, freedom)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -17,11 +17,6 @@ def current_iteration(trainer: Trainer) -> int:
     return trainer.fit_loop.total_batch_idx
 
 
-def updates_of(module: LightningModule) -> int:
-    """Optimizer steps that a module makes on a batch."""
-    return module.mini_batches if isinstance(module, SampledPolicy) else 1
-
-
 def another_follows(trainer: Trainer, updates: int = 0) -> bool:
     """Whether another batch follows this one, on which `updates` more optimizer steps are made if none is skipped."""
     if 0 <= trainer.max_steps <= trainer.global_step + updates:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isnan
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ..distributed import gather_objects
+from ..distributed import gather_objects, rank
 from ..metrics.functional import group_index
 from ..types import Fields
 from .embedding_diversity import EmbeddingDiversityMonitor
+from .pass_at_k import keep_questions
 from .zero_gradient import uniform_percentages
 
 Row = dict[str, Any]
@@ -27,17 +29,31 @@ class TrainingSignal(Callback):
 
     Args:
         diversity: Embeds; None measures no distances.
+        known: Says, once the weights are loaded, what was measured of them before; of that nothing is sampled.
 
     Reads `batch.groups[…].id` and `batch.rollouts.{question, rephrasing, rewards, correct, text}`.
     """
 
-    def __init__(self, diversity: EmbeddingDiversityMonitor | None) -> None:
+    def __init__(
+        self, diversity: EmbeddingDiversityMonitor | None, known: Callable[[], list[Row]] | None = None
+    ) -> None:
         self.diversity = diversity
+        self.known = known
         self.questions: list[Row] = []
+        self._measured = False
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin anew."""
-        self.questions = []
+        """Begin anew, or with what is known."""
+        known = self.known() if self.known is not None and rank() == 0 else []
+        self._measured = gather_objects(bool(known))[0]
+        self.questions = known
+
+    def on_test_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Take the questions out if they were measured before."""
+        if self._measured:
+            keep_questions(batch, [False] * len(batch.groups))
 
     def on_test_batch_end(
         self,
@@ -49,7 +65,8 @@ class TrainingSignal(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Measure the questions of a batch."""
-        self.questions += rows_of(batch, self.diversity)
+        if not self._measured:
+            self.questions += rows_of(batch, self.diversity)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gather the rows of all ranks, in the order of the ids."""

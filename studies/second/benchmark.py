@@ -1,170 +1,136 @@
 """Every method beside every other: `python -m studies.second.benchmark` writes docs/benchmark.md from the digests.
 
-All have the same settings (`recipe=common`), tasks and seeds. What counts is the gain in pass@k over the starter policy
-that a run began with; over tasks and seeds its interquartile mean is reported, with the probability that a run is
-better than one of GRPO with as many responses to a question, as Agarwal et al. propose (arXiv 2108.13264).
+All have the same settings (`recipe=common`), tasks and, where they need one, the same k. What counts is the gain in
+pass@k over the untrained policy that a run began with, with the intervals of the study.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from scipy import stats
+import pandas as pd
 
 from tagrpo.analysis.sections import table
-from tagrpo.analysis.statistics import Estimate
+from tagrpo.analysis.statistics import LEVEL, Estimate
 from tagrpo.files import write_json, write_text
 
-from .digest import FOLDER, KS, read
+from .digest import FOLDER, read
 from .figures import save
-from .tables import Setting, experiment_of, settings_of
+from .tables import BASE, experiment_of, gains, paired, settings_of
+from .verdicts import estimate_of, moments_of
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE = DOCS / "benchmark.md"
-PICTURES = DOCS / "benchmark"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmark.md"
+TEXT = Path(__file__).with_name("benchmark.md")
+"""What the page says around its tables."""
 GAINS_FILE = FOLDER / "gains.json"
 """What `gains_of_experiments` returns, for docs/methods.md."""
 SETTINGS = ("arithmetic/mixed", "shortest_path/easy", "countdown/easy")
-GRIDS = ("factors", "benchmark")
-HIDDEN = ("ta_grpo_random", "grpo_long", "grpo_data", "grpo_matched_few", "gate")
-"""Methods of the study that are controls or have other settings; `overtraining_gate` is in the benchmark."""
-STARTER = "base"
+OWN, STUDY = "benchmark", "factors"
+FROM_STUDY = ("grpo", "grpo_matched", "grpo_ds", "exposure", "anchored", "pooled", "ta_grpo", "ta_grpo_corrected")
+"""Methods that the study has run with these settings; its others are controls, or have another k."""
+REFERENCES = ("grpo", "grpo_matched")
 SHOWN = (1, 8, 32)
 SPLIT = "test_id"
-RESAMPLES = 4000
 
-INTRODUCTION = """\
-# Every method beside every other
-
-{leads}
-
-All methods of the README with the same settings (`recipe=common`), {seeds} seeds each, on three embedded tasks:
-{settings}. Gains are in points of pass@k over the starter policy that a run began with, on new questions like those
-that were trained: interquartile means over tasks and seeds, with 95 % intervals from a bootstrap that resamples the
-seeds of each task. **Better** is the probability that a run has a higher pass@32 than one of the GRPO that draws as
-many responses to a question (`grpo` or `grpo_matched`), where 50 % is no difference. Intervals are not corrected for
-the number of methods, {methods}, so that some lie on one side by luck, and a bootstrap of {seeds} seeds is too narrow:
-what stands out here is worth a run with more. No method was tuned; learning rate, batch and length were chosen for
-`grpo_matched`. `studies/second/README.md` says how to run it again.
-
-![Gains of all methods](benchmark/gains.png)
-
-![Course of training of all methods](benchmark/courses.png)
-"""
+Digests = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
-PARTIAL = """
-## On one task alone
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Runs of a method, and what they gained."""
 
-Gains on `{settings}` alone, which cannot be compared with those above; **better** can. The policies of this benchmark
-have never seen a template. The [study](study.md) trains some that have, three times as long, and with ten seeds.
-"""
+    runs: Sequence[Mapping[str, Any]]
+    gains: Mapping[int, Mapping[str, pd.DataFrame]]
+    """k → setting → [seeds, questions] pass@k over that of the untrained policy."""
+
+    def mean(self, name: str, settings: Sequence[str]) -> float:
+        """Of a number of the ledger, or of seconds, over settings."""
+        values: dict[str, list[float]] = {}
+        for run in self.runs:
+            values.setdefault(f"{run['task']}/{run['regime']}", []).append({**run, **run["ledger"]}[name])
+        return float(np.mean([np.mean(values[setting]) for setting in settings]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """A method on the page."""
 
-    method: str
+    name: str
+    method: Method
     settings: Sequence[str]
     """Where it has run."""
-    against: str
     gains: Mapping[int, Estimate]
     """k → gain in pass@k."""
-    better: Estimate
-    """Probability of a higher pass@32 than `against`."""
-    responses: float
-    updates: float
-    seconds: float
+    difference: Estimate
+    """Pass@32 − that of `reference`."""
+    corrected: tuple[Estimate, Estimate]
+    """Gain in pass@32 and difference, with intervals that are corrected for the number of methods."""
+    reference: str
+    drawn: float
+    """Responses drawn for training, those of dropped groups too, in units of those of `reference`."""
     command: str
 
 
-def entries_of(digests: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
-    """The runs to show: of the page's settings, of seeds and methods that have been run in all of them or in one."""
-    entries = [e for grid in GRIDS for e in digests[grid] if f"{e['task']}/{e['regime']}" in SETTINGS]
-    seeds = {e["seed"] for e in digests["benchmark"]}
-    return [
-        e
-        for e in entries
-        if e["seed"] in seeds and e["method"] not in HIDDEN and not e["method"].startswith("questions")
-    ]
+def methods_of(digests: Digests) -> dict[str, Method]:
+    """The methods of the page; a run of the benchmark goes before one of the study.
 
-
-def gains(settings: Mapping[str, Setting], method: str, k: int) -> list[np.ndarray]:
-    """Per task that the method has run on, [seeds] pass@k − that of the starter of the same seed."""
-    found = []
-    for setting in settings.values():
-        if method in setting.methods:
-            ours, start = (setting.pass_at_k(name, k, SPLIT).mean(axis=1) for name in (method, STARTER))
-            found.append((ours - start).dropna().to_numpy())
+    Where the benchmark has an untrained policy of its own for a setting and seed, its runs are compared with that.
+    """
+    shown = {grid: [run for run in runs if setting_of(run) in SETTINGS] for grid, runs in digests.items()}
+    starts = settings_of(shown[STUDY])
+    found = {}
+    for grid, names in ((STUDY, FROM_STUDY), (OWN, dict.fromkeys(run["method"] for run in shown[OWN]))):
+        settings = settings_of(shown[grid])
+        for name in names:
+            if name != BASE and (runs := [run for run in shown[grid] if run["method"] == name]):
+                found[name] = Method(runs=runs, gains={k: gains(settings, starts, name, k, SPLIT) for k in SHOWN})
     return found
 
 
-def interquartile_mean(tasks: Sequence[np.ndarray]) -> float:
-    """Mean of the middle half of all runs.
-
-    >>> interquartile_mean([np.array([0.0, 1.0]), np.array([2.0, 30.0])])
-    1.5
-    """
-    return float(stats.trim_mean(np.concatenate(tasks), 0.25))
+def setting_of(run: Mapping[str, Any]) -> str:
+    """The task in its regime."""
+    return f"{run['task']}/{run['regime']}"
 
 
-def probability(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
-    """Mean over tasks of P(a run of ours > one of theirs), ties half.
-
-    >>> probability([np.array([1.0, 3.0])], [np.array([2.0, 3.0])])
-    0.375
-    """
-    signs = [np.sign(one[:, None] - other[None, :]).mean() for one, other in zip(ours, theirs, strict=True)]
-    return float(0.5 + np.mean(signs) / 2)
-
-
-def bootstrapped(of: Callable[..., float], *samples: Sequence[np.ndarray]) -> Estimate:
-    """A statistic with its 95 % percentile interval over seeds, which are resampled task by task."""
-    rng = np.random.default_rng(0)
-    drawn = [of(*([rng.choice(task, len(task)) for task in tasks] for tasks in samples)) for _ in range(RESAMPLES)]
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return Estimate(of(*samples), float(low), float(high))
-
-
-def rows_of(entries: Sequence[Mapping[str, Any]]) -> list[Row]:
+def rows_of(methods: Mapping[str, Method]) -> list[Row]:
     """The methods, those that ran in all settings first, and then the largest gain in pass@32."""
-    settings = settings_of(entries)
+    level = LEVEL / 2 / len(methods)
     rows = []
-    for method in dict.fromkeys(e["method"] for e in entries if e["method"] != STARTER):
-        runs = [run for setting in settings.values() if method in setting.methods for run in setting.of(method)]
-        mine = {name: setting for name, setting in settings.items() if method in setting.methods}
-        against = min(("grpo", "grpo_matched"), key=lambda name: abs(_responses(mine, name) - _responses(mine, method)))
-        of_k = {k: bootstrapped(interquartile_mean, gains(mine, method, k)) for k in SHOWN}
-        better = bootstrapped(probability, gains(mine, method, 32), gains(mine, against, 32))
-        row = Row(
-            method=method,
-            settings=list(mine),
-            against=against,
-            gains=of_k,
-            better=better,
-            responses=float(np.mean([run["ledger"]["rollouts"] for run in runs])),
-            updates=float(np.mean([run["ledger"]["updates"] for run in runs])),
-            seconds=float(np.mean([run["seconds"] for run in runs])),
-            command=command(runs[0]["command"]),
+    for name, method in methods.items():
+        settings = list(method.gains[32])
+        drawn = {
+            other: method.mean("rollouts", settings) / methods[other].mean("rollouts", settings) for other in REFERENCES
+        }
+        reference = min(drawn, key=lambda other: abs(np.log(drawn[other])))
+        theirs = methods[reference].gains[32]
+        difference = moments_of({setting: paired(of, theirs[setting]) for setting, of in method.gains[32].items()})
+        found = {k: moments_of(of) for k, of in method.gains.items()}
+        rows.append(
+            Row(
+                name=name,
+                method=method,
+                settings=settings,
+                gains={k: estimate_of(of) for k, of in found.items()},
+                difference=estimate_of(difference),
+                corrected=(estimate_of(found[32], level), estimate_of(difference, level)),
+                reference=reference,
+                drawn=drawn[reference],
+                command=command(method.runs[0]["command"]),
+            )
         )
-        rows.append(row)
     return sorted(rows, key=lambda row: (-len(row.settings), -row.gains[32].value))
 
 
 def everywhere(rows: Sequence[Row]) -> list[Row]:
     """Those that ran in all settings, whose gains can be compared."""
     return [row for row in rows if len(row.settings) == len(SETTINGS)]
-
-
-def _responses(settings: Mapping[str, Setting], method: str) -> float:
-    return float(np.mean([run["ledger"]["rollouts"] for s in settings.values() for run in s.of(method)]))
 
 
 def command(full: str) -> str:
@@ -181,119 +147,82 @@ def gains_of_experiments(rows: Sequence[Row]) -> dict[str, str]:
     return {experiment_of(row.command): row.gains[32].signed for row in least_changed}
 
 
-def page(entries: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> str:
+def page(rows: Sequence[Row], digests: Digests) -> str:
     """The page in Markdown."""
     ranked = everywhere(rows)
     partial = [row for row in rows if row not in ranked]
-    seeds = len({e["seed"] for e in entries})
-    settings = ", ".join(f"`{name}`" for name in SETTINGS)
-    introduction = INTRODUCTION.format(leads=_leads(ranked), seeds=seeds, settings=settings, methods=len(ranked))
-    some = [PARTIAL.format(settings=partial[0].settings[0]), *_table(partial)] if partial else []
-    return "\n".join([introduction, *_table(ranked), *some, *_same(entries)]) + "\n"
+    starts = settings_of([run for run in digests[STUDY] if setting_of(run) in SETTINGS]).values()
+    means = [100 * np.mean([of.pass_at_k(BASE, k, SPLIT).to_numpy().mean() for of in starts]) for k in SHOWN]
+    untrained = ["untrained", "", *(f"0 (of {mean:.1f} %)" for mean in means), "", "", "", "0", "0", "0", ""]
+    sides = {
+        side: [row for row in ranked if (row.corrected[of].low > 0 if above else row.corrected[of].high < 0)]
+        for side, of, above in (("ahead", 0, True), ("behind", 0, False), ("better", 1, True), ("worse", 1, False))
+    }
+    words = {side: ", ".join(f"`{row.name}`" for row in of) or "none" for side, of in sides.items()} | {
+        "count": str(len(ranked)),
+        "below": str(len(sides["behind"])),
+        "settings": ", ".join(f"`{name}`" for name in SETTINGS),
+        "ranked": "\n".join(_table(ranked, untrained)),
+        "same": "".join(f"\n{line}\n" for line in _same(rows)),
+        "alone": partial[0].settings[0] if partial else "–",
+        "partial": "\n".join(_table(partial)),
+    }
+    return Template(TEXT.read_text(encoding="utf-8")).substitute(words)
 
 
-def _leads(rows: Sequence[Row]) -> str:
-    above, below = (
-        ", ".join(f"`{row.method}`" for row in rows if side(row.better)) or "none"
-        for side in (lambda better: better.low > 0.5, lambda better: better.high < 0.5)
-    )
-    return (
-        "**What is worth trying for pass@32:** with its whole interval better than GRPO with as many responses is "
-        f"{above}. Worse is {below}. Of all others it cannot be told."
-    )
-
-
-def _same(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for setting, runs in settings_of(entries).items():
-        groups: dict[tuple[Any, ...], list[str]] = {}
-        for method in runs.methods:
-            groups.setdefault(tuple((run["seed"], run["weights"]) for run in runs.of(method)), []).append(method)
-        for names in groups.values():
+def _same(rows: Sequence[Row]) -> Iterator[str]:
+    for setting in SETTINGS:
+        groups: dict[tuple[int, str], list[str]] = {}
+        for row in rows:
+            if runs := [run for run in row.method.runs if setting_of(run) == setting]:
+                groups.setdefault(min((run["seed"], run["weights"]) for run in runs), []).append(f"`{row.name}`")
+        for (seed, _), names in groups.items():
             if len(names) > 1:
-                listed = ", ".join(f"`{name}`" for name in names)
-                yield f"\nOn `{setting}` the weights of {listed} are equal to the last bit."
+                yield f"On `{setting}` the weights of {', '.join(names)} at seed {seed} are equal to the last bit."
 
 
-def _table(rows: Sequence[Row]) -> Iterator[str]:
-    header = ["method", *(f"pass@{k}" for k in SHOWN), "better", "than", "responses", "updates", "seconds", "command"]
-    yield from table(
-        header,
+def _table(rows: Sequence[Row], *first: Sequence[str]) -> Iterator[str]:
+    header = ["method", "seeds", *(f"pass@{k}" for k in SHOWN), "difference", "reference", "drawn"]
+    shown = [
         [
-            [
-                f"`{row.method}`",
-                *(row.gains[k].signed for k in SHOWN),
-                str(row.better),
-                f"`{row.against}`",
-                f"{row.responses:,.0f}",
-                f"{row.updates:,.0f}",
-                f"{row.seconds:,.0f}",
-                f"`{row.command}`",
-            ]
-            for row in rows
-        ],
-    )
+            f"`{row.name}`",
+            "–".join(map(str, sorted({f(map(len, row.method.gains[32].values())) for f in (min, max)}))),
+            *(row.gains[k].signed for k in SHOWN),
+            "" if row.name == row.reference else row.difference.signed,
+            f"`{row.reference}`",
+            f"{row.drawn:.2f}×",
+            *(f"{row.method.mean(name, row.settings):,.0f}" for name in ("rollouts", "updates", "seconds")),
+            f"`{row.command}`",
+        ]
+        for row in rows
+    ]
+    yield from table([*header, "responses", "updates", "seconds", "command"], [*first, *shown])
 
 
 def draw_gains(rows: Sequence[Row], path: Path) -> None:
-    """Interquartile means with their intervals, one line per method, one panel per k."""
+    """Gains with their intervals, one line per method, one panel per k; the line at 0 is the untrained policy."""
     figure, axes = plt.subplots(1, len(SHOWN), figsize=(11, 0.19 * len(rows) + 1), sharey=True, layout="constrained")
     places = np.arange(len(rows))[::-1]
     for axis, k in zip(axes, SHOWN, strict=True):
         values, lows, highs = (
             100 * np.array([getattr(row.gains[k], name) for row in rows]) for name in ("value", "low", "high")
         )
-        axis.axvline(0, color="0.6", linewidth=0.8)
+        axis.axvline(0, color="0.4", linewidth=1)
         axis.hlines(places, lows, highs, color="tab:blue", linewidth=1.2)
         axis.plot(values, places, "o", color="tab:blue", markersize=3)
-        axis.set_title(f"gain in pass@{k}, points", fontsize=9)
+        axis.set_title(f"gain in pass@{k} over the untrained policy", fontsize=9)
         axis.tick_params(labelsize=7)
         axis.margins(y=0.01)
-    axes[0].set_yticks(places, [row.method for row in rows])
+    axes[0].set_yticks(places, [row.name for row in rows])
     save(figure, path)
-
-
-def draw_courses(entries: Sequence[Mapping[str, Any]], rows: Sequence[Row], path: Path) -> None:
-    """Pass@1 and pass@32 of every method over training, each relative to its start; means over tasks and seeds."""
-    columns = 8
-    lines = -(-len(rows) // columns)
-    size = (11, 1.15 * lines)
-    figure, axes = plt.subplots(lines, columns, figsize=size, sharex=True, sharey=True, layout="constrained")
-    for axis in axes.flat[len(rows) :]:
-        axis.set_axis_off()
-    for axis, row in zip(axes.flat, rows, strict=False):
-        runs = [e for e in entries if e["method"] == row.method]
-        for k, color in ((1, "tab:orange"), (32, "tab:blue")):
-            shares = np.linspace(0, 1, 9)
-            curves = [np.interp(shares, *_course(run, _start_of(entries, run), k)) for run in runs]
-            axis.plot(shares, 100 * np.mean(curves, axis=0), color=color, linewidth=1)
-        axis.axhline(0, color="0.7", linewidth=0.6)
-        axis.set_title(row.method, fontsize=6.5, pad=2)
-        axis.tick_params(labelsize=6)
-    figure.suptitle("points of pass@1 (orange) and pass@32 (blue) over the starter, over training", fontsize=9)
-    save(figure, path)
-
-
-def _start_of(entries: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> Mapping[str, Any]:
-    keys = ("task", "regime", "seed")
-    return next(e for e in entries if e["method"] == STARTER and all(e[key] == run[key] for key in keys))
-
-
-def _course(run: Mapping[str, Any], start: Mapping[str, Any], k: int) -> tuple[list[float], list[float]]:
-    """Share of training and gain over the start, at each evaluation."""
-    place, last = KS.index(k), run["course"][-1]["iteration"]
-    first = start["course"][-1]["pass"][SPLIT][place]
-    points = [(point["iteration"] / last, point["pass"][SPLIT][place] - first) for point in run["course"]]
-    shares, values = zip((0.0, 0.0), *points, strict=True)
-    return list(shares), list(values)
 
 
 def main() -> None:
-    """Write page and pictures."""
-    entries = entries_of({name: read(FOLDER / f"{name}.jsonl.gz") for name in GRIDS})
-    rows = rows_of(entries)
-    draw_gains(everywhere(rows), PICTURES / "gains.png")
-    draw_courses(entries, everywhere(rows), PICTURES / "courses.png")
-    write_text(PAGE, page(entries, rows))
+    """Write page and picture."""
+    digests = {name: read(FOLDER / f"{name}.jsonl.gz") for name in (STUDY, OWN)}
+    rows = rows_of(methods_of(digests))
+    draw_gains(everywhere(rows), PAGE.with_suffix("") / "gains.png")
+    write_text(PAGE, page(rows, digests))
     write_json(GAINS_FILE, gains_of_experiments(rows))
     print(PAGE)
 

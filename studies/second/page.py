@@ -3,8 +3,8 @@
     python -m studies.second.page                            # docs/study.md
     python -m studies.second.page gpu docs/study_math.md     # the claims of `factors`, on the runs of another grid
 
-First what a reader should believe, then a verdict for every claim, then the differences behind them, how often the
-procedure errs, and every run with its command.
+First what a reader should believe, then gains over not training, a word for every claim, each setting, how often the
+procedure errs, and what was corrected. All differences and runs are CSV files beside the page.
 """
 
 from __future__ import annotations
@@ -13,271 +13,362 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from string import Template
 from typing import Any, get_args
+
+import pandas as pd
 
 from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import Estimate
 from tagrpo.files import write_json, write_text
 
 from .claims import GROUPS, Claim
-from .digest import CHANGES, FOLDER, read
-from .errors import errors_section, hints, kept_errors, kind_of
-from .figures import draw_courses, draw_effects
-from .plan import PLAN
-from .tables import Setting, experiment_of, settings_of
-from .verdicts import OVERALL, Finding, Tables, Verdict, findings_of, together
+from .digest import FOLDER, read
+from .errors import ANY, FAMILIES, NOISE, kept_errors
+from .figures import draw_courses, draw_gains
+from .tables import BASE, Setting, experiment_of, gains, settings_of
+from .verdicts import (
+    OVERALL,
+    Finding,
+    Heterogeneity,
+    Tables,
+    Word,
+    estimate_of,
+    findings_of,
+    heterogeneity,
+    moments_of,
+    together,
+)
 
+Entries = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Grid → its digest."""
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "study.md"
 SUMMARY = Path(__file__).parent / "summary.md"
+TEXT = Path(__file__).parent / "page.md"
+"""What the page says around its tables."""
+STUDY_ALONE = ("Where rephrasings differ in difficulty", "What was corrected", "Limits")
+"""Sections that the runs of other grids have not."""
+FROZEN_WORDS = ("reproduces", "refuted", "undecided")
+FROZEN = Path(__file__).parent / "frozen.json"
+"""The verdicts of the frozen procedure, as data: its code is that of the commit that it names."""
 ERRORS = FOLDER / "errors.json"
 VERDICTS_FILE = FOLDER / "verdicts.json"
 """What `outcomes` returns, for docs/methods.md."""
+STARTS = "factors"
+"""The grid whose untrained policies the runs of the other grids began with."""
+OTHER_STARTERS = ("prompt_augmentation",)
+"""Grids that began with other policies, of which no untrained run was recorded."""
 SHOWN = (1, 8, 32)
-"""k of the means in the table of runs, over the questions of all splits."""
-REACH = 100
-"""Samples within whose reach a question counts as solved, in that table."""
+DIFFER = 0.05
+"""Where settings differ at this level, not corrected, the page speaks of the settings."""
+MARKS: Mapping[Word, str] = {
+    "reproduces": " **R**",
+    "smaller than claimed": " **S**",
+    "larger than claimed": " **L**",
+    "no effect": " **N**",
+    "opposite": " **O**",
+    "undecided": "",
+}
 
-TITLE = "# The claims of the papers, tested"
-INTRODUCTION = """\
-Every claim was written down in `studies/second/claims.py` before its runs, with the smallest effect that counts as one,
-and so was what would change our mind: it **reproduces** when the absence of an effect is rejected, and is **refuted**
-when an effect of the smallest size is; else it is undecided. Both tests are corrected alike, over all claims, so that
-in 95 of 100 such studies no verdict should be false; [a simulation](#how-often-the-procedure-errs) says which verdicts
-keep that. `studies/second/README.md` says how to run it again.
-"""
-VERDICTS = """\
-One verdict over all settings, with the means of its differences and the smallest effect in brackets, and one for each
-setting: a task in one of its regimes. Fractions are shown in points. A dash is a setting in which the claim's quantity
-was not measured; verdicts in brackets are hints alone, of a kind that [errs too often](#how-often-the-procedure-errs).
-"""
-EFFECTS = """\
-![Every difference over all settings]({folder}/effects.png)
 
-Every difference over all settings with its 95 % interval, not corrected; numbers are those of the claims above.
-"""
-COURSES = """\
-![Courses of training]({folder}/courses.png)
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A claim with its findings."""
 
-Pass@1 and pass@32 over the questions of all splits, means over seeds. `grpo_long` is GRPO for four times as long.
-"""
-DETAILS = """\
-Means over seeds and questions with 95 % t-intervals, which are not corrected; p-values are: p₊ rejects that there is no
-effect, p₋ that there is one of the smallest size (for a claim that something is *little*: that it is not, and that it
-is). Power over all settings is what the pilot's noise promised before the runs: how often a claim would reproduce if
-all effects were twice the smallest, and be refuted if there were none (the other way round for *little*).
-"""
-LIMITS = """\
-- Policies of half a million parameters on generated tasks: what holds here need not hold for language models, nor the
-  reverse. `docs/study_gpu.md` has the same claims for Qwen3-1.7B on MATH, not run yet.
-- The phrasings of these tasks differ in difficulty because they were made so; those of real questions may not.
-- Training ends after two epochs, like TA-GRPO's, and not where nothing rises any more: `grpo_long` shows what four
-  times as many updates of GRPO still change.
-- `arithmetic` is tested by 512 responses to each question; the other tasks exactly. Responses are sampled at
-  temperature 1 everywhere.
-- Learning rate, batch and length were chosen for `grpo_matched`, on other seeds, and are the same for all methods.
-- Seconds are those of sampling, verdicts, updates and weight sync, without validation and diagnostics, of two runs at a
-  time on a machine that at times did other work. Runs became a fifth faster on the way, by changes that leave their
-  bits as they were: those of `factors` from some of seed 4 on, and all of later grids.
-"""
+    number: int
+    grid: str
+    claim: Claim
+    findings: Sequence[Finding]
+    frozen: Mapping[str, str]
+    """Setting → what the frozen procedure said of the claim; empty for other runs than the study's."""
+
+    @property
+    def overall(self) -> list[Finding]:
+        """Over all settings, one per difference; none where its methods have not run."""
+        return [finding for finding in self.findings if finding.setting == OVERALL]
+
+
+def claims_of(entries: Entries) -> list[tuple[str, Claim, Tables]]:
+    """All claims with their grids and their tables, in the order of the page."""
+    settings = {grid: settings_of(of_grid) for grid, of_grid in entries.items()}
+    return [(grid, claim, claim.tables(settings[grid])) for grid in settings for claim in GROUPS[grid]]
+
+
+def results_of(
+    claims: Sequence[tuple[str, Claim, Tables]], frozen: Sequence[Mapping[str, Any]] | None = None
+) -> list[Result]:
+    """Claims with their findings, and with what the frozen procedure said of them."""
+    known = [{} for _ in claims] if frozen is None else [entry["verdicts"] for entry in frozen]
+    found = zip(claims, findings_of([(claim, tables) for _, claim, tables in claims]), known, strict=True)
+    return [
+        Result(number=number, grid=grid, claim=claim, findings=findings, frozen=said)
+        for number, ((grid, claim, _), findings, said) in enumerate(found, start=1)
+    ]
+
+
+def outcomes(results: Sequence[Result], entries: Entries) -> list[dict[str, Any]]:
+    """For each claim that was tested: number, statement, source, experiments, word, frozen word and effect, as text.
+
+    The experiments are those of the methods from which others are subtracted.
+    """
+    found = []
+    for result in results:
+        if result.overall:
+            methods = {finding.label.rpartition(", ")[2].partition(" − ")[0] for finding in result.overall}
+            runs = (run for run in entries[result.grid] if run["method"] in methods)
+            found.append(
+                {
+                    "number": result.number,
+                    "statement": result.claim.statement,
+                    "source": result.claim.source,
+                    "experiments": list(dict.fromkeys(experiment_of(run["command"]) for run in runs)),
+                    "verdict": together([finding.word for finding in result.overall]),
+                    "frozen": result.frozen.get(OVERALL, ""),
+                    "effect": "; ".join(_shown(result.claim, finding.estimate) for finding in result.overall)
+                    + unit_of(result.claim),
+                }
+            )
+    return found
+
+
+def unit_of(claim: Claim) -> str:
+    """What stands after a number of this claim."""
+    if claim.in_points:
+        return " points"
+    label = next(iter(claim.pairs))
+    return " nats" if "entropy" in label else " (cosine)" if "distance" in label else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """A method's gains over the untrained policy, over all settings of its grid."""
+
+    grid: str
+    method: str
+    seeds: int
+    of_k: Mapping[int, Estimate]
+    settings: Mapping[int, Mapping[str, float]]
+    """k → setting → gain."""
+    heterogeneity: Heterogeneity | None
+
+
+def gains_of(entries: Entries) -> list[Gain]:
+    """Of every method that was trained and tested, grid by grid, from policies that were tested untrained."""
+    starts = settings_of(entries[STARTS])
+    found = []
+    for grid, of_grid in entries.items():
+        settings = settings_of(of_grid)
+        names = dict.fromkeys(run["method"] for run in of_grid if grid not in OTHER_STARTERS)
+        for method in (name for name in names if name != BASE and not name.startswith("questions_")):
+            tables = {k: gains(settings, starts, method, k) for k in SHOWN}
+            if all(tables.values()):
+                single = [moments_of({name: of}) for name, of in tables[32].items()]
+                found.append(
+                    Gain(
+                        grid=grid,
+                        method=method,
+                        seeds=max(len(of) for of in tables[32].values()),
+                        of_k={k: estimate_of(moments_of(of)) for k, of in tables.items()},
+                        settings={
+                            k: {n: float(t.to_numpy().mean()) for n, t in of.items()} for k, of in tables.items()
+                        },
+                        heterogeneity=heterogeneity(single),
+                    )
+                )
+    return found
+
+
+def page(
+    results: Sequence[Result],
+    of_methods: Sequence[Gain],
+    entries: Entries,
+    errors: Mapping[str, Any],
+    frozen: Mapping[str, Any] | None = None,
+    folder: str = PAGE.stem,
+) -> str:
+    """The page in Markdown.
+
+    Args:
+        results: Of all claims.
+        of_methods: Gains over not training.
+        entries: The digests.
+        errors: As `errors.simulated_errors` returns them.
+        frozen: The study's verdicts by the frozen procedure. None: the claims on the runs of another grid.
+        folder: Of the pictures and tables, relative to the page.
+    """
+    sections = TEXT.read_text(encoding="utf-8").split("\n## ")
+    kept = [section for section in sections if frozen or not section.startswith(STUDY_ALONE)]
+    names = list(dict.fromkeys(f.setting for result in results for f in result.findings if f.setting != OVERALL))
+    parts = {
+        "gains": _gains(of_methods, settings_of(entries[STARTS])),
+        "claims": _claims(results),
+        "settings": _settings(results, names),
+        "mechanism": _mechanism(settings_of(entries[STARTS])),
+        "errors": _errors(errors),
+        "corrections": _corrections(results),
+    }
+    of_settings = [finding for result in results for finding in result.findings if finding.setting != OVERALL]
+    words = {
+        "summary": SUMMARY.read_text(encoding="utf-8").strip() if frozen else "",
+        "folder": folder,
+        "differ": f"{DIFFER:g}",
+        "count": f"{len(of_settings)}",
+        "rounds": f"{errors['rounds']:,}",
+        "decided": _decided(errors),
+        **{name: f"{value:.2f}" for name, value in errors["skewness"].items()},
+        "runs": _runs(entries),
+        "date": (frozen or {}).get("date", ""),
+        "commit": (frozen or {}).get("commit", ""),
+    }
+    return Template("\n## ".join(kept)).substitute(words, **{name: "\n".join(lines) for name, lines in parts.items()})
+
+
+def _gains(of_methods: Sequence[Gain], starts: Mapping[str, Setting]) -> Iterator[str]:
+    found = [[setting.pass_at_k(BASE, k).to_numpy().mean() for setting in starts.values()] for k in SHOWN]
+    own = [f"0 (of {100 * sum(values) / len(values):.1f} %)" for values in found]
+    rows = [[STARTS, "untrained", f"{len(starts)} × {len(next(iter(starts.values())).of(BASE))}", *own, ""]]
+    for gain in of_methods:
+        values = {k: gain.of_k[k].signed for k in SHOWN}
+        rows.append([gain.grid, f"`{gain.method}`", f"{len(gain.settings[32])} × {gain.seeds}", *values.values()])
+        rows[-1].append(_ends(gain.settings[32], gain.heterogeneity, in_points=True))
+    header = ["grid", "method", "settings × seeds", *(f"pass@{k}" for k in SHOWN), "settings"]
+    yield from table(header, rows)
+
+
+def _ends(of_settings: Mapping[str, float], differ: Heterogeneity | None, in_points: bool) -> str:
+    if differ is None:
+        return "–"
+    shown = f"Q = {differ.q:.1f}, p {_p(differ.p)}"
+    if differ.p >= DIFFER:
+        return shown
+    ends = (min(of_settings, key=of_settings.__getitem__), max(of_settings, key=of_settings.__getitem__))
+    return " … ".join(f"{number(of_settings[name], in_points)} `{name}`" for name in ends) + f" ({shown})"
+
+
+def word_counts(results: Sequence[Result]) -> dict[str, int]:
+    """Word → how many claims have it in all of their differences; `mixed`: those whose differences disagree."""
+    words = Counter(together([finding.word for finding in result.overall]) for result in results if result.overall)
+    found = {word: words.pop(word, 0) for word in get_args(Word)}
+    return found | {"mixed": sum(words.values())}
+
+
+def _claims(results: Sequence[Result]) -> Iterator[str]:
+    rows = []
+    for result in results:
+        ends, effects = [], []
+        for one in result.overall:
+            values = {f.setting: f.estimate.value for f in result.findings if f.label == one.label}
+            values.pop(OVERALL)
+            ends.append(_ends(values, one.heterogeneity, result.claim.in_points))
+            effects.append(_shown(result.claim, one.estimate) + " †" * one.outlying)
+        claim = [result.claim.statement, result.claim.source, "; ".join(effects), _smallest(result.claim)]
+        words = [f"**{_word(result.overall)}**", result.frozen.get(OVERALL, "–")]
+        rows.append([str(result.number), *(cell or "–" for cell in claim), *words, "; ".join(ends) or "–"])
+    counts = ", ".join(f"{word} {count}" for word, count in word_counts(results).items())
+    yield f"Claims by word: {counts} (those whose differences have several words)."
+    yield ""
+    yield from table(["", "claim", "source", "effect", "δ", "word", "frozen", "settings"], rows)
+
+
+def _word(overall: Sequence[Finding]) -> str:
+    """With *< δ* where an effect as large as claimed is excluded."""
+    return together([f.word + " < δ" * (f.word == "undecided" and f.outcome.below) for f in overall]) or "–"
+
+
+def _shown(claim: Claim, value: Estimate) -> str:
+    mean, low, high = (number(x, claim.in_points) for x in (value.value, value.low, value.high))
+    return f"{mean} [{low}, {high}]"
+
+
+def _smallest(claim: Claim) -> str:
+    smallest = f"{100 * claim.smallest:g}" if claim.in_points else f"{claim.smallest:g}"
+    return f"{'−' if claim.sign < 0 else '+'}{smallest}" + " (little)" * claim.little
+
+
+def number(value: float, in_points: bool) -> str:
+    """A signed number, a fraction in points."""
+    return (f"{100 * value:+.1f}" if in_points else f"{value:+.3f}").replace("-", "−")
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"= {value:.3f}"
+
+
+def _settings(results: Sequence[Result], names: Sequence[str]) -> Iterator[str]:
+    rows = []
+    for result in results:
+        for overall in result.overall:
+            of_setting = {f.setting: f for f in result.findings if f.label == overall.label}
+            cells = [
+                number(f.estimate.value, result.claim.in_points) + MARKS[f.word] + " †" * f.outlying
+                if (f := of_setting.get(name))
+                else "–"
+                for name in names
+            ]
+            rows.append([str(result.number), overall.label, _smallest(result.claim), *cells])
+    yield from table(["", "difference", "δ", *names], rows)
+
+
+def _mechanism(settings: Mapping[str, Setting]) -> Iterator[str]:
+    rows = []
+    for name, setting in settings.items():
+        if {"questions_before", "ta_grpo", "grpo_matched"} <= set(setting.methods):
+            asked = [float(setting.series("questions_before", f"rollout/correct_{which}").to_numpy().mean())
+                     for which in ("original", "rephrasings")]  # fmt: skip
+            difference = setting.pass_at_k("ta_grpo", 32) - setting.pass_at_k("grpo_matched", 32)
+            rows.append([name, *(f"{100 * x:.1f}" for x in asked), estimate_of(moments_of({name: difference})).signed])
+    yield from table(["setting", "originals", "rephrasings", "gain in pass@32"], rows)
+
+
+def _errors(errors: Mapping[str, Any]) -> Iterator[str]:
+    columns = [(family, noise) for family in FAMILIES for noise in NOISE]
+    rows = []
+    for word in (ANY, *(word for word in get_args(Word) if word != "undecided")):
+        worst = (max(of[family][word] for of in errors["rates"][noise].values()) for family, noise in columns)
+        rows.append([word, *(f"{100 * share:.1f}" for share in worst)])
+    yield from table(["false word", *(f"{family}, {noise}" for family, noise in columns)], rows)
+
+
+def _decided(errors: Mapping[str, Any]) -> str:
+    told = [
+        " and ".join(f"{100 * share:.0f} % of {kind}" for kind, share in shares.items() if share is not None)
+        + f" if {effect}"
+        for effect, shares in errors["decided"].items()
+    ]
+    return f"Over all settings a true word other than *undecided* would stand for {', and for '.join(told)}."
+
+
+def _corrections(results: Sequence[Result]) -> Iterator[str]:
+    pairs = Counter((result.frozen.get(OVERALL, ""), _word(result.overall)) for result in results if result.overall)
+    rows = [
+        [word, *(str(pairs[old, word] or "–") for old in FROZEN_WORDS)] for word in sorted({word for _, word in pairs})
+    ]
+    yield from table(["corrected", *(f"frozen: {old}" for old in FROZEN_WORDS)], rows)
+
+
+def _runs(entries: Entries) -> str:
+    runs = [run for of_grid in entries.values() for run in of_grid]
+    took = sum(run["took"] for run in runs) / 3600
+    return f"All {len(runs):,} runs took {took:.1f} hours of one core, two of them at a time."
+
+
+def differences_csv(results: Sequence[Result]) -> str:
+    """Every difference in every setting and over all, as CSV; fractions are not in points."""
+    rows = [
+        {"claim": result.number, "grid": result.grid, "smallest": result.claim.sign * result.claim.smallest}
+        | {"little": result.claim.little, "frozen": result.frozen.get(finding.setting, "")}
+        | asdict(finding)
+        for result in results
+        for finding in result.findings
+    ]
+    return pd.json_normalize(rows).drop(columns="heterogeneity").to_csv(index=False, float_format="%.6g")
 
 
 def digests() -> dict[str, Path]:
     """Grid → its digest, for those that have run."""
     return {name: path for name in GROUPS if (path := FOLDER / f"{name}.jsonl.gz").exists()}
-
-
-def claims_of(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[Claim, Tables]]:
-    """All claims with their tables, in the order of the page."""
-    settings = {name: settings_of(of_grid) for name, of_grid in entries.items()}
-    return [(claim, claim.tables(settings[name])) for name in settings for claim in GROUPS[name]]
-
-
-def outcomes(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """For each claim its statement, its source, the experiments that it speaks of, and its verdict over all settings.
-
-    It speaks of those of the methods from which others are subtracted.
-    """
-    claims = claims_of(entries)
-    grids = [grid for grid in entries for _ in GROUPS[grid]]
-    found = []
-    for grid, (claim, _), findings in zip(grids, claims, findings_of(list(claims)), strict=True):
-        overall = [finding for finding in findings if finding.setting == OVERALL]
-        methods = {finding.label.rpartition(", ")[2].partition(" − ")[0] for finding in overall}
-        of = dict.fromkeys(experiment_of(run["command"]) for run in entries[grid] if run["method"] in methods)
-        if overall:
-            told = {"statement": claim.statement, "source": claim.source, "experiments": list(of)}
-            found.append(told | {"verdict": together(overall)})
-    return found
-
-
-def page(
-    entries: Mapping[str, Sequence[Mapping[str, Any]]],
-    summary: str,
-    errors: Mapping[str, Any],
-    plan: Sequence[Mapping[str, Any]],
-    folder: str = PAGE.stem,
-    limits: str = LIMITS,
-) -> str:
-    """The page in Markdown.
-
-    Args:
-        entries: Grid → its digest.
-        summary: What a reader should believe.
-        errors: As `errors.simulated_errors` returns them.
-        plan: As `plan.powers` returns it.
-        folder: Of the pictures, relative to the page.
-        limits: What the runs cannot tell.
-    """
-    claims = claims_of(entries)
-    findings = findings_of(list(claims))
-    power = {(entry["grid"], entry["statement"]): entry for entry in plan}
-    of_claims = [power.get((name, claim.statement), {}) for name in entries for claim in GROUPS[name]]
-    names = list(dict.fromkeys(f.setting for found in findings for f in found if f.setting != OVERALL))
-    parts = {
-        "Verdicts": [VERDICTS, *_verdicts(claims, findings, names, hints(errors)), "", EFFECTS.format(folder=folder)],
-        "Training": [COURSES.format(folder=folder)],
-        "The differences": [DETAILS, *_details(claims, findings, of_claims)],
-        "How often the procedure errs": errors_section(errors),
-        **({"Limits": [limits]} if limits else {}),
-        "Every run": [*_runs(entries), "", *_provenance(entries)],
-    }
-    sections = ["\n".join([f"## {title}", "", *lines]).rstrip() for title, lines in parts.items()]
-    return "\n\n".join(filter(None, [TITLE, summary.strip(), INTRODUCTION.rstrip(), *sections])) + "\n"
-
-
-def _verdicts(
-    claims: Sequence[tuple[Claim, Tables]],
-    findings: Sequence[Sequence[Finding]],
-    names: Sequence[str],
-    weak: Sequence[str],
-) -> Iterator[str]:
-    count: Counter[str] = Counter()
-    rows = []
-    for number, ((claim, tables), found) in enumerate(zip(claims, findings, strict=True), start=1):
-        by_setting = {name: [f for f in found if f.setting == name] for name in (OVERALL, *names)}
-        overall, *verdicts = (_verdict(tables, of_setting, weak) for of_setting in by_setting.values())
-        count[overall] += 1
-        told = [claim.statement, claim.source, _means(claim, by_setting[OVERALL]), f"**{overall}**"]
-        rows.append([str(number), *told, *verdicts])
-    yield "Over all settings: " + ", ".join(f"{verdict} {count[verdict]}" for verdict in get_args(Verdict)) + "."
-    yield ""
-    yield from table(["", "claim", "source", "means (smallest)", "over all", *names], rows)
-
-
-def _verdict(tables: Tables, findings: Sequence[Finding], weak: Sequence[str]) -> str:
-    if not findings:
-        return "–"
-    verdict = together(findings)
-    is_hint = verdict != "undecided" and any(kind_of(finding, tables) in weak for finding in findings)
-    return f"({verdict})" if is_hint else verdict
-
-
-def _means(claim: Claim, overall: Sequence[Finding]) -> str:
-    means = ", ".join(_number(finding.difference.estimate.value, claim.in_points) for finding in overall)
-    smallest = f"{100 * claim.smallest:g}" if claim.in_points else f"{claim.smallest:g}"
-    return f"{means} ({'−' if claim.sign < 0 else '+'}{smallest})" if overall else "–"
-
-
-def _details(
-    claims: Sequence[tuple[Claim, Tables]],
-    findings: Sequence[Sequence[Finding]],
-    powers: Sequence[Mapping[str, Any]],
-) -> Iterator[str]:
-    for (claim, _), found, power in zip(claims, findings, powers, strict=True):
-        smallest = f"{100 * claim.smallest:g} points" if claim.in_points else f"{claim.smallest:g}"
-        yield (
-            f"**{claim.statement}** ({claim.source}) Smallest effect: {smallest}, {'−' if claim.sign < 0 else '+'}. "
-            f"Power: {_power(power, 'reproduces')} to reproduce, {_power(power, 'refuted')} to be refuted."
-        )
-        yield ""
-        rows = [
-            [
-                f.label,
-                f.setting,
-                _shown(f.difference.estimate, claim.in_points),
-                _p(f.p_reproduces),
-                _p(f.p_refuted),
-                f.verdict,
-            ]
-            for f in found
-        ]
-        yield from table(["difference", "setting", "mean", "p₊", "p₋", "verdict"], rows)
-        yield ""
-
-
-def _power(power: Mapping[str, Any], verdict: Verdict) -> str:
-    rate = power.get(verdict, {}).get(OVERALL)
-    return "unknown" if rate is None else f"{100 * rate:.0f} %"
-
-
-def _shown(value: Estimate, in_points: bool) -> str:
-    mean, low, high = (_number(number, in_points) for number in (value.value, value.low, value.high))
-    return f"{mean} [{low}, {high}]"
-
-
-def _number(number: float, in_points: bool) -> str:
-    return (f"{100 * number:+.1f}" if in_points else f"{number:+.4f}").replace("-", "−")
-
-
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def _runs(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    yield (
-        "Runs that differ in their seed alone are one row; pass@k in percent, and so are the shares of test questions "
-        f"that training brought within reach of {REACH} samples (gained) and out of it (lost), where success is exact. "
-        "`python -m studies.second.rerun factors countdown/easy/ta_grpo/seed3` repeats one and compares it with the "
-        "digest, to the bit of its weights."
-    )
-    yield ""
-    rows = []
-    for grid, of_grid in entries.items():
-        for setting, runs in settings_of(of_grid).items():
-            rows += [[grid, setting, method, *_totals(runs, method)] for method in runs.methods]
-    header = ["grid", "setting", "method", "seeds", *(f"pass@{k}" for k in SHOWN), "gained", "lost", "starts"]
-    yield from table([*header, "responses", "updates", "seconds", "command of the first"], rows)
-
-
-def _provenance(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    took = [run["took"] for of_grid in entries.values() for run in of_grid]
-    yield f"All {len(took):,} runs took {sum(took) / 3600:.1f} hours of one core, two of them at a time."
-    yield ""
-    found = Counter(
-        ", ".join(f"{name.rpartition('/')[2]} {value}" for name, value in run["provenance"].items())
-        for of_grid in entries.values()
-        for run in of_grid
-    )
-    yield from (f"- {count:,} runs: {line}" for line, count in found.most_common())
-
-
-def _totals(setting: Setting, method: str) -> list[str]:
-    runs = setting.of(method)
-    means = [sum(run["ledger"][name] for run in runs) / len(runs) for name in ("rollouts", "updates")]
-    seconds = sum(run["seconds"] for run in runs) / len(runs)
-    starts = sum(run["starts"] for run in runs)
-    passes = [f"{100 * setting.pass_at_k(method, k).to_numpy().mean():.1f}" if _has(runs, k) else "–" for k in SHOWN]
-    support = [_support(setting, method, change) for change in CHANGES]
-    numbers = [f"{len(runs)}", *passes, *support, f"{starts}", *(f"{mean:,.0f}" for mean in means), f"{seconds:,.0f}"]
-    return [*numbers, f"`{runs[0]['command']}`"]
-
-
-def _support(setting: Setting, method: str, change: str) -> str:
-    try:
-        return f"{100 * setting.support(method, change, REACH).to_numpy().mean():.1f}"
-    except KeyError:
-        return "–"
-
-
-def _has(runs: Sequence[Mapping[str, Any]], k: int) -> bool:
-    return all(not run["n"] or run["n"] >= k for run in runs)
-
-
-def planned() -> list[dict[str, Any]]:
-    """The power of every claim, from the frozen plan."""
-    found: list[dict[str, Any]] = json.loads(PLAN.read_text())["power"]
-    return found
 
 
 def main() -> None:
@@ -289,20 +380,21 @@ def main() -> None:
     if chosen.grid and not chosen.page:
         parser.error(f"Expected the page to write after {chosen.grid}, such as docs/study_math.md.")
     target = chosen.page or PAGE
-    paths = {"factors": FOLDER / f"{chosen.grid}.jsonl.gz"} if chosen.grid else digests()
+    paths = {STARTS: FOLDER / f"{chosen.grid}.jsonl.gz"} if chosen.grid else digests()
+    frozen = None if chosen.grid else json.loads(FROZEN.read_text())
     entries = {name: read(path) for name, path in paths.items()}
     claims = claims_of(entries)
     kept = FOLDER / f"errors_{chosen.grid}.json" if chosen.grid else ERRORS
-    errors = kept_errors(list(claims), list(paths.values()), kept)
-    if chosen.grid:
-        text = page(entries, "", errors, [], target.stem, "")
-    else:
-        text = page(entries, SUMMARY.read_text(encoding="utf-8"), errors, planned())
-        write_json(VERDICTS_FILE, outcomes(entries))
-    write_text(target, text)
-    pictures = target.with_suffix("")
-    draw_effects([claim for claim, _ in claims], findings_of(list(claims)), pictures / "effects.png")
-    draw_courses(entries["factors"], pictures / "courses.png")
+    errors = kept_errors([(claim, tables) for _, claim, tables in claims], list(paths.values()), kept)
+    results = results_of(claims, frozen["claims"] if frozen else None)
+    of_methods = gains_of(entries)
+    folder = target.with_suffix("")
+    write_text(target, page(results, of_methods, entries, errors, frozen, target.stem))
+    write_text(folder / "differences.csv", differences_csv(results))
+    if frozen:
+        write_json(VERDICTS_FILE, outcomes(results, entries))
+    draw_gains(of_methods, folder / "gains.png")
+    draw_courses(entries[STARTS], folder / "courses.png")
     print(target)
 
 

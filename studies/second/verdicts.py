@@ -1,40 +1,48 @@
-"""From paired differences to verdicts that can go either way, and what the whole procedure gets wrong.
+"""From paired differences to words, by intervals that hold for all differences of the study at once.
 
-A claim says that an effect e has a sign, and names the smallest effect that would count as one, δ. In every setting (a
-task in one of its regimes), and over all settings,
+A claim says that an effect e has a sign, and names the smallest effect that counts as one, δ. In every setting (a task
+in one of its regimes), and over all settings, an interval for e, positive as claimed, is compared with 0 and ±δ:
 
-- it **reproduces** when e ≤ 0 is rejected and e ≥ δ is not,
-- it is **refuted** when e ≥ δ is rejected: whatever effect there is, it is smaller than the smallest,
-- else it is **undecided**.
+| word                 | the interval                      | claims that something adds *little*   |
+| -------------------- | --------------------------------- | ------------------------------------- |
+| reproduces           | lies above 0 and reaches δ        | lies between −δ and δ                 |
+| smaller than claimed | lies between 0 and δ              | –                                     |
+| larger than claimed  | –                                 | lies above δ                          |
+| no effect            | contains 0, lies between −δ and δ | –                                     |
+| opposite             | lies below 0                      | lies below 0 and reaches −δ           |
+| undecided            | is any other                      | is any other                          |
 
-A claim that something adds *little* reproduces when e ≥ δ is rejected, and is refuted when e ≤ δ is. All tests are
-one-sided t-tests. Both kinds are corrected together (Holm): those of single settings share one half of the 5 %, those
-over all settings the other half. So the probability of any false verdict in the whole study is at most 5 %, whatever is
-true.
+Intervals are t-intervals, so wide that in 95 of 100 studies all of them contain their true effects (Bonferroni): those
+over all settings share one half of the 5 %, those of single settings the other. A quantity with one number per seed
+must also pass an exact sign-flip test at the same level, which does not need normal noise, where there are enough seeds
+for it: the smallest p-value of S seeds is 2^-S, so that the ten of a single task cannot, and rest on the t-test alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
-from tagrpo.analysis.statistics import Difference, difference, difference_of, holm
+from tagrpo.analysis.statistics import LEVEL, Estimate
 
 ALPHA = 0.05
-"""Probability of any false verdict in the study."""
+"""Probability of any false word in the study."""
 FAMILIES = 2
 """Single settings, and all of them together."""
+OUTLYING = 0.01
+"""Level of the test for a seed that stands out."""
 OVERALL = "all"
-Verdict = Literal["reproduces", "refuted", "undecided"]
+Word = Literal["reproduces", "smaller than claimed", "larger than claimed", "no effect", "opposite", "undecided"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hypothesis:
-    """What is claimed of a difference: ours − theirs."""
+    """The claim on a difference: ours − theirs."""
 
     smallest: float
     """δ > 0, the smallest effect that counts as one."""
@@ -43,186 +51,241 @@ class Hypothesis:
     little: bool = False
     """Whether the claim is that the effect is smaller than δ."""
 
-    def p_values(self, found: Difference) -> tuple[float, float]:
-        """Of what rejects the claim's denial, and of what rejects the claim: not corrected."""
-        if self.sign > 0:
-            above, below = found.p_at_most, found.p_at_least
-        else:
-            above, below = (lambda x: found.p_at_least(-x)), (lambda x: found.p_at_most(-x))
-        if self.little:
-            return below(self.smallest), above(self.smallest)
-        return above(0.0), below(self.smallest)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One difference in one setting, or over all of them, and the verdict on it."""
-
-    setting: str
-    label: str
-    difference: Difference
-    p_reproduces: float
-    """Corrected; below `ALPHA` the claim's denial is rejected."""
-    p_refuted: float
-    """Corrected; below `ALPHA` the claim is rejected."""
-
-    @property
-    def verdict(self) -> Verdict:
-        """By the rules of this module."""
-        if self.p_refuted < ALPHA:
-            return "refuted"
-        return "reproduces" if self.p_reproduces < ALPHA else "undecided"
-
 
 Tables = Mapping[str, Mapping[str, pd.DataFrame]]
 """label → setting → [seeds, questions] of ours − theirs. Settings are called `<task>/<regime>`."""
 
 
-def findings_of(claims: Sequence[tuple[Hypothesis, Tables]]) -> list[list[Finding]]:
-    """The findings on each claim, setting by setting, then over all settings; corrected over all claims."""
-    raw = [
-        (position, setting, label, found)
-        for position, (_, tables) in enumerate(claims)
-        for label, by_setting in tables.items()
-        for setting, found in _differences(by_setting)
-    ]
-    p_values = [claims[position][0].p_values(found) for position, *_, found in raw]
-    findings: list[list[Finding]] = [[] for _ in claims]
-    corrected = np.ones((len(raw), 2))
-    for family in (True, False):
-        rows = [i for i, (_, setting, *_) in enumerate(raw) if (setting == OVERALL) is family]
-        flat = holm([p for i in rows for p in p_values[i]])
-        corrected[rows] = np.minimum(1.0, FAMILIES * np.reshape(flat, (-1, 2)))
-    for (position, setting, label, found), (reproduces, refuted) in zip(raw, corrected.tolist(), strict=True):
-        findings[position].append(Finding(setting, label, found, reproduces, refuted))
-    return findings
+class Moments(NamedTuple):
+    """A mean over tasks with its error; fields may have leading dimensions of independent draws."""
+
+    mean: np.ndarray
+    error: np.ndarray
+    """Standard error of the mean."""
+    freedom: np.ndarray
+    """Degrees of freedom of the error, after Welch and Satterthwaite."""
+    shares: np.ndarray
+    """[..., seeds of all tasks] weight × mean of each seed; they add up to the mean."""
+    weights: np.ndarray
+    """[seeds of all tasks], adding up to 1."""
+
+    def interval(self, level: float) -> tuple[np.ndarray, np.ndarray]:
+        """The t-interval that misses the true mean on either side with probability `level`."""
+        reach = stats.t.isf(level, self.freedom) * self.error
+        return self.mean - reach, self.mean + reach
 
 
-def _differences(by_setting: Mapping[str, pd.DataFrame]) -> Iterator[tuple[str, Difference]]:
-    for setting, table in by_setting.items():
-        yield setting, difference(table, table * 0)
-    if by_setting:
-        yield OVERALL, over_all(by_setting)
+def moments(tasks: Sequence[Sequence[np.ndarray]]) -> Moments:
+    """Of the mean over tasks, each the mean over its regimes, each a table [..., seeds, questions].
 
-
-def over_all(by_setting: Mapping[str, pd.DataFrame]) -> Difference:
-    """Mean over the tasks. The regimes of a task are averaged seed by seed, since they share its starters.
-
-    The error is that of a mean of independent tasks; degrees of freedom follow Welch and Satterthwaite.
+    Seeds and questions are both samples of a larger population. The regimes of a task share the starters of its seeds,
+    so that they are averaged seed by seed; their questions are independent, and so are tasks. The variance of a task
+    is var(seeds' means) / S + Σ over regimes var(questions' means) / Q / regimes². The interaction of seeds and
+    questions is counted in both terms, which errs on the safe side.
     """
+    variances: list[tuple[np.ndarray, int]] = []
+    shares, weights = [], []
+    for regimes in tasks:
+        seeds = np.mean([table.mean(-1) for table in regimes], axis=0)
+        found = [(seeds, 1)] + [(table.mean(-2), len(regimes)) for table in regimes]
+        for means, parts in found:
+            if (count := means.shape[-1]) > 1:
+                variances.append((means.var(-1, ddof=1) / count / (parts * len(tasks)) ** 2, count - 1))
+        weight = 1 / len(tasks) / seeds.shape[-1]
+        shares.append(weight * seeds)
+        weights.append(np.full(seeds.shape[-1], weight))
+    joined = np.concatenate(shares, axis=-1)
+    total = np.sum([variance for variance, _ in variances], axis=0)
+    squares = np.sum([variance**2 / freedom for variance, freedom in variances], axis=0)
+    freedom = np.divide(total**2, squares, out=np.ones_like(squares), where=squares > 0)
+    return Moments(joined.sum(-1), np.sqrt(total), freedom, joined, np.concatenate(weights))
+
+
+def moments_of(by_setting: Mapping[str, pd.DataFrame]) -> Moments:
+    """`moments` of some settings; of each task, the seeds that all its regimes have."""
     tasks: dict[str, list[pd.DataFrame]] = {}
     for setting, table in by_setting.items():
         tasks.setdefault(setting.partition("/")[0], []).append(table)
-    found = []
-    for tables in tasks.values():
-        joined = pd.concat(_of_equal_weight(tables), axis=1, join="inner", ignore_index=True)
-        found.append(difference(joined, joined * 0))
-    errors = np.array([each.error for each in found]) / len(found)
-    total = float((errors**2).sum())
-    freedom = (
-        total**2 / float(sum(e**4 / each.freedom for e, each in zip(errors, found, strict=True))) if total else 1.0
-    )
-    seeds = sorted(set.intersection(*(set(each.seeds) for each in found)))
-    mean = float(np.mean([each.estimate.value for each in found]))
-    return difference_of(mean, total**0.5, freedom, tuple(seeds))
+    shared = {task: sorted(set.intersection(*(set(table.index) for table in of))) for task, of in tasks.items()}
+    return moments([[table.loc[shared[task]].to_numpy(dtype=float) for table in of] for task, of in tasks.items()])
 
 
-def _of_equal_weight(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
-    """Tables whose questions weigh so that the mean over all columns is the mean of the tables' means."""
-    width = sum(table.shape[1] for table in tables) / len(tables)
-    return [table * (width / table.shape[1]) for table in tables]
+def estimate_of(found: Moments, level: float = LEVEL / 2) -> Estimate:
+    """The mean with its interval, by default of 95 %."""
+    low, high = found.interval(level)
+    return Estimate(float(found.mean), float(low), float(high))
 
 
-def together(findings: Sequence[Finding]) -> Verdict:
-    """The verdict on a claim of several differences: it reproduces when all do, and is refuted when one is."""
-    verdicts = {finding.verdict for finding in findings}
-    if "refuted" in verdicts:
-        return "refuted"
-    return "reproduces" if verdicts == {"reproduces"} else "undecided"
+def flips(shares: np.ndarray) -> float:
+    """Sign-flip test of the hypothesis that the sum's expectation is at most 0, of independent symmetric numbers.
+
+    Differences between the expectations of the numbers count as noise, which errs on the safe side.
+
+    The p-value is exact: the share of the 2^S patterns of signs whose sum is at least that of `shares` [S], found by
+    sorting the sums of one half of the numbers (S up to about 40).
+
+    >>> flips(np.array([1.0, 2.0, 3.0]))
+    0.125
+    """
+    halves = []
+    for part in np.array_split(shares, 2):
+        sums = np.zeros(1)
+        for number in part:
+            sums = np.concatenate([sums - number, sums + number])
+        halves.append(sums)
+    one, other = np.sort(halves[0]), halves[1]
+    least = shares.sum() - 1e-9 * np.abs(shares).sum()
+    reached = len(one) - np.searchsorted(one, least - other)
+    return float(reached.sum() / 2 ** len(shares))
 
 
-def simulated(
-    claims: Sequence[tuple[Hypothesis, Tables]], effect: float, seeds: Sequence[int], rng: np.random.Generator
-) -> list[tuple[Hypothesis, Tables]]:
-    """The claims on tables as they could have come out, had every effect been `effect` times its smallest.
+@dataclass(frozen=True)
+class Outcome:
+    """The word on one difference."""
 
-    Effects of seeds, of questions and what is left are drawn with replacement from those of the given tables,
-    independently in each of them.
+    word: Word
+    below: bool
+    """Whether an effect as large as claimed is excluded."""
+
+
+def outcome_of(claim: Hypothesis, found: Moments, level: float, scalar: bool) -> Outcome:
+    """By the rules of this module.
 
     Args:
-        claims: With the tables of a pilot, or of the study.
-        effect: 0 is no effect, 1 the smallest.
-        seeds: How many the drawn tables of each claim have.
-        rng: Draws.
+        claim: With its direction.
+        found: Of the differences ours − theirs.
+        level: Of each bound, one-sided.
+        scalar: Whether there is one number per seed.
     """
-    return [
-        (
-            claim,
-            {
-                label: {
-                    setting: _drawn(table.to_numpy(), claim.sign * effect * claim.smallest, drawn, rng)
-                    for setting, table in by_setting.items()
-                }
-                for label, by_setting in tables.items()
-            },
-        )
-        for (claim, tables), drawn in zip(claims, seeds, strict=True)
-    ]
+    flipped = scalar and 2.0 ** -len(found.weights) <= level
+    low, high = sorted(claim.sign * float(bound) for bound in found.interval(level))
+    shares = claim.sign * found.shares
 
+    def above(bound: float) -> bool:
+        return low > bound and (not flipped or flips(shares - bound * found.weights) <= level)
 
-def _drawn(table: np.ndarray, mean: float, seeds: int, rng: np.random.Generator) -> pd.DataFrame:
-    """[seeds, questions] with the noise of `table` and this expectation."""
-    centred = table - table.mean()
-    rows, columns = centred.mean(1), centred.mean(0)
-    rest = centred - rows[:, None] - columns
-    shape = (seeds, table.shape[1])
-    # Means of few values vary less than what they are means of.
-    rows = rows * np.sqrt(len(rows) / max(len(rows) - 1, 1))
-    drawn = rng.choice(rows, seeds)[:, None] + rng.choice(columns, shape[1]) + rng.choice(rest.ravel(), shape)
-    return pd.DataFrame(mean + drawn)
+    def below(bound: float) -> bool:
+        return high < bound and (not flipped or flips(bound * found.weights - shares) <= level)
 
-
-def error_rates(
-    claims: Sequence[tuple[Hypothesis, Tables]], seeds: Sequence[int], rounds: int = 1000, seed: int = 0
-) -> dict[str, float]:
-    """Shares of simulated studies with any false verdict, where no effect is there, and where all are the smallest."""
-    rng = np.random.default_rng(seed)
-    wrong = {"no effect": 0, "the smallest effect": 0}
-    for _ in range(rounds):
-        for effect, name in ((0.0, "no effect"), (1.0, "the smallest effect")):
-            found = findings_of(simulated(claims, effect, seeds, rng))
-            wrong[name] += any(
-                _false(claim, effect, finding.verdict)
-                for (claim, _), findings in zip(claims, found, strict=True)
-                for finding in findings
-            )
-    return {name: count / rounds for name, count in wrong.items()}
-
-
-def _false(claim: Hypothesis, effect: float, verdict: Verdict) -> bool:
-    """Whether a verdict is wrong; at the smallest effect any verdict on a claim of little is."""
+    small = below(claim.smallest)
+    word: Word = "undecided"
     if claim.little:
-        return verdict == "refuted" if effect == 0 else verdict != "undecided"
-    return verdict == ("reproduces" if effect == 0 else "refuted")
+        if small and above(-claim.smallest):
+            word = "reproduces"
+        elif above(claim.smallest):
+            word = "larger than claimed"
+        elif below(0.0):
+            word = "opposite"
+    elif above(0.0):
+        word = "smaller than claimed" if small else "reproduces"
+    elif below(0.0):
+        word = "opposite"
+    elif small and above(-claim.smallest):
+        word = "no effect"
+    return Outcome(word, small)
 
 
-def power(
-    claims: Sequence[tuple[Hypothesis, Tables]], seeds: Sequence[int], effect: float = 2.0, rounds: int = 200
-) -> list[dict[str, dict[str, float]]]:
-    """For each claim, how often the whole procedure comes to the right verdict: `reproduces` and `refuted`, by setting.
+@dataclass(frozen=True)
+class Heterogeneity:
+    """How much settings differ beyond noise."""
 
-    Effects are once all `effect` times the smallest, and once none at all. Where there is one, a claim reproduces; a
-    claim of little is refuted.
+    q: float
+    """Cochran's Q: Σ (effect − weighted mean)² / error² over settings."""
+    p: float
+    """That it is as large without a difference; Welch's correction (1951) for errors that are estimated."""
+
+
+def heterogeneity(settings: Sequence[Moments]) -> Heterogeneity | None:
+    """Of the effects of some settings; None of fewer than two, or where one has no noise."""
+    effects, errors, freedoms = (
+        np.array([getattr(one, name) for one in settings], dtype=float) for name in ("mean", "error", "freedom")
+    )
+    count = len(effects)
+    if count < 2 or not (errors > 0).all():
+        return None
+    weights = errors**-2 / (errors**-2).sum()
+    q = float((((effects - weights @ effects) / errors) ** 2).sum())
+    doubt = float(((1 - weights) ** 2 / freedoms).sum())
+    ratio = q / (count - 1) / (1 + 2 * (count - 2) / (count**2 - 1) * doubt)
+    return Heterogeneity(q, float(stats.f.sf(ratio, count - 1, (count**2 - 1) / 3 / doubt)))
+
+
+def stands_out(seeds: np.ndarray) -> bool:
+    """Whether one of [S] numbers is too far from the others for normal noise: Grubbs' test."""
+    count, spread = len(seeds), seeds.std(ddof=1) if len(seeds) > 2 else 0.0
+    if spread == 0:
+        return False
+    t = stats.t.isf(OUTLYING / (2 * count), count - 2) ** 2
+    farthest = np.abs(seeds - seeds.mean()).max() / spread
+    return bool(farthest > (count - 1) / np.sqrt(count) * np.sqrt(t / (count - 2 + t)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One difference in one setting, or over all of them, and the word on it."""
+
+    setting: str
+    label: str
+    estimate: Estimate
+    """Ours − theirs with its 95 % interval, not corrected."""
+    corrected: Estimate
+    """With the interval that the word is taken from."""
+    outcome: Outcome
+    seeds: int
+    """Numbers of seeds, of all tasks."""
+    outlying: bool
+    """Whether a seed stands out in one of its tables, so that its noise is not normal."""
+    heterogeneity: Heterogeneity | None = None
+    """Of the settings, in a finding over all of them."""
+
+    @property
+    def word(self) -> Word:
+        """Of the outcome."""
+        return self.outcome.word
+
+
+def findings_of(claims: Sequence[tuple[Hypothesis, Tables]]) -> list[list[Finding]]:
+    """The findings on each claim: of each difference in every setting, then over all; corrected over all claims."""
+    levels = levels_of(claims)
+    return [list(_findings(claim, tables, levels)) for claim, tables in claims]
+
+
+def levels_of(claims: Sequence[tuple[Hypothesis, Tables]]) -> tuple[float, float]:
+    """One-sided levels of a bound over all settings, and of one in a single setting."""
+    tested = [by_setting for _, tables in claims for by_setting in tables.values() if by_setting]
+    counts = (len(tested), sum(map(len, tested)))
+    overall, single = (ALPHA / FAMILIES / 2 / max(count, 1) for count in counts)
+    return overall, single
+
+
+def is_scalar(by_setting: Mapping[str, pd.DataFrame]) -> bool:
+    """Whether there is one number per seed."""
+    return all(table.shape[1] == 1 for table in by_setting.values())
+
+
+def _findings(claim: Hypothesis, tables: Tables, levels: tuple[float, float]) -> Iterator[Finding]:
+    for label, by_setting in tables.items():
+        single = {setting: moments_of({setting: table}) for setting, table in by_setting.items()}
+        odd = {setting: stands_out(found.shares) for setting, found in single.items()}
+        whole = {OVERALL: moments_of(by_setting)} if by_setting else {}
+        for setting, found in (single | whole).items():
+            overall = setting == OVERALL
+            level = levels[0] if overall else levels[1]
+            yield Finding(
+                setting=setting,
+                label=label,
+                estimate=estimate_of(found),
+                corrected=estimate_of(found, level),
+                outcome=outcome_of(claim, found, level, is_scalar(by_setting)),
+                seeds=len(found.weights),
+                outlying=any(odd.values()) if overall else odd[setting],
+                heterogeneity=heterogeneity(list(single.values())) if overall else None,
+            )
+
+
+def together(words: Sequence[str]) -> str:
+    """The word on a claim of several differences: theirs, where all have the same; else each, in their order.
+
+    A claim reproduces only when all of its differences do, and no word stands for one that has another.
     """
-    rng = np.random.default_rng(0)
-    rates: list[dict[str, dict[str, float]]] = [{"reproduces": {}, "refuted": {}} for _ in claims]
-    for _ in range(rounds):
-        for true_effect in (effect, 0.0):
-            found = findings_of(simulated(claims, true_effect, seeds, rng))
-            for (claim, _), rate, findings in zip(claims, rates, found, strict=True):
-                right = "reproduces" if (true_effect > 0) != claim.little else "refuted"
-                for setting in dict.fromkeys(finding.setting for finding in findings):
-                    of_setting = [finding for finding in findings if finding.setting == setting]
-                    found_so_far = rate[right].get(setting, 0.0)
-                    rate[right][setting] = found_so_far + (together(of_setting) == right) / rounds
-    return rates
+    return "; ".join(words if len(set(words)) > 1 else words[:1])

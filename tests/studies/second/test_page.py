@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from studies.second.claims import WITHOUT
 from studies.second.digest import KS, read
-from studies.second.errors import ANY, KINDS
+from studies.second.errors import ANY, DECIDED, EFFECTS, FAMILIES, NOISE
 from studies.second.page import (
     ERRORS,
+    FROZEN,
     PAGE,
     SUMMARY,
     VERDICTS_FILE,
     claims_of,
+    differences_csv,
     digests,
+    gains_of,
     outcomes,
     page,
-    planned,
+    results_of,
+    word_counts,
 )
-from studies.second.tables import settings_of
-from studies.second.verdicts import OVERALL, findings_of
+from studies.second.tables import paired, settings_of
+from studies.second.verdicts import OVERALL, estimate_of, moments_of
 
-RATES = {"no effect": 0.01, "the smallest effect": 0.03}
-ERRED = {"rounds": 400, "rates": {name: dict.fromkeys((ANY, *KINDS), rate) for name, rate in RATES.items()}}
-POWER = [
-    {
-        "grid": "factors",
-        "statement": "TA-GRPO raises pass@32 over GRPO, with as many samples too.",
-        "reproduces": {"all": 0.915, "countdown/easy": 0.1},
-        "refuted": {"all": 0.25},
-    }
-]
+WORDS = ("reproduces", "smaller than claimed", "larger than claimed", "no effect", "opposite")
+RATES = {family: {word: 0.01 * n for n, word in enumerate((ANY, *WORDS), start=1)} for family in FAMILIES}
+ERRED = {
+    "rounds": 400,
+    "rates": {noise: {f"{effect:g}": RATES for effect in EFFECTS} for noise in NOISE},
+    "decided": {effect: {"single numbers per seed": 0.5, "quantities with many questions": None} for effect in DECIDED},
+    "skewness": {"measured": 0.58, "normal": 0.45, "skewed": 0.9},
+}
+SERIES = {f"rollout/correct_{which}": [0.25] * 8 for which in ("original", "rephrasings")}
 
 
 def entry(method, seed, regime, gain):
@@ -53,18 +61,19 @@ def entry(method, seed, regime, gain):
         "n": 0,
         "success": {"test_id": p.tolist()},
         "course": [{"iteration": 4, "responses": 100, "seconds": 10.0, "pass": {"test_id": curve}}],
-        "series": {},
+        "series": SERIES,
         "support": {"test_id": {"support_gained": {"100": 0.25}, "support_lost": {"100": 0.01 * seed}}},
-        "provenance": {"git_commit": "abc", "version/torch": "2"},
+        "questions": {},
     }
 
 
 @pytest.fixture(scope="module")
 def entries():
-    gains = {"grpo": 0.0, "grpo_matched": 0.0, "ta_grpo": 0.02, "grpo_ds": 0.0}
+    gains = {"base": -0.0007, "ta_grpo": 0.02}
+    gains |= dict.fromkeys(("grpo", "grpo_matched", "grpo_ds", "questions_before"), 0.0)
     return {
         "factors": [
-            entry(method, seed, regime, gain)
+            entry(method, seed, regime, gain * (1 if regime == "easy" or method != "ta_grpo" else 4))
             for regime in ("easy", "hard")
             for method, gain in gains.items()
             for seed in range(6)
@@ -72,99 +81,168 @@ def entries():
     }
 
 
-def test_verdicts_of_the_page_are_those_of_the_findings(entries):
-    text = page(entries, "A reader should believe this.", ERRED, POWER)
-    assert text.startswith("# The claims of the papers, tested\n\nA reader should believe this.\n\n")
-    assert "drawn 400 times" in text
-    assert text.count("Power: 92 % to reproduce, 25 % to be refuted.") == 1
-    assert text.count("Power: unknown to reproduce") == len(claims_of(entries)) - 1
-    assert "All 48 runs took 1.0 hours of one core" in text
-    assert "- 48 runs: git_commit abc, torch 2\n" in text
-    assert "| any | 1.0 % | 3.0 % |" in text
-    claims = claims_of(entries)
+def written(entries):
+    results = results_of(claims_of(entries))
+    return page(results, gains_of(entries), entries, ERRED), results
+
+
+def test_words_and_effects_of_the_page_are_those_of_the_findings(entries):
+    text, results = written(entries)
     row = next(line for line in text.splitlines() if "| TA-GRPO raises pass@32 over GRPO, with" in line)
-    assert row.endswith("| **reproduces** | reproduces | reproduces |")
-    (claim, tables) = next(each for each in claims if each[0].statement.startswith("TA-GRPO raises pass@32 over GRPO"))
-    both = [100 * np.mean([table.to_numpy().mean() for table in of.values()]) for of in tables.values()]
-    assert f" | {both[0]:+.1f}, {both[1]:+.1f} (+{100 * claim.smallest:g}) | " in row
-    little = next(line for line in text.splitlines() if "| Dynamic sampling adds little" in line)
-    assert "**reproduces**" in little, "there is no difference at all"
+    assert "| **reproduces** | – |" in row
+    result = next(each for each in results if each.claim.statement.startswith("TA-GRPO raises pass@32 over GRPO"))
+    for found in result.overall:
+        assert found.estimate.signed in row
+    differ = [f.estimate.value for f in result.findings if f.setting != OVERALL]
+    assert f"{100 * min(differ):+.1f} `countdown/easy` … {100 * max(differ):+.1f} `countdown/hard` (Q = " in row
     never = next(line for line in text.splitlines() if "| Pooling contributes" in line)
-    assert never.endswith("| – | **–** | – | – |"), "its methods have not run"
-    verdicts = [line.split(" | ")[4] for line in text.split("## Training")[0].splitlines() if line.startswith("| ")]
-    counts = [f"{name} {verdicts.count(f'**{name}**')}" for name in ("reproduces", "refuted", "undecided")]
-    assert f"Over all settings: {', '.join(counts)}." in text
-    found = findings_of([(claim, tables) for claim, tables in claims])
-    for (claim, _), of_claim in zip(claims, found, strict=True):
-        for finding in of_claim:
-            if finding.setting == OVERALL and claim.in_points:
-                assert finding.difference.estimate.signed in text
+    assert never.endswith("| – | +2 | **–** | – | – |"), "its methods have not run"
+    told = [line.split(" | ")[5].strip("*") for line in text.split("## In each setting")[0].splitlines()
+            if re.match(r"\| \d+ \|", line)]  # fmt: skip
+    counts = Counter(word.removesuffix(" < δ") for word in told if word != "–")
+    listed = ", ".join(f"{word} {counts.pop(word, 0)}" for word in (*WORDS, "undecided"))
+    assert f"Claims by word: {listed}, mixed {counts.total()} " in text
+    cells = next(line for line in text.splitlines() if "pass@32, ta_grpo − grpo |" in line).split(" | ")
+    assert cells[3:] == [f"{100 * value:+.1f} **R**" for value in differ[:1]] + [f"{100 * differ[1]:+.1f} **R** |"]
 
 
-def test_verdicts_that_err_too_often_are_in_brackets(entries):
-    rates = ERRED["rates"] | {"the smallest effect": dict.fromkeys((ANY, *KINDS), 0.03) | {KINDS[2]: 0.06}}
-    text = page(entries, "", ERRED | {"rates": rates}, POWER)
-    seconds, questions = (
-        next(line for line in text.splitlines() if said in line)
-        for said in ("| … after equally many seconds.", "| TA-GRPO raises pass@32 over GRPO, with")
-    )
-    assert seconds.endswith("| **reproduces** | (reproduces) | (reproduces) |"), "one number per seed"
-    assert questions.endswith("| **reproduces** | reproduces | reproduces |")
-    assert "(reproduces)" not in page(entries, "", ERRED, POWER)
+def test_gains_are_over_the_untrained_policy(entries):
+    text, _ = written(entries)
+    (row,) = [line for line in text.splitlines() if line.startswith("| factors | `grpo` |")]
+    runs = entries["factors"]
+    p = {m: np.array([r["success"]["test_id"] for r in runs if r["method"] == m]) for m in ("grpo", "base")}
+    for k in (1, 8, 32):
+        gain = 100 * ((1 - (1 - p["grpo"]) ** k) - (1 - (1 - p["base"]) ** k)).mean()
+        assert f" {gain:+.1f} [" in row
+    assert f"| factors | untrained | 2 × 6 | 0 (of {100 * p['base'].mean():.1f} %) |" in text
+    assert "questions_before" not in text.split("## The claims")[0]
+    templates = {"prompt_augmentation": [run for run in entries["factors"] if run["method"] == "grpo"]}
+    assert len(gains_of(entries | templates)) == len(gains_of(entries)), "they began with other policies"
+
+
+def test_errors_are_the_largest_over_the_true_effects(entries):
+    higher = {family: {**of, ANY: 0.2} for family, of in RATES.items()}
+    rates = {**ERRED["rates"], "normal": {**ERRED["rates"]["normal"], "1": higher}}
+    results = results_of(claims_of(entries))
+    text = page(results, gains_of(entries), entries, ERRED | {"rates": rates})
+    assert "Shares of 400 simulated studies" in text
+    assert "| any | 20.0 | 1.0 | 20.0 | 1.0 |" in text
+    assert "| opposite | 6.0 | 6.0 | 6.0 | 6.0 |" in text
+    assert "50 % of single numbers per seed if there were no effects" in text
+
+
+def test_the_claims_on_other_runs_have_no_frozen_verdicts(entries):
+    text, results = written(entries)
+    assert text.startswith("# The claims of the papers, tested\n")
+    assert "## What was corrected" not in text
+    said = [{"statement": "", "verdicts": {OVERALL: "refuted"}} for _ in results]
+    frozen = {"date": "2026-11-22", "commit": "abc", "claims": said}
+    study = page(results_of(claims_of(entries), said), gains_of(entries), entries, ERRED, frozen)
+    assert "published on\n2026-11-22 (commit abc)" in study
+    assert "| **reproduces** | refuted |" in study
+    assert SUMMARY.read_text(encoding="utf-8").splitlines()[0] in study
 
 
 def test_what_other_pages_are_told(entries):
-    told = outcomes(entries)
+    told = outcomes(results_of(claims_of(entries)), entries)
     (claim,) = [each for each in told if each["statement"].startswith("TA-GRPO raises pass@32 over GRPO, with as")]
-    assert (claim["experiments"], claim["verdict"]) == (["ta_grpo"], "reproduces")
-    (little,) = [each for each in told if each["statement"].startswith("Dynamic sampling adds little")]
-    assert (little["experiments"], little["verdict"]) == (["grpo_ds"], "reproduces")
-    assert len(told) == len([claim for claim, tables in claims_of(entries) if any(tables.values())])
+    assert (claim["number"], claim["experiments"], claim["verdict"], claim["frozen"]) == (
+        11,
+        ["ta_grpo"],
+        "reproduces",
+        "",
+    )
+    assert re.fullmatch(r"\+[\d.]+ \[\+[\d.]+, \+[\d.]+\]; \+[\d.]+ \[\+[\d.]+, \+[\d.]+\] points", claim["effect"])
+    assert len(told) == len([tables for *_, tables in claims_of(entries) if any(tables.values())])
 
 
-def test_every_method_has_a_row_with_its_command(entries):
-    text = page(entries, "", ERRED, POWER)
-    for method in ("grpo", "ta_grpo"):
-        p = np.array([run["success"]["test_id"] for run in entries["factors"]
-                      if (run["method"], run["regime"]) == (method, "hard")])  # fmt: skip
-        passes = " | ".join(f"{100 * (1 - (1 - p) ** k).mean():.1f}" for k in (1, 8, 32))
-        row = f"| factors | countdown/hard | {method} | 6 | {passes} | 25.0 | 2.5 | 6 | 100 | 4 | 10 |"
-        assert f"{row} `python -m tagrpo.train name={method}" in text
+def test_all_differences_are_in_the_csv(entries):
+    results = results_of(claims_of(entries))
+    found = pd.read_csv(io.StringIO(differences_csv(results)))
+    assert len(found) == sum(len(result.findings) for result in results)
+    row = found[(found.label == "pass@32, ta_grpo − grpo") & (found.setting == OVERALL) & (found.claim == 11)].iloc[0]
+    finding = results[10].overall[0]
+    assert row["estimate.low"] == pytest.approx(finding.estimate.low, rel=1e-5)
+    assert row["corrected.high"] == pytest.approx(finding.corrected.high, rel=1e-5)
+    assert (row["outcome.word"], row["smallest"]) == ("reproduces", 0.02)
+
+
+@cache
+def study():
+    """The study as it is, from its digests: entries, results, gains."""
+    found = {name: read(path) for name, path in digests().items()}
+    return found, results_of(claims_of(found), json.loads(FROZEN.read_text())["claims"]), gains_of(found)
 
 
 def test_the_page_is_what_the_digests_say():
-    entries = {name: read(path) for name, path in digests().items()}
-    errors = json.loads(ERRORS.read_text())
-    assert PAGE.read_text(encoding="utf-8") == page(entries, SUMMARY.read_text(encoding="utf-8"), errors, planned())
-    assert json.loads(VERDICTS_FILE.read_text()) == outcomes(entries)
+    found, results, gains = study()
+    errors, frozen = json.loads(ERRORS.read_text()), json.loads(FROZEN.read_text())
+    assert PAGE.read_text(encoding="utf-8") == page(results, gains, found, errors, frozen)
+    assert json.loads(VERDICTS_FILE.read_text()) == outcomes(results, found)
+    assert (PAGE.with_suffix("") / "differences.csv").read_text() == differences_csv(results)
 
 
-def test_every_interval_of_the_summary_is_that_of_a_finding():
-    claims = claims_of({name: read(path) for name, path in digests().items()})
-    shown = {finding.difference.estimate.signed for found in findings_of(list(claims)) for finding in found}
+def sweep(k):
+    """Pass@k training at k = 8: a third of the learning rate − the one of the grid."""
+    settings = settings_of(study()[0]["k_and_lr"])
+    return estimate_of(
+        moments_of({name: paired(s.pass_at_k("k8_low", k), s.pass_at_k("k8", k)) for name, s in settings.items()})
+    )
+
+
+def test_every_interval_of_the_summary_is_that_of_a_finding_a_gain_or_the_sweep():
+    _, results, gains = study()
+    shown = {finding.estimate.signed for result in results for finding in result.findings}
+    shown |= {value.signed for gain in gains for value in gain.of_k.values()}
+    shown |= {sweep(k).signed for k in (1, 8, 32)}
     summary = " ".join(SUMMARY.read_text(encoding="utf-8").split())
     told = re.findall(r"[+−][\d.]+ \[[^]]+\]", summary)
-    assert len(told) > 10
+    assert len(told) > 20
     assert not [interval for interval in told if interval not in shown]
 
 
-def test_what_the_summary_says_without_intervals():
-    entries = {name: read(path) for name, path in digests().items()}
+def test_what_is_said_without_intervals():
+    found, results, gains = study()
     summary = " ".join(SUMMARY.read_text(encoding="utf-8").split())
-    verdicts = [claim["verdict"] for claim in outcomes(entries)]
-    assert f"{verdicts.count('undecided')} of {len(verdicts)} claims are undecided" in summary
-    counts = [verdicts.count(verdict) for verdict in ("reproduces", "refuted", "undecided")]
-    readme = " ".join((PAGE.parents[1] / "README.md").read_text(encoding="utf-8").split())
-    assert f"tests {len(verdicts)} claims" in readme
-    assert "{} reproduce, {} are refuted, {} are undecided".format(*counts) in readme
-    settings = settings_of(entries["factors"])
+    counts = word_counts(results)
+    assert f"{counts['undecided']} of {len(results)} claims are undecided, {counts['reproduces']} reproduce" in summary
+    training = {1, 2, 3, 4, 5, 6, 7, 36, 37}
+    reproduced = {r.number for r in results if {f.word for f in r.overall} == {"reproduces"}}
+    assert (training <= reproduced, len(training)) == (True, 9)
+    above = [gain.method for gain in gains if len(gain.settings[32]) == 6 and gain.of_k[32].value > 0]
+    assert above == ["pass_at_k"], "only Pass@k training with TA-GRPO's recipe ends above the untrained policy"
+    against = {f.setting: f for f in results[10].findings if f.label.endswith("grpo_matched")}
+    assert f"(Q = {against[OVERALL].heterogeneity.q:.1f})" in summary
+    others = [100 * f.estimate.value for name, f in against.items() if name not in (OVERALL, "arithmetic/hard")]
+    assert f"from {min(others):+.1f} to {max(others):+.1f} in the five others".replace("-", "−") in summary
+    settings = settings_of(found["factors"])
+    solved = {
+        name: [100 * setting.series("questions_before", f"rollout/correct_{which}").to_numpy().mean() for which in
+               ("original", "rephrasings")] for name, setting in settings.items()
+    }  # fmt: skip
+    hard = solved.pop("arithmetic/hard")
+    assert f"solves {hard[0]:.1f} % of the original questions and {hard[1]:.1f} % of their rephrasings" in summary
+    assert max(abs(original - rephrased) for original, rephrased in solved.values()) <= 1
     fewer = [
         float((setting.series("grpo", WITHOUT) - setting.series("ta_grpo", WITHOUT)).to_numpy().mean())
-        for setting in settings.values()
+        for name, setting in settings.items()
+        if name != "arithmetic/hard"
     ]
-    assert len(fewer) == 6
-    assert f"TA-GRPO leaves {min(fewer):.0f} to {max(fewer):.0f} points fewer without gradient than GRPO" in summary
-    assert all(
-        setting.pass_at_k("grpo_long", 1).to_numpy().mean() > setting.pass_at_k("ta_grpo", 1).to_numpy().mean()
-        for setting in settings.values()
-    )
+    assert f"leaves {min(fewer):.0f} to {max(fewer):.0f} points fewer questions without gradient" in summary
+    tasks = (PAGE.parent / "tasks.md").read_text(encoding="utf-8")
+    assert "| `shortest_path`, `hard` | 1.7 | 64.9 |" in tasks
+    updates = {grid: {r["ledger"]["updates"] for r in found[grid] if r["method"] == name}
+               for grid, name in (("factors", "grpo_matched"), ("pass_at_k", "pass_at_k"))}  # fmt: skip
+    assert updates == {"factors": {80}, "pass_at_k": {160}}, "a recipe of half as many updates"
+    rates = {name: {re.findall(r"optimizer\.lr=(\S+)", run["command"])[-1] for run in found["k_and_lr"]
+                    if run["method"] == name} for name in ("k8", "k8_low")}  # fmt: skip
+    assert {name: float(*of) for name, of in rates.items()} == {"k8": 3e-4, "k8_low": 1e-4}
+
+
+def test_the_readme_says_what_the_page_says():
+    _, results, _ = study()
+    counts = word_counts(results)
+    readme = " ".join((Path(PAGE).parents[1] / "README.md").read_text(encoding="utf-8").split())
+    assert f"tests {len(results)} claims" in readme
+    assert f"{counts['reproduces']} reproduce" in readme
+    assert f"{counts['undecided']} are undecided" in readme

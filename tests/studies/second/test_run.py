@@ -116,4 +116,6 @@ def test_every_run_of_a_grid_composes(name, setting):
             assert cfg.optimizer.lr == {"low": 1e-4, "high": 6e-4}.get(run.method.partition("_")[2], rate) or (
                 run.method.startswith("questions")
             )
+            # One k for all methods of the benchmark; the study of Pass@k training has others.
+            assert name != "benchmark" or cfg.get("advantage", {}).get("k", 4) == 4
             assert ("recorder" in cfg.callbacks) is run.method.startswith("questions")

@@ -109,7 +109,7 @@ def test_a_claim_is_tested_where_its_methods_ran():
     entries = [*three_seeds(0.2), entry("ours", 0, {"test_id": [0.5]}, regime="medium")]
     (found,) = findings_of([(claim, claim.tables(settings_of(entries)))])
     assert [finding.setting for finding in found] == ["countdown/easy", OVERALL]
-    assert found[-1].verdict == "reproduces"
+    assert found[-1].word == "reproduces"
 
 
 def test_statements_of_claims_are_told_apart():

@@ -40,10 +40,20 @@ class MazeSource(Source):
         self.split, self.width, self.size, self.seed = split, width, size, seed
 
     def load(self) -> list[QuestionGroup]:
-        """Generate the mazes."""
+        """Generate the mazes.
+
+        Raises:
+            ValueError: there are not as many of this width.
+        """
         rng, found = random.Random(f"{self.split}/{self.width}/{self.seed}"), dict[str, QuestionGroup]()
+        draws = 0
         while len(found) < self.size:
-            maze = draw_maze(rng, self.width)
+            maze, draws = draw_maze(rng, self.width), draws + 1
+            if draws > 100 * self.size + 1000:
+                raise ValueError(
+                    f"Expected {self.size} mazes of width {self.width} for {self.split}, but there seem to be but "
+                    f"{len(found)}. Set a smaller `size`, or a larger `width`."
+                )
             if (zlib.crc32(maze.encode()) % 10 == 0) == (self.split == "test"):
                 id = f"maze-{self.width}-{self.split}-{self.seed}-{len(found):05d}"
                 found.setdefault(maze, QuestionGroup(id, maze, (), (maze,), {"width": self.width}))

@@ -37,7 +37,7 @@ demo: install ## GRPO, matched GRPO and TA-GRPO on the embedded task: trained, c
 STARTERS := $(foreach task,countdown shortest_path arithmetic arithmetic_templates,$(foreach seed,0 1 2 3 4 5 6 7 8 9,$(task)/seed$(seed)))
 starters: $(STARTERS:%=runs/starters/%/warmstart.json)
 runs/starters/%/warmstart.json: | install
-	$(BIN)/python -m tagrpo.warmstart --task $(*D) --seed $(*F:seed%=%) --output $(@D)
+	$(BIN)/python -m tagrpo.lab.warmstart --task $(*D) --seed $(*F:seed%=%) --output $(@D)
 
 STUDY := factors pass_at_k benchmark benchmark_templates k_and_lr rephrasings prompt_augmentation
 study: install ## The claims of the papers, tested: some ten hours on two cores; finished runs are kept.

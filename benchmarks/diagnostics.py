@@ -22,8 +22,8 @@ from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback
 
 from tagrpo.callbacks import EmbeddingDiversityMonitor, RolloutCallback
-from tagrpo.config import build
-from tagrpo.train import train
+from tagrpo.cli.train import train
+from tagrpo.settings.config import build
 
 OVERRIDES = [
     "iterations=33", "logger=csv", "trainer.limit_val_batches=0", "~callbacks.checkpoint", "~callbacks.progress",

@@ -19,17 +19,17 @@ import torch
 from matplotlib.figure import Figure
 from transformers import AutoTokenizer
 
-from tagrpo.analysis.dynamics import add_expected_gradient
 from tagrpo.analysis.plots import COLOURS, finished, panels, save, styled
 from tagrpo.datamodules.prompts import PromptRenderer
 from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
+from tagrpo.lab.dynamics import add_expected_gradient
 from tagrpo.metrics.functional import exact_pass_at_k
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
-from tagrpo.modules.causal_policy import CausalPolicy
-from tagrpo.modules.exact import BatchSuccess
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.model import load_causal_lm
-from tagrpo.modules.scorer import Scorer
+from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.modules.policy.exact import BatchSuccess
+from tagrpo.modules.policy.logprobs import Scorer
+from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig, TransformersEngine
 from tagrpo.seeds import derive_seed

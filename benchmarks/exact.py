@@ -28,9 +28,9 @@ from scipy.stats import binom
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from tagrpo.modules.causal_policy import CausalPolicy
-from tagrpo.modules.exact import correct_tokens, exact_success
-from tagrpo.modules.scorer import Scorer
+from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.modules.policy.exact import correct_tokens, exact_success
+from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.starter.architecture import prompt_text
 from tagrpo.starter.tasks import TASKS

@@ -97,16 +97,16 @@ update() { # update <name> <options…>
 train() { # train <name> <run directory> <overrides…>: TA-GRPO on the embedded task, under FSDP2 on one device
     local name="$1" run="$RUNS/$2"
     shift 2
-    step "$name" "$PYTHON" -m tagrpo.train experiment=ta_grpo trainer="$TRAINER" strategy=fsdp2 trainer.devices=1 \
+    step "$name" "$PYTHON" -m tagrpo.cli.train experiment=ta_grpo trainer="$TRAINER" strategy=fsdp2 trainer.devices=1 \
         logger=csv data.train.size=24 data.batch_size=4 data.samples_per_prompt=4 test=false export=true \
         trainer.limit_val_batches=0 "callbacks=[throughput,zero_gradient,checkpoint]" callbacks.checkpoint.every=2 \
         hydra.run.dir="$run" "$@"
 }
 
 # Correctness first: each kernel, the compiled policy, then training as users do it.
-step attention "$PYTHON" -m pytest -q tests/modules/test_attention.py
-step head "$PYTHON" -m pytest -q tests/modules/test_chunked_head.py tests/modules/test_logit_chunks.py
-step policy "$PYTHON" -m pytest -q tests/modules/test_causal_policy.py
+step attention "$PYTHON" -m pytest -q tests/modules/policy/test_attention.py
+step head "$PYTHON" -m pytest -q tests/modules/policy/test_chunked_head.py tests/modules/policy/test_logit_chunks.py
+step policy "$PYTHON" -m pytest -q tests/modules/policy/test_causal_policy.py
 [[ " $WANTED " == *" train "* ]] && rm -rf "$RUNS/whole"
 train train whole iterations=4
 train resume whole iterations=8 resume=last

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from workload import machine, median, peak_memory, report, seconds
 
-from tagrpo.modules import logit_chunks
-from tagrpo.modules.causal_policy import rows_at_once
-from tagrpo.modules.chunked_head import head_loss, token_scores
+from tagrpo.modules.policy import logit_chunks
+from tagrpo.modules.policy.causal_policy import rows_at_once
+from tagrpo.modules.policy.chunked_head import head_loss, token_scores
 
 SIZES = {"paper": (151936, 2048), "tiny": (512, 64)}
 

@@ -32,8 +32,8 @@ from lightning.pytorch import Callback
 from lightning.pytorch.profilers import SimpleProfiler
 from workload import machine, median, report
 
-from tagrpo.config import build
-from tagrpo.modules.model import load_causal_lm
+from tagrpo.modules.policy.model import load_causal_lm
+from tagrpo.settings.config import build
 
 CELLS = [
     ("grpo", "transformers"), ("grpo_matched", "transformers"), ("grpo_matched", "vllm_cpu"),

@@ -66,7 +66,7 @@ def training(package: Path, overrides: list[str], run: Path) -> Iterator[tuple[I
         **os.environ, "PYTHONPATH": f"{package}:{Path(__file__).parent}", "PAIRED_TELL": str(tell),
         "PAIRED_TURN": str(turn), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
     }  # fmt: skip
-    command = [sys.executable, "-m", "tagrpo.train", *SETTINGS, *overrides, f"hydra.run.dir={run}/run"]
+    command = [sys.executable, "-m", "tagrpo.cli.train", *SETTINGS, *overrides, f"hydra.run.dir={run}/run"]
     with (run / "log.txt").open("w") as log:
         process = subprocess.Popen(
             command, cwd=run, env=environment, stdout=log, stderr=log, pass_fds=(tell, turn), start_new_session=True

@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from workload import Updates, add_shape, experience, machine, median, report
 
-from tagrpo.modules import causal_policy
+from tagrpo.modules.policy import causal_policy
 
 WAYS = ("padding_free", "prefix_shared")
 PRODUCTS = ("mm", "addmm", "addmm_")

@@ -21,7 +21,7 @@ import torch.multiprocessing as mp
 from torch.distributed.device_mesh import init_device_mesh
 from workload import Experience, Updates, add_shape, experience, machine, median, peak_memory, report, seconds
 
-from tagrpo.modules.sharding import shard
+from tagrpo.modules.policy.sharding import shard
 
 AXES: dict[str, list[Any]] = {
     "rephrasings": [0, 1, 3, 7],

@@ -2,7 +2,7 @@
 
     python benchmarks/tasks.py
 
-The starters are those of `python -m tagrpo.warmstart --task TASK --output runs/starters/TASK`.
+The starters are those of `python -m tagrpo.lab.warmstart --task TASK --output runs/starters/TASK`.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from workload import (
     useful_flop,
 )
 
-from tagrpo.modules import packing
+from tagrpo.modules.policy import packing
 
 Times = dict[str, list[tuple[float, float]]]
 

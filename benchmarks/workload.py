@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from tagrpo.modules.attention import PREFIX_ATTENTION
-from tagrpo.modules.causal_policy import CausalPolicy
-from tagrpo.modules.chunked_head import token_scores
-from tagrpo.modules.packing import pack, plan_micro_batches
+from tagrpo.modules.policy.attention import PREFIX_ATTENTION
+from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.modules.policy.chunked_head import token_scores
+from tagrpo.modules.policy.packing import pack, plan_micro_batches
 
 MODELS = {
     # hidden, intermediate, layers, heads, key heads, width of a head, tied head

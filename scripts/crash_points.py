@@ -87,7 +87,7 @@ class Trial:
 
     def built(self) -> Any:
         """The run of the configuration."""
-        from tagrpo.config import build
+        from tagrpo.settings.config import build
 
         return build(self.cfg)
 
@@ -154,9 +154,9 @@ class Trial:
         from lightning.pytorch.utilities import rank_zero_only
         from omegaconf import OmegaConf
 
-        from tagrpo.redaction import save_resolved
-        from tagrpo.run_directory import begin, end, held
-        from tagrpo.train import train
+        from tagrpo.cli.train import train
+        from tagrpo.runs.directory import begin, end, held
+        from tagrpo.settings.secrets import save_resolved
 
         rank_zero_only.rank = rank
         cfg = OmegaConf.masked_copy(self.cfg, [key for key in self.cfg if key != "hydra"])
@@ -330,7 +330,7 @@ def undisturbed(trial: Trial, folder: Path) -> tuple[Path, list[str], float]:
 
 @contextmanager
 def written_in_place(path: Path) -> Iterator[Path]:
-    """What `tagrpo.files.written_whole` must not be: the file has its name while it is written."""
+    """What `tagrpo.runs.files.written_whole` must not be: the file has its name while it is written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     yield path
 
@@ -338,13 +338,13 @@ def written_in_place(path: Path) -> Iterator[Path]:
 def drive(options: argparse.Namespace) -> None:
     """An undisturbed run, then the others; a line for each that has ended goes to the file of outcomes."""
     if options.in_place:
-        import tagrpo.files
+        import tagrpo.runs.files
 
-        tagrpo.files.written_whole = written_in_place
+        tagrpo.runs.files.written_whole = written_in_place
     import tensorboard.summary  # noqa: F401 - forks inherit what is imported here
     from transformers import AutoModelForCausalLM
 
-    import tagrpo.train
+    import tagrpo.cli.train
     from tagrpo.starter import starter_path
 
     AutoModelForCausalLM.from_pretrained(starter_path())  # fills caches, which forks inherit

@@ -105,7 +105,7 @@ def torch_file() -> Mapping[str, bytes]:
 
 def checkpoints(data: bytes) -> None:
     """Checkpoints: damaged ones, and those of strangers, whose checksums are right."""
-    from tagrpo.checkpoints import TornCheckpointError, check
+    from tagrpo.runs.checkpoints import TornCheckpointError, check
 
     path = Path(f"/dev/shm/fuzz-{os.getpid()}.ckpt")
     if data[:1] == b"F":
@@ -149,11 +149,11 @@ def fuzz(target: str, runs: int) -> None:
     import atheris
 
     with atheris.instrument_imports(
-        include=["tagrpo.rewards", "tagrpo.rephrasing", "tagrpo.checkpoints", "tagrpo.files"]
+        include=["tagrpo.rewards", "tagrpo.rephrasing", "tagrpo.runs.checkpoints", "tagrpo.runs.files"]
     ):
-        import tagrpo.checkpoints
         import tagrpo.rephrasing.calls
-        import tagrpo.rewards.terms  # noqa: F401
+        import tagrpo.rewards.terms
+        import tagrpo.runs.checkpoints  # noqa: F401
     if target == "replies":
         atheris.instrument_func(json.loads)
     folder = RUNS / target

@@ -32,7 +32,7 @@ GROUPS = (
     "rephraser", "similarity",
 )  # fmt: skip
 FORWARDED = {
-    "tagrpo.modules.policy.PolicyModule": "tagrpo.modules.update.UpdateOptions",
+    "tagrpo.modules.policy_module.PolicyModule": "tagrpo.modules.update.UpdateOptions",
     "tagrpo.callbacks.RolloutCallback": "tagrpo.rollouts.pipeline.RolloutPipeline",
 }
 """Classes that hand their other options on, and to whom."""

@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
-from tagrpo.diff import ABSENT
-from tagrpo.diff import settings as resolved
+from tagrpo.cli.diff import ABSENT
+from tagrpo.cli.diff import settings as resolved
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "methods.md"

@@ -60,12 +60,12 @@ PARTS = {
         ["src/metrics/functional/*.py"], ["tests/metrics", "tests/analysis/test_difficulty.py", DOCTESTS]
     ),
     "packing": Part(
-        ["src/modules/packing.py", "src/modules/layouts.py"],
-        ["tests/modules/test_packing.py", "tests/modules/test_attention.py", DOCTESTS],
+        ["src/modules/policy/packing.py", "src/modules/policy/layouts.py"],
+        ["tests/modules/policy/test_packing.py", "tests/modules/policy/test_attention.py", DOCTESTS],
     ),
     "head": Part(
-        ["src/modules/chunked_head.py", "src/modules/logit_chunks.py"],
-        ["tests/modules/test_chunked_head.py", "tests/modules/test_logit_chunks.py", DOCTESTS],
+        ["src/modules/policy/chunked_head.py", "src/modules/policy/logit_chunks.py"],
+        ["tests/modules/policy/test_chunked_head.py", "tests/modules/policy/test_logit_chunks.py", DOCTESTS],
     ),
     "extraction": Part(["src/rewards/extraction.py"], ["tests/rewards", DOCTESTS]),
     "statistics": Part(["src/analysis/statistics.py"], ["tests/analysis/test_statistics.py", DOCTESTS]),
@@ -92,7 +92,7 @@ PARTS = {
             DOCTESTS,
         ],
     ),
-    "memory": Part(["src/memory.py"], ["tests/test_memory.py", DOCTESTS]),
+    "memory": Part(["src/datamodules/memory.py"], ["tests/datamodules/test_memory.py", DOCTESTS]),
     "replay": Part(["src/rollouts/replay.py"], ["tests/rollouts/test_replay.py", DOCTESTS]),
 }
 COMPARISONS = "Eq_NotEq NotEq_Eq Lt_LtE Lt_Gt LtE_Lt LtE_GtE Gt_GtE Gt_Lt GtE_Gt GtE_LtE Is_IsNot IsNot_Is"

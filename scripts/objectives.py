@@ -16,7 +16,8 @@ from hydra import compose, initialize_config_module
 from hydra.utils import instantiate
 from torch import Tensor
 
-from tagrpo.analysis.enumerable import (
+from tagrpo.analysis.plots import save
+from tagrpo.lab.enumerable import (
     Policies,
     Responses,
     all_responses,
@@ -25,14 +26,13 @@ from tagrpo.analysis.enumerable import (
     success_rates,
     token_entropies,
 )
-from tagrpo.analysis.objective_plots import Setting, plot_pooling, plot_weights, pooling
-from tagrpo.analysis.objectives import expected_weights
-from tagrpo.analysis.plots import save
-from tagrpo.files import write_text
+from tagrpo.lab.objective_plots import Setting, plot_pooling, plot_weights, pooling
+from tagrpo.lab.objectives import expected_weights
 from tagrpo.metrics.functional import zero_gradient_probability
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.update import UpdateOptions
+from tagrpo.runs.files import write_text
 from tagrpo.types import AdvantageStrategy
 
 ROOT = Path(__file__).resolve().parents[1]

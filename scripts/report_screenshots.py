@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tagrpo.analysis.page import read_blocks
+from tagrpo.report import read_blocks
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "analysis" / "page")]

@@ -64,7 +64,7 @@ def record(folder: Path, names: list[str], workers: int) -> None:
         log = folder / f"{name}.log"
         folder.mkdir(parents=True, exist_ok=True)
         with log.open("w") as output:
-            command = [sys.executable, "-m", "tagrpo.train", *SMALL, *RUNS[name], f"hydra.run.dir={directory}"]
+            command = [sys.executable, "-m", "tagrpo.cli.train", *SMALL, *RUNS[name], f"hydra.run.dir={directory}"]
             environment = {
                 **os.environ,
                 "OMP_NUM_THREADS": "1",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tagrpo.analysis.objectives import expected_weights
+from tagrpo.lab.objectives import expected_weights
 from tagrpo.modules.advantages import (
     CombinationAdvantage,
     DifficultyWeightedAdvantage,

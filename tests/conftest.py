@@ -201,7 +201,7 @@ def write_run() -> Callable[..., Path]:
             "train/grad_norm": [1.0, 2.0, None], "seconds/iteration": [None, 1.5, None],
         }  # fmt: skip
         pd.DataFrame(rows).to_csv(path / "metrics.csv", index=False)
-        (path / "command.txt").write_text(f"python -m tagrpo.train experiment={method} seed={seed}\n")
+        (path / "command.txt").write_text(f"python -m tagrpo.cli.train experiment={method} seed={seed}\n")
         diversity = [(i, f"q{i}", pool, 8, 0.1 * i + 0.1) for i in range(6) for pool in ("original", "rephrasings")]
         frame = pd.DataFrame(diversity, columns=["iteration", "question", "pool", "responses", "distance"])
         frame.to_csv(path / "embedding_diversity.csv", index=False)

@@ -15,7 +15,7 @@ import time
 import traceback
 from pathlib import Path
 
-from tagrpo import compare, diff, evaluate, export, plan, rephrase, report, train
+from tagrpo.cli import compare, diff, evaluate, export, plan, rephrase, report, train
 
 COMMANDS = {
     "tagrpo-train": train.main,
@@ -40,7 +40,7 @@ def warm_up() -> None:
     import transformers
 
     import tagrpo.callbacks
-    import tagrpo.modules.policy
+    import tagrpo.modules.policy_module
     import tagrpo.modules.strategy
     import tagrpo.planning.dry_run  # noqa: F401
 

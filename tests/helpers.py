@@ -9,9 +9,9 @@ import time
 import torch
 
 from tagrpo import types
-from tagrpo.grid import GridRun
 from tagrpo.rollouts import EngineError
 from tagrpo.rollouts.engines.base import in_thread
+from tagrpo.runs.grid import GridRun
 from tagrpo.types import Completion
 
 

@@ -32,15 +32,15 @@ from omegaconf import DictConfig, OmegaConf
 from transformers import AutoModelForCausalLM
 
 from tagrpo.callbacks import Checkpointer, EmbeddingDiversityMonitor, RolloutCallback
-from tagrpo.config import Run, build
-from tagrpo.export import export
-from tagrpo.loggers import MetricsCSV
-from tagrpo.modules.policy import PolicyModule
-from tagrpo.redaction import save_resolved
+from tagrpo.cli.export import export
+from tagrpo.cli.train import train
+from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.rollouts.scoring import Scoring
+from tagrpo.runs.loggers import MetricsCSV
+from tagrpo.settings.config import Run, build
+from tagrpo.settings.secrets import save_resolved
 from tagrpo.starter import starter_path
-from tagrpo.train import train
 
 PHASES = ("other", "sampling", "verification", "update", "checkpoint", "validation", "log")
 EARLY = ("sampling", "verification", "update")

@@ -51,7 +51,7 @@ def test_all_of_them_train_together(project):
     ]  # fmt: skip
     program, *arguments = shlex.split(COMMAND)
     assert program == "tagrpo-train"
-    command = [sys.executable, "-m", "tagrpo.train", *arguments, *small]
+    command = [sys.executable, "-m", "tagrpo.cli.train", *arguments, *small]
     environment = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
     result = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]

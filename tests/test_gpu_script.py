@@ -154,9 +154,9 @@ IMPORTS = """
 import conftest, head, scaling, update_step
 from hydra import compose, initialize_config_module
 from hydra.utils import instantiate
-import tagrpo.train
-from tagrpo import config
-from tagrpo.export import main
+import tagrpo.cli.train
+from tagrpo.settings import config
+from tagrpo.cli.export import main
 
 with initialize_config_module("tagrpo.configs", version_base="1.3"):
     chosen = ["experiment=ta_grpo", "logger=csv", "callbacks=[throughput,zero_gradient,checkpoint]", "strategy=fsdp2"]

@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from tagrpo.grid import run_grid, stop
+from tagrpo.runs.grid import run_grid, stop
 from tests.helpers import grid_run, wait_until
 
 COMMANDS = ("sbatch", "srun", "sacct", "scancel", "scontrol")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_module
 
-from tagrpo.diff import differences
+from tagrpo.cli.diff import differences
 
 ROOT = Path(__file__).parents[1]
 spec = importlib.util.spec_from_file_location("methods_page", ROOT / "scripts" / "methods_page.py")

@@ -20,14 +20,14 @@ from tagrpo.analysis.comparison import Methods
 from tagrpo.analysis.report import draw
 from tagrpo.analysis.runs import by_method, find_runs
 from tagrpo.analysis.sections import markdown
-from tagrpo.checks import read_questions
-from tagrpo.compare import methods_of, runs_of, shared_overrides
-from tagrpo.config import build
+from tagrpo.cli.compare import methods_of, runs_of, shared_overrides
+from tagrpo.cli.train import train
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
-from tagrpo.grid import copy_run
-from tagrpo.redaction import save_resolved
-from tagrpo.run_directory import begin, end
-from tagrpo.train import train
+from tagrpo.runs.directory import begin, end
+from tagrpo.runs.grid import copy_run
+from tagrpo.settings.checks import read_questions
+from tagrpo.settings.config import build
+from tagrpo.settings.secrets import save_resolved
 
 PRESETS = sorted(
     path.stem for path in (Path(__file__).parents[1] / "configs" / "comparisons" / "compare").glob("*.yaml")

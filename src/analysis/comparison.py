@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..run_directory import flat
+from ..runs.directory import flat
 from .runs import RunFiles, pass_at_k_table, scalar_table
 from .statistics import Comparison, Difference, Estimate, corrected, difference, estimate
 

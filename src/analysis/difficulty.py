@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ..files import write_text
 from ..metrics.functional import DifficultyTest, bootstrap_interval, difficulty_test, difficulty_variance
+from ..runs.files import write_text
 from .replay import read_rollouts
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..files import write_json, write_text
+from ..runs.files import write_json, write_text
 from .comparison import finite, parts_of, shared_splits
 from .runs import RunFiles, pass_at_k_table
 from .sections import table

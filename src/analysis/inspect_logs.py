@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from .page.recorded import MEANS, Recorded
+from ..report.recorded import MEANS, Recorded
 from .runs import RunFiles, find_directories
 
 TEXTS = ("prompt", "response", "answer")

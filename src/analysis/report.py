@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..files import write_json, write_text
+from ..lab import exact_plots
 from ..metrics.functional import CAUSES
-from . import exact_plots, plots
+from ..report import MEGABYTES, write_page
+from ..report.figures import LEARNING, SERIES, comparison_figures, diversity_figure, training_figures
+from ..runs.files import write_json, write_text
+from . import plots
 from .comparison import Methods
-from .page import MEGABYTES, write_page
-from .page.figures import LEARNING, SERIES, comparison_figures, diversity_figure, training_figures
 from .run_plots import diversity_densities, why_no_gradient
 from .runs import RunFiles, by_method, find_directories, find_runs
 from .sections import Section, made_with, markdown, sections, title

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 
 from ..metrics.functional import pass_at_k
-from ..run_directory import parsed, read_config
+from ..runs.directory import parsed, read_config
 
 BUDGETS = ("prompts", "rollouts", "tokens", "updates", "iterations")
 DIVERSITY = ("iteration", "question", "pool", "responses", "distance")
@@ -116,7 +116,7 @@ class RunFiles:
 
     @cached_property
     def provenance(self) -> dict[str, str]:
-        """The commit and the versions that it was made with (`tagrpo.provenance`); empty where none were written."""
+        """Commit and versions that it was made with (`tagrpo.runs.provenance`); empty where none were written."""
         return self._json("provenance.json") if (self.path / "provenance.json").exists() else {}
 
     @property

@@ -14,16 +14,16 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from ..checkpoints import AtomicCheckpointIO, set_aside
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
-from ..files import remove
-from ..loggers import ResumableLogger
-from ..preemption import StopRequest
 from ..rollouts.cache import RolloutCache
-from ..run_directory import checkpoints_in, iteration_of, name_of
-from ..stages import Stage
+from ..runs.checkpoints import AtomicCheckpointIO, set_aside
+from ..runs.directory import checkpoints_in, iteration_of, name_of
+from ..runs.files import remove
+from ..runs.loggers import ResumableLogger
+from ..runs.preemption import StopRequest
 from .rollout import RolloutCallback
 from .shared import total_iterations
+from .stages import Stage
 
 
 class Checkpointer(Callback):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
-from ..files import write_json
-from ..identity import digest
 from ..metrics.evaluation import Record
+from ..runs.files import write_json
+from ..runs.identity import digest
 
 
 class CountStore:

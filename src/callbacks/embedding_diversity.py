@@ -13,12 +13,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import gather_objects, rank
-from ..files import written_whole
 from ..metrics import MeanByName
 from ..metrics.functional import mean_pairwise_distance
-from ..scalars import log_scalars
+from ..runs.files import written_whole
 from ..seeds import derive_seed
 from ..types import Fields
+from .scalars import log_scalars
 from .shared import another_follows, current_iteration, of_this_batch
 
 Encoder = Callable[[list[str]], Tensor]

@@ -12,13 +12,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import gather_objects
-from ..files import write_json
 from ..metrics.functional import bootstrap_intervals, exact_pass_at_k, support_change
-from ..modules.exact import BatchSuccess, check_sampling
-from ..modules.policy import PolicyModule
+from ..modules.policy.exact import BatchSuccess, check_sampling
+from ..modules.policy_module import PolicyModule
 from ..rollouts.engines.transformers import stop_token_ids
-from ..scalars import log_scalars
+from ..runs.files import write_json
 from ..types import EnumeratingVerifier, SamplingConfig, require
+from .scalars import log_scalars
 from .shared import current_iteration
 
 Success = dict[str, dict[str, float]]

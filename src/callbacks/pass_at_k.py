@@ -10,12 +10,12 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..distributed import gather_objects, rank
-from ..files import write_json
 from ..metrics import EvaluationCounts
 from ..metrics.evaluation import QuestionCounts, Record, Splits, averages, count_batch, merge_counts, summarise
-from ..scalars import log_scalars
+from ..runs.files import write_json
 from ..types import Fields
 from .counts import CountStore
+from .scalars import log_scalars
 from .shared import current_iteration
 
 SCALARS = ("majority", "wrong_answers", "length", "truncated")

@@ -13,8 +13,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import rank
-from ..files import written_whole
-from ..loggers import TableLogger
+from ..runs.files import written_whole
+from ..runs.loggers import TableLogger
 from ..types import Fields
 from .shared import advantages_of, current_iteration
 

@@ -10,14 +10,14 @@ from typing import Any, Protocol, runtime_checkable
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from ..files import write_json
-from ..memory import QuestionMemory, Visit
-from ..modules.sharding import full_tensors
+from ..datamodules.memory import QuestionMemory, Visit
+from ..modules.policy.sharding import full_tensors
 from ..rollouts.pipeline import RolloutPipeline
-from ..scalars import log_scalars
-from ..stages import Stage
+from ..runs.files import write_json
 from ..types import Engine, SampledPolicy, SamplingConfig, Verifier, require
+from .scalars import log_scalars
 from .shared import another_follows, updates_of
+from .stages import Stage
 
 
 @runtime_checkable

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from ..memory import Record
 from ..types import QuestionGroup
+from .memory import Record
 
 
 def uniform_probability(rate: float, samples: int) -> float:
@@ -39,7 +39,7 @@ class AdaptiveRephrasings:
     Raises:
         ValueError: an option is out of its range.
 
-    >>> from tagrpo.memory import Visit
+    >>> from tagrpo.datamodules.memory import Visit
     >>> adaptive = AdaptiveRephrasings(low=0, high=3, samples=8)
     >>> solved, once_not = Visit((8,), (8,)), Visit((8,), (6,))
     >>> [adaptive.count(Record(visits=visits), available=5) for visits in ([], [solved], [solved, once_not])]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from ..memory import Record, Visit
+from .memory import Record, Visit
 
 
 @runtime_checkable

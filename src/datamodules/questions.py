@@ -12,14 +12,14 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..files import write_json
-from ..identity import tokenizer_digest
-from ..memory import QuestionMemory, Visit
+from ..runs.files import write_json
+from ..runs.identity import tokenizer_digest
 from ..seeds import derive_seed
 from ..types import QuestionBatch, QuestionGroup, Verifier, require
 from .adaptive_rephrasings import AdaptiveRephrasings
 from .curricula import Curriculum
 from .loader import QuestionLoader
+from .memory import QuestionMemory, Visit
 from .prompts import PromptRenderer
 from .report import NUM_NAMED, add_overlaps, cautions, split_report, summary
 from .sources.base import Source

@@ -8,7 +8,7 @@ from ..distributed import max_over_ranks
 from ..types import Rollouts
 from .experience import Experience, truncated_weights
 from .mismatch import MismatchCorrection
-from .scorer import Scorer
+from .policy.logprobs import Scorer
 
 
 def correct_prompts(experience: Experience, rollouts: Rollouts, scorer: Scorer, cap: float | None) -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..types import History, RewardGroups, Rollouts
-from .packing import PackedBatch
-from .scorer import PromptedResponses, ResponseScores
+from .policy.logprobs import PromptedResponses, ResponseScores
+from .policy.packing import PackedBatch
 
 Anchor = Literal["original", "own"]
 

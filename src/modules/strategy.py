@@ -18,10 +18,10 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..checkpoints import REST, begin_folder, check_metadata, commit_folder
-from ..files import disk_full_explained, partial_path, removed_on_error
-from .causal_policy import CausalPolicy
-from .sharding import shard
+from ..runs.checkpoints import REST, begin_folder, check_metadata, commit_folder
+from ..runs.files import disk_full_explained, partial_path, removed_on_error
+from .policy.causal_policy import CausalPolicy
+from .policy.sharding import shard
 
 ComputeType = Literal["auto", "bfloat16", "float32"]
 

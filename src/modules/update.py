@@ -26,7 +26,7 @@ from .corrections import correct_mismatch, correct_prompts
 from .credit.assign import assign_credit
 from .experience import Anchor, Experience, join_reward_groups, reward_groups, split_by_question
 from .mismatch import MismatchCorrection
-from .scorer import ResponseScores, Scorer
+from .policy.logprobs import ResponseScores, Scorer
 from .update_stats import UpdateResult, UpdateStats
 
 

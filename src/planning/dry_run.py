@@ -25,9 +25,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.optim import Optimizer
 from transformers import AttentionInterface, PreTrainedModel
 
-from ..modules.causal_policy import CausalPolicy, rows_at_once
-from ..modules.packing import PackedBatch
-from ..modules.sharding import decoder_layers, shard
+from ..modules.policy.causal_policy import CausalPolicy, rows_at_once
+from ..modules.policy.packing import PackedBatch
+from ..modules.policy.sharding import decoder_layers, shard
 from .counters import COUNTED, Costs
 
 FEW = (3, 4)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..modules.packing import PackedBatch, pack
+from ..modules.policy.packing import PackedBatch, pack
 from .dry_run import DryRun
 
 GIB = 2**30

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from ..files import lock
+from ..runs.files import lock
 from .calls import Reply, read_reply
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..files import write_text
+from ..runs.files import write_text
 from ..types import QuestionGroup
 
 

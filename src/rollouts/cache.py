@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from ..distributed import gather_objects, rank
-from ..files import DamagedFileError, check_torch_file, written_whole
-from ..identity import bit_sums
+from ..runs.files import DamagedFileError, check_torch_file, written_whole
+from ..runs.identity import bit_sums
 from ..types import Completion, Score
 
 MAX_DEPTH = 4

@@ -16,8 +16,8 @@ from typing import Any
 
 from torch import nn
 
+from ..datamodules.memory import QuestionMemory, Visit
 from ..distributed import max_over_ranks, rank, sum_over_ranks
-from ..memory import QuestionMemory, Visit
 from ..seeds import derive_seed
 from ..types import (
     Completion,

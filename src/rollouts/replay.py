@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..datamodules.memory import QuestionMemory
 from ..distributed import gather_objects, rank, world_size
-from ..memory import QuestionMemory
 from ..types import Completion, Prompt, QuestionBatch, QuestionGroup
 
 MeanEntropy = Callable[[Sequence[Prompt], Sequence[Tensor]], Tensor]

@@ -17,7 +17,7 @@ from .architecture import build_answer_tokenizer, build_tokenizer
 
 
 class Task(NamedTuple):
-    """What a starter policy is made from, by `tagrpo.warmstart`."""
+    """What a starter policy is made from, by `tagrpo.lab.warmstart`."""
 
     source: Callable[..., Source]
     """Makes the validation questions."""

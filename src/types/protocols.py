@@ -194,7 +194,7 @@ class SampledPolicy(Protocol):
         ...
 
     def separate_parameters(self, *, base: bool) -> Iterable[tuple[str, Tensor]]:  # noqa: ARG002
-        """As `full_parameters`, with adapters by themselves, ahead of the weights (see `tagrpo.adapters`).
+        """As `full_parameters`, with adapters by themselves, first (see `tagrpo.modules.policy.adapters`).
 
         Without `base` the adapters alone, if there are any: training does not change the weights. Collective.
         """

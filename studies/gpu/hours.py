@@ -18,9 +18,9 @@ from typing import Any
 from hydra import compose, initialize_config_module
 
 from benchmarks import cost_model
-from tagrpo.compare import methods_of
+from tagrpo.cli.compare import methods_of
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
-from tagrpo.files import write_text
+from tagrpo.runs.files import write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "study_gpu.md"

@@ -19,7 +19,7 @@ import pandas as pd
 
 from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import LEVEL, Estimate
-from tagrpo.files import write_json, write_text
+from tagrpo.runs.files import write_json, write_text
 
 from .digest import FOLDER, read
 from .figures import save

@@ -24,8 +24,8 @@ from tagrpo.analysis.replay import read_rollouts
 from tagrpo.analysis.runs import RunFiles
 from tagrpo.callbacks import sentence_encoder
 from tagrpo.callbacks.embedding_diversity import Encoder
-from tagrpo.files import write_json, written_whole
 from tagrpo.metrics.functional import exact_pass_at_k, pass_at_k
+from tagrpo.runs.files import write_json, written_whole
 
 from .questions import distances
 

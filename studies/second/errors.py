@@ -17,7 +17,7 @@ from typing import Any, get_args
 import numpy as np
 from scipy import stats
 
-from tagrpo.files import write_json
+from tagrpo.runs.files import write_json
 
 from .verdicts import Hypothesis, Moments, Outcome, Tables, Word, is_scalar, levels_of, moments, outcome_of
 

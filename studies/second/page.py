@@ -22,7 +22,7 @@ import pandas as pd
 
 from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import Estimate
-from tagrpo.files import write_json, write_text
+from tagrpo.runs.files import write_json, write_text
 
 from .claims import GROUPS, Claim
 from .digest import FOLDER, read

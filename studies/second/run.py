@@ -25,9 +25,9 @@ from pathlib import Path
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
-from tagrpo.compare import methods_of, runs_of, shared_overrides
-from tagrpo.files import write_json
-from tagrpo.grid import GridRun, note_end
+from tagrpo.cli.compare import methods_of, runs_of, shared_overrides
+from tagrpo.runs.files import write_json
+from tagrpo.runs.grid import GridRun, note_end
 
 LIBRARIES = (
     "torch._dynamo",
@@ -35,7 +35,7 @@ LIBRARIES = (
     "transformers.models.qwen3.modeling_qwen3",
     "tagrpo.callbacks",
     "tagrpo.datamodules.questions",
-    "tagrpo.modules.policy",
+    "tagrpo.modules.policy_module",
     "tagrpo.rollouts",
 )
 """What every run imports."""

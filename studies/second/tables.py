@@ -173,7 +173,7 @@ def _pass_at_k(values: Sequence[float], n: int, k: int) -> list[float]:
 def experiment_of(command: str) -> str:
     """The experiment that a run's command names.
 
-    >>> experiment_of("python -m tagrpo.train name=k8 experiment=pass_at_k advantage.k=8")
+    >>> experiment_of("python -m tagrpo.cli.train name=k8 experiment=pass_at_k advantage.k=8")
     'pass_at_k'
     """
     return next(part for part in shlex.split(command) if part.startswith("experiment=")).removeprefix("experiment=")

@@ -6,8 +6,8 @@ import pytest
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 
-from tagrpo.config import build
-from tagrpo.train import train
+from tagrpo.cli.train import train
+from tagrpo.settings.config import build
 
 OVERRIDES = [
     "experiment=ta_grpo", "name=small", "seed=0", "iterations=3", "logger=csv", "data.batch_size=4",

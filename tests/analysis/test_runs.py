@@ -41,7 +41,7 @@ def test_a_run_says_how_to_repeat_it(tmp_path, write_run):
     overrides = {"task": ["seed=0", "data.train.path=a b.jsonl"], "hydra": ["hydra.run.dir=x", "hydra.mode=RUN"]}
     noted = {"hydra": {"job": {"name": "train"}, "overrides": overrides}}
     (path / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump(noted))
-    command = "python -m tagrpo.train seed=0 'data.train.path=a b.jsonl' hydra.run.dir=x"
+    command = "python -m tagrpo.cli.train seed=0 'data.train.path=a b.jsonl' hydra.run.dir=x"
     assert find_runs(tmp_path)[0].command == command
 
 

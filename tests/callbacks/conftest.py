@@ -10,11 +10,11 @@ import torch
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 
-from tagrpo.config import build
 from tagrpo.datamodules.sources.generated import SupervisedExample
 from tagrpo.datamodules.sources.shortest_path import phrase, sample_problem, vocabulary
+from tagrpo.lab.warmstart import batches, fit, problem_sequence
+from tagrpo.settings.config import build
 from tagrpo.starter.architecture import build_answer_tokenizer, build_model
-from tagrpo.warmstart import batches, fit, problem_sequence
 
 SMALL = [
     "data=shortest_path", "data.train.regime=hard", "iterations=2", "logger=csv", "data.train.size=16", "seed=3",

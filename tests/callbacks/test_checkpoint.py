@@ -21,14 +21,14 @@ from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tagrpo.callbacks import Checkpointer, RolloutCallback
-from tagrpo.checkpoints import unsharded
-from tagrpo.config import build
-from tagrpo.evaluate import evaluate
-from tagrpo.modules.policy import PolicyModule
-from tagrpo.redaction import save_resolved
+from tagrpo.cli.evaluate import evaluate
+from tagrpo.cli.train import train
+from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.rollouts import TransformersEngine
+from tagrpo.runs.checkpoints import unsharded
+from tagrpo.settings.config import build
+from tagrpo.settings.secrets import save_resolved
 from tagrpo.starter import starter_path
-from tagrpo.train import train
 
 SMALL = [
     "iterations=3", "threads=1", "callbacks=[zero_gradient,pass_at_k,checkpoint]", "callbacks.checkpoint.every=1",
@@ -296,7 +296,15 @@ def test_a_checkpoint_is_evaluated_whatever_weights_it_replaces(whole, tmp_path)
 @pytest.mark.distributed
 def test_the_strategy_may_change_over_a_resume_and_for_an_evaluation(whole, tmp_path):
     def sharded(directory, *overrides):
-        command = [sys.executable, "-m", "tagrpo.train", f"hydra.run.dir={directory}", *SMALL, "test=false", *overrides]
+        command = [
+            sys.executable,
+            "-m",
+            "tagrpo.cli.train",
+            f"hydra.run.dir={directory}",
+            *SMALL,
+            "test=false",
+            *overrides,
+        ]
         command += ["strategy=fsdp2", "trainer.devices=1", "callbacks.checkpoint.keep=null"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-3000:]

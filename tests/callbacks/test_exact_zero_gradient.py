@@ -7,12 +7,12 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from tagrpo.callbacks import ExactZeroGradient
+from tagrpo.cli.train import train
 from tagrpo.datamodules.sources import shortest_path
-from tagrpo.modules.causal_policy import CausalPolicy
-from tagrpo.modules.exact import BatchSuccess
-from tagrpo.modules.scorer import Scorer
+from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.modules.policy.exact import BatchSuccess
+from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.rewards import FinalAnswerReward, ShortestPathReward
-from tagrpo.train import train
 from tagrpo.types import SamplingConfig
 
 ITERATIONS, QUESTIONS, PROMPTS, SAMPLES = 20, 4, 3, 4

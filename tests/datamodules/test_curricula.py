@@ -7,10 +7,10 @@ import math
 import pytest
 
 from tagrpo.datamodules.curricula import ByDifficulty, NearRate, SkipUniform, WithinBounds
+from tagrpo.datamodules.memory import Record, Visit
 from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
 from tagrpo.datamodules.templates import PlainTemplate
-from tagrpo.memory import Record, Visit
 from tagrpo.starter import starter_path
 
 

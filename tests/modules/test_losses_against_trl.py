@@ -14,9 +14,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from tagrpo.modules.causal_policy import CausalPolicy
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.packing import pack
+from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.modules.policy.packing import pack
 from tagrpo.types import LossInputs
 
 LENGTHS = (3, 1, 5, 2, 7, 4)

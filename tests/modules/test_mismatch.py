@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM
 
 from tagrpo.modules.advantages import GroupAdvantage
-from tagrpo.modules.causal_policy import CausalPolicy
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.mismatch import MismatchCorrection
-from tagrpo.modules.model import load_causal_lm
-from tagrpo.modules.scorer import Scorer
+from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.modules.policy.logprobs import Scorer
+from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
 from tagrpo.types import AdvantageStrategy
 

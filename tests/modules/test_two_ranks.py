@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tagrpo.modules.model import load_causal_lm
+from tagrpo.modules.policy.model import load_causal_lm
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ["grpo", "overtraining_gate", "outcome_exploration", "outcome_exploration_batch", "greso"]
@@ -28,10 +28,10 @@ from hydra.utils import instantiate
 
 sys.path.insert(0, {tests!r})
 from conftest import make_hand_made_batch as make_batch
-from tagrpo.memory import QuestionMemory
-from tagrpo.modules.causal_policy import CausalPolicy
-from tagrpo.modules.model import load_causal_lm
-from tagrpo.modules.scorer import Scorer
+from tagrpo.datamodules.memory import QuestionMemory
+from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.modules.policy.model import load_causal_lm
+from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
 from tagrpo.rollouts.dynamic_sampling import join_batches, take_questions
 

@@ -15,11 +15,11 @@ from transformers import AutoModelForCausalLM
 
 from tagrpo.modules import update as update_module
 from tagrpo.modules.advantages import GroupAdvantage
-from tagrpo.modules.causal_policy import CausalPolicy
 from tagrpo.modules.experience import Experience
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.model import load_causal_lm
-from tagrpo.modules.scorer import Scorer
+from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.modules.policy.logprobs import Scorer
+from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
 from tagrpo.types import AdvantageStrategy
 

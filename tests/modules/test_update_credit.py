@@ -11,11 +11,11 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM
 
 from tagrpo.modules.advantages import GroupAdvantage, UnlikelinessAdvantage
-from tagrpo.modules.causal_policy import CausalPolicy
 from tagrpo.modules.credit import ClipCovCredit, HighEntropyCredit, KLCovCredit, ZeroVarianceCredit
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.model import load_causal_lm
-from tagrpo.modules.scorer import Scorer
+from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.modules.policy.logprobs import Scorer
+from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
 from tagrpo.types import Credit, Loss, TokenCredit
 

@@ -12,10 +12,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.profiler import ProfilerActivity, profile
 from transformers import Qwen3Config
 
-from tagrpo.modules.causal_policy import CausalPolicy
-from tagrpo.modules.model import load_causal_lm
-from tagrpo.modules.packing import pack
-from tagrpo.modules.sharding import shard
+from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.modules.policy.model import load_causal_lm
+from tagrpo.modules.policy.packing import pack
+from tagrpo.modules.policy.sharding import shard
 from tagrpo.planning.counters import Costs
 from tagrpo.planning.dry_run import dry_run, dry_run_by_layers
 

@@ -15,7 +15,7 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from tagrpo import rephrase
+from tagrpo.cli import rephrase
 from tagrpo.datamodules.sources.jsonl import JsonLinesSource
 from tagrpo.datamodules.sources.rephrased import read_rephrasings
 from tagrpo.rephrasing.client import ServerRefusedError
@@ -50,7 +50,8 @@ def start(tmp_path, server, paid_before_the_end):
 
     server.script = script
     command = [
-        sys.executable, "-m", "tagrpo.rephrase", f"input={tmp_path}/questions.jsonl", f"output={tmp_path}/out.jsonl",
+        sys.executable, "-m", "tagrpo.cli.rephrase", f"input={tmp_path}/questions.jsonl",
+        f"output={tmp_path}/out.jsonl",
         "rephraser.model=m", f"server.base_url={server.url}", "server.concurrency=3",
         "rephraser.price={prompt: 10, completion: 30}",
     ]  # fmt: skip

@@ -12,9 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tagrpo.modules.lora import LoraSettings
-from tagrpo.modules.model import load_causal_lm
-from tagrpo.modules.sharding import full_tensors
+from tagrpo.modules.policy.lora import LoraSettings
+from tagrpo.modules.policy.model import load_causal_lm
+from tagrpo.modules.policy.sharding import full_tensors
 from tagrpo.rollouts import SamplingConfig, TransformersEngine, VLLMServerEngine
 from tagrpo.types import Engine, Request
 

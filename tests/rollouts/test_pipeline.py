@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo import types
-from tagrpo.memory import QuestionMemory
+from tagrpo.datamodules.memory import QuestionMemory
 from tagrpo.rollouts import EngineError, RolloutPipeline, SamplingConfig, TransformersEngine, VLLMEngine
 from tagrpo.rollouts.cache import RolloutCache
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tagrpo import memory
+from tagrpo.datamodules import memory
 from tagrpo.rollouts import replay as module
 from tagrpo.rollouts.replay import Record, SuccessReplay
 from tagrpo.types import QuestionGroup

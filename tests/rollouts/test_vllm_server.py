@@ -13,15 +13,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tagrpo.adapters import BaseWeights, is_part
-from tagrpo.modules.lora import LoraSettings
-from tagrpo.modules.model import load_causal_lm
-from tagrpo.modules.sharding import full_tensors, separate_tensors
-from tagrpo.preemption import StopRequest
+from tagrpo.modules.policy.adapters import BaseWeights, is_part
+from tagrpo.modules.policy.lora import LoraSettings
+from tagrpo.modules.policy.model import load_causal_lm
+from tagrpo.modules.policy.sharding import full_tensors, separate_tensors
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
 from tagrpo.rollouts.engines import server_fleet, server_weights, weight_stream
 from tagrpo.rollouts.engines.access import shared_token
 from tagrpo.rollouts.engines.weight_stream import WeightSender, receive_weights
+from tagrpo.runs.preemption import StopRequest
 from tagrpo.types import Request
 
 PROMPTS = [torch.tensor([10, 11]), torch.tensor([20, 21, 22]), torch.tensor([30])]

@@ -109,8 +109,8 @@ def _reasoning_gym_problems(count: int, largest: int) -> Any:
 class CountdownSource(GeneratedSource[Problem]):
     """Generated countdown problems: three or four numbers 2..15, all to be used, and a target of at most 99.
 
-    Regimes differ in how much the policy of `tagrpo.warmstart` can solve, see docs/tasks.md: `easy` has three numbers
-    and `medium` four, told in the trained families. `hard` has four that can be combined in few ways, and tells
+    Regimes differ in how much the policy of `tagrpo.lab.warmstart` can solve, see docs/tasks.md: `easy` has three
+    numbers and `medium` four, told in the trained families. `hard` has four that can be combined in few ways, and tells
     originals in two families that were rarely trained, and rephrasings in common ones. The tests are `test_id`, of the
     same kind as training; `test_phrasing`, in a family never trained; and `test_size`, where at least one number is
     16..20.

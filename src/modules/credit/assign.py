@@ -10,7 +10,7 @@ from torch import Tensor
 from ...distributed import gather_objects
 from ...types import Credit, CreditInputs, RewardGroups, TokenCredit
 from ..experience import Experience
-from ..scorer import ResponseScores
+from ..policy.logprobs import ResponseScores
 
 
 def assign_credit(

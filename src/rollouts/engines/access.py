@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from ...files import create_private
+from ...runs.files import create_private
 
 VARIABLE = "TAGRPO_TOKEN"
 FILE = Path("~/.cache/tagrpo/token")

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-from ...identity import own_part
+from ...runs.identity import own_part
 from ...types import Completion, Finish, Request, SamplingConfig
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ import httpx
 import torch
 from torch import Tensor
 
-from ...adapters import A, is_part
 from ...distributed import gather_objects, rank
-from ...preemption import asked_to_stop
+from ...modules.policy.adapters import A, is_part
+from ...runs.preemption import asked_to_stop
 from .access import shared_token
 from .base import EngineError
 from .server_weights import Server, Weights

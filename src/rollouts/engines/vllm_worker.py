@@ -15,7 +15,7 @@ from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTr
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from ...adapters import BaseWeights
+from ...modules.policy.adapters import BaseWeights
 from .vllm import retie_output_head
 from .weight_stream import receive_weights
 

@@ -12,9 +12,9 @@ from transformers import AutoTokenizer
 from studies.gpu import hours
 from studies.gpu.hours import PRESETS
 from studies.second.run import CONFIGS
-from tagrpo.compare import methods_of
-from tagrpo.config import build
-from tagrpo.train import train
+from tagrpo.cli.compare import methods_of
+from tagrpo.cli.train import train
+from tagrpo.settings.config import build
 
 BENCHMARKS = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond"]
 SHRUNK = [

@@ -33,7 +33,7 @@ def entry(method, task, seed, gain, responses=100, regime=None, start=0.0):
         "regime": regime or ("mixed" if task == "arithmetic" else "easy"),
         "method": method,
         "seed": seed,
-        "command": f"python -m tagrpo.train name={method} experiment={method} policy.anchor=own resume=auto",
+        "command": f"python -m tagrpo.cli.train name={method} experiment={method} policy.anchor=own resume=auto",
         "ledger": {"rollouts": responses, "updates": 4},
         "seconds": 10.0,
         "n": 0,

@@ -53,7 +53,7 @@ def entry(method, seed, regime, gain):
         "regime": regime,
         "method": method,
         "seed": seed,
-        "command": f"python -m tagrpo.train name={method} seed={seed} experiment={method}",
+        "command": f"python -m tagrpo.cli.train name={method} seed={seed} experiment={method}",
         "starts": 1,
         "ledger": {"rollouts": 100, "updates": 4},
         "seconds": 10.0,

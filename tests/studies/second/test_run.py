@@ -16,7 +16,7 @@ import pytest
 from studies.second.digest import digest
 from studies.second.rerun import first_difference, repeated
 from studies.second.run import CONFIGS, SETTINGS, all_settings, grid
-from tagrpo.grid import GridRun
+from tagrpo.runs.grid import GridRun
 
 ROOT = Path(__file__).parents[3]
 SIZES = [f"data.evaluation.{split}.size=4" for split in ("test_id", "test_phrasing", "test_size")]

@@ -1,0 +1,210 @@
+"""`tagrpo-compare`: methods × seeds, each a run of its own on this machine or on a SLURM cluster, then one report.
+
+A run of `tagrpo-train` goes to `<root>/<method>/seed<k>/`. Finished runs are kept: the same command continues where a
+comparison broke off, and further seeds or methods only add runs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
+from rich.console import Console
+
+from ..runs.grid import Environment, GridRun, Launcher, run_grid
+from ..settings.checks import check_types
+from ..settings.secrets import refuse_secrets, unread
+from .console import entry_point, explained
+
+SCALES = ("demo", "paper")
+
+
+@dataclass
+class Method:
+    """What a row of a comparison is run with.
+
+    Attributes:
+        overrides: Of tagrpo-train.
+        after: The method whose trained policy this one goes on from, in a run of its own; None: the model's.
+        longer: The method whose run this one is a copy of that goes on for longer; None: of none.
+    """
+
+    overrides: list[str]
+    after: str | None = None
+    longer: str | None = None
+
+
+def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> dict[str, Method]:
+    """The methods of a configuration, in its order: a list of experiments, or names with what they are.
+
+    A name has a list of overrides, or a mapping with the keys `overrides`, `after`, `longer`, and overrides of a single
+    scale under its name.
+
+    Raises:
+        ValueError: a mapping has another key, or `after` or `longer` names no method that stands above it.
+    """
+    if isinstance(methods, ListConfig):
+        return {str(name): Method([f"experiment={name}"]) for name in methods}
+    found: dict[str, Method] = {}
+    for name, spec in ((str(key), spec) for key, spec in (methods or {}).items()):
+        if isinstance(spec, ListConfig):
+            found[name] = Method(list(spec))
+            continue
+        if unknown := {str(key) for key in spec} - {"overrides", "after", "longer", *SCALES}:
+            keys = ", ".join(["overrides", "after", "longer", *SCALES])
+            raise ValueError(f"Expected methods.{name} to have keys of {keys}, but got {', '.join(sorted(unknown))}.")
+        before = {key: spec[key] for key in ("after", "longer") if spec.get(key) is not None}
+        for key, other in before.items():
+            if other not in found:
+                raise ValueError(f"Expected methods.{name}.{key} to be a method listed above it, but got {other!r}.")
+        found[name] = Method([*spec.get("overrides", []), *spec.get(scale or "demo", [])], **before)
+    return found
+
+
+def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
+    """Refuse methods that no run could be started with, before the first one is.
+
+    Raises:
+        ValueError: there are none, or one has settings that tagrpo-train does not know; naming both.
+    """
+    if not methods:
+        raise ValueError("Expected methods, but got none. Choose a preset (compare=demo) or name them (methods=[…]).")
+    GlobalHydra.instance().clear()  # of the configuration of comparisons, which has been read
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        for name, method in methods.items():
+            try:
+                compose("train", [*shared, *method.overrides])
+            except (HydraException, OmegaConfBaseException) as error:
+                raise ValueError(
+                    f"Expected methods.{name} to have settings of tagrpo-train, but: {error}\nCorrect `methods` or "
+                    "`overrides`."
+                ) from error
+
+
+def shared_overrides(cfg: DictConfig) -> list[str]:
+    """What all runs get: the chosen groups, the preset's overrides for its scale, and those of the command line.
+
+    Raises:
+        ValueError: one of them needs a setting that was not given.
+    """
+    chosen = [f"{group}={cfg[group]}" for group in ("scale", "recipe", "model") if cfg[group] is not None]
+    try:
+        return [*chosen, *cfg.overrides_at_scale.get(cfg.scale or "demo", []), *cfg.overrides]
+    except InterpolationToMissingValueError as error:
+        missing = "".join(f" {key}=…" for key in map(str, cfg) if OmegaConf.is_missing(cfg, key) and key in str(error))
+        preset = HydraConfig.get().runtime.choices.get("compare")
+        raise ValueError(
+            f"Expected{missing}, which the preset {preset} needs at scale={cfg.scale}, but it was not given. The first "
+            f"lines of configs/comparisons/compare/{preset}.yaml show the command."
+        ) from error
+
+
+def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides: list[str]) -> list[GridRun]:
+    """Every method with every seed, seed by seed, so that an interrupted comparison has whole seeds.
+
+    All get `overrides`; a method's own come after them and win. One that another goes on from exports its policy.
+    """
+    runs: list[GridRun] = []
+    continued = {method.after for method in methods.values()}
+    for seed in seeds:
+        of_seed: dict[str, GridRun] = {}
+        for name, method in methods.items():
+            directory = root / name / f"seed{seed}"
+            arguments = [f"name={name}", f"seed={seed}", f"hydra.run.dir={directory}", *overrides, *method.overrides]
+            before = next((of_seed[other] for other in (method.after, method.longer) if other), None)
+            arguments += ["export=true"] if name in continued else []
+            arguments += [f"model.path={before.directory / 'model'}"] if before and method.after else []
+            command = [sys.executable, "-m", "tagrpo.cli.train", *arguments]
+            of_seed[name] = GridRun(name, seed, directory, command, before, longer=method.longer is not None)
+        runs += of_seed.values()
+    return runs
+
+
+def places_of(workers: int | None, gpus_per_run: int) -> list[Environment]:
+    """The runs that go side by side on this machine, each with GPUs of its own.
+
+    Without `gpus_per_run` there are as many as cores, and each sees the GPUs that this process sees.
+
+    Raises:
+        ValueError: there are too few GPUs.
+    """
+    if not gpus_per_run:  # submitit would hide the GPUs
+        return [{"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES")}] * (workers or os.cpu_count() or 1)
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count()))))
+    gpus = [name for name in visible.split(",") if name]
+    shares = [",".join(gpus[i : i + gpus_per_run]) for i in range(0, len(gpus) - gpus_per_run + 1, gpus_per_run)]
+    if len(shares) < (wanted := workers or 1):
+        raise ValueError(
+            f"Expected {wanted * gpus_per_run} GPUs for workers={wanted} and gpus_per_run={gpus_per_run}, but found "
+            f"{len(gpus)}. Lower one of them, or set gpus_per_run=0 to train on the CPU."
+        )
+    return [{"CUDA_VISIBLE_DEVICES": share} for share in shares[:workers]]
+
+
+def compare(
+    runs: list[GridRun], root: Path, launcher: Launcher, places: list[Environment], console: Console
+) -> list[GridRun]:
+    """Run a grid, write the report on the runs that finished, and return those that failed."""
+    failed = run_grid(runs, launcher, places, console)
+    from ..analysis.report import write_report  # imported late: it takes seconds, in which runs can begin
+
+    for run in failed:
+        console.print(f"\n{run.log_tail()}", markup=False, soft_wrap=True)
+    if len(failed) < len(runs):
+        page = write_report(root, order=list(dict.fromkeys(run.method for run in runs)))
+        console.print(f"\nReport: {page}; beside it report.md and results.json", soft_wrap=True)
+    if failed:
+        names = ", ".join(f"{run.method} seed {run.seed}" for run in failed)
+        console.print(f"\n{len(failed)} of {len(runs)} runs failed: {names}. The same command runs them again.")
+    return failed
+
+
+@entry_point("comparisons/compare")
+@hydra.main(config_path="pkg://tagrpo.configs.comparisons", config_name="compare", version_base="1.3")
+def main(cfg: DictConfig) -> None:
+    """Console entry point."""
+    refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
+    root, console = Path(cfg.root), Console()
+    with explained():
+        check_types(cfg)
+        # What comes from the environment is read by each run, and stands neither in its command nor in its files.
+        written: DictConfig = OmegaConf.create(unread(OmegaConf.to_container(cfg)))
+        methods = methods_of(written.methods, cfg.scale)
+        if cfg.report_only:
+            from ..analysis.report import write_report
+
+            console.print(write_report(root, order=list(methods)), soft_wrap=True)
+            return
+        launcher: Any = OmegaConf.to_container(cfg.launcher, resolve=True)
+        shared = shared_overrides(written)
+        check_methods(methods, shared)
+        runs = runs_of(root, methods, list(cfg.seeds), shared)
+        for run in runs:
+            run.prepare()
+        local = launcher["cluster"] == "local"
+        places = places_of(cfg.workers, cfg.gpus_per_run) if local else [{}] * (cfg.workers or len(runs))
+    # Being ended from outside is an interrupt too: no local run may go on without us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        failed = compare(runs, root, launcher, places, console)
+    except KeyboardInterrupt:
+        console.print("\nInterrupted. Finished runs are kept: the same command continues with the others.")
+        sys.exit(128 + signal.SIGINT)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

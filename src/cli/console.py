@@ -1,0 +1,90 @@
+"""What all console scripts do before they hand over to Hydra, and how they end when their settings are wrong."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from io import TextIOWrapper
+from typing import Any
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from ..settings.secrets import redacted, refuse_secret_arguments
+
+WRONG_USE = (ValueError, TypeError, OSError, ImportError, RuntimeError, HydraException, OmegaConfBaseException)
+"""Errors that settings, files or the machine cause before a run begins."""
+CHATTER = re.compile(
+    r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|All "
+    r"distributed processes registered|-{20}|\n?Initializing distributed"
+)
+"""What Lightning logs of every run."""
+
+
+def entry_point(config: str | None = None) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    r"""Make a function a console script: no secrets among its arguments, help, and output that any terminal can show.
+
+    A terminal that knows ASCII alone shows other characters as `\u2022`.
+
+    Args:
+        config: Name of the configuration that `--help` is about; None leaves help to the function.
+
+    Raises:
+        SystemExit: an argument holds a secret, or help was asked for.
+    """
+
+    def decorate(main: Callable[[], Any]) -> Callable[[], Any]:
+        @wraps(main)
+        def run() -> Any:
+            for stream in (sys.stdout, sys.stderr):
+                if isinstance(stream, TextIOWrapper):
+                    stream.reconfigure(errors="backslashreplace")
+            refuse_secret_arguments(sys.argv[1:])
+            if config is not None and {"--help", "-h"} & set(sys.argv[1:]):
+                from .help import show_help
+
+                sys.exit(show_help(config, [word for word in sys.argv[1:] if not word.startswith("-")]))
+            return main()
+
+        return run
+
+    return decorate
+
+
+def quiet() -> None:
+    """Keep libraries from saying what nobody asked for; their warnings and errors stay, and so do our own messages.
+
+    Lightning logs to a handler of its own, beside the one of Hydra, which would show each line twice.
+    """
+    logging.getLogger("lightning.pytorch").handlers.clear()
+    for name in ("utilities.rank_zero", "trainer.connectors.checkpoint_connector"):
+        logging.getLogger(f"lightning.pytorch.{name}").addFilter(lambda record: not CHATTER.match(record.getMessage()))
+    for name in ("sentence_transformers", "httpx", "httpx2", "openai"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", r"`?isinstance\(treespec, LeafSpec\)")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """When the block fails, end the program with the error's message alone; with HYDRA_FULL_ERROR=1 show where, too.
+
+    For what comes before a run begins, where errors are those of its settings.
+
+    Raises:
+        SystemExit: with the message.
+    """
+    try:
+        yield
+    except WRONG_USE as error:
+        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+            raise
+        cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
+        hint = "" if str(cause).startswith("Expected") else "\n(HYDRA_FULL_ERROR=1 shows where.)"
+        sys.exit(redacted(f"{str(cause) or type(cause).__name__}{hint}"))

@@ -1,0 +1,162 @@
+"""`tagrpo-eval diagnose=<run>`: what a run's training questions gave it to learn from (TA-GRPO, Figs. 3 and 4).
+
+The training questions and their rephrasings are asked anew, sampled as in training: of the policy that training began
+with, and of the kept checkpoints that are nearest to each quarter of training. Nothing is learned, and the run's own
+files stay as they are. A checkpoint that was measured before, on the same questions, is not measured again.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from ..runs.directory import FINISHED, changes, checkpoints_in, flat, iteration_of, may_change
+from ..runs.files import write_json, write_text
+
+if TYPE_CHECKING:
+    from ..settings.config import Run
+
+QUARTERS = (0.25, 0.5, 0.75, 1.0)
+NEEDED = ("progress", "checkpoint", "embedding_diversity")
+"""Callbacks that stay: what is shown, an orderly end, and the encoder."""
+AS_TRAINED = ("seed", "model", "lora", "template", "reward", "data.train", "data.max_prompt_tokens", "rollout.sampling")
+"""Settings, with all below them, that must be those of the run."""
+MAY_DIFFER = ("data.train.num_rephrasings", "data.train.rephrasings")
+"""Among them: GRPO, which learns from no rephrasings, can be asked them all the same."""
+
+
+def ask_training_questions(cfg: DictConfig) -> None:
+    """Change the settings of an evaluation into those of a diagnosis of the run `cfg.diagnose`.
+
+    Raises:
+        FileNotFoundError: there is no run with checkpoints.
+        ValueError: settings differ from those of the run, or contradict a diagnosis.
+    """
+    run = Path(cfg.diagnose)
+    if not (run / "config.yaml").is_file() or not checkpoints_in(run / "checkpoints"):
+        raise FileNotFoundError(
+            f"Expected `diagnose` to be the directory of a run with checkpoints, but {run} has no config.yaml or no "
+            "checkpoints/iteration-….ckpt. Give the directory that tagrpo-train wrote."
+        )
+    if cfg.exact or cfg.checkpoint or cfg.against:
+        raise ValueError("Expected `diagnose` without exact, checkpoint and against, but got both. Drop them.")
+    if cfg.diagnose_questions is not None and cfg.diagnose_questions < 1:
+        raise ValueError(f"Expected diagnose_questions to be at least 1, or null, but got {cfg.diagnose_questions}.")
+    then = _as_trained(OmegaConf.to_container(OmegaConf.load(run / "config.yaml")))
+    now = _as_trained(OmegaConf.to_container(cfg, resolve=True))
+    changed = {n: x for n, x in changes(then, now).items() if n not in MAY_DIFFER and not may_change(n)}
+    if changed:
+        raise ValueError(
+            f"Expected the settings with which {run} was trained, but got others:\n"
+            + "\n".join(f"  {name}: {old} then, {new} now" for name, (old, new) in changed.items())
+            + "\nRepeat those of its command: experiment=…, data=…, model=…, seed=…."
+        )
+    with open_dict(cfg):
+        cfg.rollout.evaluation_sampling = cfg.rollout.sampling
+        cfg.data.evaluation = {"train": cfg.data.train}
+        cfg.data.evaluation_samples = cfg.data.samples_per_prompt
+        cfg.data.adaptive_rephrasings = None
+        cfg.callbacks = {name: cfg.callbacks[name] for name in NEEDED if cfg.callbacks.get(name)}
+        cfg.logger = None
+
+
+def _as_trained(settings: Any) -> dict[str, Any]:
+    names = tuple(f"{name}." for name in AS_TRAINED)
+    return {name: value for name, value in flat(settings).items() if f"{name}.".startswith(names)}
+
+
+def kept_checkpoints(run: Path) -> dict[int, Path]:
+    """Iteration → the checkpoint there, of those nearest to each quarter of training; checked.
+
+    Raises:
+        TornCheckpointError: one of them is damaged.
+    """
+    from ..runs.checkpoints import checkpoint_at
+
+    found = {iteration_of(path) or 0: path for path in checkpoints_in(run / "checkpoints")}
+    nearest = {share: min(found, key=lambda at: abs(at - share * max(found))) for share in QUARTERS}
+    if far := [f"{100 * share:.0f} %" for share, at in nearest.items() if abs(at / max(found) - share) > 0.05]:
+        print(f"No checkpoint is left near {', '.join(far)} of training: callbacks.checkpoint.fractions keeps them.")
+    return {at: checkpoint_at(found[at], "diagnose") for at in sorted(set(nearest.values()))}
+
+
+def diagnose(cfg: DictConfig, run: Run) -> list[str]:
+    """Measure base and checkpoints; return the names of the files that were written into `run.directory`.
+
+    Args:
+        cfg: After `ask_training_questions`.
+        run: Its objects, the questions read.
+    """
+    from ..analysis.diagnosis import summarised
+    from ..callbacks import EmbeddingDiversityMonitor, TrainingSignal
+    from ..callbacks.stages import in_order
+    from ..runs.identity import digest, identity_of
+    from .evaluate import evaluate, settings_of
+
+    folder, trained = run.directory, Path(cfg.diagnose)
+    if cfg.diagnose_questions is not None:
+        run.datamodule.keep_some("train", cfg.diagnose_questions)
+    callbacks = run.trainer.callbacks  # type: ignore[attr-defined]
+    diversity = next((c for c in callbacks if isinstance(c, EmbeddingDiversityMonitor)), None)
+    if diversity is not None:
+        diversity.max_questions = None
+    before = _measured_before(folder / "diagnose.json")
+    encoder = digest(OmegaConf.select(cfg, "callbacks.embedding_diversity.encoder"))
+    checkpoints = kept_checkpoints(trained)
+    points: list[dict[str, Any]] = []
+    for iteration, checkpoint in {0: None, **checkpoints}.items():
+
+        @cache
+        def identify(checkpoint: Path | None = checkpoint) -> dict[str, str]:
+            return identity_of(cfg, run.module, run.datamodule, checkpoint) | {"encoder": encoder}
+
+        signal = TrainingSignal(diversity, lambda: before.get(digest(identify()), []))
+        run.trainer.callbacks = in_order([*callbacks, signal])  # type: ignore[attr-defined]
+        evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
+        if run.trainer.is_global_zero:
+            rows = signal.questions
+            point = {"iteration": iteration, "share": iteration / max(checkpoints), "identity": identify()}
+            points.append({**point, "metrics": summarised(rows), "questions": rows})
+            settings = settings_of(cfg) | {"num_rephrasings": cfg.data.num_rephrasings}
+            facts = {"run": str(trained), "finished": (trained / FINISHED).exists(), "settings": settings}
+            write_json(folder / "diagnose.json", {**facts, "checkpoints": points})
+    return _written(folder, trained) if run.trainer.is_global_zero else []
+
+
+def _measured_before(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """Digest of what was measured → its rows."""
+    from ..runs.identity import digest
+
+    points = json.loads(path.read_text())["checkpoints"] if path.exists() else []
+    return {digest(point["identity"]): point["questions"] for point in points}
+
+
+def _written(folder: Path, trained: Path) -> list[str]:
+    """Write the table and the figures of `diagnose.json` beside it, and show the table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..analysis import run_plots
+    from ..analysis.diagnosis import NOTE, table_of
+    from ..analysis.plots import save
+    from ..analysis.runs import RunFiles
+    from ..analysis.sections import table
+
+    run = RunFiles(str(RunFiles("", 0, trained).config.get("name", trained.name)), 0, trained)
+    assert run.diagnosis is not None
+    header, rows = table_of(run.diagnosis)
+    across = list(zip(header, *rows, strict=True))  # a terminal has room for the stages side by side
+    shown = Table(*across[0])
+    for row in across[1:]:
+        shown.add_row(*row)
+    Console().print(shown)
+    facts = [f"- {name}: {value}" for name, value in run.diagnosis["settings"].items()]
+    lines = [f"# Training questions of {run.method}", "", *table(header, rows), "", NOTE, "", *facts]
+    write_text(folder / "diagnose.md", "\n".join(lines) + "\n")
+    save(run_plots.equal_rewards_by_stage(run), folder / "equal_rewards.png")
+    save(run_plots.distances_by_stage(run), folder / "distances.png")
+    return ["diagnose.json", "diagnose.md", "equal_rewards.png", "distances.png"]

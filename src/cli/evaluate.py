@@ -1,0 +1,165 @@
+"""`tagrpo-eval`: pass@k of a model folder, a hub model or a Lightning checkpoint, without training.
+
+Counts are kept as they come in: the same command continues an evaluation that was interrupted. With `exact=true`
+nothing is sampled: the probabilities of all correct responses are added up, for tasks where they can be listed. With
+`diagnose=<run>` the training questions of a run are asked, see `diagnose.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from ..runs.directory import held, is_first_rank
+from ..runs.provenance import write_provenance
+from ..settings.checks import check_against, check_run, read_questions
+from ..settings.config import build
+from ..settings.secrets import refuse_secrets, save_resolved
+from .console import entry_point, explained
+from .diagnose import ask_training_questions, diagnose
+from .summary import show
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+    from ..datamodules.questions import QuestionDataModule
+    from ..modules.policy_module import PolicyModule
+    from ..settings.config import Run
+
+
+def evaluate(
+    module: PolicyModule, datamodule: QuestionDataModule, trainer: Trainer, *, checkpoint: str | Path | None = None
+) -> dict[str, float]:
+    """Sample and score the evaluation splits.
+
+    Args:
+        module: The policy.
+        datamodule: Its `evaluation` sources are used.
+        trainer: With `RolloutCallback` and `PassAtKEvaluator`, which writes `test.json`.
+        checkpoint: Lightning checkpoint whose weights replace those that the module loads; None keeps them.
+
+    Returns:
+        Everything that was logged: `pass@k/<split>/<k>` and more.
+    """
+    from lightning.fabric.plugins.io import TorchCheckpointIO
+
+    from ..runs.checkpoints import AtomicCheckpointIO
+
+    if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+        trainer.strategy.checkpoint_io = AtomicCheckpointIO()  # which reads folders of shards too
+    trainer.test(
+        module, datamodule=datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True if checkpoint else None
+    )
+    return {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+
+def settings_of(cfg: DictConfig) -> dict[str, Any]:
+    """How the responses of an evaluation were sampled, to stand below its results."""
+    sampling = {name: value for name, value in cfg.rollout.evaluation_sampling.items() if name != "_target_"}
+    return {
+        "model": str(cfg.model.path),
+        "checkpoint": cfg.checkpoint,
+        **sampling,
+        "samples": cfg.data.evaluation_samples,
+        "template": OmegaConf.to_container(cfg.data.evaluation_template or cfg.template, resolve=True),
+        "engine": str(cfg.rollout.engine.get("_target_", "")).rpartition(".")[2],
+        "seed": cfg.seed,
+    }
+
+
+@entry_point("evaluate")
+@hydra.main(config_path="pkg://tagrpo.configs", config_name="evaluate", version_base="1.3")
+def main(cfg: DictConfig) -> None:
+    """Console entry point."""
+    directory = Path(HydraConfig.get().runtime.output_dir)
+    with ExitStack() as stack:
+        with explained():
+            refuse_secrets(cfg, directory)
+            if cfg.diagnose is not None:
+                ask_training_questions(cfg)
+            check_run(cfg, trains=False)
+            check_against(cfg.against, cfg.exact)
+            if cfg.checkpoint is not None and not Path(cfg.checkpoint).expanduser().exists():
+                raise FileNotFoundError(
+                    f"Expected a checkpoint at {cfg.checkpoint}, but there is nothing. Check checkpoint."
+                )
+            stack.enter_context(held(directory))
+            run = build(cfg)
+            checkpoint = checkpoint_of(cfg.checkpoint)
+            read_questions(cfg, run, trains=False)
+            identify = prepare(cfg, run, checkpoint)
+        if is_first_rank():
+            save_resolved(cfg, directory)
+            write_provenance(directory)
+        try:
+            if cfg.diagnose is not None:
+                files = diagnose(cfg, run)
+            else:
+                metrics = evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
+        finally:
+            run.close()
+        if run.trainer.is_global_zero:
+            if cfg.diagnose is None:
+                show(metrics)
+                files = ["exact.json"] if cfg.exact else write(cfg, directory, identify())
+            print("Written: " + ", ".join(str(directory / name) for name in files))
+
+
+def checkpoint_of(path: str | None) -> Path | None:
+    """The checkpoint that is meant by a path: itself, or the newest intact one of a run's directory."""
+    from ..runs.checkpoints import checkpoint_at
+
+    return None if path is None else checkpoint_at(path, "checkpoint")
+
+
+def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> Callable[[], dict[str, str]]:
+    """Exchange the evaluator where success is computed exactly, else have counts kept by what they depend on."""
+    from hydra.utils import instantiate
+
+    from ..callbacks import ExactPassAtK, PassAtKEvaluator
+    from ..runs.identity import identity_of
+
+    if cfg.exact:
+        sampling = instantiate(cfg.rollout.evaluation_sampling)
+        run.trainer.callbacks = [  # type: ignore[attr-defined]
+            ExactPassAtK(instantiate(cfg.reward), sampling, against=cfg.against)
+        ]
+
+    @cache
+    def identify() -> dict[str, str]:
+        return identity_of(cfg, run.module, run.datamodule, checkpoint)
+
+    for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, PassAtKEvaluator) and callback.store is not None:
+            callback.store.identify = identify
+    return identify
+
+
+def write(cfg: DictConfig, directory: Path, identity: Mapping[str, str]) -> list[str]:
+    """Write the evaluation as Markdown, and the comparison with another one; return the names of all files."""
+    from ..analysis.evaluation import (
+        compare_evaluations,
+        read_evaluation,
+        statement,
+        write_comparison,
+        write_evaluation,
+    )
+
+    digests = ", ".join(f"{part} {value}" for part, value in identity.items() if value)
+    files = ["test.json", write_evaluation(directory, settings_of(cfg) | {"digests": digests}).name]
+    if cfg.against is not None:
+        ours, theirs = read_evaluation(directory, str(cfg.name)), read_evaluation(cfg.against)
+        files.append(write_comparison(ours, theirs, directory).name)
+        print(statement(ours.method, theirs.method, compare_evaluations(ours, theirs)).replace("**", ""))
+    return files
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""`tagrpo-export`: a checkpoint, one file or a folder of shards, as a Hugging Face folder."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..runs.directory import flat, read_config
+from .console import entry_point, explained
+
+if TYPE_CHECKING:
+    from ..modules.policy.causal_policy import CausalPolicy
+
+
+def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any] | None = None) -> Path:
+    """Write the policy of a checkpoint so that `AutoModelForCausalLM.from_pretrained` loads it.
+
+    Needs no GPU and no process group, whatever the checkpoint was trained on; adapters are merged. All of it is
+    checked, but only the weights are loaded, optimizer states are not.
+
+    Args:
+        checkpoint: A checkpoint, or the directory of a run, of which the newest complete one is taken.
+        folder: Where to write; made when it is missing.
+        config: The run's settings, resolved; None reads the `config.yaml` of the run that the checkpoint lies in.
+
+    Returns:
+        The checkpoint that was exported.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint, or no `config.yaml` beside its folder.
+        TornCheckpointError: the checkpoint is not complete, or damaged.
+        pickle.UnpicklingError: it could run code.
+        ValueError: the settings name no model, or are not what a run writes.
+        RuntimeError: the weights are not those of the model that the settings name.
+    """
+    from transformers import AutoTokenizer
+
+    from ..modules.policy.causal_policy import CausalPolicy
+    from ..modules.policy.lora import LoraSettings
+    from ..modules.policy.model import load_causal_lm, save_model
+    from ..runs.checkpoints import checkpoint_at
+
+    path = checkpoint_at(checkpoint, "checkpoint")
+    if config is None:
+        config = read_config(path.absolute().parent.parent / "config.yaml")
+    # Settings are read and nothing that they name is called: they may be a stranger's.
+    settings = flat(config)
+    try:
+        model_path, tokenizer = (str(settings[name]) for name in ("policy.load_model.path", "data.tokenizer"))
+    except KeyError as missing:
+        raise ValueError(f"Expected {missing} among the settings of the run of {path}, but it is not there.") from None
+    below = "policy.load_model.lora."
+    lora = {name.removeprefix(below): value for name, value in settings.items() if name.startswith(below)}
+    lora.pop("_target_", None)
+    model = load_causal_lm(model_path, lora=LoraSettings(**lora) if lora else None)
+    _load_weights(CausalPolicy(model), path)
+    save_model(model, AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False), folder)
+    return path
+
+
+def _load_weights(policy: CausalPolicy, path: Path) -> None:
+    """Fill `policy`, which is called `policy` in the module that wrote the checkpoint."""
+    import torch
+
+    from ..runs.checkpoints import tensors_of
+
+    holder = torch.nn.ModuleDict({"policy": policy})
+    if path.is_dir():
+        weights = tensors_of(path, "state_dict.")
+    else:
+        # Memory-mapped: optimizer states are never read.
+        weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
+    holder.load_state_dict(weights)
+
+
+@entry_point()
+def main() -> None:
+    """Console entry point."""
+    parser = argparse.ArgumentParser(prog="tagrpo-export", description=__doc__)
+    parser.add_argument("checkpoint", help="a checkpoint, or the directory of a run (its newest complete checkpoint)")
+    parser.add_argument("folder", help="where to write the Hugging Face folder")
+    parser.add_argument("--config", help="config.yaml of the run; found beside the checkpoint's folder by default")
+    arguments = parser.parse_args()
+    with explained():
+        if not Path(arguments.checkpoint).expanduser().exists():
+            raise FileNotFoundError(
+                f"Expected a checkpoint, or the directory of a run, at {arguments.checkpoint}, but there is nothing. "
+                "Correct `checkpoint`."
+            )
+        config = read_config(Path(arguments.config)) if arguments.config else None
+        path = export(arguments.checkpoint, arguments.folder, config)
+    print(f"{path} -> {arguments.folder}")
+
+
+if __name__ == "__main__":
+    main()

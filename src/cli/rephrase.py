@@ -1,0 +1,199 @@
+"""`tagrpo-rephrase`: questions in, rephrasings with their provenance and the checks' verdicts out; and their audit.
+
+    tagrpo-rephrase input=questions.jsonl output=rephrased.jsonl rephraser.model=<model> --dry-run
+    tagrpo-rephrase input=questions.jsonl output=rephrased.jsonl rephraser.model=<model>
+    tagrpo-rephrase audit input=rephrased.jsonl output=filtered.jsonl
+
+Paid replies are in `<output>.work/replies.jsonl`: the same command, started again after whatever ended it, goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from ..runs.files import write_text
+from ..settings.checks import check_types, missing_settings
+from ..settings.secrets import refuse_secrets, save_resolved
+from .console import entry_point, explained
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..rephrasing.candidates import Reviewed
+    from ..rephrasing.client import Client, Server
+    from ..rephrasing.costs import Prices
+
+OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), "rephrase"))
+
+
+@contextmanager
+def connected(work: Path, server: Server, batch: Mapping[str, Any] | None) -> Iterator[Client]:
+    """What answers calls: the cache in `work`, else the server, one by one or in batches."""
+    from rich.progress import Progress
+
+    from ..rephrasing.batch import BatchClient
+    from ..rephrasing.cache import ReplyCache
+    from ..rephrasing.client import Client
+
+    hidden = not sys.stderr.isatty()
+    with ReplyCache(work / "replies.jsonl") as cache, Progress(transient=True, disable=hidden) as progress:
+        task = progress.add_task("replies", total=None)
+
+        def show(answered: int, wanted: int) -> None:
+            progress.update(task, completed=answered, total=wanted)
+
+        yield Client(server, cache, show) if batch is None else BatchClient(server, cache, show, **batch)
+
+
+def print_costs(title: str, costs: pd.DataFrame) -> None:
+    """Print an estimate or an account."""
+    import pandas as pd
+
+    if costs.empty:
+        print(f"{title}: nothing is asked of a model.")
+        return
+    total = costs["cost"].sum(skipna=False)
+    print(f"{title}:\n{costs.to_string(index=False, float_format='{:,.2f}'.format, na_rep='no price')}")
+    print("Total cost: " + ("unknown, for lack of prices" if pd.isna(total) else f"{total:,.2f}"))
+
+
+def print_outcome(reviewed: Sequence[Reviewed], undecided: bool, client: Client, prices: Mapping[str, Prices]) -> None:
+    """Print what was paid, what passed, how many questions have how many rephrasings, and what got no reply."""
+    from ..rephrasing.audit import by_check, by_instruction, coverage
+    from ..rephrasing.costs import account
+
+    answered = [(call, client.cache[key]) for key, call in client.calls.items() if key in client.cache]
+    print_costs("Account", account(answered, prices))
+    print(f"Rephrasings:\n{by_instruction(reviewed, undecided).to_string(float_format='{:.1f}'.format)}")
+    print(f"Verdicts:\n{by_check(reviewed).to_string()}")
+    counts = ", ".join(f"{questions} with {kept}" for kept, questions in coverage(reviewed, undecided).items())
+    print(f"Questions by number of accepted rephrasings: {counts}.")
+    if client.failures:
+        example = next(iter(client.failures.values()))
+        print(f"{len(client.failures)} calls got no reply, one because: {example}. The same command asks again.")
+
+
+def write_audit(work: Path, reviewed: Sequence[Reviewed], undecided: bool, sample: int, seed: int) -> list[Path]:
+    """Write the table of all candidates, and the page for a human with a sample of the questions."""
+    from ..rephrasing.audit import audit_frame, for_spreadsheets, sample_groups
+    from ..rephrasing.candidates import escaped
+    from ..rephrasing.page import audit_page
+
+    table, page = work / "audit.csv", work / "audit.html"
+    write_text(table, escaped(for_spreadsheets(audit_frame(reviewed, undecided)).to_csv(index=False)))
+    write_text(page, escaped(audit_page(sample_groups(reviewed, sample, seed), "Rephrasings to judge", undecided)))
+    return [table, page]
+
+
+def built(part: DictConfig) -> Any:
+    """The object of a part of the configuration; its price is no argument of it."""
+    return instantiate({name: value for name, value in part.items() if name != "price"}, _convert_="all")
+
+
+def with_commands(arguments: Sequence[str]) -> list[str]:
+    """The command line in Hydra's terms.
+
+    >>> with_commands(["audit", "input=a.jsonl", "--dry-run"])
+    ['command=audit', 'input=a.jsonl', 'dry_run=true']
+    """
+    words = {"generate": "command=generate", "audit": "command=audit", "--dry-run": "dry_run=true"}
+    return [words.get(argument, argument) for argument in arguments]
+
+
+def execute(cfg: DictConfig) -> bool:
+    """Build what the configuration names and do what its command says; return whether every call got a reply."""
+    from ..rephrasing.audit import read_reviewed, recheck
+    from ..rephrasing.candidates import write_rows
+    from ..rephrasing.costs import Prices, estimate
+    from ..rephrasing.rephraser import planned_calls, rephrase
+
+    work, output = Path(cfg.work), cfg.output and Path(cfg.output)
+    undecided = {"keep": True, "drop": False}[cfg.undecided]
+    checks = {name: instantiate(check) for name, check in cfg.checks.items() if check}
+    judge = built(cfg.judge) if cfg.judge.model else None
+    prices = {part.model: Prices(**part.price) for part in (cfg.rephraser, cfg.judge) if part.get("price")}
+    batch = {str(name): value for name, value in cfg.batch.items() if name != "enabled"} if cfg.batch.enabled else None
+    written = [output] if output else []
+    with connected(work, instantiate(cfg.server), batch) as client:
+        if cfg.command == "audit":
+            reviewed = read_reviewed(cfg.input)
+            recheck(reviewed, checks)
+            if judge is not None:
+                asyncio.run(judge.review(reviewed, client))
+            written += write_audit(work, reviewed, undecided, cfg.sample, cfg.seed)
+        else:
+            groups, rephraser = instantiate(cfg.source).load()[: cfg.limit], built(cfg.rephraser)
+            if cfg.dry_run:
+                costs = estimate(planned_calls(groups, rephraser, judge), prices, client.cache, batch is not None)
+                print_costs(f"Estimate for {len(groups)} questions", costs)
+                return True
+            save_resolved(cfg, work)
+            reviewed = asyncio.run(rephrase(groups, rephraser, checks, judge, client))
+        if output:
+            write_rows(output, reviewed, undecided)
+        print_outcome(reviewed, undecided, client, prices)
+    print("Written: " + "\n         ".join(map(str, written)))
+    return not client.failures
+
+
+def check(cfg: DictConfig) -> None:
+    """Refuse what can't work, before anything is read or asked.
+
+    Raises:
+        ValueError, OSError: naming the setting and what to change.
+    """
+    if cfg.command not in ("generate", "audit"):
+        raise ValueError(f"Expected command to be generate or audit, but got {cfg.command!r}.")
+    if cfg.undecided not in ("keep", "drop"):
+        raise ValueError(f"Expected undecided to be keep or drop, but got {cfg.undecided!r}.")
+    path = cfg.input if cfg.command == "audit" else cfg.source.get("path")
+    if path is None and (cfg.command == "audit" or "dataset" not in cfg.source):
+        raise ValueError("Expected `input`, a file of questions, but got none. Set input=questions.jsonl.")
+    if path is not None and not Path(path).exists():
+        raise FileNotFoundError(f"Expected a file of questions at {path}, but there is none. Set `input`.")
+    if cfg.command == "generate":
+        if not cfg.output:
+            raise ValueError("Expected `output`, the file to write, but got none. Set output=rephrased.jsonl.")
+        if missing := sorted(name for name in missing_settings(cfg) if name.startswith(("rephraser", "source"))):
+            raise ValueError(f"Expected {' '.join(f'{name}=…' for name in missing)}, but it was not given.")
+
+
+@entry_point("rephrase")
+@hydra.main(config_path="pkg://tagrpo.configs", config_name="rephrase", version_base="1.3")
+def run(cfg: DictConfig) -> None:
+    """Run the command; exit with 1 where calls got no reply."""
+    refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
+    with explained():
+        check_types(cfg)
+        check(cfg)
+    for library in ("httpx", "httpx2", "openai"):
+        logging.getLogger(library).setLevel(logging.WARNING)  # they log every request
+    from ..rephrasing.client import ServerRefusedError
+
+    try:
+        sys.exit(0 if execute(cfg) else 1)
+    except ServerRefusedError as reason:
+        sys.exit(f"Nothing written yet. {reason}")
+    except KeyboardInterrupt:
+        sys.exit("Nothing written yet: interrupted. The same command goes on.")
+
+
+def main() -> None:
+    """Console entry point."""
+    sys.argv[1:] = with_commands(sys.argv[1:])
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""`tagrpo-report RUN…`: everything that runs recorded, as one HTML file that opens without a server or a network."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from .console import entry_point
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="tagrpo-report", description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or a folder with several")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("-o", "--output", type=Path, help="the file; default: report.html in the first directory")
+    parser.add_argument(
+        "--megabytes",
+        type=float,
+        help="how large the file may become; responses beyond that are shown without their text (default: 25)",
+    )
+    either.add_argument(
+        "--inspect",
+        type=Path,
+        metavar="FOLDER",
+        help="write the responses as logs for `inspect view` into this folder instead (pip install 'tagrpo[inspect]')",
+    )
+    return parser
+
+
+@entry_point()
+def main() -> None:
+    """Console entry point."""
+    parser = arguments()
+    given = parser.parse_args()
+    if given.inspect is not None and given.megabytes is not None:
+        parser.error("argument --megabytes: not allowed with argument --inspect")
+    for run in given.runs:
+        if not run.is_dir():
+            sys.exit(f"tagrpo-report: Expected a run directory, or a folder with some, at {run}, but there is none.")
+    try:
+        if given.inspect is not None:
+            from ..analysis.inspect_logs import write_logs
+
+            print(*write_logs(given.inspect, *given.runs), sep="\n")
+            return
+        from ..analysis.report import explore
+
+        size = {} if given.megabytes is None else {"megabytes": given.megabytes}
+        print(explore(*given.runs, output=given.output or given.runs[0] / "report.html", **size))
+    except (FileNotFoundError, ValueError, ImportError) as error:
+        sys.exit(f"tagrpo-report: {error}")
+
+
+if __name__ == "__main__":
+    main()

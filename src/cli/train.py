@@ -1,0 +1,120 @@
+"""`tagrpo-train`: compose, build, train, test. Only `main` knows Hydra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from ..runs.directory import begin, end, held, is_first_rank
+from ..settings.checks import check_run, given_overrides, read_questions
+from ..settings.config import build
+from ..settings.secrets import redacted, refuse_secrets, save_resolved
+from .console import entry_point, explained
+from .summary import conclude
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+    from ..datamodules.questions import QuestionDataModule
+    from ..modules.policy_module import PolicyModule
+    from ..settings.config import Run
+
+
+def train(
+    module: PolicyModule,
+    datamodule: QuestionDataModule,
+    trainer: Trainer,
+    *,
+    test: bool = True,
+    resume: str | Path | None = None,
+    export: str | Path | None = None,
+) -> dict[str, float]:
+    """Fit, export, test.
+
+    Args:
+        module: The policy and its update.
+        datamodule: Questions.
+        trainer: With the rollout callback and the diagnostics. With `max_steps=0` nothing is trained.
+        test: Evaluate on the test splits afterwards.
+        resume: Checkpoint to continue from: a path, `last` for the newest complete one of the run, or `auto`, which is
+            `last` if there is one; None starts anew.
+        export: Folder to write the trained policy to in Hugging Face format; None writes none.
+
+    Returns:
+        The last value of everything that was logged.
+    """
+    from ..runs.checkpoints import resolve
+
+    metrics = {}
+    if trainer.max_steps != 0:
+        checkpoint = resolve(resume, Path(trainer.default_root_dir) / "checkpoints")
+        trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
+        metrics = dict(trainer.callback_metrics)
+        if export is not None:
+            module.export(export, datamodule.tokenizer)
+    if test:
+        trainer.test(module, datamodule=datamodule, verbose=False)
+        metrics |= trainer.callback_metrics
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def record(cfg: DictConfig, run: Run, directory: Path) -> None:
+    """Write down the settings, the commit and the versions of packages, also as hyperparameters of every logger."""
+    from ..runs.provenance import write_provenance
+
+    save_resolved(cfg, directory)
+    made_with = write_provenance(directory)
+    settings = redacted(OmegaConf.to_container(cfg, resolve=True))
+    for logger in run.trainer.loggers:
+        logger.log_hyperparams({**settings, **made_with})
+
+
+def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None:
+    """The metric that a sweeper optimises; None where the setting `objective` names none.
+
+    Raises:
+        ValueError: nothing of that name was logged.
+    """
+    if name is not None and name not in metrics:
+        raise ValueError(
+            f"Expected `objective` to name a metric that the run logs, but it does not log {name!r}. It has logged: "
+            f"{', '.join(sorted(metrics))}."
+        )
+    return None if name is None else metrics[name]
+
+
+@entry_point("train")
+@hydra.main(config_path="pkg://tagrpo.configs", config_name="train", version_base="1.3")
+def main(cfg: DictConfig) -> float | None:
+    """Console entry point; returns the objective to Hydra, for a sweeper that searches for its best value."""
+    directory = Path(HydraConfig.get().runtime.output_dir)
+    trains = cfg.iterations != 0
+    with ExitStack() as stack:
+        with explained():
+            refuse_secrets(cfg, directory)
+            check_run(cfg, trains=trains)
+            stack.enter_context(held(directory))
+            begin(cfg, directory)
+            run = build(cfg)
+            read_questions(cfg, run, trains=trains)
+        if is_first_rank():
+            record(cfg, run, directory)
+        export = directory / "model" if cfg.export else None
+        try:
+            metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
+        finally:
+            run.close()
+        end(directory)
+        if run.trainer.is_global_zero:
+            conclude(metrics, directory, given_overrides(), f"{cfg.name}-seed{cfg.seed}")
+    return objective_of(metrics, cfg.objective)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""What a run remembers of each question: how often it was sampled and solved, and with which answers.
+
+Replay, adaptive numbers of rephrasings, curricula and the advantages that look back all read this one memory. It is
+updated with every batch that is sampled, by the verdicts of all ranks, so that it is the same on each of them; it is
+part of the pipeline's checkpoints. A run in which nobody reads it keeps none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+
+from ..distributed import gather_objects
+from ..types import History, QuestionBatch, QuestionGroup, Rollouts
+
+MOST_VISITS = 64
+"""Visits kept of each question, the newest; a question is visited about once an epoch."""
+MOST_ANSWERS = 256
+"""Answers counted of each question; of more, the rarest are forgotten, the oldest of them first."""
+LONGEST_ANSWER = 64
+"""Characters; of longer answers a digest is kept."""
+
+
+class Visit(NamedTuple):
+    """The new responses of one batch to a question, by rephrasing: the first number is that of the original."""
+
+    samples: tuple[int, ...]
+    """Responses, without those that were replayed."""
+    correct: tuple[int, ...]
+    """How many of them were correct."""
+
+    @property
+    def rate(self) -> float:
+        """Share of correct responses, those to rephrasings included."""
+        return sum(self.correct) / sum(self.samples)
+
+
+@dataclass
+class Record:
+    """What is known of one question."""
+
+    samples: int = 0
+    """Responses so far, those to its rephrasings included."""
+    correct: int = 0
+    """How many of them were correct."""
+    solved_in_full: bool = False
+    """Whether all responses of some visit were correct."""
+    visits: list[Visit] = field(default_factory=list)
+    """The newest `MOST_VISITS`, oldest first."""
+    answers: dict[str | None, int] = field(default_factory=dict)
+    """Final answer → how often it was given; None counts responses without one."""
+
+    def add(self, visit: Visit, answers: Counter[str | None]) -> None:
+        """Take in what one batch has shown."""
+        self.samples += sum(visit.samples)
+        self.correct += sum(visit.correct)
+        self.solved_in_full = self.solved_in_full or visit.rate == 1.0
+        self.visits = [*self.visits, visit][-MOST_VISITS:]
+        for answer, count in answers.items():
+            self.answers[answer] = self.answers.get(answer, 0) + count
+        while len(self.answers) > MOST_ANSWERS:
+            del self.answers[min(self.answers, key=self.answers.__getitem__)]
+
+    def running_rate(self, decay: float, original: bool = False) -> float | None:
+        """The first visit's success rate, then rate ← decay · rate + (1 − decay) · that of the next; None before.
+
+        Over all responses, or those to the `original` alone.
+
+        >>> Record(visits=[Visit((2, 2), (2, 0)), Visit((2, 2), (1, 0))]).running_rate(0.5)
+        0.375
+        >>> Record(visits=[Visit((2, 2), (2, 0)), Visit((2, 2), (1, 0))]).running_rate(0.5, original=True)
+        0.75
+        """
+        visits = [Visit(v.samples[:1], v.correct[:1]) for v in self.visits if v.samples[0]] if original else self.visits
+        running = None
+        for visit in visits:
+            running = decay * (visit.rate if running is None else running) + (1 - decay) * visit.rate
+        return running
+
+    def latest_partial_rate(self) -> float | None:
+        """Success rate of the latest visit that solved the question in part; None where none has."""
+        return next((visit.rate for visit in reversed(self.visits) if 0 < visit.rate < 1), None)
+
+
+UNKNOWN = Record()
+"""What is known of a question that was never sampled; not to be changed."""
+
+
+class QuestionMemory:
+    """Question id → `Record`, of all questions that were sampled in training.
+
+    Bounded: `MOST_VISITS` visits and `MOST_ANSWERS` answers of each question, none longer than `LONGEST_ANSWER`.
+    """
+
+    def __init__(self) -> None:
+        self.records: dict[str, Record] = {}
+
+    def __getitem__(self, question_id: str) -> Record:
+        return self.records.get(question_id, UNKNOWN)
+
+    def remember(self, batch: QuestionBatch) -> list[Visit]:
+        """Tell a rolled-out training batch what was known of its questions, and take in its new responses. Collective.
+
+        Sets `batch.rollouts.history`, and returns the visits of the questions of all ranks.
+        """
+        assert batch.rollouts is not None
+        batch.rollouts = replace(batch.rollouts, history=self._history(batch.groups, batch.rollouts))
+        visits = []
+        for id, visit, answers in (
+            seen for part in gather_objects(_seen(batch.groups, batch.rollouts)) for seen in part
+        ):
+            self.records.setdefault(id, Record()).add(visit, answers)
+            visits.append(visit)
+        return visits
+
+    def _history(self, groups: Sequence[QuestionGroup], rollouts: Rollouts) -> History:
+        records, rows = [self[group.id] for group in groups], rollouts.question
+        same = [records[q].answers.get(_kept(a), 0) for q, a in zip(rows.tolist(), rollouts.answers, strict=True)]
+        return History(
+            samples=torch.tensor([record.samples for record in records], dtype=torch.long)[rows],
+            correct=torch.tensor([record.correct for record in records], dtype=torch.long)[rows],
+            same_answer=torch.tensor(same, dtype=torch.long),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """All records, in plain containers."""
+        return {
+            id: (r.samples, r.correct, r.solved_in_full, [tuple(visit) for visit in r.visits], dict(r.answers))
+            for id, r in self.records.items()
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.records = {
+            id: Record(samples, correct, in_full, [Visit(*visit) for visit in visits], dict(answers))
+            for id, (samples, correct, in_full, visits, answers) in state.items()
+        }
+
+
+def _seen(groups: Sequence[QuestionGroup], rollouts: Rollouts) -> list[tuple[str, Visit, Counter[str | None]]]:
+    """The questions of this rank that have new responses, with their verdicts and answers."""
+    width = 1 + max(rollouts.rephrasing.tolist(), default=0)
+    cell = rollouts.question * width + rollouts.rephrasing
+
+    def counted(rows: torch.Tensor) -> Sequence[Sequence[int]]:
+        counts = torch.bincount(cell[rows], minlength=width * len(groups))
+        return counts.view(-1, width).tolist()
+
+    new = ~rollouts.replayed
+    answers: list[Counter[str | None]] = [Counter() for _ in groups]
+    for row in new.nonzero()[:, 0].tolist():
+        answers[int(rollouts.question[row])][_kept(rollouts.answers[row])] += 1
+    counts = zip(groups, counted(new), counted(new & rollouts.correct), answers, strict=True)
+    return [(group.id, Visit(tuple(n), tuple(c)), given) for group, n, c, given in counts if sum(n)]
+
+
+def _kept(answer: str | None) -> str | None:
+    if answer is None or len(answer) <= LONGEST_ANSWER:
+        return answer
+    return hashlib.sha256(answer.encode()).hexdigest()

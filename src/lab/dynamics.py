@@ -1,0 +1,58 @@
+"""A method's path without sampling noise: each update is the expectation of what sampling would have given.
+
+For tasks whose correct responses can all be listed. At ratio 1, each response scored under its own prompt and all
+tokens weighing the same, the expected policy gradient is Σ_n w_n ∇p_n (`objectives`): the success rates p_n and their
+gradients are sums over the correct responses, and the weights w_n replace the advantages by their expectation. Not
+covered are means over a response's own length, scoring under another prompt, and divergence and entropy terms, which
+also depend on the wrong responses; on policies small enough to list those too, `enumerable.expected_update` has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..modules.policy.exact import add_success_gradient, exact_success
+from ..modules.policy.logprobs import Scorer
+from ..types import AdvantageStrategy, Prompt
+from .objectives import expected_weights
+
+
+def add_expected_gradient(
+    scorer: Scorer,
+    prompts: Sequence[Prompt],
+    correct: Sequence[Sequence[Tensor]],
+    strategy: AdvantageStrategy,
+    max_length: int = 1,
+) -> Tensor:
+    """Add to the policy's gradients what one batch adds on average, under `PolicyLoss(aggregation="constant")`.
+
+    The mean is over all responses. Pools are within a question: a strategy that pools over the batch is taken as if
+    each question were one.
+
+    Args:
+        scorer: Of the policy, at the sampling temperature.
+        prompts: [P] of the batch; `num_samples` of each is G_n.
+        correct: [P], all correct responses to each prompt in tokens; see `BatchSuccess.correct`.
+        strategy: Reads rewards alone; others are refused by name.
+        max_length: Of the loss.
+
+    Returns:
+        [P] float64, the success rates before the step.
+
+    Raises:
+        ValueError: the strategy reads more than rewards.
+    """
+    token_ids = [prompt.token_ids for prompt in prompts]
+    success = exact_success(scorer, token_ids, correct, scorer.policy.temperature)
+    samples = torch.tensor([prompt.num_samples for prompt in prompts])
+    question = torch.tensor([prompt.question for prompt in prompts])
+    weights = torch.zeros_like(success)
+    for rows in (question == row for row in question.unique()):
+        given = expected_weights(strategy, success[rows], samples[rows])
+        # A mean over all responses: with unequal samples a prompt weighs as much as it has.
+        weights[rows] = given * len(given) * samples[rows] / samples.sum()
+    add_success_gradient(scorer, token_ids, correct, (weights / max_length).to(scorer.device))
+    return success

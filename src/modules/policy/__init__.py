@@ -1,0 +1,1 @@
+"""The causal language model behind a policy: packed forwards, log-probs, LoRA, sharding."""

@@ -1,0 +1,175 @@
+"""The exact probability that a sampled response is correct: all correct responses are scored, none is sampled.
+
+What is counted is what a sampler would have counted: a response is its tokens up to and including a stop token, or its
+first `max_new_tokens`; its text, without special tokens, is what the verifier reads. The sum is complete where
+`EnumeratingVerifier.correct_responses` is, and where only one sequence of tokens reads as each text: with a tokenizer
+of whole words and no special token but the stop token (`build_answer_tokenizer`). With other tokenizers the same text
+may be spelled in other tokens, which are left out: the sum is then a lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from ...types import EnumeratingVerifier, QuestionBatch, SamplingConfig
+from .causal_policy import CausalPolicy
+from .logprobs import PromptedResponses, Scorer
+
+
+def correct_tokens(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, stop_ids: Sequence[int], max_new_tokens: int
+) -> list[Tensor]:
+    """Every response, in tokens, that reads as one of the texts.
+
+    A text that leaves room for a stop token is a response with each of them; one that is just as long as a response may
+    be is a response without; a longer one is none.
+
+    Args:
+        texts: Correct responses, each once.
+        tokenizer: The policy's.
+        stop_ids: Tokens that end a response.
+        max_new_tokens: Length limit of a response, stop token included.
+
+    Returns:
+        [T_r] long each.
+
+    Raises:
+        ValueError: the tokens of a text are decoded to something else, so that no response would read as it.
+    """
+    responses: list[list[int]] = []
+    meant: list[str] = []
+    encoded = tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
+    for text, ids in zip(texts, encoded, strict=True):
+        if len(ids) <= max_new_tokens:
+            ends = [[stop] for stop in stop_ids] if len(ids) < max_new_tokens else [[]]
+            responses += [ids + end for end in ends]
+            meant += [text] * len(ends)
+    if not responses:
+        return []
+    for text, read in zip(meant, tokenizer.batch_decode(responses, skip_special_tokens=True), strict=True):
+        if read != text:
+            raise ValueError(
+                f"Expected the tokenizer to decode the tokens of {text!r} to the same text, but they read {read!r}, "
+                "which the verifier would score otherwise. Use a tokenizer that has the words of the task."
+            )
+    return [torch.tensor(ids) for ids in responses]
+
+
+@torch.no_grad()
+def exact_success(
+    scorer: Scorer, prompts: Sequence[Tensor], correct: Sequence[Sequence[Tensor]], temperature: float = 1.0
+) -> Tensor:
+    """Probability that a response to each prompt is correct. Collective, also for a rank without prompts.
+
+    Log-probs are those of `Scorer` (float32); they are added up in float64. The tokens of a prompt are encoded once for
+    all its correct responses.
+
+    Args:
+        scorer: Of the policy.
+        prompts: [Q] of [L_q] long.
+        correct: [Q], all correct responses to each prompt; see `correct_tokens`.
+        temperature: Of sampling; the policy's own is put back afterwards.
+
+    Returns:
+        [Q] float64, on the CPU.
+
+    Raises:
+        FloatingPointError: the policy gives no probabilities.
+    """
+    success = torch.zeros(len(prompts), dtype=torch.float64)
+    with _at_temperature(scorer.policy, temperature):
+        for part in _probabilities(scorer, prompts, correct):
+            for prompt, p in part:
+                success[prompt] += p.cpu()
+    if broken := int(success.isnan().sum()):
+        raise FloatingPointError(
+            f"Expected the policy to give probabilities, but for {broken} of {len(success)} prompts they are NaN. "
+            "Check the weights at model.path, or of the checkpoint."
+        )
+    return success.clamp(max=1.0)  # rounding may lead a hair beyond
+
+
+def add_success_gradient(
+    scorer: Scorer, prompts: Sequence[Tensor], correct: Sequence[Sequence[Tensor]], weights: Tensor
+) -> None:
+    """Add −∇ Σ_q w_q p_q to the gradients of the policy: a step of a minimising optimizer ascends the weighted success.
+
+    Args:
+        scorer: Of the policy, at the policy's own temperature.
+        prompts: [Q] of [L_q] long.
+        correct: [Q], all correct responses to each prompt; see `correct_tokens`.
+        weights: [Q] float, w of each prompt.
+    """
+    for part in _probabilities(scorer, prompts, correct):
+        if part:
+            torch.stack([-weights[prompt] * p for prompt, p in part]).sum().backward()
+
+
+def _probabilities(
+    scorer: Scorer, prompts: Sequence[Tensor], correct: Sequence[Sequence[Tensor]]
+) -> Iterator[list[tuple[int, Tensor]]]:
+    """(row of the prompt, [] float64 probability with gradient) of each correct response, part by part. Collective."""
+    responses = [ids for found in correct for ids in found]
+    prompt = torch.repeat_interleave(torch.tensor([len(found) for found in correct], dtype=torch.long))
+    nothing = torch.zeros(1, dtype=torch.long)
+    scored = PromptedResponses(
+        prompts=prompts or [nothing], prompt=prompt if responses else nothing, responses=responses or [nothing]
+    )
+    for part in scorer.micro_batches(scored, torch.arange(len(responses))):
+        yield [(int(prompt[row]), logprobs.double().sum().exp()) for row, (logprobs, _) in part.items()]
+
+
+@dataclass(frozen=True)
+class BatchSuccess:
+    """The exact success of every prompt of a batch, rephrasings too."""
+
+    verifier: EnumeratingVerifier
+    """Lists the correct responses to a question."""
+    tokenizer: PreTrainedTokenizerBase
+    """The policy's."""
+    stop_ids: Sequence[int]
+    """Tokens that end a response."""
+    sampling: SamplingConfig
+    """How responses would be drawn."""
+
+    def __call__(self, scorer: Scorer, batch: QuestionBatch) -> Tensor:
+        """[P] float64, in the order of `batch.prompts`. Collective."""
+        correct = self.correct(batch)
+        return exact_success(scorer, [p.token_ids for p in batch.prompts], correct, self.sampling.temperature)
+
+    def correct(self, batch: QuestionBatch) -> list[list[Tensor]]:
+        """[P], all correct responses to each prompt, in tokens."""
+        limit = self.sampling.max_new_tokens
+        by_question = [
+            correct_tokens(self.verifier.correct_responses(group.answer), self.tokenizer, self.stop_ids, limit)
+            for group in batch.groups
+        ]
+        return [by_question[prompt.question] for prompt in batch.prompts]
+
+
+@contextmanager
+def _at_temperature(policy: CausalPolicy, temperature: float) -> Iterator[None]:
+    before, policy.temperature = policy.temperature, temperature
+    try:
+        yield
+    finally:
+        policy.temperature = before
+
+
+def check_sampling(sampling: SamplingConfig) -> None:
+    """Refuse what is not a draw from the whole softmax.
+
+    Raises:
+        ValueError: greedy decoding, top-p or top-k.
+    """
+    if sampling.temperature == 0 or sampling.top_p < 1 or sampling.top_k:
+        raise ValueError(
+            f"Expected sampling from the whole distribution for exact pass@k, but got {sampling}. Set temperature "
+            "above 0, top_p=1 and top_k=0 in rollout.evaluation_sampling."
+        )

@@ -1,0 +1,113 @@
+"""Loading and writing a Hugging Face causal language model."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from ...runs.files import folder_written_whole
+from .lora import LoraSettings, add_adapters
+from .sharding import decoder_layers, full_tensors
+
+
+def resolve_model_path(path: str | Path) -> str:
+    """`path` as a string, checked before anything expensive starts.
+
+    Raises:
+        FileNotFoundError: it is neither a folder with a `config.json` nor of the form of a hub name (`owner/name`).
+    """
+    folder = Path(path).expanduser()
+    if (folder / "config.json").is_file():
+        return str(folder)
+    looks_like_hub_name = len(Path(path).parts) <= 2 and not str(path).startswith((".", "/", "~"))
+    if folder.exists() or not looks_like_hub_name:
+        found = "a folder without one" if folder.is_dir() else "a file" if folder.exists() else "nothing"
+        raise FileNotFoundError(
+            f"Expected `model.path` to be a folder with a config.json or a hub name such as Qwen/Qwen3-1.7B, "
+            f"but found {found} at {path!s}. Set model.path to a Hugging Face model folder."
+        )
+    return str(path)
+
+
+def load_causal_lm(
+    path: str | Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    weights: Literal["pretrained", "random"] = "pretrained",
+    gradient_checkpointing: bool | float = False,
+    lora: LoraSettings | None = None,
+) -> PreTrainedModel:
+    """Load a causal language model for training, on the CPU.
+
+    Args:
+        path: Folder or hub name; see `resolve_model_path`.
+        dtype: Of the master weights. Keep float32: an update of 1e-6 vanishes in bfloat16.
+        weights: `random` reads the configuration only and initialises from torch's random state.
+        gradient_checkpointing: Recompute the activations of layers in the backward: of all, none, or this share of
+            them, the first ones. Each layer that keeps its activations costs memory and saves a fourth of its work.
+        lora: Freeze the weights and train low-rank adapters; None trains the weights.
+
+    Raises:
+        FileNotFoundError: nothing is found at `path`.
+        ValueError: `gradient_checkpointing` is no share.
+    """
+    path = resolve_model_path(path)
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        config._attn_implementation = None  # it could name code on the hub
+        if weights == "random":
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        else:
+            model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype, trust_remote_code=False)
+    except OSError as error:
+        raise FileNotFoundError(
+            f"Expected a Hugging Face model at `{path}`, but it could be read neither from disk nor from the hub: "
+            f"{error}. Check model.path, the network, and HF_HUB_OFFLINE."
+        ) from error
+    if gradient_checkpointing:
+        checkpoint_layers(model, float(gradient_checkpointing))
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # dropout would make the ratio of the first mini-batch differ from one
+    if lora is not None:
+        add_adapters(model, lora)
+    return model
+
+
+def checkpoint_layers(model: PreTrainedModel, share: float) -> None:
+    """Recompute the activations of the first `share` of the decoder layers in the backward.
+
+    Raises:
+        ValueError: `share` is not above 0 and at most 1.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(
+            f"Expected model.load.gradient_checkpointing to be true, false or the share of layers, but got {share}."
+        )
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.config.use_cache = False
+    layers: list[Any] = decoder_layers(model) if share < 1 else []
+    for layer in layers[math.ceil(share * len(layers)) :]:
+        layer.gradient_checkpointing = False
+
+
+def save_model(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path, *, write: bool = True
+) -> None:
+    """Write a model whole as a Hugging Face folder: safetensors, full tensors, adapters merged. Collective with FSDP2.
+
+    Args:
+        model: Possibly sharded.
+        tokenizer: Written beside it.
+        folder: Made when it is missing.
+        write: Whether this rank writes; the others only take part in gathering the tensors.
+    """
+    tensors = {name: tensor.cpu() for name, tensor in full_tensors(model)}
+    if write:
+        with folder_written_whole(Path(folder)) as partial:
+            model.save_pretrained(partial, state_dict=tensors)
+            tokenizer.save_pretrained(partial)

@@ -1,0 +1,274 @@
+"""The Lightning shell of the policy: builds it, gives it an optimizer and a schedule, and hands batches to the update.
+
+One training step takes one batch of scored rollouts and makes several optimizer steps on it (manual optimisation).
+What is learned, and how, is in `update.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
+
+from ..callbacks.scalars import log_scalars
+from ..runs.identity import bit_sums, digest
+from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit, require
+from .mismatch import MismatchCorrection
+from .policy.causal_policy import CausalPolicy
+from .policy.logprobs import Scorer
+from .policy.lora import has_adapters
+from .policy.model import resolve_model_path, save_model
+from .policy.sharding import full_tensors, reshard, separate_tensors
+from .strategy import ComputeType, FullyShardedStrategy, gradient_sync, prepare, reduced_precision
+from .update import PolicyUpdate, UpdateOptions
+
+
+class PolicyModule(LightningModule):
+    """A causal language model, and the update that an advantage strategy and a loss make of it.
+
+    Reads from the batch: `groups` and `rollouts` (see `tagrpo.types`).
+
+    Args:
+        load_model: Returns the policy, on the CPU; called when the trainer configures the model.
+        model_path: Folder or hub name of the policy; checked at once, so that a wrong path fails early.
+        advantage: Strategy, `RewardGroups` → [R] advantages.
+        loss: `LossInputs` → `LossOutputs`.
+        optimizer: Parameters → optimizer.
+        credit: Credit per token, `CreditInputs` → [T] advantages; None gives each token that of its response.
+        mismatch: Correction for the engine that sampled; None corrects for staleness alone.
+        token_budget: Tokens per forward on one rank; see `Scorer`.
+        schedule: Learning-rate schedule by its name in transformers: `cosine`, `linear`, `constant_with_warmup`, …
+        warmup: Warm-up: a share of all optimizer steps where it is below 1, else their number, a whole one.
+        temperature: Sampling temperature; log-probs are taken at it.
+        compute_dtype: `bfloat16` computes in it while master weights stay float32; `float32`; `auto` takes bfloat16 on
+            GPUs and float32 elsewhere.
+        compile: Whether decoder layers are compiled; None compiles them on GPUs in bfloat16.
+        options: Those of `UpdateOptions`: `anchor`, `mini_batches`, `max_grad_norm`, ….
+
+    Attributes:
+        loaded: Digest of the weights that `load_model` returned, before a checkpoint replaces them.
+
+    Raises:
+        FileNotFoundError: `model_path` leads nowhere.
+        TypeError: `advantage` or `loss` lacks something that the update needs.
+        ValueError: an option is out of its range, or options contradict each other.
+    """
+
+    def __init__(
+        self,
+        load_model: Callable[[], PreTrainedModel],
+        model_path: str,
+        advantage: AdvantageStrategy,
+        loss: Loss,
+        optimizer: Callable[[Iterable[torch.nn.Parameter]], Optimizer],
+        *,
+        credit: TokenCredit | None = None,
+        mismatch: MismatchCorrection | None = None,
+        token_budget: int = 16384,
+        schedule: str = "cosine",
+        warmup: float | int = 0.1,
+        temperature: float = 1.0,
+        compute_dtype: ComputeType = "auto",
+        compile: bool | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        require(advantage, AdvantageStrategy, "advantage")
+        require(loss, Loss, "loss")
+        if token_budget < 1:
+            raise ValueError(f"Expected policy.token_budget to be at least 1, but got {token_budget}.")
+        if warmup < 0 or (warmup >= 1 and not isinstance(warmup, int)):
+            raise ValueError(
+                "Expected policy.warmup to be a share of all optimizer steps from 0 to below 1, or a whole number of "
+                f"them such as 10, but got {warmup}."
+            )
+        self.model_path = resolve_model_path(model_path)
+        self.automatic_optimization = False
+        self.load_model = load_model
+        self.advantage = advantage
+        self.loss = loss
+        self.credit = credit
+        self.mismatch = mismatch
+        self.make_optimizer = optimizer
+        self.token_budget = token_budget
+        self.schedule = schedule
+        self.warmup = warmup
+        self.temperature = temperature
+        self.compute_dtype = compute_dtype
+        self.compile_layers = compile
+        self.options = UpdateOptions(**options)
+        self.loaded: str | None = None
+        self.policy: CausalPolicy
+        self.reference: CausalPolicy | None
+        self.update: PolicyUpdate | None = None
+        self._skipped_in_a_row = 0
+
+    def configure_model(self) -> None:
+        """Load the policy, and a frozen reference when the loss has a KL term; shard both under FSDP2.
+
+        With adapters the policy is its own reference, with them off.
+        """
+        if hasattr(self, "policy"):
+            return
+        model = self.load_model()
+        self.loaded = digest(bit_sums(model))
+        # Training mode switches gradient checkpointing on; dropout is off (see load_causal_lm).
+        self.policy = self._prepared(model).train()
+        second_copy = self.loss.kl_coef and not has_adapters(self.policy)
+        reference = self._prepared(self.load_model()).eval().requires_grad_(False) if second_copy else None
+        # Kept out of the module tree: the reference is neither trained nor checkpointed.
+        object.__setattr__(self, "reference", reference)
+
+    @property
+    def mini_batches(self) -> int:
+        """Optimizer steps per batch of rollouts."""
+        return self.options.mini_batches
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether the advantage strategy looks back at what is known of the questions."""
+        return self.advantage.needs_history
+
+    def _prepared(self, model: PreTrainedModel) -> CausalPolicy:
+        policy = CausalPolicy(model, temperature=self.temperature)
+        return prepare(policy, self.trainer.strategy, self.device_mesh, self.compute_dtype, self.compile_layers)
+
+    def configure_optimizers(self) -> Any:
+        """The optimizer, and a schedule over optimizer steps that the update advances itself."""
+        optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
+        self._learning_rates = [group["lr"] for group in optimizer.param_groups]
+        total = self.total_updates
+        warmup = int(self.warmup) if self.warmup >= 1 else math.ceil(self.warmup * total)
+        scheduler = get_scheduler(self.schedule, optimizer, num_warmup_steps=warmup, num_training_steps=total)
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    @property
+    def total_updates(self) -> int:
+        """Optimizer steps of the run: `trainer.max_steps`, or epochs × iterations × mini-batches where that is less."""
+        limits = [self.trainer.max_steps] if self.trainer.max_steps > 0 else []
+        if self.trainer.max_epochs and self.trainer.max_epochs > 0:
+            # Lightning's estimated_stepping_batches would reload the loader and lose its state (its issue 20550).
+            iterations: int = self.trainer.datamodule.iterations_per_epoch  # type: ignore[attr-defined]
+            limits.append(self.trainer.max_epochs * iterations * self.mini_batches)
+        if not limits:
+            raise ValueError(
+                "Expected trainer.max_steps (optimizer steps) or trainer.max_epochs to be positive, because the "
+                "learning-rate schedule needs an end, but neither is. Set one of the two."
+            )
+        return min(limits)
+
+    def on_train_start(self) -> None:
+        """Connect policy, optimizer and schedule, which are in their places by now, to the update."""
+        sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
+        if self.reference is not None and not sharded:
+            self.reference.to(self.device)  # shards are placed by FSDP2 itself
+        self.update = PolicyUpdate(
+            self.make_scorer(),
+            self.advantage,
+            self.loss,
+            self.optimizers(),  # type: ignore[arg-type]
+            self.options,
+            credit=self.credit,
+            mismatch=self.mismatch,
+            scheduler=self.lr_schedulers(),
+            backward=self.manual_backward,
+            gradient_sync=partial(gradient_sync, self.trainer.strategy),
+        )
+        self.update.skipped_in_a_row = self._skipped_in_a_row
+        self._apply_learning_rate()
+
+    def _apply_learning_rate(self) -> None:
+        """Have the optimizer go on with the learning rate and the schedule of the settings, not of the checkpoint."""
+        scheduler = self.lr_schedulers()
+        assert isinstance(scheduler, LambdaLR)
+        scheduler.base_lrs = list(self._learning_rates)
+        groups = scheduler.optimizer.param_groups
+        for group, base, factor in zip(groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
+            group["initial_lr"], group["lr"] = base, base * factor(scheduler.last_epoch)
+
+    def training_step(self, batch: QuestionBatch, batch_idx: int) -> dict[str, Any]:  # noqa: ARG002
+        """Learn from the rollouts of one batch, and log how it went.
+
+        Returns:
+            What callbacks read; see `UpdateResult.outputs`.
+
+        Raises:
+            ValueError: the batch carries no rollouts.
+            FloatingPointError: see `PolicyUpdate`.
+        """
+        if batch.rollouts is None:
+            raise ValueError("Expected batch.rollouts before the training step, but it is None. Add RolloutCallback.")
+        assert self.update is not None
+        progress = min(self.trainer.global_step / self.total_updates, 1.0)
+        result = self.update(batch.rollouts, len(batch.groups), progress)
+        log_scalars(self, result.stats.metrics())
+        return result.outputs()
+
+    def validation_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Nothing: the rollout callback samples, and metric callbacks read what it attached."""
+
+    def test_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Nothing, as in `validation_step`."""
+
+    def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """`(Hugging Face name, full tensor)` of each parameter. Collective: every rank must exhaust it."""
+        reshard(self.policy)
+        return full_tensors(self.policy.model)
+
+    def separate_parameters(self, *, base: bool) -> Iterator[tuple[str, Tensor]]:
+        """The same with adapters by themselves; see `SampledPolicy`. Collective."""
+        reshard(self.policy)
+        return separate_tensors(self.policy.model, base=base)
+
+    def make_scorer(self) -> Scorer:
+        """Scores responses under the current policy, where it is and as it computes."""
+        sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
+        return Scorer(
+            self.policy,
+            self.reference,
+            token_budget=self.token_budget,
+            device=self.device,
+            # FSDP2 has its own mixed precision.
+            autocast_dtype=None if sharded else reduced_precision(self.trainer.strategy, self.compute_dtype),
+        )
+
+    def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
+        """[n] float32, mean entropy per token of each response under the current policy and its score prompt, nats.
+
+        Collective: every rank calls it, with as many responses as it has.
+        """
+        assert self.update is not None
+        scored = [p.anchor_ids if self.options.anchor == "original" else p.token_ids for p in prompts]
+        return self.update.scorer.mean_entropy(scored, responses)
+
+    def export(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Write the policy as a Hugging Face folder (safetensors, full tensors). Collective."""
+        reshard(self.policy)
+        save_model(self.policy.model, tokenizer, folder, write=self.global_rank == 0)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Save which weights the run began with, and how many optimizer steps in a row were skipped."""
+        checkpoint["loaded"] = self.loaded
+        checkpoint["skipped_in_a_row"] = self.update.skipped_in_a_row if self.update else self._skipped_in_a_row
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Continue counting them.
+
+        Raises:
+            ValueError: training is to go on with another model, from which the reference of a KL term is loaded too.
+        """
+        if self.loaded and self.trainer.training and checkpoint.get("loaded", self.loaded) != self.loaded:
+            raise ValueError(
+                f"Expected the model that the run in the checkpoint began with, but the weights at {self.model_path} "
+                "are others. Resume with the model.path that it had; for a run of its own set another `name`."
+            )
+        self._skipped_in_a_row = checkpoint.get("skipped_in_a_row", 0)

@@ -1,0 +1,317 @@
+"""Checkpoints on disk: whole or not there at all, and which of them a run is resumed from.
+
+`<run>/checkpoints/iteration-000020.ckpt` holds the state after 20 iterations: a file, or a folder of shards under
+FSDP2. Each is written under another name, forced to disk, and then renamed; a process that dies, or a disk that is
+full, leaves every earlier checkpoint as it was. Before one is loaded, all of it is compared with the checksums that
+were written with it, and nothing in it is unpickled but containers, numbers and tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from lightning.fabric.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch.distributed.checkpoint import metadata
+
+from .files import (
+    DamagedFileError,
+    check_torch_file,
+    checksum,
+    disk_full_explained,
+    partial_path,
+    remove,
+    sync,
+    write_json,
+    written_whole,
+)
+from .directory import checkpoints_in, iteration_of
+
+MARKER = "complete.json"
+"""Written into a folder of shards after all else: file → size in bytes and CRC-32."""
+METADATA = ".metadata"
+"""What torch writes about the shards."""
+REST = "meta.pt"
+"""All that is no tensor of the model or the optimizer; as Lightning calls it."""
+SHARD_TYPES = {
+    ("collections", "OrderedDict"),
+    ("pathlib", "Path"),
+    ("pathlib", "PosixPath"),
+    ("torch", "Size"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.serialization", "_get_layout"),
+}
+"""What the metadata of shards may name beside torch's number types and the metadata's own; see `check_metadata`."""
+
+
+class TornCheckpointError(ValueError):
+    """A checkpoint that was not written to its end, or has been damaged since."""
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint to a file beside its own, forces it to disk, and renames it.
+
+    Lightning's own serialises into memory, then through the folder for temporary files, and renames without forcing the
+    content to disk.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write `checkpoint` to `path`, a local file.
+
+        Raises:
+            OSError: there is no room; what was at `path` before is still there.
+        """
+        if storage_options is not None:
+            raise TypeError(f"Expected no storage_options for a local file, but got {storage_options!r}. Drop them.")
+        with written_whole(Path(path)) as partial, partial.open("wb") as file:
+            torch.save(checkpoint, file)
+
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
+        """Load a checkpoint; a folder of shards as the file that one process would have written."""
+        if Path(path).is_dir():
+            return unsharded(Path(path))
+        return super().load_checkpoint(path, map_location, weights_only)
+
+
+def begin_folder(partial: Path) -> None:
+    """Make an empty folder for shards; `commit_folder` gives it the name of the checkpoint."""
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+
+
+def commit_folder(partial: Path, path: Path) -> None:
+    """Mark a folder of shards as complete, force it to disk, and rename it to `path`.
+
+    Raises:
+        pickle.UnpicklingError: there is something among the shards that `check` would refuse.
+    """
+    check_metadata(partial)
+    with disk_full_explained(path):
+        files = [file for file in sorted(partial.iterdir()) if file.name != MARKER]
+        for file in files:
+            sync(file)
+        write_json(partial / MARKER, seals_of(files))
+    remove(path)
+    partial.replace(path)
+    sync(path.parent)
+
+
+def seals_of(files: Sequence[Path]) -> dict[str, list[int]]:
+    """Name → size in bytes and CRC-32 of each file, read side by side."""
+    with ThreadPoolExecutor() as pool:
+        sums = list(pool.map(checksum, files))
+    return {file.name: [file.stat().st_size, value] for file, value in zip(files, sums, strict=True)}
+
+
+def check(path: Path, setting: str = "resume") -> None:
+    """Read a whole checkpoint and check that it is what was written.
+
+    Raises:
+        FileNotFoundError: there is none.
+        TornCheckpointError: parts of it are missing or damaged.
+        pickle.UnpicklingError: it could run code.
+    """
+    if not path.exists() and not path.is_symlink():
+        raise FileNotFoundError(f"Expected a checkpoint at {path}, but there is nothing. Check {setting}.")
+    try:
+        if path.is_dir():
+            _check_folder(path)
+            check_metadata(path)
+        elif path.is_file():
+            check_torch_file(path)
+        else:
+            raise DamagedFileError("it is neither a file nor a folder")
+    except (DamagedFileError, OSError) as damage:
+        raise TornCheckpointError(str(damage)) from damage
+
+
+def _check_folder(path: Path) -> None:
+    if not (path / MARKER).is_file():
+        raise DamagedFileError(f"it has no {MARKER}")
+    try:
+        expected = dict(json.loads((path / MARKER).read_text()))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DamagedFileError(f"{MARKER} is damaged ({error})") from error
+    missing = [name for name in (METADATA, *expected) if name not in expected or not (path / name).is_file()]
+    if missing:
+        raise DamagedFileError(f"it lacks {missing[0]}")
+    for name, seal in seals_of([path / name for name in expected]).items():
+        if expected[name] != seal:
+            raise DamagedFileError(f"{name} has size and checksum {seal} instead of {expected[name]}")
+
+
+def check_metadata(path: Path) -> None:
+    """Check that loading a folder of shards runs no foreign code: torch unpickles its metadata, and entries of bytes.
+
+    Raises:
+        DamagedFileError: the metadata can't be read.
+        pickle.UnpicklingError: they name something that is not known to be harmless, or entries of bytes.
+    """
+    try:
+        with (path / METADATA).open("rb") as file:
+            _GuardedUnpickler(file).load()
+    except pickle.UnpicklingError:
+        raise
+    except Exception as error:  # there is hardly an exception that damaged bytes can't cause
+        raise DamagedFileError(f"{METADATA} can't be read ({type(error).__name__}: {error})") from error
+
+
+class _GuardedUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if name == metadata.BytesStorageMetadata.__name__:
+            raise pickle.UnpicklingError(
+                "Expected the shards of a checkpoint to hold tensors alone, but there are entries of bytes, which "
+                "torch would unpickle. Don't load it: unless an earlier version of this package wrote it, it could "
+                "run code."
+            )
+        known = (module, name) in SHARD_TYPES
+        known |= module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        known |= module == metadata.__name__ and getattr(getattr(metadata, name, None), "__module__", "") == module
+        if not known:
+            raise pickle.UnpicklingError(
+                f"Expected the metadata of a checkpoint to hold types of torch alone, but it names {module}.{name}. "
+                "Don't load it: it could run code."
+            )
+        return super().find_class(module, name)
+
+
+def unsharded(path: Path) -> dict[str, Any]:
+    """What a folder of shards holds, as Lightning has it without sharding: on the CPU, parameters by their number.
+
+    Raises:
+        pickle.UnpicklingError: it could run code.
+    """
+    rest: dict[str, Any] = torch.load(path / REST, weights_only=True)
+    optimizers = []
+    for number, groups in enumerate(rest.pop("param_groups")):
+        stored = tensors_of(path, f"optimizer_{number}.state.")
+        names = [name for group in groups for name in group["params"]]
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        for place, name in enumerate(names):
+            state[place] = {key.removeprefix(f"{name}."): x for key, x in stored.items() if key.startswith(f"{name}.")}
+        places = iter(range(len(names)))
+        numbered = [{**group, "params": [next(places) for _ in group["params"]]} for group in groups]
+        optimizers.append({"state": state, "param_groups": numbered})
+    return {**rest, "state_dict": tensors_of(path, "state_dict."), "optimizer_states": optimizers}
+
+
+def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
+    """The whole tensors in a folder of shards whose names begin with `prefix`, under the rest of their names.
+
+    Raises:
+        pickle.UnpicklingError: it could run code.
+    """
+    check_metadata(path)
+    stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    tensors: dict[str, Any] = {
+        name: torch.empty(entry.size, dtype=entry.properties.dtype)
+        for name, entry in stored.items()
+        if name.startswith(prefix) and isinstance(entry, metadata.TensorStorageMetadata)
+    }
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is meant
+        dcp.load(tensors, checkpoint_id=path, no_dist=True)
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+
+
+def newest(directory: Path) -> Path | None:
+    """The newest intact checkpoint in `directory`; warns of the others, which are passed over."""
+    for path in reversed(checkpoints_in(directory)):
+        try:
+            check(path)
+        except TornCheckpointError as torn:
+            rank_zero_warn(
+                f"Passed over the checkpoint {path}: {torn}. It was not written to its end, or has been damaged since."
+            )
+        else:
+            return path
+    return None
+
+
+def checkpoint_at(path: str | Path, setting: str) -> Path:
+    """The checkpoint at a path, once it has been checked; of a run's directory the newest intact one.
+
+    Args:
+        path: Of a checkpoint, or of the directory of a run.
+        setting: That gave the path, for messages.
+
+    Raises:
+        FileNotFoundError: there is none.
+        TornCheckpointError: the checkpoint at the path is not complete.
+    """
+    path = Path(path).expanduser()
+    if (path / "checkpoints").is_dir():
+        if (found := newest(path / "checkpoints")) is None:
+            raise FileNotFoundError(
+                f"Expected a complete checkpoint in {path / 'checkpoints'}, but there is none. Did the run end before "
+                f"its first one? Give another {setting}, or lower callbacks.checkpoint.every."
+            )
+        return found
+    try:
+        check(path, setting)
+    except TornCheckpointError as torn:
+        raise TornCheckpointError(
+            f"Expected a complete checkpoint at {path}, but {torn}. Give the directory of the run as {setting}, which "
+            "takes the newest complete one."
+        ) from torn
+    return path
+
+
+def resolve(resume: str | Path | None, directory: Path) -> Path | None:
+    """The checkpoint that a run is to be resumed from.
+
+    Args:
+        resume: None starts anew; `last` is the newest complete checkpoint in `directory`; `auto` the same where there
+            is one, and otherwise a new start; anything else is the path of a checkpoint.
+        directory: Where the run's checkpoints are.
+
+    Raises:
+        FileNotFoundError: `last` without any, or nothing at the path.
+        TornCheckpointError: the checkpoint at the path is not complete.
+    """
+    if resume is None:
+        return None
+    if str(resume) not in ("auto", "last"):
+        return checkpoint_at(resume, "resume")
+    path_or_none = newest(directory)
+    if path_or_none is None:
+        if resume == "last":
+            raise FileNotFoundError(
+                f"Expected a complete checkpoint in {directory} for resume=last, but there is none. Use resume=auto to "
+                "start anew where there is none, or check the run's directory."
+            )
+        rank_zero_info(f"resume=auto: no complete checkpoint in {directory}; the run starts anew.")
+    return path_or_none
+
+
+def set_aside(directory: Path, after: int) -> None:
+    """Move checkpoints of more than `after` iterations to `<directory>.previous`; delete what was never finished.
+
+    A run that starts anew, or from an older checkpoint, will not lead to them, so that `resume=last` must not find
+    them. What was moved there earlier stays; further folders are called `.previous-2` and so on.
+    """
+    if not directory.is_dir():
+        return
+    for path in list(directory.glob(partial_path(directory / "*").name)):
+        remove(path)
+    later = [path for path in checkpoints_in(directory) if (iteration_of(path) or 0) > after]
+    if not later:
+        return
+    names = (f"{directory.name}.previous{f'-{number}' if number > 1 else ''}" for number in count(1))
+    previous = next(path for path in map(directory.with_name, names) if not path.exists())
+    previous.mkdir()
+    for path in later:
+        path.replace(previous / path.name)
+    rank_zero_warn(
+        f"Moved {len(later)} checkpoints of iterations after {after} to {previous}: this run writes its own."
+    )

@@ -1,0 +1,266 @@
+"""The directory of a run: one process at a time in it, one run in it, and what of its settings a resume may change.
+
+A directory is unused, or its run is continued (`resume`), or it is refused: results of two runs never mix in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from .files import lock, write_text
+from .provenance import provenance
+from ..settings.secrets import redacted
+
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+FINISHED = "finished"
+"""File of a run that has come to its end by itself."""
+MAY_CHANGE = (
+    "iterations", "optimizer.lr", "policy.optimizer.lr", "policy.max_skipped",  # how far and how fast
+    "callbacks", "logger", "name", "test", "export", "objective", "resume", "history",  # what is written
+    "rollout.evaluation_sampling", "data.evaluation", "data.evaluation_samples", "data.validation_samples",
+    "data.evaluation_batch_size", "averages",
+    "data.evaluation_template", "data.max_evaluation_prompt_tokens",
+    "trainer", "strategy", "threads", "policy.compile", "policy.token_budget", "rollout.engine",  # hardware
+    "optimizer.fused", "policy.optimizer.fused", "model.load.gradient_checkpointing",
+    "policy.load_model.gradient_checkpointing", "reward.workers", "reward.free.workers", "rollout.verifier.workers",
+    "rollout.verifier.free.workers",
+    "data_path", "data.train.path", "data.train.rephrasings", "data.tokenizer",  # places: what lies there is
+    "model.path", "model.made_by", "model.load.path", "policy.model_path", "policy.load_model.path",  # compared later
+)  # fmt: skip
+"""Settings, with all below them, that a resumed run may have otherwise."""
+MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfit_batches")
+"""Exceptions from `MAY_CHANGE`."""
+
+
+def name_of(iteration: int) -> str:
+    """File or folder name of the checkpoint after so many iterations.
+
+    >>> name_of(20)
+    'iteration-000020.ckpt'
+    """
+    return f"iteration-{iteration:06d}.ckpt"
+
+
+def iteration_of(path: Path) -> int | None:
+    """Iterations done before the checkpoint `path`; None where its name is not of `name_of`'s form.
+
+    >>> iteration_of(Path("checkpoints/iteration-000020.ckpt"))
+    20
+    """
+    match = re.fullmatch(r"iteration-(\d+)\.ckpt", path.name)
+    return int(match[1]) if match else None
+
+
+def checkpoints_in(directory: Path) -> list[Path]:
+    """The checkpoints in `directory`, oldest first, whether complete or not."""
+    found = {path: iteration_of(path) for path in directory.glob("*.ckpt")}
+    return sorted((path for path, at in found.items() if at is not None), key=lambda path: found[path] or 0)
+
+
+def is_first_rank() -> bool:
+    """Whether this process is rank 0, as torchrun, SLURM or Lightning have told it; true where nobody has.
+
+    Known before Lightning is imported, which takes seconds.
+    """
+    told = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"))
+    return int(next((rank for rank in told if rank is not None), 0)) == 0
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Keep other processes out of a directory while the block runs; rank 0 does it for all.
+
+    Raises:
+        RuntimeError: another process holds it, such as a run that has outlived the command that started it.
+    """
+    if not is_first_rank():
+        yield
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("a+") as file:
+        file.seek(0)
+        lock(file, f"It runs in this directory: {file.read().strip()}. Wait for it, end it, or set another `name`.")
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield
+
+
+def begin(cfg: DictConfig, directory: Path) -> None:
+    """Check that a run fits its directory, before anything is written; `cfg.history` gets what resumes have changed.
+
+    Raises:
+        FileExistsError: the directory holds a run, and this one is not to continue it.
+        FileNotFoundError: the settings of the run that it is to continue are missing.
+        ValueError: they are others, or not what a run writes.
+    """
+    if not is_first_rank():
+        return
+    continued = run_to_continue(cfg.resume, directory)
+    if continued != directory and used(directory):
+        raise FileExistsError(
+            f"Expected {directory} to be unused by a run that starts anew, but there is one in it. Continue that one "
+            "with resume=auto, give this one another name=…, or delete the directory."
+        )
+    if continued is not None and (continued != directory or checkpoints_in(continued / "checkpoints")):
+        then = read_config(continued / "config.yaml")
+        changed = changes(then, parsed(OmegaConf.to_yaml(redacted(OmegaConf.to_container(cfg, resolve=True)))))
+        refuse({name: values for name, values in changed.items() if not may_change(name)}, continued)
+        if (noted := continued / "provenance.json").exists():
+            changed |= changes(read_config(noted), provenance())
+        if history := [*then.get("history", []), *entry(changed, cfg.resume, continued)]:
+            with open_dict(cfg):
+                cfg.history = history
+    (directory / FINISHED).unlink(missing_ok=True)
+
+
+def end(directory: Path) -> None:
+    """Note that the run has come to its end by itself."""
+    if is_first_rank():
+        write_text(directory / FINISHED, "")
+
+
+def used(directory: Path) -> bool:
+    """Whether there are results of a run in `directory`."""
+    return bool(checkpoints_in(directory / "checkpoints")) or any(
+        (directory / name).exists() for name in ("metrics.csv", "rollouts", "test.json")
+    )
+
+
+def run_to_continue(resume: str | None, directory: Path) -> Path | None:
+    """The directory of the run that `resume` continues; None where there is nothing to continue.
+
+    Raises:
+        FileNotFoundError: there is no checkpoint to continue from.
+    """
+    if resume is None:
+        return None
+    if resume == "last" and not checkpoints_in(directory / "checkpoints"):
+        raise FileNotFoundError(
+            f"Expected a complete checkpoint in {directory / 'checkpoints'} for resume=last, but there is none. Use "
+            "resume=auto to start anew where there is none, or check the run's directory."
+        )
+    if resume in ("auto", "last"):
+        return directory
+    path = Path(resume).expanduser().absolute()
+    if not path.exists():
+        raise FileNotFoundError(f"Expected a checkpoint at {path}, but there is nothing. Check resume.")
+    run = path if (path / "checkpoints").is_dir() else path.parent.parent
+    return directory if run.resolve() == directory.resolve() else run
+
+
+def may_change(name: str) -> bool:
+    """Whether a resumed run may have another value of this setting.
+
+    >>> may_change("optimizer.lr"), may_change("trainer.devices"), may_change("data.batch_size")
+    (True, True, False)
+    """
+
+    def within(names: tuple[str, ...]) -> bool:
+        return any(f"{name}.".startswith(f"{other}.") for other in names)
+
+    return within(MAY_CHANGE) and not within(MUST_STAY)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The settings that a run has written, as plain containers. They may be a stranger's: nothing in them is resolved.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it holds something else, or something that could read the environment or fill the memory.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"Expected the settings of the run in {path}, but there is no such file. Leave checkpoints in the "
+            "directory of their run, beside its config.yaml; tagrpo-export takes it as --config too."
+        )
+    try:
+        content = parsed(path.read_text(encoding="utf-8"))
+        odd = [name for name, value in flat(content).items() if "${" in repr((name, value))]
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"Expected the settings of a run in {path}, but it can't be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"Expected the settings of a run in {path}, but it holds {str(content)[:80]!r}.")
+    if odd:
+        raise ValueError(
+            f"Expected settings in {path} as a run writes them, resolved, but {odd[0][:80]} holds an interpolation, "
+            "which could read secrets of this machine. If the file is yours, write the value in its place."
+        )
+    return content
+
+
+def parsed(text: str) -> Any:
+    """What a YAML text says.
+
+    Raises:
+        yaml.YAMLError: it is no YAML, or uses aliases, of which a few lines can make gigabytes.
+    """
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, LOADER)):
+        raise yaml.YAMLError("there are aliases in it")
+    return yaml.load(text, LOADER)
+
+
+def changes(then: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Setting → its value then and now, of all that differ.
+
+    >>> changes({"seed": 0, "data": {"size": 2}}, {"seed": 1, "data": {"size": 2}})
+    {'seed': (0, 1)}
+    """
+    a, b = flat(then), flat(now)
+    names = sorted(name for name in a.keys() | b.keys() if name.split(".")[0] not in ("history", "resume"))
+    return {name: (a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)}
+
+
+def without_copies(changed: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+    """Changes to be read: of settings that follow one another the one with the shortest name.
+
+    >>> without_copies({"seed": (0, 1), "data.seed": (0, 1), "data.size": (2, 3)})
+    {'seed': (0, 1), 'data.size': (2, 3)}
+    """
+    found: dict[tuple[str, str], str] = {}
+    for name in sorted(changed, key=lambda name: (name.count("."), name)):
+        found.setdefault((name.rpartition(".")[2], repr(changed[name])), name)
+    return {name: changed[name] for name in found.values()}
+
+
+def flat(content: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted name → value of each setting; lists are values."""
+    if not isinstance(content, Mapping) or not content:
+        return {prefix: content}
+    parts = (flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in content.items())
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def refuse(changed: dict[str, tuple[Any, Any]], directory: Path) -> None:
+    """Refuse to continue the run in `directory` where settings that must stay have changed.
+
+    Raises:
+        ValueError: naming them and both values.
+    """
+    if changed:
+        lines = [f"  {name}: {then} then, {now} now" for name, (then, now) in without_copies(changed).items()]
+        raise ValueError(
+            f"Expected the settings of the run in {directory} that shape what it learns, but got others:\n"
+            + "\n".join(lines)
+            + "\nSet them as they were. A resumed run may change iterations, optimizer.lr, callbacks, logger, the "
+            "hardware (trainer, strategy, rollout.engine) and what evaluations ask. For another experiment start a run "
+            "of its own: name=…"
+        )
+
+
+def entry(changed: dict[str, tuple[Any, Any]], resume: str, run: Path) -> list[dict[str, Any]]:
+    """What the history gains by a resume: nothing where it changes nothing."""
+    source = [Path(resume)] if resume not in ("auto", "last") else checkpoints_in(run / "checkpoints")[-1:]
+    settings = {name: {"then": old, "now": new} for name, (old, new) in without_copies(changed).items()}
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    return [{"time": time, "resumed_from": Path(*source).name, "changed": settings}] if changed else []

@@ -1,0 +1,294 @@
+"""The runs of a grid as jobs, on this machine or in the queue of a SLURM cluster; finished runs are kept.
+
+submitit starts the jobs. On one machine it would start all at once, without GPUs, and end a job but not its children.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import submitit
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from submitit.helpers import Checkpointable, DelayedSubmission, clean_env
+
+from .files import write_json, write_text
+from ..settings.secrets import redacted
+
+OWN = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts", "rollout_cache", "wandb*", ".lock")
+"""Files that a copy of a run, which goes on, makes itself."""
+POLL_SECONDS = 0.5
+GRACE_SECONDS = 10.0
+Environment = Mapping[str, str | None]
+"""Variables that a run gets besides those of its job; None removes one."""
+Launcher = Mapping[str, Any]
+"""`cluster`, which is `local` or `slurm`, and parameters of submitit's executor; null and 0 leave one out."""
+
+
+def note_end(directory: Path, code: int, seconds: float) -> bool:
+    """Note in a run's `run.json` how it ended. One that was told to stop ends with 0 too, and is not finished.
+
+    Args:
+        directory: Of the run.
+        code: What its process ended with.
+        seconds: That it took.
+
+    Returns:
+        Whether it is finished.
+    """
+    noted = json.loads((directory / "run.json").read_text())
+    finished = code == 0 and (directory / "test.json").exists()
+    write_json(directory / "run.json", noted | {"finished": finished, "seconds": seconds})
+    return finished
+
+
+@dataclass
+class Training(Checkpointable):
+    """What a job does: execute the command of a run, and note in its `run.json` how that ended.
+
+    Before SLURM ends a job, submitit calls `checkpoint` and requeues the job; its run continues from the checkpoint.
+    """
+
+    command: list[str]
+    directory: Path
+    environment: Environment
+
+    def __call__(self) -> None:
+        """Execute the command to its end, with its output in `log.txt`. Its failure is that of the job."""
+        began = time.monotonic()
+        if submitit.JobEnvironment().cluster == "local":  # a process group of its own, to be ended as a whole
+            os.setsid()
+        write_text(self.directory / "job" / "group", str(os.getpid()))
+        # The signal that SLURM sends before the end is for submitit, but it reaches all processes of the job.
+        command = ["sh", "-c", 'trap "" USR2; exec "$@"', "sh", *self.command, "resume=auto"]
+        # One thread: several processes with threads on all cores slow each other down. No SLURM_NTASKS: it makes
+        # Lightning wait for SLURM to start the ranks of the run.
+        merged = {"OMP_NUM_THREADS": "1", **os.environ, "SLURM_NTASKS": None, **self.environment}
+        environment = {name: value for name, value in merged.items() if value is not None}
+        with (self.directory / "log.txt").open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+        code = self._process.wait()
+        note_end(self.directory, code, time.monotonic() - began)
+        if code:
+            raise RuntimeError(f"Expected the run to end without an error, but it ended with {code}: see log.txt.")
+
+    def checkpoint(self) -> DelayedSubmission:
+        """Let the run finish its iteration, write a checkpoint and end."""
+        self._process.terminate()
+        with suppress(ChildProcessError):  # it had ended when the signal came
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        return DelayedSubmission(Training(self.command, self.directory, self.environment))
+
+
+@dataclass
+class GridRun:
+    """One method and seed, in a directory of its own.
+
+    It waits for the run `after`, whose policy it goes on from; with `longer` it is a copy of that run that goes on.
+    `run.json` beside the run's files says which settings it has, how often it was started, and whether it has finished.
+    Changes of code or of YAML files are not noticed, only those of the command. submitit's files are in `job/`.
+    """
+
+    method: str
+    seed: int
+    directory: Path
+    command: list[str]
+    after: GridRun | None = None
+    longer: bool = False
+    state: str = field(default="waiting", init=False)
+    """waiting → queued → running → done, failed or stopped; `kept` when it had finished before."""
+    seconds: float = field(default=0.0, init=False)
+    place: int = field(default=0, init=False)
+    starts: int = field(default=0, init=False)
+    shown: tuple[str, str] = field(default=("", ""), init=False)
+    """Its `progress` when it was last asked for."""
+    job: submitit.Job[None] | None = field(default=None, init=False)
+    _began: float = field(default=0.0, init=False)
+
+    @property
+    def settings(self) -> list[str]:
+        """The command without what depends on the machine, and without secrets."""
+        return [redacted(part) for part in self.command[1:] if not part.startswith("hydra.run.dir=")]
+
+    @property
+    def active(self) -> bool:
+        """Whether it has a job that has not ended, as far as is known."""
+        return self.state in ("queued", "running")
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be started now."""
+        return self.state == "waiting" and (self.after is None or self.after.state in ("done", "kept"))
+
+    def prepare(self) -> None:
+        """Find out whether the run has finished already, or has a job in SLURM's queue from an earlier call.
+
+        Raises:
+            ValueError: its directory holds a run with other settings, or files of something else.
+        """
+        if not self.directory.exists() or not any(self.directory.iterdir()):
+            return
+        if not (self.directory / "run.json").exists():
+            raise ValueError(
+                f"Expected {self.directory} to be empty or to hold a run of this grid, but it holds other files. "
+                "Choose another `root`, or move them away."
+            )
+        noted = self._noted()
+        then, now = noted["settings"], self.settings
+        if then != now:
+            was, new = (" ".join(part for part in a if part not in b) for a, b in ((then, now), (now, then)))
+            raise ValueError(
+                f"Expected {self.directory} to have been run with `{new or 'the same settings in this order'}`, but it "
+                f"was run with `{was or 'another order of them'}`. Choose another `root`, or delete that directory."
+            )
+        self.starts = noted["starts"]
+        if noted["finished"]:
+            self.state, self.seconds = "kept", noted["seconds"]
+            return
+        for script in (self.directory / "job").glob("*_submission.sh"):  # only jobs of SLURM have one
+            job: submitit.Job[None] = submitit.SlurmJob(script.parent, script.name.removesuffix("_submission.sh"))
+            if not job.done(force_check=True):
+                self.state, self.job = "queued", job
+
+    def start(self, launcher: Launcher, environment: Environment) -> None:
+        """Submit the run as a job, which continues what there is of the run."""
+        directory = self.directory.absolute()
+        if self.longer and self.after is not None and not directory.exists():
+            copy_run(self.after.directory, directory)
+        shutil.rmtree(directory / "job", ignore_errors=True)
+        self.starts += 1
+        noted = {"settings": self.settings, "finished": False, "starts": self.starts, "seconds": 0.0}
+        write_json(directory / "run.json", noted)
+        options = {"name": f"{self.method}-seed{self.seed}", **launcher}
+        cluster = options.pop("cluster")
+        executor = submitit.AutoExecutor(directory / "job", cluster=cluster)
+        executor.update_parameters(**{f"{cluster}_{name}": value for name, value in options.items() if value})
+        # A terminal sends Ctrl-C to all its processes. Jobs ignore it: it is for us, who then end them.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            with clean_env():
+                self.job = executor.submit(Training(self.command, directory, environment))
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        self.state = "queued"
+
+    def poll(self) -> None:
+        """Note whether the run has begun, how long it has taken, and whether its job has ended."""
+        assert self.job is not None
+        if self.state == "queued" and (self.directory / "job" / "group").exists():
+            self.state, self._began = "running", time.monotonic()
+        if self.state == "running":
+            self.seconds = time.monotonic() - self._began
+        if self.job.done():
+            self.state = "done" if self._noted()["finished"] else "failed"
+        self.shown = self.progress()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to a local job and all that it has started. A job of SLURM is cancelled instead."""
+        group = self.directory / "job" / "group"
+        with suppress(ProcessLookupError):  # all of them have ended
+            if isinstance(self.job, submitit.SlurmJob):
+                self.job.cancel(check=False)
+            elif group.exists():
+                os.killpg(int(group.read_text()), number)
+            elif self.job is not None:  # only submitit's process is there, whose id is that of the job
+                os.kill(int(self.job.job_id), number)
+
+    def _noted(self) -> dict[str, Any]:
+        return json.loads((self.directory / "run.json").read_text())
+
+    def progress(self) -> tuple[str, str]:
+        """Iteration, of how many where they are set, and the last mean reward, as far as the run has written them."""
+        metrics = self.directory / "metrics.csv"
+        if self.state in ("waiting", "kept") or not metrics.exists():
+            return "", ""
+        with metrics.open(newline="") as file:
+            rows = list(csv.DictReader([file.readline(), *deque(file, maxlen=100)]))
+        whole = [row for row in rows if None not in row.values() and row.get("rollout/reward")]
+        if not whole:
+            return "", ""
+        total = re.search(r"^iterations: (\d+)", (self.directory / "config.yaml").read_text(), re.MULTILINE)
+        done = f"{int(whole[-1]['step']) + 1}" + (f"/{total[1]}" if total else "")
+        return done, f"{float(whole[-1]['rollout/reward']):.2f}"
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The last lines that the run wrote, or submitit where the run was not reached."""
+        if self.after and self.after.state == "failed":
+            return f"{self.directory}: not started, since {self.after.directory}, whose policy it goes on from, failed."
+        path = self.directory / "log.txt"
+        if self.job is not None and not (path.exists() and path.stat().st_size):
+            path = self.job.paths.stderr
+        tail = path.read_text(errors="replace").splitlines()[-lines:] if path.exists() else []
+        return "\n".join([f"{path}:", *tail])
+
+
+def copy_run(directory: Path, to: Path) -> None:
+    """Copy what a run goes on from, and what it has logged; not its responses, its end, nor the notes of its job."""
+    partial = to.with_name(f".{to.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(directory, partial, ignore=shutil.ignore_patterns(*OWN))
+    partial.replace(to)
+
+
+def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment], console: Console) -> list[GridRun]:
+    """Run what has not finished, in this order, as many at a time as there are places; return the runs that failed.
+
+    The console shows a table of all runs, and a line for each that ends. On an interrupt all jobs are stopped.
+    """
+    for run in runs:
+        run.prepare()
+    try:
+        with Live(table_of(runs), console=console, auto_refresh=False) as live:
+            while any(run.state == "waiting" or run.active for run in runs):
+                for run in [run for run in runs if run.active]:
+                    run.poll()
+                    if not run.active:
+                        console.print(f"{run.method} seed {run.seed}: {run.state} after {run.seconds:.0f} s")
+                for run in runs:
+                    if run.state == "waiting" and run.after and run.after.state == "failed":
+                        run.state = "failed"
+                free = sorted(set(range(len(places))) - {run.place for run in runs if run.active})
+                for place, run in zip(free, [run for run in runs if run.ready], strict=False):
+                    run.place = place
+                    run.start(launcher, places[place])
+                live.update(table_of(runs), refresh=True)
+                time.sleep(POLL_SECONDS)
+    finally:
+        stop([run for run in runs if run.active])
+    return [run for run in runs if run.state == "failed"]
+
+
+def stop(runs: list[GridRun]) -> None:
+    """Cancel jobs of SLURM; end local ones by SIGTERM, and what is left of them after `GRACE_SECONDS` by SIGKILL."""
+    for run in runs:
+        run.send(signal.SIGTERM)
+        run.state = "stopped"
+    local = [run for run in runs if isinstance(run.job, submitit.LocalJob)]
+    end = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < end and not all(run.job and run.job.done() for run in local):
+        time.sleep(0.05)
+    for run in local:
+        run.send(signal.SIGKILL)  # also to children that outlive the run
+
+
+def table_of(runs: list[GridRun]) -> Table:
+    """The state of all runs."""
+    table = Table("method", "seed", "state", "iteration", "reward", "seconds")
+    for run in runs:
+        seconds = f"{run.seconds:.0f}" if run.seconds else ""
+        table.add_row(run.method, str(run.seed), run.state, *run.shown, seconds)
+    return table

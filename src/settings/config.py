@@ -1,0 +1,269 @@
+"""From a composed configuration to built objects. No model is loaded yet, so that wrong settings fail at once.
+
+Nothing heavy is imported with this file: what a run is built from is, once its settings have been checked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from ..cli.console import quiet
+from ..starter import starter_path
+from .secrets import refuse_secrets
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+    from ..callbacks import RolloutCallback
+    from ..datamodules.questions import QuestionDataModule
+    from ..modules.policy_module import PolicyModule
+
+LARGEST = 3.4028234663852886e38
+"""Of float32."""
+LIGHTNING_WAITS = 30
+"""Minutes in which ranks give up on one another where no strategy of ours says otherwise."""
+
+
+def fused_optimizer(accelerator: str) -> bool | None:
+    """Whether the optimizer takes all parameters in one kernel; None on CPUs, where torch's default is best.
+
+    >>> fused_optimizer("gpu"), fused_optimizer("cpu")
+    (True, None)
+    """
+    if accelerator == "auto":
+        import torch
+
+        return torch.cuda.is_available() or None
+    return accelerator in ("gpu", "cuda") or None
+
+
+def run_name(name: str, seed: int) -> str:
+    """What loggers call a run: apart from the other runs of a sweep, whose settings its name shows."""
+    swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+    return f"{name}-seed{seed}" + (f"-{HydraConfig.get().sweep.subdir}" if swept else "")
+
+
+def sweep_folder(number: int, overrides: str) -> str:
+    """The folder of a run of a sweep: its number, and as much of its overrides as the name of a folder holds.
+
+    >>> sweep_folder(3, "model.path=a/b,seed=1")
+    '3,model.path=a-b,seed=1'
+    """
+    return f"{number},{overrides}".replace("/", "-")[:120].rstrip(",")
+
+
+def _wandb_run_id(directory: str, resume: str | None) -> str:
+    from ..runs.loggers import wandb_run_id
+
+    return wandb_run_id(directory, resume)
+
+
+OmegaConf.register_new_resolver("fused", fused_optimizer)
+OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
+OmegaConf.register_new_resolver(
+    "updates", lambda iterations, mini: -1 if iterations is None else int(iterations) * mini
+)
+OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))
+OmegaConf.register_new_resolver("run_name", run_name)
+OmegaConf.register_new_resolver("sweep_folder", sweep_folder)
+OmegaConf.register_new_resolver(
+    "evaluation_folder", lambda run, name: f"{run}/diagnose" if run else f"runs/evaluation/{name}"
+)
+OmegaConf.register_new_resolver("wandb_offline", lambda: "WANDB_API_KEY" not in os.environ)
+OmegaConf.register_new_resolver("wandb_run_id", _wandb_run_id, use_cache=True)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The objects of one run."""
+
+    module: PolicyModule
+    datamodule: QuestionDataModule
+    trainer: Trainer
+    directory: Path
+
+    rollout: RolloutCallback
+    """One of the trainer's callbacks."""
+
+    def close(self) -> None:
+        """Give back engines and worker processes."""
+        self.rollout.close()
+
+
+def build(cfg: DictConfig) -> Run:
+    """Check the configuration and instantiate every part of it.
+
+    Raises:
+        ValueError: settings contradict each other; the message says what to change.
+        SystemExit: there is a secret among the settings.
+    """
+    refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
+    check(cfg)
+    import torch
+    import transformers
+    from hydra.utils import instantiate
+    from lightning.pytorch import seed_everything
+    from lightning.pytorch.callbacks import Checkpoint
+
+    from ..callbacks.scalars import ScalarLog
+    from ..callbacks.stages import in_order
+
+    quiet()
+    transformers.utils.logging.disable_progress_bar()
+    if cfg.threads:
+        torch.set_num_threads(cfg.threads)
+    seed_everything(cfg.seed, workers=True, verbose=False)
+    configured = [instantiate(callback) for callback in (cfg.callbacks or {}).values() if callback]
+    rollout = instantiate(cfg.rollout)
+    callbacks = in_order([*configured, rollout, ScalarLog()])
+    loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]
+    module = instantiate(cfg.policy)
+    if cfg.rollout.reward_terms and not module.advantage.reads_rewards:
+        raise ValueError(
+            f"Expected a strategy that learns from shaped rewards, since rollout.reward_terms are "
+            f"{', '.join(cfg.rollout.reward_terms)}, but {type(module.advantage).__name__} reads verdicts alone. Use "
+            "another advantage, or 'reward_terms=[]'."
+        )
+    return Run(
+        module=module,
+        datamodule=instantiate(cfg.data),
+        trainer=instantiate(
+            cfg.trainer,
+            callbacks=callbacks,
+            logger=loggers,
+            # Otherwise Lightning adds a ModelCheckpoint of its own where none is configured.
+            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        ),
+        directory=Path(HydraConfig.get().runtime.output_dir),
+        rollout=rollout,
+    )
+
+
+def check(cfg: DictConfig) -> None:
+    """Refuse settings that would fail only later, or would train something else than they say.
+
+    Raises:
+        ValueError: naming the settings and what to change.
+    """
+    if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):
+        raise ValueError(
+            f"Expected an experiment whose authors ran something else than their paper says, since recipe=authors, but "
+            f"there are no settings {settings} for {cfg.name}. Use recipe=paper."
+        )
+    if cfg.policy.mini_batches < 1:
+        raise ValueError(f"Expected policy.mini_batches to be at least 1, but got {cfg.policy.mini_batches}.")
+    if not 0 <= cfg.seed < 2**32:
+        raise ValueError(f"Expected seed to be from 0 to 4294967295, but got {cfg.seed}.")
+    if cfg.data.batch_size < cfg.policy.mini_batches:
+        raise ValueError(
+            f"Expected data.batch_size ≥ policy.mini_batches, but got {cfg.data.batch_size} and "
+            f"{cfg.policy.mini_batches}: each optimizer step learns from whole questions. Raise data.batch_size."
+        )
+    made_by = cfg.model.get("made_by")
+    if made_by and not (Path(cfg.model.path) / "config.json").is_file():
+        raise ValueError(
+            f"Expected the starter policy of this task at {cfg.model.path}, but it has not been made yet. Make it in "
+            f"minutes with `{made_by}`, or set model.path to another policy."
+        )
+    asked = f"{cfg.template.get('instruction', '')}{cfg.template.get('format', '')}"
+    if "boxed" in asked and cfg.reward._target_.endswith("FinalAnswerReward"):
+        raise ValueError(
+            "Expected a reward that reads boxes, since the template asks for \\boxed{}, but reward=final_answer reads "
+            f"what follows {cfg.reward.marker!r}. Use reward=mixed or reward=math."
+        )
+    temperature = cfg.rollout.sampling.temperature
+    if temperature <= 0:
+        raise ValueError(
+            f"Expected rollout.sampling.temperature > 0 in training, but got {temperature}: greedy responses to a "
+            "prompt are all the same. Use rollout.evaluation_sampling.temperature=0 for greedy evaluation."
+        )
+    if cfg.iterations is not None and (not isinstance(cfg.iterations, int) or cfg.iterations < 0):
+        raise ValueError(f"Expected iterations to be a whole number, but got {cfg.iterations}.")
+    if cfg.trainer.max_steps < 0 and (cfg.trainer.max_epochs or -1) < 0:
+        raise ValueError(
+            "Expected a run that ends, but iterations is null and trainer.max_epochs is "
+            f"{cfg.trainer.max_epochs}. Set one of them."
+        )
+    ks = OmegaConf.select(cfg, "callbacks.pass_at_k.ks")
+    if ks and min(ks) > cfg.data.evaluation_samples:
+        raise ValueError(
+            f"Expected callbacks.pass_at_k.ks to hold a k of at most data.evaluation_samples = "
+            f"{cfg.data.evaluation_samples}, but got {list(ks)}: no pass@k could be told. Lower one or raise the other."
+        )
+    for path in ("advantage", "reward", "rollout.reward_terms", "optimizer"):
+        _check_finite(path, OmegaConf.to_container(OmegaConf.select(cfg, path), resolve=True))
+    if cfg.data.train is not None:
+        _check_pools("advantage", cfg.advantage, cfg.data)
+    _check_waits(cfg.rollout.engine, cfg.trainer, cfg.strategy)
+
+
+def _check_waits(engine: DictConfig, trainer: DictConfig, strategy: DictConfig | str) -> None:
+    """Refuse ranks that give up before rank 0 has given up on a vLLM server."""
+    limit = strategy.timeout.minutes if isinstance(strategy, DictConfig) and "timeout" in strategy else None
+    known = isinstance(trainer.devices, int) and trainer.devices > 0
+    several = trainer.devices * trainer.num_nodes > 1 if known else limit is not None
+    if not several or "patience" not in engine:
+        return
+    waits = (engine.patience + (engine.retries + 1) * engine.timeout) / 60
+    change = "Raise strategy.timeout.minutes" if limit else "Use strategy=fsdp2 or strategy=ddp"
+    if waits >= (limit or LIGHTNING_WAITS):
+        raise ValueError(
+            "Expected ranks to wait for one another longer than rank 0 may wait for a vLLM server, which is "
+            f"rollout.engine.patience + (retries + 1) · timeout = {waits:.0f} minutes, but they give up after "
+            f"{limit or LIGHTNING_WAITS}. {change}, or lower rollout.engine.timeout."
+        )
+
+
+def _check_finite(path: str, settings: object) -> None:
+    """Refuse factors that make every reward or step infinite in float32."""
+    if isinstance(settings, Mapping | list):
+        items: Iterable[tuple[object, object]] = (
+            settings.items() if isinstance(settings, Mapping) else enumerate(settings)
+        )
+        for name, value in items:
+            _check_finite(f"{path}.{name}", value)
+    elif isinstance(settings, float) and not abs(settings) <= LARGEST:
+        raise ValueError(
+            f"Expected {path} to be a finite number, but got {settings}: nothing could be learned with it."
+        )
+
+
+def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:
+    """Refuse pools so small that every advantage is zero. Strategies are told by their settings, nested ones too."""
+    for name, part in advantage.items():
+        if isinstance(part, DictConfig):
+            _check_pools(f"{path}." + str(name), part, data)
+    pool, k = advantage.get("group_by") or "question", advantage.get("k")
+    if advantage.get("baseline") == "none" and advantage.get("scale") == "none":
+        return
+    size, settings = data.samples_per_prompt, "data.samples_per_prompt"
+    if pool != "prompt":
+        if data.num_rephrasings is None:  # as many as there are
+            return
+        size, settings = size * (data.num_rephrasings + 1), f"{settings} · (data.num_rephrasings + 1)"
+    if pool == "batch":
+        size, settings = size * data.batch_size, f"{settings} · data.batch_size"
+    if size < 2 or (k is not None and size <= k):
+        raise ValueError(
+            f"Expected pools of more than {1 if k is None else k} responses, but {path}.group_by={pool} makes pools of "
+            f"{settings} = {size}: all advantages would be zero. Raise data.samples_per_prompt"
+            + (f", or lower {path}.k." if k is not None else f", or set {path}.group_by=batch.")
+        )
+
+
+def exists(settings: str | None) -> bool:
+    """Whether an option of the group `settings` is a file."""
+    if not settings:
+        return False
+    sources = [source.path for source in HydraConfig.get().runtime.config_sources if source.schema == "file"]
+    folders = [Path(str(files("tagrpo.configs"))), *map(Path, sources)]
+    return any((folder / "settings" / f"{settings}.yaml").is_file() for folder in folders)

@@ -1,0 +1,192 @@
+"""Keeps keys and passwords out of files: they belong in environment variables, which are never written down."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from ..runs.files import write_text
+
+SECRET_NAME = re.compile(
+    r"(.*_)?(api_?key|access_key|secret_key|private_key|(access|auth|api|hf|hub|bearer|refresh|session|wandb|github)_token"
+    r"|secret|password|passwd|passphrase|pwd|credentials?|cookie)|token|authorization|proxy_authorization",
+    re.IGNORECASE,
+)
+"""Names of settings, and of environment variables, whose values are secret. Not `eos_token` or `max_new_tokens`."""
+SECRET_VARIABLE = re.compile(r".*(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)", re.IGNORECASE)
+REMOVED = "<removed>"
+SHORTEST = 8
+"""Shorter values of environment variables are not searched for: they would be found inside words."""
+
+_PERHAPS = re.compile(r"(.*_)?key", re.IGNORECASE)
+_LONG = re.compile(r"(?=\D*\d)\S{8,}")
+"""What makes the value of a name that is `key`, or ends in it, a secret; a key to sort by is no such thing."""
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_SPELLED = re.compile(
+    r"(?P<known>\b[spr]k-(?=[\w-]{0,64}\d)[\w-]{8,}|\bhf_[^\W_]{30,}|\bgh[opsur]_\w{20,}|\bgithub_pat_\w{20,}"
+    r"|\bglpat-[\w-]{16,}|\bwandb_v1_\w{16,}|\bxox[abpr]-[\w-]{10,}|\bAIza[\w-]{30,}|\bAKIA[A-Z0-9]{12,}"
+    r"|\beyJ[\w-]{8,512}\.[\w-]{8,})"
+    r"|://[^/@\s:]{0,256}:(?P<password>[^/@\s$<]{1,256})@"
+    r"|[?&](?:\w{0,64}(?:key|token|secret|password)|sig|signature|auth)=(?P<query>[^&#\s$<]{1,2048})"
+    r"|(?i:\bbearer\s{1,8}(?P<header>(?=\S{0,256}\d)[\w.~+/=-]{8,})|\bbasic\s{1,8}(?P<basic>[\w+/]{8,1024}={1,2}))"
+)
+"""Secrets that can be told by their spelling: keys of known services, and those inside of URLs and headers."""
+_REFERENCE = re.compile(r"(?<!\\)\$\{oc\.env:")
+_PAIR = re.compile(r"([\w.@/-]{1,64})[\"']?\s{0,8}[:=]\s{0,8}[\"']?(?![{\[])([^\s,}\"'\]]{1,4096})")
+
+
+def is_secret(name: str, text: str) -> bool:
+    """Whether a setting holds a secret in plain text.
+
+    >>> is_secret("logger.wandb.api_key", "abc"), is_secret("name", "sk-4f9a0c7d21"), is_secret("eos_token", "</s>")
+    (True, True, False)
+    >>> is_secret("server.api_key", "${oc.env:OPENAI_API_KEY}"), is_secret("url", "https://me:pass@host/v1")
+    (False, True)
+    """
+    return bool(_SPELLED.search(text)) or any(value in text for value in _of_environment()) or _named_secret(name, text)
+
+
+def _named_secret(name: str, text: str) -> bool:
+    """Whether the name of a setting says that its value is a secret."""
+    last = re.split(r"[./@]", name)[-1].replace("-", "_")
+    if not text or "${" in text:
+        return False
+    if last.endswith("_env"):  # the name of a variable, not its value
+        return not _VARIABLE.fullmatch(text)
+    return bool(SECRET_NAME.fullmatch(last) or (_PERHAPS.fullmatch(last) and _LONG.fullmatch(text)))
+
+
+def _of_environment() -> list[str]:
+    return [value for name, value in os.environ.items() if SECRET_VARIABLE.fullmatch(name) and len(value) >= SHORTEST]
+
+
+def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
+    """Paths of settings that hold a secret in plain text, unlike an interpolation such as `${oc.env:OPENAI_API_KEY}`.
+
+    Items of lists are also read as overrides of other runs, and as headers.
+
+    >>> list(literal_secrets({"logger": {"api_key": "abc", "max_tokens": 5}, "server": {"api_key": "${oc.env:KEY}"}}))
+    ['logger.api_key']
+    >>> list(literal_secrets({"overrides": ["seed=1", "+logger.api_key=abc"]}))
+    ['overrides.logger.api_key']
+    """
+    for key, value in content.items() if isinstance(content, Mapping) else enumerate(content):
+        name = str(key)
+        here = f"{path}.{name}" if path else name
+        if isinstance(value, Mapping | list | tuple):
+            yield from literal_secrets(value, here)
+        elif isinstance(value, str):
+            pairs = secret_pairs(value) if isinstance(key, int) else []
+            yield from [f"{path}.{inner}" if path else inner for inner in pairs]
+            if not pairs and is_secret(name, value):
+                yield here
+
+
+def secret_pairs(text: str) -> list[str]:
+    """The names in `name=value` and `name: value` inside of a text whose values are secrets.
+
+    >>> secret_pairs("+server.headers={Authorization: Bearer-abc, accept: json}")
+    ['Authorization']
+    """
+    pairs = [(name.lstrip("+~"), value) for name, value in _PAIR.findall(text)]
+    return [name for name, value in pairs if is_secret(name, value)]
+
+
+def refuse_secret_arguments(arguments: Sequence[str]) -> None:
+    """End the program when its arguments hold a secret, before Hydra sees them.
+
+    Hydra prints the overrides of a sweep, names directories after them, and copies them into files.
+
+    Raises:
+        SystemExit: naming the settings, not their values.
+    """
+    found = [name for argument in arguments for name in secret_pairs(argument)]
+    found += ["an argument" for argument in arguments if not found and is_secret("", argument)]
+    if found:
+        sys.exit(_advice(found))
+
+
+def _advice(found: list[str]) -> str:
+    return (
+        f"Expected no secrets among the settings, but got {', '.join(dict.fromkeys(found))}. Settings are written to "
+        "files and logs. Export the key as an environment variable (W&B, OpenAI and the Hugging Face hub read theirs "
+        "there), or refer to it as ${oc.env:NAME}."
+    )
+
+
+def unread(content: Any) -> Any:
+    r"""A copy whose references to environment variables stay as they are written, for who reads it next.
+
+    >>> unread({"overrides": ["seed=1", "+notes=${oc.env:MY_KEY}"]})
+    {'overrides': ['seed=1', '+notes=\\${oc.env:MY_KEY}']}
+    """
+    if isinstance(content, Mapping):
+        return {key: unread(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [unread(value) for value in content]
+    return _REFERENCE.sub(r"\\\g<0>", content) if isinstance(content, str) else content
+
+
+def redacted(content: Any) -> Any:
+    """A copy without secrets: without values of settings whose names say so, and those of such environment variables.
+
+    >>> redacted({"api_key": "abc", "model": "qwen"})
+    {'api_key': '<removed>', 'model': 'qwen'}
+    """
+    return _redacted(content, _of_environment())
+
+
+def _redacted(content: Any, values: list[str], name: str = "") -> Any:
+    if isinstance(content, Mapping):
+        return {key: _redacted(value, values, str(key)) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_redacted(value, values, name) for value in content]
+    if not isinstance(content, str):
+        return content
+    if _named_secret(name, content):
+        return REMOVED
+    for value in values:
+        content = content.replace(value, REMOVED)
+    return _SPELLED.sub(_without_secret, content)
+
+
+def _without_secret(match: re.Match[str]) -> str:
+    (secret,) = filter(None, match.groupdict().values())
+    return match[0].replace(secret, REMOVED)
+
+
+def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
+    """End the program when a secret was given as a setting, after deleting the copies that Hydra has made of it.
+
+    Raises:
+        SystemExit: naming the settings, not their values. Hydra would print the overrides with any other exception.
+    """
+    directory = Path(output_directory)
+    found = list(literal_secrets(OmegaConf.to_container(cfg, resolve=False)))
+    if is_secret("", str(directory)):  # a name that refers to a variable is resolved before it names a directory
+        found.append("the name of the run's directory")
+    if not found:
+        return
+    shutil.rmtree(directory / ".hydra", ignore_errors=True)
+    for log in directory.glob("*.log"):
+        if not log.stat().st_size:
+            log.unlink()
+    with suppress(OSError):  # there is more in one of them
+        directory.rmdir()
+        while is_secret("", str(directory := directory.parent)):
+            directory.rmdir()
+    sys.exit(_advice(found))
+
+
+def save_resolved(cfg: DictConfig, directory: Path) -> None:
+    """Write the configuration that runs, every interpolation resolved, to `config.yaml`. Secrets are left out."""
+    resolved: Any = redacted(OmegaConf.to_container(cfg, resolve=True))
+    write_text(directory / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))

@@ -1,0 +1,37 @@
+"""The settings of two runs, composed and compared."""
+
+from __future__ import annotations
+
+import sys
+
+from tagrpo.cli import diff
+
+
+def test_what_differs_has_both_values(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["tagrpo-diff", "experiment=grpo", "experiment=grpo optimizer.lr=0.5 threads=3"])
+    diff.main()
+    shown = [line.split("│")[1:4] for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert [[cell.strip() for cell in row] for row in shown] == [
+        ["optimizer.lr", "0.0001", "0.5"],
+        ["threads", "1", "3"],
+    ]
+
+
+def test_the_same_settings_are_said_to_be_the_same(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["tagrpo-diff", "experiment=ta_grpo", "experiment=ta_grpo recipe=paper"])
+    diff.main()
+    assert capsys.readouterr().out == "Nothing differs.\n"
+
+
+def test_keys_of_one_side_only_are_absent_on_the_other():
+    left, right = diff.settings(["experiment=grpo"]), diff.settings(["experiment=grpo_ds"])
+    found = diff.differences(left, right)
+    assert found["rollout.dynamic_sampling.pool"] == (diff.ABSENT, "prompt")
+    assert found["name"] == ("grpo", "grpo_ds")
+
+
+def test_settings_are_resolved_once_and_those_to_be_given_are_named():
+    found = diff.settings(["experiment=dr_grpo", "scale=paper"])
+    assert found["loss.max_length"] == found["rollout.sampling.max_new_tokens"]
+    assert found["data.train.path"] == "???"
+    assert not any(key.startswith(("policy.loss.", "rollout.verifier.")) for key in found)

@@ -1,0 +1,288 @@
+"""Runs from end to end on the embedded task: files, determinism, resume, every experiment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from hydra import compose, initialize_config_module
+from hydra.core.hydra_config import HydraConfig
+from lightning.pytorch import Callback
+from omegaconf import OmegaConf
+from transformers import AutoModelForCausalLM
+
+from tagrpo.cli.evaluate import evaluate
+from tagrpo.cli.train import objective_of, train
+from tagrpo.settings.config import build
+from tagrpo.settings.secrets import save_resolved
+
+EXPERIMENTS = sorted(path.stem for path in (Path(__file__).parents[2] / "configs" / "experiment").glob("*.yaml"))
+SMALL = [
+    "iterations=4", "threads=1", "logger=csv", "callbacks=[zero_gradient,pass_at_k,checkpoint]", "data.train.size=24",
+    "data.batch_size=4", "data.samples_per_prompt=4", "data.evaluation_samples=4", "data.evaluation.test_id.size=6",
+    "~data.evaluation.test_phrasing", "~data.evaluation.test_size", "loss.kl_coef=0.01", "trainer.val_check_interval=3",
+    "callbacks.checkpoint.every=2", "callbacks.checkpoint.keep=null",
+    "+trainer.enable_progress_bar=false",
+]  # fmt: skip
+
+
+def run_of(directory, *overrides):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", [f"hydra.run.dir={directory}", *SMALL, *overrides], return_hydra_config=True)
+    cfg.hydra.runtime.output_dir = str(directory)
+    HydraConfig.instance().set_config(cfg)
+    run = build(cfg)
+    save_resolved(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]), directory)
+    return run
+
+
+def trained(directory, *overrides, **options):
+    run = run_of(directory, *overrides)
+    train(run.module, run.datamodule, run.trainer, export=directory / "model", **options)
+    return run
+
+
+def metrics_of(directory):
+    """Everything that was logged but wall times."""
+    frame = pd.read_csv(directory / "metrics.csv")
+    return frame[[column for column in frame if not column.startswith("seconds/")]]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("undisturbed")
+    return directory, trained(directory)
+
+
+def test_a_run_leaves_its_files(undisturbed):
+    directory, _ = undisturbed
+    ledger = json.loads((directory / "ledger.json").read_text())
+    # 4 iterations of 4 questions, each with its original and three rephrasings, sampled 4 times; 2 steps each.
+    assert (ledger["iterations"], ledger["prompts"], ledger["rollouts"], ledger["updates"]) == (4, 64, 256, 8)
+    rows = metrics_of(directory).dropna(subset=["rollout/reward"])
+    assert rows["budget/rollouts"].tolist() == [64, 128, 192, 256]
+    assert rows["train/lr"].between(0, 1e-4).all()
+    # The reference is the policy itself until the first update.
+    assert rows["train/kl"].iloc[0] < rows["train/kl"].iloc[-1]
+    assert (rows["rollout/engine_mismatch_max"] < 1e-4).all()
+    assert (rows["uniform_reward/pool"] == rows["zero_gradient/percentage"]).all()
+    config = OmegaConf.load(directory / "config.yaml")
+    assert config.policy.model_path == config.model.path
+    assert "${" not in (directory / "config.yaml").read_text()
+    (split,) = json.loads((directory / "test.json").read_text())["splits"].values()
+    assert [question["n"] for question in split["questions"]] == [4] * 6
+    assert (directory / "validation.json").exists()
+
+
+def test_the_exported_folder_holds_the_trained_policy(undisturbed):
+    directory, run = undisturbed
+    exported = dict(AutoModelForCausalLM.from_pretrained(directory / "model").named_parameters())
+    start = dict(AutoModelForCausalLM.from_pretrained(run.module.load_model.keywords["path"]).named_parameters())
+    moved = 0
+    for name, parameter in run.module.full_parameters():
+        assert torch.equal(exported[name], parameter)
+        moved += not torch.equal(start[name], parameter)
+    assert moved == len(start), "every parameter was trained"
+
+
+def test_the_same_seed_gives_the_same_metrics_bit_for_bit(undisturbed, tmp_path):
+    directory, _ = undisturbed
+    trained(tmp_path / "same")
+    pd.testing.assert_frame_equal(metrics_of(tmp_path / "same"), metrics_of(directory), check_exact=True)
+    assert (tmp_path / "same" / "test.json").read_text() == (directory / "test.json").read_text()
+    trained(tmp_path / "other", "seed=1", test=False)
+    assert not metrics_of(tmp_path / "other")["train/loss"].equals(metrics_of(directory)["train/loss"])
+
+
+def test_resuming_in_the_middle_of_an_epoch_changes_nothing(undisturbed, tmp_path):
+    directory, whole = undisturbed
+    checkpoint = directory / "checkpoints" / "iteration-000002.ckpt"
+    resumed = trained(tmp_path, resume=str(checkpoint))
+    for (name, a), (_, b) in zip(resumed.module.full_parameters(), whole.module.full_parameters(), strict=True):
+        assert torch.equal(a, b), name
+    expected = metrics_of(directory)
+    expected = expected[expected["step"] >= 2].reset_index(drop=True)
+    pd.testing.assert_frame_equal(metrics_of(tmp_path)[expected.columns], expected, check_exact=True)
+    assert (tmp_path / "ledger.json").read_text() == (directory / "ledger.json").read_text()
+
+
+def whole_and_resumed(tmp_path, *overrides):
+    """Metrics of five iterations; checks that a run which goes on after the third logs the same, bit for bit."""
+    options = [*overrides, "iterations=5", "callbacks.checkpoint.every=3", "trainer.limit_val_batches=0"]
+    trained(tmp_path / "whole", *options, test=False)
+    (checkpoint,) = (tmp_path / "whole" / "checkpoints").glob("*3.ckpt")
+    trained(tmp_path / "resumed", *options, resume=str(checkpoint), test=False)
+    whole = metrics_of(tmp_path / "whole")
+    rest = whole[whole["step"] >= 3].reset_index(drop=True)
+    pd.testing.assert_frame_equal(metrics_of(tmp_path / "resumed")[rest.columns], rest, check_exact=True)
+    return whole
+
+
+def test_adaptive_rephrasings_go_on_from_the_rates_of_the_checkpoint(tmp_path):
+    # Two iterations an epoch; the checkpoint lies in the middle of the second, whose prompts follow from the first.
+    expected = whole_and_resumed(tmp_path, "experiment=ta_grpo_adaptive", "data.train.size=8")
+    rephrasings = expected["rollout/rephrasings"].dropna()
+    assert rephrasings.iloc[:2].tolist() == [3, 3]
+    assert rephrasings.iloc[2:].between(0, 3, inclusive="left").all()
+
+
+def test_replay_goes_on_from_the_successes_of_the_checkpoint(tmp_path):
+    expected = whole_and_resumed(tmp_path, "experiment=exgrpo", "rollout.replay.start=0")
+    assert expected["budget/rollouts"].diff().iloc[3] < expected["budget/rollouts"].iloc[0], "something is replayed"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["experiment=clip_cov", "credit.share=0.3", "credit.low=-1", "mismatch=token_tis"],
+        ["experiment=kl_cov"],
+        ["experiment=high_entropy_tokens"],
+        ["experiment=rl_zvp"],
+        ["experiment=unlikeliness"],
+    ],
+)
+def test_what_depends_on_tokens_goes_on_from_a_checkpoint(overrides, tmp_path):
+    expected = whole_and_resumed(tmp_path, *overrides)
+    corrected = "mismatch=token_tis" in overrides
+    assert ("rollout/mismatch_ess" in expected) == corrected
+    if corrected:
+        assert expected["rollout/mismatch_ess"].dropna().between(0.99, 1.0).all(), "the engine is nearly the trainer"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("experiment=overtraining_gate", "advantage.reference_k=2"),
+        ("experiment=outcome_exploration",),
+        ("experiment=greso", "data.curriculum.step=0.1"),
+        ("curriculum=by_difficulty",),
+        ("curriculum=near_rate",),
+    ],
+    ids=lambda overrides: overrides[0].split("=")[1],
+)
+def test_what_is_remembered_of_questions_goes_on_from_the_checkpoint(overrides, tmp_path):
+    # Two iterations an epoch at most; the checkpoint lies in the middle of one that hangs on what came before.
+    small = ("data.train.size=8", "rollout.sampling.max_new_tokens=12", "optimizer.lr=1e-3")
+    whole_and_resumed(tmp_path, *overrides, *small)
+    states = [
+        torch.load(tmp_path / name / "checkpoints" / "iteration-000005.ckpt", weights_only=True)
+        for name in ("whole", "resumed")
+    ]
+    memories = [state["callbacks"]["RolloutCallback"]["memory"] for state in states]
+    assert memories[0] == memories[1]
+    assert sum(samples for samples, *_ in memories[0].values()) > 0
+    assert max(len(visits) for _, _, _, visits, _ in memories[0].values()) > 1
+
+
+class Spy(Callback):
+    """Keeps the rollouts of every training batch."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.seen.append(batch.rollouts)
+
+
+def test_success_format_and_length_of_each_template_are_in_the_metrics(tmp_path):
+    run = run_of(
+        tmp_path, "experiment=prompt_augmentation", "callbacks=[rephrasing_success,checkpoint]", "iterations=2"
+    )
+    run.trainer.callbacks.append(spy := Spy())
+    train(run.module, run.datamodule, run.trainer, test=False)
+    rows = metrics_of(tmp_path).dropna(subset=["rollout/reward"])
+    names = set()
+    for rollouts, (_, row) in zip(spy.seen, rows.iterrows(), strict=True):
+        by_template = {}
+        for response, prompt in enumerate(rollouts.prompt.tolist()):
+            text = rollouts.text[response]
+            name = rollouts.prompts[prompt].template
+            worked = text.count("####") == 1 and not text.startswith("####")
+            earned = {"plain": 1.0, "steps": float(worked)}.get(name, float(text.count("####") == 1))
+            found = (float(rollouts.correct[response]), float(len(rollouts.token_ids[response])), earned)
+            by_template.setdefault(name, []).append(found)
+        names |= by_template.keys()
+        for name, values in by_template.items():
+            columns = [f"template/{name}/{key}" for key in ("correct", "length", "reward_term/format")]
+            means = [sum(value) / len(value) for value in zip(*values, strict=True)]
+            assert row[columns].tolist() == pytest.approx(means, abs=1e-6)
+        earned = [value[2] for values in by_template.values() for value in values]
+        assert row["rollout/reward_term/format"] == pytest.approx(sum(earned) / len(earned), abs=1e-6)
+        assert row["rollout/reward"] == pytest.approx(row["rollout/correct"] + row["rollout/reward_term/format"])
+    assert len(names) > 1
+
+
+def test_evaluating_a_model_folder_gives_what_the_run_reported(undisturbed, tmp_path):
+    directory, _ = undisturbed
+    run = run_of(tmp_path, "model=pretrained", f"model.path={directory / 'model'}", "iterations=0")
+    metrics = evaluate(run.module, run.datamodule, run.trainer)
+    reported = json.loads((directory / "test.json").read_text())["splits"]["test_id"]["pass_at_k"]
+    assert {k: metrics[f"pass@k/test_id/{k}"] for k in reported} == pytest.approx(
+        {k: v["value"] for k, v in reported.items()}
+    )
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_takes_two_optimizer_steps(experiment, tmp_path):
+    small = [
+        "iterations=1",
+        "policy.mini_batches=2",
+        "data.samples_per_prompt=5",
+        "rollout.sampling.max_new_tokens=12",
+        "trainer.limit_val_batches=0",
+    ]
+    run = run_of(tmp_path, f"experiment={experiment}", *small)
+    train(run.module, run.datamodule, run.trainer, test=False)
+    assert run.trainer.global_step == 2
+    rows = metrics_of(tmp_path)
+    assert rows["train/skipped_updates"].tolist() == [0]
+    assert rows["train/grad_norm"].notna().all()
+
+
+SWEEPER = """
+import json
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+class Noting(BasicSweeper):
+    '''Notes what each run returns, as a sweeper with an objective gets it.'''
+
+    def sweep(self, arguments):
+        (returned,) = super().sweep(arguments)
+        with open(self.config.hydra.sweep.dir + "/returned.json", "w") as file:
+            json.dump([[job.overrides[0], job.return_value] for job in returned], file)
+"""
+
+
+def test_a_sweeper_gets_the_objective_of_every_run(tmp_path):
+    plugin = tmp_path / "hydra_plugins" / "noting.py"
+    plugin.parent.mkdir(parents=True)
+    plugin.write_text(SWEEPER)
+    small = [override for override in SMALL if not override.startswith("iterations")]
+    command = [
+        sys.executable, "-m", "tagrpo.cli.train", "-m", f"hydra.sweep.dir={tmp_path}",
+        "hydra.sweep.subdir=${optimizer.lr}",
+        "optimizer.lr=1e-3,1e-5", "hydra.sweeper._target_=hydra_plugins.noting.Noting", *small,
+        "iterations=2", "test=false", "export=false", "objective=rollout/reward",
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    returned = json.loads((tmp_path / "returned.json").read_text())
+    assert [override for override, _ in returned] == ["optimizer.lr=0.001", "optimizer.lr=1e-05"]
+    for override, value in returned:
+        folder = tmp_path / override.removeprefix("optimizer.lr=")
+        assert value == pytest.approx(metrics_of(folder)["rollout/reward"].dropna().iloc[-1])
+
+
+def test_an_objective_that_is_not_logged_is_an_error_that_names_what_is():
+    metrics = {"rollout/reward": 0.5, "pass@k/test_id/1": 0.25}
+    assert objective_of(metrics, "pass@k/test_id/1") == 0.25
+    assert objective_of(metrics, None) is None
+    with pytest.raises(ValueError, match="not log 'reward'. It has logged: pass@k/test_id/1, rollout/reward"):
+        objective_of(metrics, "reward")

@@ -1,0 +1,129 @@
+"""The memory of questions: counts by hand, ranks side by side, bounds, and what a checkpoint keeps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tagrpo.datamodules import memory as module
+from tagrpo.datamodules.memory import MOST_ANSWERS, MOST_VISITS, UNKNOWN, QuestionMemory, Record, Visit
+from tests.helpers import on_two_ranks
+
+
+def named(batch, *ids, answers=None):
+    batch.groups = [group._replace(id=id) for group, id in zip(batch.groups, ids, strict=True)]
+    if answers is not None:
+        batch.rollouts = replace(batch.rollouts, answers=answers)
+    return batch
+
+
+def test_verdicts_and_answers_are_counted_by_question_and_verdicts_by_rephrasing_too(make_batch):
+    memory = QuestionMemory()
+    batch = named(make_batch([[[1.0, 0.0], [1.0, 1.0]], [[0.0, 0.0]]]), "a", "b", answers=[*"5755", "5", None])
+    assert memory.remember(batch) == [Visit((2, 2), (1, 2)), Visit((2, 0), (0, 0))]
+    assert memory["a"] == Record(4, 3, False, [Visit((2, 2), (1, 2))], {"5": 3, "7": 1})
+    assert memory["b"] == Record(2, 0, False, [Visit((2, 0), (0, 0))], {"5": 1, None: 1})
+    memory.remember(named(make_batch([[[1.0, 1.0]]]), "a", answers=["7", "5"]))
+    assert (memory["a"].samples, memory["a"].correct, memory["a"].solved_in_full) == (6, 5, True)
+    assert memory["a"].answers == {"5": 4, "7": 2}
+    assert [visit.rate for visit in memory["a"].visits] == [0.75, 1.0]
+    assert memory["never seen"] is UNKNOWN
+
+
+def test_a_batch_is_told_what_was_known_before_it(make_batch):
+    memory = QuestionMemory()
+    first = named(make_batch([[[1.0, 0.0, 0.0]], [[0.0]]]), "a", "b", answers=["5", "7", "7", None])
+    memory.remember(first)
+    assert [column.tolist() for column in first.rollouts.history] == [[0] * 4] * 3
+    second = named(
+        make_batch([[[0.0, 0.0], [0.0]], [[1.0]], [[0.0]]]), "a", "new", "b", answers=["7", "8", "5", "7", None]
+    )
+    memory.remember(second)
+    assert second.rollouts.history.samples.tolist() == [3, 3, 3, 0, 1]
+    assert second.rollouts.history.correct.tolist() == [1, 1, 1, 0, 0]
+    assert second.rollouts.history.same_answer.tolist() == [2, 0, 1, 0, 1]
+
+
+def test_replayed_responses_are_no_news(make_batch):
+    memory = QuestionMemory()
+    batch = named(make_batch([[[1.0, 0.0]], [[1.0, 1.0]]]), "a", "b", answers=list("5577"))
+    batch.rollouts = replace(batch.rollouts, replayed=torch.tensor([True, False, True, True]))
+    assert memory.remember(batch) == [Visit((1,), (0,))]
+    assert memory.records == {"a": Record(1, 0, False, [Visit((1,), (0,))], {"5": 1})}
+
+
+def test_every_rank_remembers_the_questions_of_all(make_batch, monkeypatch):
+    memories = [QuestionMemory(), QuestionMemory()]
+    shares = [named(make_batch([[[1.0, 0.0]], [[1.0]]], seed=1), "a", "b"), named(make_batch([[[0.0]]], seed=2), "a")]
+    on_two_ranks(monkeypatch, lambda rank: memories[rank].remember(shares[rank]), module)
+    assert memories[0].records == memories[1].records
+    assert (memories[0]["a"].samples, memories[0]["a"].correct) == (3, 1), "asked on both ranks"
+    assert list(memories[0].records) == ["a", "b"]
+
+
+def test_the_running_rate_is_an_exponential_average_that_starts_with_the_first():
+    right, decay = [8, 0, 2, 8, 4], 0.7
+    record = Record(visits=[Visit((4, 4), (min(r, 4), max(r - 4, 0))) for r in right])
+    # Σ weight · rate with weights decay^4, then decay^(4−i) (1 − decay).
+    weights = [decay**4, *((1 - decay) * decay ** (4 - i) for i in range(1, 5))]
+    assert sum(weights) == pytest.approx(1)
+    assert record.running_rate(decay) == pytest.approx(sum(w * r / 8 for w, r in zip(weights, right, strict=True)))
+    originals = sum(w * min(r, 4) / 4 for w, r in zip(weights, right, strict=True))
+    assert record.running_rate(decay, original=True) == pytest.approx(originals)
+    assert Record().running_rate(decay) is None
+    assert Record(visits=[Visit((0, 3), (0, 3))]).running_rate(decay, original=True) is None
+
+
+def test_the_latest_partial_success_is_looked_for_backwards():
+    visits = [Visit((4,), (right,)) for right in (1, 3, 0, 4)]
+    assert Record(visits=visits).latest_partial_rate() == 0.75
+    assert Record(visits=visits[2:]).latest_partial_rate() is None
+
+
+def test_a_record_is_bounded_and_its_totals_are_not():
+    record = Record()
+    for number in range(MOST_VISITS + 6):
+        record.add(Visit((2,), (number % 2,)), Counter({"often": 2}))
+    assert len(record.visits) == 64
+    assert (record.samples, record.correct) == (2 * (MOST_VISITS + 6), (MOST_VISITS + 6) // 2)
+    for number in range(MOST_ANSWERS + 3):
+        record.add(Visit((1,), (0,)), Counter({str(number): 1}))
+    assert len(record.answers) == 256
+    assert record.answers["often"] == 2 * (MOST_VISITS + 6), "the rarest go"
+    assert "3" not in record.answers, "and the oldest of them first"
+    assert str(MOST_ANSWERS + 2) in record.answers
+
+
+def test_long_answers_are_told_apart_but_not_kept(make_batch):
+    memory, long = QuestionMemory(), "9" * 5000
+    memory.remember(named(make_batch([[[0.0, 0.0, 0.0]]]), "a", answers=[long, long, long + "1"]))
+    assert sorted(memory["a"].answers.values()) == [1, 2]
+    assert max(map(len, memory["a"].answers)) == 64
+    batch = named(make_batch([[[0.0]]]), "a", answers=[long])
+    memory.remember(batch)
+    assert batch.rollouts.history.same_answer.tolist() == [2]
+    memory.remember(named(make_batch([[[0.0, 0.0]]]), "b", answers=["9" * 64, "9" * 65]))
+    assert ["9" * 64 in memory["b"].answers, "9" * 65 in memory["b"].answers] == [True, False]
+
+
+def test_a_rank_without_questions_has_nothing_to_tell(make_batch):
+    memory, batch = QuestionMemory(), make_batch([[[1.0]]])
+    columns = {name: getattr(batch.rollouts, name)[:0] for name in ("question", "rephrasing", "replayed", "correct")}
+    batch.groups, batch.rollouts = [], replace(batch.rollouts, answers=[], **columns)
+    assert memory.remember(batch) == []
+    assert memory.records == {}
+
+
+def test_the_state_is_a_copy_in_plain_containers(make_batch, tmp_path):
+    memory, again = QuestionMemory(), QuestionMemory()
+    memory.remember(named(make_batch([[[1.0, 0.0], [1.0]], [[1.0]]]), "a", "b", answers=["5", None, "7", "7"]))
+    torch.save(memory.state_dict(), tmp_path / "state.pt")
+    before = memory.state_dict()
+    again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert again.records == memory.records
+    assert list(again["a"].answers) == list(memory["a"].answers), "their order decides which is forgotten"
+    memory.remember(named(make_batch([[[1.0]]]), "a"))
+    assert again.state_dict() == before != memory.state_dict()

@@ -1,0 +1,251 @@
+"""Which models share prefixes; grouped and sparse attention against plain softmax and against each other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn.attention import flex_attention as flex
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from tagrpo.modules.policy import attention
+from tagrpo.modules.policy.attention import (
+    blocked_attention,
+    grouped_attention,
+    sparse_attention,
+    supports_prefix_sharing,
+)
+from tagrpo.modules.policy.layouts import block_mask, visible_blocks
+from tagrpo.modules.policy.packing import pack
+
+SMALL = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1}
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4, "original_max_position_embeddings": 8}
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (lambda: MistralForCausalLM(MistralConfig(**SMALL, num_key_value_heads=1, sliding_window=4)), "sliding window"),
+        (
+            lambda: Qwen3ForCausalLM(
+                Qwen3Config(
+                    **SMALL, num_key_value_heads=1, use_sliding_window=True, sliding_window=4, max_window_layers=1
+                )
+            ),
+            "sliding window",
+        ),
+        (lambda: LlamaForCausalLM(LlamaConfig(**SMALL, rope_parameters=DYNAMIC)), "dynamic"),
+    ],
+)
+def test_configurations_that_cannot_share_are_refused_with_the_reason(model, reason):
+    supported, why = supports_prefix_sharing(model())
+    assert not supported
+    assert reason in why
+
+
+def test_a_replaced_output_head_cannot_share():
+    model = LlamaForCausalLM(LlamaConfig(**SMALL))
+    assert supports_prefix_sharing(model)[0]
+    model.lm_head = torch.nn.Sequential(model.lm_head)
+    supported, why = supports_prefix_sharing(model)
+    assert not supported
+    assert "Sequential" in why
+
+
+@pytest.mark.parametrize("repeat_heads", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_neighbouring_query_heads_share_a_key_head(repeat_heads, masked):
+    torch.manual_seed(0)
+    n, heads, groups, size, width = 3, 2, 2, 5, 4
+    query = torch.randn(n, heads * groups, size, width)
+    key, value = torch.randn(2, n, heads, size, width)
+    visible = torch.ones(size, size, dtype=torch.bool).tril()
+    mask = (visible & (torch.arange(size) != 1) | torch.eye(size, dtype=torch.bool)) if masked else None
+    out = grouped_attention(query, key, value, None if mask is None else mask[None, None], 0.3, repeat_heads)
+    for head in range(heads * groups):
+        scores = 0.3 * query[:, head] @ key[:, head // groups].transpose(1, 2)
+        scores = scores.masked_fill(~(visible if mask is None else mask), -torch.inf)
+        torch.testing.assert_close(out[:, head], scores.softmax(-1) @ value[:, head // groups])
+
+
+def packed(seed, share_prefix=True, responses=9, longest=40):
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(high):
+        return int(torch.randint(1, high + 1, (1,), generator=generator))
+
+    prompts = [torch.ones(draw(longest), dtype=torch.long) for _ in range(3)]
+    prompt = torch.randint(3, (responses,), generator=generator)
+    bodies = [torch.ones(draw(longest), dtype=torch.long) for _ in range(responses)]
+    return pack(prompts, prompt, bodies, torch.arange(responses), share_prefix=share_prefix)
+
+
+@pytest.mark.parametrize("share_prefix", [True, False])
+@pytest.mark.parametrize("block_size", [1, 4, 16, 512])
+def test_no_block_with_a_visible_pair_is_left_out_and_none_with_a_hidden_one_is_called_full(block_size, share_prefix):
+    saved = 0
+    for seed in range(12):
+        batch = packed(seed, share_prefix)
+        length = batch.input_ids.shape[1]
+        mask_mod = batch.block_mask.mask_mod
+        query, key = torch.meshgrid(torch.arange(length), torch.arange(length), indexing="ij")
+        sees = mask_mod(0, 0, query, key)
+        count = -(-length // block_size)
+        grid = torch.zeros(count * block_size, count * block_size, dtype=torch.bool)
+        grid[:length, :length] = sees
+        grid = grid.view(count, block_size, count, block_size).transpose(1, 2)
+        some, full = visible_blocks(batch.prompt, batch.owner, block_size)
+        assert (some >= grid.any(-1).any(-1)).all()
+        assert (full <= grid.all(-1).all(-1)).all()
+        assert (full <= some).all()
+        saved += int(full.sum())
+        if block_size == 1:
+            assert torch.equal(some, sees)
+    assert saved or block_size == 512
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """FlexAttention as plain operations on a CPU: torch refuses a backward there, though its own formula has one."""
+    monkeypatch.setattr(flex, "_validate_device", lambda *_: None)
+    with torch._dynamo.config.patch(disable=False):  # TORCH_COMPILE_DISABLE would stop the tracing
+        yield
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("share_prefix", [True, False])
+def test_sparse_attention_has_the_values_and_gradients_of_blocked_attention(share_prefix, traced):
+    batch = packed(0, share_prefix)
+    torch.manual_seed(0)
+    inputs = [torch.randn(1, h, batch.input_ids.shape[1], 8, requires_grad=True) for h in (4, 2, 2)]
+    upstream = torch.randn_like(inputs[0])
+
+    def run(function, **options):
+        out = function(*inputs, batch, 0.3, **options)
+        return [out, *torch.autograd.grad(out, inputs, upstream)]
+
+    torch.testing.assert_close(run(sparse_attention, compiled=False), run(blocked_attention), atol=1e-5, rtol=1e-5)
+
+
+def test_sparse_attention_takes_the_type_of_the_values(traced):
+    batch = packed(0)
+    query, key, value = (torch.randn(1, 2, batch.input_ids.shape[1], 8) for _ in range(3))
+    out = sparse_attention(query, key, value.bfloat16(), batch, None, compiled=False)
+    assert out.dtype == torch.bfloat16
+
+
+def test_a_cpu_never_asks_for_compiled_attention():
+    assert not attention.compiles_attention(torch.zeros(1, 1, 4, 64, dtype=torch.bfloat16))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_compiled_attention_on_a_gpu_equals_plain_attention_in_float32(seed):
+    batch = packed(seed, responses=20, longest=700).to("cuda")
+    torch.manual_seed(seed)
+    exact = [torch.randn(1, h, batch.input_ids.shape[1], 128, device="cuda", requires_grad=True) for h in (8, 4, 4)]
+    upstream = torch.randn_like(exact[0])
+    half = [x.detach().bfloat16().requires_grad_() for x in exact]
+    assert attention.compiles_attention(half[2])
+    out, expected = sparse_attention(*half, batch, None), blocked_attention(*exact, batch, None)
+    for ours, theirs in zip(
+        [out, *torch.autograd.grad(out, half, upstream.bfloat16())],
+        [expected, *torch.autograd.grad(expected, exact, upstream)],
+        strict=True,
+    ):
+        assert (ours.float() - theirs).norm() < 2e-2 * theirs.norm()
+
+
+COMPILED = """
+import sys
+
+import torch
+import torch.nn.attention.flex_attention as flex
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from tagrpo.modules.policy import attention
+from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.modules.policy.model import load_causal_lm
+from tagrpo.modules.policy.packing import pack
+
+flex._validate_device = lambda *_: None  # its backward is refused on CPUs, though the uncompiled one works
+attention._compiled_flex_attention = lambda: flex.flex_attention
+folder, count = sys.argv[1], int(sys.argv[2])
+plain = CausalPolicy(load_causal_lm(folder))
+compiled = CausalPolicy(load_causal_lm(folder, gradient_checkpointing=True))
+counter = CompileCounterWithBackend("aot_eager")
+compiled.train().compile_layers(counter)
+generator = torch.Generator().manual_seed(1)
+draw = lambda low, high: int(torch.randint(low, high, (), generator=generator))
+largest = 0.0
+sparse = [True]
+attention.compiles_attention = lambda value: sparse[0]
+for _ in range(count):
+    prompts = [torch.randint(3, 60, (draw(2, 30),), generator=generator) for _ in range(2)]
+    responses = [torch.randint(3, 60, (draw(30, 80),), generator=generator) for _ in range(draw(4, 8))]
+    packed = pack(prompts, torch.arange(len(responses)) % 2, responses, torch.arange(len(responses)))
+    scores = compiled(packed).logprobs
+    scores.sum().backward()
+    with torch.no_grad():
+        compiled(packed)
+        sparse[0] = False
+        largest = max(largest, float((scores - plain(packed).logprobs).abs().max()))
+        sparse[0] = True
+print(counter.frame_count, largest)
+"""
+
+
+def test_layers_compile_to_at_most_four_graphs_for_any_lengths(tiny_policy):
+    """`aot_eager` traces as the compiler of a GPU does; `fullgraph` would raise at a break."""
+    command = [sys.executable, "-c", COMPILED, str(tiny_policy), "50"]
+    environment = {**os.environ, "TORCH_COMPILE_DISABLE": "0"}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    graphs, difference = result.stdout.split()[-2:]
+    assert int(graphs) <= 4
+    assert float(difference) < 1e-4
+
+
+def blocks_token_by_token(batch, size):
+    """What `visible_blocks` says, from the tokens of each block."""
+    prompt, owner = batch.prompt.tolist(), batch.owner.tolist()
+    blocks = [range(start, min(start + size, len(prompt))) for start in range(0, len(prompt), size)]
+    some, full = (torch.zeros(len(blocks), len(blocks), dtype=torch.bool) for _ in range(2))
+    for q, queries in enumerate(blocks):
+        for k, keys in enumerate(blocks[: q + 1]):
+            prefix = max((prompt[t] for t in keys if owner[t] < 0), default=-1) >= min(prompt[t] for t in queries)
+            first = min((owner[t] for t in queries if owner[t] >= 0), default=len(prompt))
+            some[q, k] = prefix or max(owner[t] for t in keys) >= first
+            prompts, owners = {prompt[t] for t in (*queries, *keys)}, {owner[t] for t in (*queries, *keys)}
+            one = (len(prompts) == 1 and all(owner[t] < 0 for t in keys)) or (len(owners) == 1 and -1 not in owners)
+            full[q, k] = one and k < q and len(queries) == size
+    return some, full
+
+
+@pytest.mark.parametrize("share_prefix", [True, False])
+@pytest.mark.parametrize("block_size", [1, 2, 4, 16])
+def test_blocks_are_those_of_their_tokens_and_the_mask_lists_them(block_size, share_prefix):
+    for seed in range(6):
+        batch = packed(seed, share_prefix)
+        some, full = visible_blocks(batch.prompt, batch.owner, block_size)
+        expected_some, expected_full = blocks_token_by_token(batch, block_size)
+        assert torch.equal(some, expected_some)
+        assert torch.equal(full, expected_full)
+        mask = block_mask(batch.prompt, batch.owner, block_size)
+        listed = []
+        for numbers, columns in (
+            (mask.kv_num_blocks, mask.kv_indices),
+            (mask.full_kv_num_blocks, mask.full_kv_indices),
+        ):
+            dense = torch.zeros_like(some)
+            for row, count in enumerate(numbers[0, 0].tolist()):
+                assert columns[0, 0, row, :count].tolist() == sorted(columns[0, 0, row, :count].tolist())
+                dense[row, columns[0, 0, row, :count].long()] = True
+            listed.append(dense)
+        assert torch.equal(listed[0], some & ~full)
+        assert torch.equal(listed[1], full)
+    assert block_mask(batch.prompt, batch.owner).BLOCK_SIZE == (128, 128)

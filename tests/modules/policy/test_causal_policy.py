@@ -1,0 +1,242 @@
+"""Packed scores against one plain forward of the same model per response."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tagrpo.modules.policy.attention import PREFIX_SHARING, supports_prefix_sharing
+from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.modules.policy.packing import pack
+
+SMALL = {
+    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "bos_token_id": 0, "eos_token_id": 1,
+    "pad_token_id": 2,
+}  # fmt: skip
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+SHARED = {
+    "llama": {},
+    "mistral": {"sliding_window": None},
+    "olmo2": {},
+    "qwen2": {"tie_word_embeddings": False},
+    "qwen3": {"tie_word_embeddings": True},
+    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    "smollm3": {},
+}
+PADDED = {
+    "mistral with a window": {"model_type": "mistral", "sliding_window": 4},
+    "gpt2": GPT2,
+    "gemma2": {"sliding_window": 4, "final_logit_softcapping": 5.0, "attn_logit_softcapping": 5.0},
+    "cohere": {"logit_scale": 0.3},
+    "mamba": {"state_size": 4},
+}
+MODELS = {**SHARED, **PADDED}
+STEEP = {"olmo2", "gemma2", "mamba"}
+"""Tripled weights would give these gradients of up to 200, of which float32 rounds off more than 1e-5: the plain
+forward's own gradient then differs as much from one in float64."""
+PROMPT_LENGTHS = (1, 7, 5, 4)
+PROMPT = torch.tensor([0, 0, 1, 1, 1, 2, 0])  # the last prompt has no response
+RESPONSE_LENGTHS = (1, 9, 4, 5, 12, 3, 2)
+
+
+def build(kind, **options):
+    torch.manual_seed(0)
+    options = {**SMALL, **MODELS[kind], **options}
+    model_type = options.pop("model_type", kind)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **options))
+    # Weights of the usual size give nearly uniform log-probs; larger ones make differences visible.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3.0 if parameter.dim() > 1 and kind not in STEEP else 1.0)
+    return model
+
+
+@pytest.fixture(params=list(MODELS))
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def sequences():
+    generator = torch.Generator().manual_seed(1)
+    prompts = [torch.randint(3, 50, (n,), generator=generator) for n in PROMPT_LENGTHS]
+    responses = [torch.randint(3, 50, (n,), generator=generator) for n in RESPONSE_LENGTHS]
+    return prompts, responses
+
+
+def plain(model, prompts, responses, temperature=1.0):
+    """[R] of [T_r] log-probs and entropies, one unpadded forward per response."""
+    logprobs, entropies = [], []
+    for p, response in zip(PROMPT.tolist(), responses, strict=True):
+        logits = model(torch.cat([prompts[p], response])[None]).logits[0, len(prompts[p]) - 1 : -1] / temperature
+        distribution = torch.distributions.Categorical(logits=logits)
+        logprobs.append(distribution.log_prob(response))
+        entropies.append(distribution.entropy())
+    return logprobs, entropies
+
+
+def gradient(model):
+    flat = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    model.zero_grad()
+    return flat
+
+
+def test_every_model_type_that_shares_prefixes_is_tested():
+    assert set(SHARED) == PREFIX_SHARING
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_scores_and_gradients_equal_plain_forwards(kind, sequences, checkpointing):
+    prompts, responses = sequences
+    model = build(kind)
+    logprobs, entropies = plain(model, prompts, responses, temperature=0.8)
+    weight = [torch.randn(len(r), generator=torch.Generator().manual_seed(i)) for i, r in enumerate(responses)]
+    sum(((a + 0.3 * h) * w).sum() for a, h, w in zip(logprobs, entropies, weight, strict=True)).backward()
+    expected = gradient(model)
+
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    policy = CausalPolicy(model.train(), temperature=0.8, chunk_size=5)
+    assert policy.shares_prefix == (kind in SHARED)
+    batch = pack(prompts, PROMPT, responses, torch.arange(7), share_prefix=policy.shares_prefix)
+    scores = policy(batch, entropy="grad")
+    order = batch.rows.tolist()
+    torch.testing.assert_close(scores.logprobs, torch.cat([logprobs[r] for r in order]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(scores.entropy, torch.cat([entropies[r] for r in order]), atol=1e-5, rtol=1e-5)
+    ((scores.logprobs + 0.3 * scores.entropy) * torch.cat([weight[r] for r in order])).sum().backward()
+    torch.testing.assert_close(gradient(model), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "qwen2", "gpt2"])
+def test_micro_batches_add_up_to_the_same_gradient(kind, sequences):
+    prompts, responses = sequences
+    policy = CausalPolicy(build(kind))
+
+    def accumulated(*parts):
+        for rows in parts:
+            batch = pack(prompts, PROMPT, responses, torch.tensor(rows), share_prefix=policy.shares_prefix)
+            (policy(batch).logprobs * torch.tensor(rows).cos()[_position(batch, rows)]).sum().backward()
+        return gradient(policy.model)
+
+    whole = accumulated(range(7))
+    # One group cut in two, two groups in one part, one response alone.
+    for parts in [([4], [0, 6, 2, 3], [5, 1]), ([0, 1, 2], [3], [4, 5, 6])]:
+        assert (accumulated(*parts) - whole).norm() < 1e-6 * whole.norm()
+
+
+def _position(batch, rows):
+    """[T] where each token's response stands in `rows`."""
+    return torch.tensor([list(rows).index(r) for r in batch.rows.tolist()])[batch.response]
+
+
+def test_a_policy_that_shares_prefixes_also_scores_repeated_prompts(sequences):
+    prompts, responses = sequences
+    policy = CausalPolicy(build("qwen3"))
+    shared, repeated = (pack(prompts, PROMPT, responses, torch.arange(7), share_prefix=s) for s in (True, False))
+    assert repeated.input_ids.numel() > shared.input_ids.numel()
+    torch.testing.assert_close(policy(shared), policy(repeated), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("head", [False, True])
+def test_adapters_of_peft_train_as_in_plain_forwards(sequences, head, checkpointing):
+    prompts, responses = sequences
+    model = build("qwen3", tie_word_embeddings=False)
+    config = LoraConfig(r=2, target_modules=["q_proj", "v_proj", "down_proj"] + ["lm_head"] * head)
+    model = get_peft_model(model, config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:  # zero at first: the adapters would have no effect
+                parameter.normal_(std=0.3)
+    logprobs, _ = plain(model, prompts, responses)
+    sum(r.sum() for r in logprobs).backward()
+    expected = gradient(model)
+
+    if checkpointing:
+        model.enable_input_require_grads()
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    policy = CausalPolicy(model.train())
+    assert policy.shares_prefix != head, "an adapter of the head is reached through the model's own forward"
+    batch = pack(prompts, PROMPT, responses, torch.arange(7), share_prefix=policy.shares_prefix)
+    scores = policy(batch)
+    order = batch.rows.tolist()
+    torch.testing.assert_close(scores.logprobs, torch.cat([logprobs[r] for r in order]), atol=1e-5, rtol=1e-5)
+    scores.logprobs.sum().backward()
+    torch.testing.assert_close(gradient(model), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_learned_prompts_of_peft_are_refused_prefix_sharing():
+    model = get_peft_model(build("qwen3"), PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"))
+    supported, reason = supports_prefix_sharing(model)
+    assert not supported
+    assert "PROMPT_TUNING" in reason
+
+
+def test_the_padded_path_is_one_forward_and_makes_no_logits_for_columns_of_prompts_alone(sequences):
+    _, responses = sequences
+    prompts = [torch.full((n,), 3) for n in (11, 7, 5, 4)]
+    policy = CausalPolicy(build("gpt2"))
+    shapes = []
+    policy.model.lm_head.register_forward_hook(lambda module, inputs, output: shapes.append(tuple(output.shape)))
+    policy(pack(prompts, PROMPT, responses, torch.arange(7), share_prefix=False))
+    # Rows are 12 … 20 tokens; the shortest prompt has 5, so that column 4 is the first to predict a response token.
+    assert shapes == [(7, 20 - 4, 50)]
+
+
+def test_a_policy_says_why_it_pads(caplog):
+    with caplog.at_level(logging.INFO, logger="tagrpo"):
+        CausalPolicy(build("qwen3"))
+        assert not caplog.messages
+        CausalPolicy(build("gpt2"))
+    assert caplog.messages == [
+        "GPT2LMHeadModel is scored in padded batches: model type gpt2 is not known to share prefixes."
+    ]
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_loss_given_to_the_forward_equals_one_taken_of_its_scores(kind, sequences, checkpointing):
+    prompts, responses = sequences
+    model = build(kind)
+    policy = CausalPolicy(model.train(), temperature=0.8, chunk_size=5)
+    batch = pack(prompts, PROMPT, responses, torch.arange(7), share_prefix=policy.shares_prefix)
+
+    def loss(part, logprobs, entropy):
+        return (logprobs.exp() * torch.arange(36)[part].sin() + entropy * torch.arange(36)[part].cos()).sum()
+
+    plain_scores = policy(batch, entropy="grad")
+    loss(slice(None), plain_scores.logprobs, plain_scores.entropy).backward()
+    expected = gradient(model)
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    scores = policy(batch, "grad", loss)
+    torch.testing.assert_close(scores[:2], tuple(s.detach() for s in plain_scores[:2]))
+    scores.loss.backward()
+    torch.testing.assert_close(gradient(model), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("with_loss", [False, True])
+@pytest.mark.parametrize("entropy", ["none", "detached", "grad"])
+def test_no_tensor_of_tokens_times_vocabulary_ever_exists(sequences, largest_tensor, entropy, with_loss):
+    prompts, responses = sequences
+    vocabulary, chunk = 4096, 3
+    model = build("qwen3", vocab_size=vocabulary)
+    batch = pack(prompts, PROMPT, responses, torch.arange(7))
+    saved = []
+    with (
+        torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t),
+        largest_tensor(except_shapes={(vocabulary, 32), (32, vocabulary)}) as largest,
+    ):
+        policy = CausalPolicy(model, chunk_size=chunk)
+        if with_loss:
+            policy(batch, entropy, lambda _, logprobs, __: logprobs.sum()).loss.backward()
+        else:
+            scores = policy(batch, entropy)
+            (scores.logprobs.sum() + (scores.entropy.sum() if entropy == "grad" else 0)).backward()
+    weights = {p.data_ptr() for p in model.parameters()}
+    assert max(t.numel() for t in saved if t.data_ptr() not in weights) < vocabulary, "a row of logits was kept"
+    assert largest.numel == chunk * vocabulary

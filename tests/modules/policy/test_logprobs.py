@@ -1,0 +1,80 @@
+"""Scores of many responses in micro-batches, against one plain forward for each."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.modules.policy.logprobs import PromptedResponses, Scorer
+from tagrpo.modules.policy.lora import LoraSettings
+from tagrpo.modules.policy.model import load_causal_lm
+
+PROMPTS = [torch.tensor([5, 6, 7, 8]), torch.tensor([9, 10])]
+PROMPT = torch.tensor([0, 1, 0, 1, 0])
+RESPONSES = [torch.tensor(ids) for ids in ([11, 12, 13], [14], [15, 16], [17, 18, 19, 20], [21])]
+
+
+@pytest.fixture
+def responses():
+    return PromptedResponses(prompts=PROMPTS, prompt=PROMPT, responses=RESPONSES)
+
+
+def plain(model, row):
+    """Log-probs and entropies of one response's tokens, in float64."""
+    prompt, response = PROMPTS[int(PROMPT[row])], RESPONSES[row]
+    with torch.no_grad():
+        logits = model(torch.cat([prompt, response])[None]).logits[0, len(prompt) - 1 : -1].double()
+    logprobs = logits.log_softmax(-1)
+    return logprobs[torch.arange(len(response)), response], -(logprobs.exp() * logprobs).sum(-1)
+
+
+@pytest.mark.parametrize("token_budget", [1, 9, 1000])
+def test_scores_are_those_of_plain_forwards_for_any_token_budget(tiny_policy, responses, token_budget):
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)), token_budget=token_budget)
+    scores = scorer.score(responses, torch.tensor([4, 0, 3]))
+    assert set(scores.logprobs) == {0, 3, 4}
+    for row, logprobs in scores.logprobs.items():
+        expected, entropy = plain(model, row)
+        torch.testing.assert_close(logprobs.double(), expected, atol=1e-5, rtol=0)
+        assert float(scores.entropy[row]) == pytest.approx(float(entropy.mean()), abs=1e-5)
+        assert not logprobs.requires_grad
+    assert scores.entropy[[1, 2]].tolist() == [0.0, 0.0], "not asked for"
+
+
+def test_a_plan_has_every_row_once_within_the_budget(tiny_policy, responses):
+    parts = Scorer(CausalPolicy(load_causal_lm(tiny_policy)), token_budget=9).plan(responses, torch.arange(5))
+    assert sorted(torch.cat(parts).tolist()) == [0, 1, 2, 3, 4]
+    for part in parts:
+        heads = sum(len(PROMPTS[prompt]) for prompt in PROMPT[part].unique().tolist())
+        assert heads + sum(len(RESPONSES[row]) for row in part.tolist()) <= 9
+    assert len(parts) > 1
+
+
+def test_nothing_to_score_is_one_empty_micro_batch(tiny_policy, responses):
+    scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)))
+    assert [len(part) for part in scorer.plan(responses, torch.arange(0))] == [0]
+    assert scorer.score(responses, torch.arange(0)).logprobs == {}
+
+
+def test_the_reference_is_the_second_model_or_the_policy_without_its_adapters(tiny_policy, responses):
+    start = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    expected = torch.cat([plain(start, row)[0] for row in (0, 2, 4, 1, 3)])  # packed in the order of their prompts
+
+    def moved(policy):
+        with torch.no_grad():
+            for parameter in policy.parameters():
+                if parameter.requires_grad:
+                    parameter.add_(0.1)
+        return policy
+
+    reference = CausalPolicy(load_causal_lm(tiny_policy))
+    two = Scorer(moved(CausalPolicy(load_causal_lm(tiny_policy))), reference)
+    adapted = Scorer(moved(CausalPolicy(load_causal_lm(tiny_policy, lora=LoraSettings(rank=2)))))
+    for scorer in (two, adapted):
+        packed = scorer.pack(responses, torch.arange(5))
+        assert packed.rows.tolist() == [0, 2, 4, 1, 3]
+        torch.testing.assert_close(scorer.reference_logprobs(packed).double(), expected, atol=1e-5, rtol=0)
+        assert float((scorer.forward(packed).logprobs.double() - expected).abs().max()) > 0.01

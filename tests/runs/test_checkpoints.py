@@ -1,0 +1,305 @@
+"""Checkpoints on disk: whole or not there, found again, harmless."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import pickle
+import re
+import resource
+import signal
+import tempfile
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tagrpo.runs.checkpoints import (
+    AtomicCheckpointIO,
+    TornCheckpointError,
+    begin_folder,
+    check,
+    commit_folder,
+    newest,
+    resolve,
+    seals_of,
+    set_aside,
+)
+from tagrpo.runs.files import disk_full_explained, remove, write_json
+from tagrpo.runs.directory import checkpoints_in, iteration_of, name_of
+
+CONTENT = {"state_dict": {"weight": torch.arange(50_000.0)}, "global_step": 4}
+
+
+def write_file(directory: Path, iteration: int) -> Path:
+    path = directory / name_of(iteration)
+    AtomicCheckpointIO().save_checkpoint(CONTENT, path)
+    return path
+
+
+def write_shards(directory: Path, iteration: int) -> Path:
+    path = directory / name_of(iteration)
+    begin_folder(directory / ".partial-x")
+    dcp.save({"state_dict": CONTENT["state_dict"]}, checkpoint_id=directory / ".partial-x", no_dist=True)
+    commit_folder(directory / ".partial-x", path)
+    return path
+
+
+@pytest.mark.parametrize("write", [write_file, write_shards])
+def test_a_checkpoint_is_complete_and_leaves_nothing_beside_it(write, tmp_path):
+    path = write(tmp_path, 20)
+    check(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["iteration-000020.ckpt"]
+    remove(path)
+    assert not list(tmp_path.iterdir())
+
+
+@contextmanager
+def full_disk():
+    """The system refuses to let a file grow beyond 100 kB, as it does on a full disk (EFBIG in the place of ENOSPC)."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        yield
+    finally:  # before pytest writes, perhaps into a file that is larger
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("write", [write_file, write_shards])
+def test_a_disk_that_is_full_is_said_to_be_and_leaves_the_checkpoint_before_intact(write, tmp_path):
+    before = write(tmp_path, 10)
+    with (
+        pytest.raises(OSError, match="is intact.*resume=last") as raised,
+        full_disk(),
+        disk_full_explained(tmp_path / name_of(20)),
+    ):
+        write(tmp_path, 20)
+    assert raised.value.errno in (errno.EFBIG, errno.ENOSPC)
+    check(before)
+    assert newest(tmp_path) == before
+    assert not (tmp_path / name_of(20)).exists()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "Input/output error")], ids=repr)
+def test_nothing_else_is_taken_for_a_full_disk(error, tmp_path):
+    class Interrupted(io.FileIO):
+        def write(self, content):
+            if self.tell() > 1000:
+                raise error
+            return super().write(content)
+
+    with (
+        pytest.raises(type(error), match=re.escape(str(error))),
+        disk_full_explained(tmp_path / "x"),
+        Interrupted(tmp_path / "x", "w") as file,
+    ):
+        torch.save(CONTENT, file)
+
+
+def test_a_process_that_dies_while_it_writes_leaves_the_old_content(tmp_path, monkeypatch):
+    path = write_file(tmp_path, 10)
+
+    def save_a_part(content, file):
+        file.write(b"half")
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(torch, "save", save_a_part)
+    child = os.fork()
+    if not child:
+        write_file(tmp_path, 10)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    monkeypatch.undo()
+    assert (tmp_path / ".partial-iteration-000010.ckpt").read_bytes() == b"half"
+    assert torch.load(path, weights_only=True)["global_step"] == 4
+    assert newest(tmp_path) == path
+    set_aside(tmp_path, after=10)
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def tear_file(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def tear_shards(path: Path) -> None:
+    shard = next(path.glob("*.distcp"))
+    shard.write_bytes(shard.read_bytes()[:-1000])
+
+
+def lose_marker(path: Path) -> None:
+    (path / "complete.json").unlink()
+
+
+def zero_tensor(path: Path) -> None:
+    content, weight = path.read_bytes(), CONTENT["state_dict"]["weight"].numpy().tobytes()
+    assert content.count(weight) == 1
+    path.write_bytes(content.replace(weight, bytes(len(weight))))
+    assert not torch.load(path, weights_only=True)["state_dict"]["weight"].any(), "torch does not notice"
+
+
+def damage_pickle(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"global_step", b"global_stop"))
+
+
+def empty_marker(path: Path) -> None:
+    (path / "complete.json").write_text("null")
+
+
+def nest_marker(path: Path) -> None:
+    (path / "complete.json").write_text("[" * 100_000)
+
+
+def empty_metadata(path: Path) -> None:
+    (path / ".metadata").write_bytes(b"")
+    write_json(path / "complete.json", seals_of([file for file in path.iterdir() if file.name != "complete.json"]))
+
+
+def metadata_as_pipe(path: Path) -> None:
+    (path / ".metadata").unlink()
+    os.mkfifo(path / ".metadata")
+
+
+def pipe(path: Path) -> None:
+    remove(path)
+    os.mkfifo(path)
+
+
+def dangling_link(path: Path) -> None:
+    remove(path)
+    path.symlink_to("nowhere")
+
+
+SHARD_FILES = [".metadata", "__0_0.distcp", "complete.json"]
+
+
+def flip(name: str, path: Path) -> None:
+    content = bytearray((path / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("write", "tear"),
+    [
+        (write_file, tear_file), (write_shards, tear_shards), (write_shards, lose_marker), (write_file, zero_tensor),
+        (write_file, damage_pickle), (write_shards, empty_marker), (write_shards, nest_marker),
+        (write_shards, empty_metadata), (write_shards, metadata_as_pipe), (write_file, pipe),
+        (write_file, dangling_link),
+        *((write_shards, partial(flip, name)) for name in SHARD_FILES),
+    ],
+)  # fmt: skip
+def test_torn_checkpoints_are_passed_over_with_a_warning(write, tear, tmp_path):
+    good, torn = write(tmp_path, 9), write(tmp_path, 10)
+    tear(torn)
+    for resume in ("auto", "last"):
+        with pytest.warns(UserWarning, match="iteration-000010.ckpt.*has been damaged"):
+            assert resolve(resume, tmp_path) == good
+    with pytest.raises(TornCheckpointError, match="directory of the run as resume"):
+        resolve(torn, tmp_path)
+    remove(torn)
+    assert checkpoints_in(tmp_path) == [good]
+
+
+def test_what_to_resume_from(tmp_path):
+    assert resolve(None, tmp_path) is None
+    assert resolve("auto", tmp_path) is None
+    with pytest.raises(FileNotFoundError, match="resume=auto"):
+        resolve("last", tmp_path)
+    # By number, not by time or alphabet.
+    newer, older = write_file(tmp_path, 1_000_000), write_file(tmp_path, 999_999)
+    assert checkpoints_in(tmp_path) == [older, newer]
+    assert resolve("last", tmp_path) == newer
+    assert resolve(str(older), tmp_path) == older
+    assert resolve(None, tmp_path) is None
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        resolve(tmp_path / "missing.ckpt", tmp_path)
+
+
+def test_a_run_that_takes_another_course_moves_the_checkpoints_of_the_former_one(tmp_path):
+    directory = tmp_path / "checkpoints"
+    for iteration in (10, 20, 30):
+        write_file(directory, iteration)
+    with pytest.warns(UserWarning, match="Moved 2 checkpoints"):
+        set_aside(directory, after=10)
+    assert [path.name for path in checkpoints_in(directory)] == [name_of(10)]
+    assert [path.name for path in checkpoints_in(tmp_path / "checkpoints.previous")] == [name_of(20), name_of(30)]
+    with pytest.warns(UserWarning, match="Moved 1 checkpoints.*previous-2"):
+        set_aside(directory, after=0)
+    assert [path.name for path in checkpoints_in(tmp_path / "checkpoints.previous-2")] == [name_of(10)]
+    assert len(checkpoints_in(tmp_path / "checkpoints.previous")) == 2, "what was moved earlier stays"
+
+
+class Harmful:
+    def __reduce__(self):
+        return os.system, ("touch harmed",)
+
+
+def test_shards_whose_metadata_could_run_code_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = write_shards(tmp_path, 10)
+    (path / ".metadata").write_bytes(pickle.dumps({"state_dict_metadata": Harmful()}))
+    write_json(path / "complete.json", seals_of([file for file in path.iterdir() if file.name != "complete.json"]))
+    with pytest.raises(pickle.UnpicklingError, match="it could run code"):
+        check(path)
+    assert not (tmp_path / "harmed").exists()
+
+
+def test_shards_with_entries_of_bytes_are_refused_when_read_and_when_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder, path = tmp_path / ".partial-x", tmp_path / name_of(10)
+    begin_folder(folder)
+    dcp.save({"state_dict": {"weight": torch.zeros(2), "extra": Harmful()}}, checkpoint_id=folder, no_dist=True)
+    with pytest.raises(pickle.UnpicklingError, match="entries of bytes"):
+        commit_folder(folder, path)
+    write_json(folder / "complete.json", seals_of([*folder.iterdir()]))
+    folder.rename(path)
+    for attempt in (lambda: check(path), lambda: newest(tmp_path), lambda: resolve(path, tmp_path)):
+        with pytest.raises(pickle.UnpicklingError, match="Don't load it"):
+            attempt()
+    # It is no empty threat: this is what loading it would do.
+    dcp.load({"state_dict": {"weight": torch.zeros(2), "extra": 0}}, checkpoint_id=path, no_dist=True)
+    assert (tmp_path / "harmed").exists()
+
+
+def test_a_file_that_could_run_code_is_refused(tmp_path):
+    path = tmp_path / name_of(10)
+    torch.save({"state_dict": Harmful()}, path)
+    with pytest.raises(pickle.UnpicklingError):
+        AtomicCheckpointIO().load_checkpoint(path, weights_only=True)
+
+
+@given(st.lists(st.integers(0, 10**7), unique=True, max_size=6))
+@settings(max_examples=20)
+def test_checkpoints_are_found_in_the_order_of_their_iterations(iterations):
+    with tempfile.TemporaryDirectory() as folder:
+        for name in (*map(name_of, iterations), "other.ckpt", "iteration-1.pt", ".partial-iteration-000003.ckpt"):
+            Path(folder, name).touch()
+        assert [iteration_of(path) for path in checkpoints_in(Path(folder))] == sorted(iterations)
+
+
+@pytest.fixture(scope="module", params=[write_file, write_shards])
+def intact(request, tmp_path_factory):
+    return request.param(tmp_path_factory.mktemp("intact"), 3)
+
+
+@given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_one_flipped_bit_in_any_tensor_is_noticed(intact, where, bit):
+    """Between the first and the last byte of the values; names of records are zip's own matter."""
+    file = next(intact.glob("*.distcp")) if intact.is_dir() else intact
+    content = file.read_bytes()
+    values = CONTENT["state_dict"]["weight"].numpy().tobytes()
+    at = content.index(values) + int(where * len(values))
+    try:
+        file.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
+        with pytest.raises(TornCheckpointError):
+            check(intact)
+    finally:
+        file.write_bytes(content)
+    check(intact)

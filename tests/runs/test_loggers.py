@@ -1,0 +1,199 @@
+"""Loggers that a resumed run goes on with."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightning.pytorch.loggers import CSVLogger, WandbLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tagrpo.runs import loggers
+from tagrpo.runs.loggers import MetricsCSV, ResumableLogger, ResumableTensorBoard, TableLogger, TrackioLogger, wandb_run_id
+
+
+def rows_of(directory: Path) -> list[str]:
+    return (directory / "metrics.csv").read_text().splitlines()
+
+
+def test_rows_are_on_disk_at_once_and_columns_may_come_later(tmp_path):
+    logger = MetricsCSV(tmp_path)
+    logger.log_metrics({"b": 1.5, "epoch": 0}, step=0)
+    assert rows_of(tmp_path) == ["b,epoch,step", "1.5,0,0"]
+    logger.log_metrics({"a": 1 / 3}, step=1)
+    logger.log_metrics({"b": 2.0}, step=2)
+    assert rows_of(tmp_path) == ["a,b,epoch,step", ",1.5,0,0", "0.3333333333333333,,,1", ",2.0,,2"]
+
+
+def test_a_resumed_run_drops_the_rows_after_its_checkpoint(tmp_path):
+    logger = MetricsCSV(tmp_path)
+    logger.log_metrics({"a": 0.0}, step=0)
+    logger.log_metrics({"a": 1.0}, step=1)
+    state = logger.state_dict()
+    logger.log_metrics({"a": 2.0}, step=2)
+    with (tmp_path / "metrics.csv").open("a") as file:
+        file.write("3.0,")  # it died in the middle of a row
+    resumed = MetricsCSV(tmp_path)
+    resumed.load_state_dict(state)
+    assert len(rows_of(tmp_path)) == 5, "nothing is lost before there is something to log"
+    resumed.log_metrics({"a": 7.0}, step=2)
+    assert rows_of(tmp_path) == ["a,step", "0.0,0", "1.0,1", "7.0,2"]
+    assert resumed.state_dict() == {"rows": 3}
+
+
+@pytest.mark.parametrize("kept", [None, 1, 25])
+def test_rows_that_have_gone_are_missed_on_a_resume(kept, tmp_path):
+    logger, path = MetricsCSV(tmp_path), tmp_path / "metrics.csv"
+    for step in range(3):
+        logger.log_metrics({"a": 0.125 * step}, step=step)
+    (tmp_path / "checkpoints").mkdir()
+    content = path.read_text()
+    path.unlink() if kept is None else path.write_text(content[:kept] if kept > 1 else content.splitlines()[0])
+    resumed = MetricsCSV(tmp_path)
+    with pytest.warns(UserWarning, match=rf"Expected the 3 rows .* found {2 if kept == 25 else 0}: it has been cut"):
+        resumed.load_state_dict(logger.state_dict())
+    resumed.log_metrics({"a": 9.0}, step=3)
+    assert rows_of(tmp_path)[-1] == "9.0,3"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        MetricsCSV(tmp_path / "elsewhere").load_state_dict({"rows": 3})  # a run that goes on there has none
+    path.write_bytes(b"\xff\x00")
+    with pytest.raises(ValueError, match=r"Expected a table in .*metrics.csv"):
+        MetricsCSV(tmp_path).load_state_dict({"rows": 3})
+
+
+def test_a_new_run_replaces_the_file_of_the_run_before(tmp_path):
+    MetricsCSV(tmp_path).log_metrics({"old": 1.0}, step=0)
+    logger = MetricsCSV(tmp_path)
+    assert rows_of(tmp_path)[0] == "old,step"
+    logger.log_metrics({"new": 2.0}, step=0)
+    assert rows_of(tmp_path) == ["new,step", "2.0,0"]
+
+
+def test_a_process_that_dies_while_it_adds_a_column_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    logger = MetricsCSV(tmp_path)
+    logger.log_metrics({"a": 1.0}, step=0)
+    before = rows_of(tmp_path)
+    monkeypatch.setattr(loggers.csv.DictWriter, "writeheader", lambda self: os.kill(os.getpid(), signal.SIGKILL))
+    child = os.fork()
+    if not child:
+        logger.log_metrics({"b": 1.0}, step=1)
+        os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    assert rows_of(tmp_path) == before
+
+
+def test_a_full_disk_is_explained(tmp_path):
+    logger = MetricsCSV(tmp_path)
+    logger.log_metrics({"a": 1.0}, step=0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(OSError, match="Make room") as raised:
+            logger.log_metrics({"a": 2.0}, step=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert raised.value.errno in (errno.EFBIG, errno.ENOSPC)
+
+
+def test_which_loggers_are_resumed_and_which_show_tables(tmp_path):
+    assert isinstance(ResumableTensorBoard(tmp_path), ResumableLogger)
+    assert not isinstance(CSVLogger(tmp_path), ResumableLogger | TableLogger)
+    assert isinstance(WandbLogger(save_dir=tmp_path, offline=True), TableLogger)
+
+
+def test_tensorboard_shows_settings_and_tables_after_it_has_forgotten_earlier_ones(tmp_path):
+    logger = ResumableTensorBoard(tmp_path, name="", version="", default_hp_metric=False)
+    logger.log_hyperparams({"loss": {"clip": 0.2}, "git_commit": "abc"})
+    logger.log_metrics({"a": 1.0}, step=0)
+    logger.log_table("samples", ["question", "response"], [["1 | 1?", "two\nlines"]], 0)
+    logger.save()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    tensors = {name: events.Tensors(f"{name}/text_summary") for name in ("settings", "samples")}
+    text = {name: found[0].tensor_proto.string_val[0] for name, found in tensors.items()}
+    assert "hp_metric" not in events.Tags()["scalars"]
+    assert b'"clip": 0.2' in text["settings"]
+    assert b'"git_commit": "abc"' in text["settings"]
+    assert text["samples"].decode().splitlines()[2] == "| 1 &#124; 1? | two<br>lines |"
+
+
+class FakeTrackio:
+    """What is used of trackio 0.43, as it documents it."""
+
+    def __init__(self):
+        self.began, self.logged, self.finished = [], [], 0
+
+    def init(self, project, name=None, config=None, resume="never", **options):
+        self.began.append((project, name, config, resume, options))
+        return SimpleNamespace(name=name, log=self.log, finish=self.finish)
+
+    def log(self, metrics, step=None):
+        self.logged.append((metrics, step))
+
+    def finish(self):
+        self.finished += 1
+
+    def Table(self, dataframe):
+        return dataframe.to_dict("records")
+
+
+def test_trackio_gets_settings_scalars_and_tables_and_goes_on_after_a_fit(monkeypatch):
+    fake = FakeTrackio()
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: name)
+    logger = TrackioLogger("project", "run", space_id="me/space")
+    assert isinstance(logger, TableLogger)
+    logger.log_hyperparams({"seed": 1, "path": Path("/x")})
+    logger.log_metrics({"a": 1.0}, step=3)
+    logger.log_table("samples", ["question"], [["1 + 1?"]], 3)
+    logger.finalize("success")
+    logger.log_metrics({"b": 2.0}, step=4)
+    settings = {"seed": 1, "path": "/x"}
+    assert fake.began == [("project", "run", settings, how, {"space_id": "me/space"}) for how in ("never", "allow")]
+    assert fake.logged == [({"a": 1.0}, 3), ({"samples": [{"question": "1 + 1?"}]}, 3), ({"b": 2.0}, 4)]
+    assert fake.finished == 1
+
+
+def test_trackio_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="pip install trackio"):
+        TrackioLogger("project", "run")
+
+
+def test_wandb_knows_a_resumed_run_by_its_id(tmp_path):
+    first = wandb_run_id(str(tmp_path), None)
+    assert wandb_run_id(str(tmp_path), "last") == first
+    assert wandb_run_id(str(tmp_path), None) != first
+
+
+ROWS = st.lists(st.dictionaries(st.sampled_from("abcd"), st.floats(-9, 9), min_size=1), min_size=1, max_size=8)
+
+
+@given(ROWS, st.integers(0, 8), st.integers(0, 3))
+@settings(max_examples=30)
+def test_a_table_goes_on_from_any_split_whatever_came_after_it(rows, at, lost):
+    def written(logger, rows, first=0):
+        for step, row in enumerate(rows, first):
+            logger.log_metrics(row, step)
+
+    with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as split:
+        written(MetricsCSV(whole), rows)
+        first, second = MetricsCSV(split), MetricsCSV(split)
+        written(first, rows[:at])
+        state = first.state_dict()
+        written(first, rows[at : at + lost], at)
+        second.load_state_dict(state)
+        written(second, rows[at:], at)
+        if at < len(rows):
+            assert rows_of(Path(split)) == rows_of(Path(whole))

@@ -1,0 +1,264 @@
+"""The configuration tree: everything composes, and what can't work fails before a model is loaded."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from hydra import compose, initialize_config_module
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import ConfigCompositionException, MissingConfigException
+from hydra.utils import instantiate
+from lightning.pytorch import Trainer
+from omegaconf.errors import InterpolationResolutionError
+
+from tagrpo.datamodules.sources.catalogue import CATALOGUE
+from tagrpo.modules.policy import model
+from tagrpo.modules.policy_module import PolicyModule
+from tagrpo.settings import config
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def options(group):
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
+def composed(*overrides, name="train"):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        return compose(name, list(overrides), return_hydra_config=True)
+
+
+def build(tmp_path, *overrides):
+    cfg = composed(f"hydra.run.dir={tmp_path}", *overrides)
+    cfg.hydra.runtime.output_dir = str(tmp_path)
+    HydraConfig.instance().set_config(cfg)
+    return config.build(cfg)
+
+
+def test_iterations_are_whole(tmp_path):
+    for iterations in ("1.5", "-1", "many"):
+        with pytest.raises((ValueError, InterpolationResolutionError), match="iterations"):
+            build(tmp_path, f"iterations={iterations}")
+
+
+@pytest.fixture(autouse=True)
+def no_model(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(model.AutoModelForCausalLM, "from_pretrained", refuse)
+
+
+@pytest.mark.parametrize("experiment", options("experiment"))
+@pytest.mark.parametrize("scale", [[], ["scale=paper", "data.train.path=x", "data.evaluation.test.path=y"]])
+def test_every_experiment_composes_at_both_scales(experiment, scale):
+    cfg = composed(f"experiment={experiment}", *scale)
+    assert cfg.name == experiment
+    assert isinstance(instantiate(cfg.policy, model_path="owner/name"), PolicyModule)
+
+
+@pytest.mark.parametrize("llm", sorted({*options("model")} - {"starter", "pretrained"}))
+def test_the_papers_settings_are_those_of_table_2(llm):
+    cfg = composed(
+        "experiment=ta_grpo", "scale=paper", f"model={llm}", "data.train.path=x", "data.evaluation.test.path=y"
+    )
+    assert (cfg.data.max_prompt_tokens, cfg.rollout.sampling.max_new_tokens) == (512, 3072)
+    assert (cfg.rollout.sampling.temperature, cfg.loss.kl_coef) == (1.0, 0.001)
+    assert (cfg.loss.clip_low, cfg.loss.clip_high, cfg.optimizer.lr) == (0.2, 0.2, 1e-6)
+    assert (cfg.data.batch_size, cfg.policy.mini_batches, cfg.trainer.max_epochs) == (256, 2, 2)
+    assert (cfg.data.num_rephrasings, cfg.data.samples_per_prompt) == (3, 8)
+    assert (cfg.policy.anchor, cfg.advantage.group_by) == ("original", "question")
+    assert "/" in cfg.policy.model_path
+
+
+def test_iterations_end_a_run_of_epochs_before_its_time():
+    paper = ["scale=paper", "data=math"]
+    assert [composed(*paper).trainer[name] for name in ("max_steps", "max_epochs")] == [-1, 2]
+    assert [composed(*paper, "iterations=5").trainer[name] for name in ("max_steps", "max_epochs")] == [10, 2]
+    assert composed("debug=smoke", *paper).trainer.max_steps == 4
+    rloo = composed("experiment=rloo", *paper)
+    assert (rloo.trainer.max_steps, rloo.trainer.max_epochs) == (600 * rloo.policy.mini_batches, -1)
+
+
+@pytest.mark.parametrize("experiment", options("experiment"))
+def test_validation_during_training_samples_less_than_a_tenth_of_what_training_does(experiment):
+    cfg = composed(f"experiment={experiment}", "scale=paper", "data=math")
+    sampled = cfg.data.batch_size * cfg.data.samples_per_prompt * (1 + cfg.data.num_rephrasings)
+    sets = [CATALOGUE[source.dataset] for source in cfg.data.evaluation.values()]
+    asked = sum(dataset.questions or dataset.rows for dataset in sets) * cfg.data.validation_samples
+    assert 0 < asked < sampled * cfg.trainer.val_check_interval / 10
+    assert cfg.data.evaluation_samples == 128
+
+
+def command_of(group):
+    """The command whose configuration chooses from a group: train, unless another one lists it."""
+    for path in CONFIGS.glob("*.yaml"):
+        chosen = [entry for entry in yaml.safe_load(path.read_text())["defaults"] if isinstance(entry, dict)]
+        if path.stem != "train" and any(group in entry for entry in chosen):
+            return path.stem
+    return "train"
+
+
+@pytest.mark.parametrize(
+    "group",
+    # comparisons is the configuration of another command, and settings are those of experiments, composed above
+    sorted(
+        p.name for p in CONFIGS.iterdir() if p.is_dir() and p.name not in ("comparisons", "settings", "__pycache__")
+    ),
+)
+def test_every_option_of_every_group_composes(group):
+    names = [name for name in options(group) if name != "base"]
+    assert names
+    for name in names:
+        composed(f"{group}={name}", name=command_of(group))
+
+
+BENCHMARKS = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond", "math500"]
+
+
+@pytest.mark.parametrize(
+    ("name", "test"),
+    [
+        ("math", BENCHMARKS),
+        ("math_openr1", BENCHMARKS),
+        ("dapo_17k", BENCHMARKS),
+        ("rephrasing_rows", BENCHMARKS),
+        ("gsm8k", ["gsm8k"]),
+        ("benchmarks", BENCHMARKS),
+    ],
+)
+def test_public_data_builds_with_the_papers_settings_and_reads_from_one_folder(name, test, tmp_path):
+    cfg = composed("scale=paper", f"data={name}", f"data_path={tmp_path}", "model=starter", name="evaluate")
+    datamodule = instantiate(cfg.data)
+    assert list(datamodule.evaluation_sources) == test
+    assert (datamodule.batch_size, datamodule.max_prompt_tokens, datamodule.evaluation_samples) == (256, 512, 128)
+    sources = [*datamodule.evaluation_sources.values(), *([datamodule.train_source] if name != "benchmarks" else [])]
+    sources = [part for source in sources for part in getattr(source, "sources", {"": source}).values()]
+    assert {str(source.path) for source in sources} == {str(tmp_path)}
+    with instantiate(cfg.reward) as reward:
+        assert reward(r"So the answer is $\boxed{\text{(B)}}$.", "B").correct
+
+
+def test_a_benchmark_can_be_left_out():
+    cfg = composed("data=benchmarks", "~data.evaluation.minerva", name="evaluate")
+    assert list(cfg.data.evaluation) == [name for name in BENCHMARKS if name != "minerva"]
+
+
+@pytest.mark.parametrize(
+    ("override", "error", "message"),
+    [
+        ("policy.anchr=own", ConfigCompositionException, "policy.anchr"),
+        ("experiment=ta_grop", MissingConfigException, "ta_grpo"),
+        ("policy.anchor=q0", Exception, "`original` or `own`"),
+        ("advantage.group_by=rank", Exception, "question, prompt, batch"),
+        ("data.batch_size=1", ValueError, "Raise data.batch_size"),
+        ("rollout.sampling.temperature=0", ValueError, "evaluation_sampling.temperature=0"),
+        ("model.path=./no/such/model", Exception, "model.path"),
+        ("data.train.regime=easy", Exception, "mixed, hard"),
+        ("loss.aggregation=constant", Exception, "loss.max_length"),
+        ("template=raw_boxed", ValueError, "Use reward=mixed or reward=math"),
+        ("iterations=1.5", ValueError, "iterations to be a whole number, but got 1.5"),
+        ("+advantage.epsilon=inf", ValueError, "advantage.epsilon to be a finite number"),
+        ("optimizer.lr=nan", ValueError, "optimizer.lr to be a finite number"),
+        (["reward_terms=length", "rollout.reward_terms.length.wrong=-inf"], ValueError, "length.wrong"),
+        (["reward_terms=length", "rollout.reward_terms.length.weight=1e39"], ValueError, "length.weight"),
+        (["experiment=grpo", "data.samples_per_prompt=1"], ValueError, "pools of data.samples_per_prompt = 1"),
+        (
+            ["experiment=ta_grpo", "data.samples_per_prompt=1", "data.num_rephrasings=0"],
+            ValueError,
+            "Raise data.samples_per_prompt",
+        ),
+        (["experiment=pass_at_k", "advantage.k=32"], ValueError, "more than 32 responses"),
+        (["experiment=pass_at_1", "+advantage.base={k: 99}"], ValueError, "lower advantage.base.k"),
+        (["advantage=combination", "advantage.k=40"], ValueError, "(data.num_rephrasings + 1) = 32"),
+        (
+            ["experiment=pass_at_k", "reward_terms=noise"],
+            ValueError,
+            "rollout.reward_terms are noise, but PassAtKAdvantage reads verdicts alone",
+        ),
+        (["experiment=pkpo", "reward_terms=[signed,overlong]"], ValueError, "are signed, overlong, but PKPOAdvantage"),
+        (["experiment=nsr", "reward_terms=overlong"], ValueError, "VerdictAdvantage"),
+        (["advantage=exceeding", "reward_terms=length"], ValueError, "or 'reward_terms=[]'"),
+        (["experiment=gspo", "recipe=authors"], ValueError, "no settings gspo/authors for gspo. Use recipe=paper"),
+        (["rollout=vllm_server", "trainer.devices=2"], ValueError, "130 minutes, but they give up after 30. Use strat"),
+        (
+            ["rollout=vllm_server", "trainer.devices=2", "strategy=ddp", "strategy.timeout.minutes=130"],
+            ValueError,
+            "Raise strategy.timeout.minutes",
+        ),
+    ],
+)
+def test_what_cannot_work_fails_at_once_and_says_what_to_change(tmp_path, override, error, message):
+    with pytest.raises(error) as raised:
+        build(tmp_path, *([override] if isinstance(override, str) else override))
+    assert message in str(raised.value) + str(raised.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["advantage=pass_at_k", "advantage.k=31"],
+        ["data.samples_per_prompt=1", "data.num_rephrasings=1"],
+        ["experiment=grpo", "advantage.group_by=batch", "data.samples_per_prompt=1"],
+        ["experiment=grpo", "advantage.baseline=none", "advantage.scale=none", "data.samples_per_prompt=1"],
+        ["advantage=pass_at_k", "advantage.k=99", "data.num_rephrasings=null"],
+    ],
+)
+def test_pools_that_are_just_large_enough_pass(overrides):
+    config.check(composed(*overrides))
+
+
+@pytest.mark.parametrize("strategy", ["fsdp2", "ddp"])
+def test_ranks_wait_for_one_another_longer_than_rank_0_for_a_server(strategy, monkeypatch):
+    cfg = composed("rollout=vllm_server", "trainer.devices=2", f"strategy={strategy}")
+    config.check(cfg)
+    config.check(composed("rollout=vllm_server"))
+    groups = []
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **options: groups.append(options))
+    trainer = Trainer(accelerator="cpu", devices=1, strategy=instantiate(cfg.strategy), logger=False)
+    with suppress(ValueError):  # what follows needs the group
+        trainer.strategy.setup_environment()
+    assert [group["timeout"].total_seconds() for group in groups] == [150 * 60]
+
+
+@pytest.mark.parametrize("task", ["shortest_path", "countdown"])
+def test_a_starter_that_has_not_been_made_is_refused_with_the_command_that_makes_it(task, tmp_path):
+    folder = tmp_path / "starter"
+    with pytest.raises(ValueError, match=rf"`python -m tagrpo.lab.warmstart --task {task} --output {folder}`"):
+        build(tmp_path, f"data={task}", f"model.path={folder}")
+
+
+def test_callbacks_are_built_in_the_order_of_their_stages(tmp_path):
+    kinds = [type(callback).__name__ for callback in build(tmp_path).trainer.callbacks]
+    ours = ["Checkpointer", "ThroughputMonitor", "ZeroGradientMonitor", "RolloutCallback", "ScalarLog"]
+    assert [kind for kind in kinds if kind in ours] == ours
+    assert kinds[0] == "Checkpointer"
+    with pytest.raises(
+        ValueError, match="at most one callback of stage CHECKPOINT, but got Checkpointer, Checkpointer"
+    ):
+        build(tmp_path, "+callbacks.another={_target_: tagrpo.callbacks.Checkpointer}")
+
+
+def test_wandb_is_offline_without_a_key(monkeypatch):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    assert composed("logger=wandb").logger.wandb.offline is True
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    cfg = composed("logger=wandb")
+    assert cfg.logger.wandb.offline is False
+    assert "secret" not in str(cfg.logger)
+
+
+@pytest.mark.parametrize("experiment", ["ta_grpo", "grpo", "grpo_matched"])
+def test_validation_at_the_papers_scale_costs_less_than_a_tenth_of_what_training_samples(experiment):
+    cfg = composed(f"experiment={experiment}", "scale=paper", "data=math")
+    asked = sum(CATALOGUE[split.dataset].questions for split in cfg.data.evaluation.values())
+    assert asked == 1788
+    iterations = cfg.trainer.max_epochs * (CATALOGUE["math_train"].questions // cfg.data.batch_size)
+    responses = cfg.data.samples_per_prompt * (1 + cfg.data.num_rephrasings)
+    trained = iterations * cfg.data.batch_size * responses
+    validated = iterations // cfg.trainer.val_check_interval * asked * cfg.data.validation_samples
+    assert 0 < validated < trained / 10

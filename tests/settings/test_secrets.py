@@ -1,0 +1,259 @@
+"""Secrets reach no file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from hydra.core.hydra_config import HydraConfig
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from tagrpo.cli import compare
+from tagrpo.cli.console import entry_point
+from tagrpo.cli.train import train
+from tagrpo.runs.files import write_json
+from tagrpo.runs.grid import GridRun
+from tagrpo.settings.config import build
+from tagrpo.settings.secrets import literal_secrets, redacted, refuse_secrets, save_resolved
+
+SECRET = "sk-4f9a0c7d21"
+HIDDEN = "a plain text, of 27 letters"
+"""A secret that its spelling does not tell; only the name of its variable does."""
+SMALL = [
+    "iterations=1", "threads=1", "data.train.size=4", "data.batch_size=2", "data.samples_per_prompt=2",
+    "data.evaluation_samples=2", "data.evaluation.test_id.size=2", "~data.evaluation.test_phrasing",
+    "~data.evaluation.test_size", "rollout.sampling.max_new_tokens=4", "~callbacks.embedding_diversity",
+    "~callbacks.progress", "+trainer.enable_progress_bar=false", "data.num_rephrasings=1",
+]  # fmt: skip
+
+
+def composed(directory: Path, *overrides: str):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", [f"hydra.run.dir={directory}", *SMALL, *overrides], return_hydra_config=True)
+    cfg.hydra.runtime.output_dir = str(directory)
+    HydraConfig.instance().set_config(cfg)
+    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+
+
+def files_with(secret: str, directory: Path) -> list[str]:
+    return [str(path) for path in directory.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+
+
+def test_no_file_of_a_run_holds_a_secret_of_the_environment(tmp_path, monkeypatch):
+    for name in ("WANDB_API_KEY", "OPENAI_API_KEY", "HF_TOKEN"):
+        monkeypatch.setenv(name, SECRET)
+    cfg = composed(
+        tmp_path, "+server.api_key=${oc.env:OPENAI_API_KEY}", "+server.url='https://x?key=${oc.env:HF_TOKEN}'"
+    )
+    run = build(cfg)
+    save_resolved(cfg, tmp_path)
+    train(run.module, run.datamodule, run.trainer, export=tmp_path / "model")
+    run.close()
+    written = OmegaConf.load(tmp_path / "config.yaml")
+    assert written.server == {"api_key": "<removed>", "url": "https://x?key=<removed>"}
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) > 10
+    assert files_with(SECRET, tmp_path) == []
+
+
+def test_a_secret_given_as_a_setting_ends_the_program_and_its_copies_are_deleted(tmp_path, capsys):
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "overrides.yaml").write_text(f"- +logger.wandb.api_key={SECRET}\n")
+    cfg = composed(tmp_path, f"+logger.wandb.api_key={SECRET}")
+    with pytest.raises(SystemExit) as left:
+        build(cfg)
+    assert "logger.wandb.api_key" in str(left.value)
+    assert SECRET not in str(left.value)
+    assert files_with(SECRET, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["tagrpo.cli.compare", "overrides=['seed=1','+logger.wandb.api_key=SECRET']", "root=DIRECTORY"],
+        ["tagrpo.cli.train", "-m", "+logger.x.api_key=SECRET,b", "hydra.sweep.dir=DIRECTORY"],
+        ["tagrpo.cli.train", "name=SECRET", "+root=DIRECTORY"],
+        [
+            "tagrpo.cli.rephrase",
+            "+server.api_key=SECRET",
+            "rephraser.model=m",
+            "input=a.jsonl",
+            "output=DIRECTORY/b.jsonl",
+        ],
+    ],
+)
+def test_comparisons_and_rephrasing_refuse_secrets_too(tmp_path, command):
+    filled = [part.replace("SECRET", SECRET).replace("DIRECTORY", str(tmp_path)) for part in command]
+    done = subprocess.run(
+        [sys.executable, "-m", *filled, f"hydra.run.dir={tmp_path}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert ". Settings are written to files" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert SECRET not in done.stdout + done.stderr
+    assert files_with(SECRET, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "server.api_key_env=KEY", "server.base_url=https://me:hunter2secret@host/v1",
+        "server.base_url=https://host/v1?api_key=hunter2secret", "server.base_url='https://host/v1?a=1&token=hunter2secret'",
+        "+server.headers={Authorization: Bearer hunter2secret}", "+server.headers.X-Api-Key=hunter2secret",
+        "+rephraser.parameters.extra_body.key=hunter2secret", "+logger.wandb_key=hunter2secret", "name=KEY",
+        "~logger.api_key=hunter2secret", "overrides=['seed=1','+a.api_key=hunter2secret']", "name=runs/KEY/seed0",
+        "methods={grpo: [+logger.password=hunter2secret]}", "KEY", "name=0123456789abcdef-from-the-environment",
+    ],
+)  # fmt: skip
+def test_an_argument_with_a_secret_is_refused_before_hydra_sees_it(argument, monkeypatch):
+    monkeypatch.setenv("SOME_TOKEN", "0123456789abcdef-from-the-environment")
+    called = []
+    monkeypatch.setattr(sys, "argv", ["tagrpo-train", "seed=1", argument.replace("KEY", SECRET)])
+    with pytest.raises(SystemExit) as left:
+        entry_point()(lambda: called.append(1))()
+    assert "Expected no secrets among the settings" in str(left.value)
+    assert not called
+    for secret in (SECRET, "hunter2secret", "from-the-environment"):
+        assert secret not in str(left.value)
+
+
+def test_ordinary_arguments_pass_on(monkeypatch):
+    arguments = [
+        "experiment=ta_grpo", "-m", "seed=0,1", "--config-dir", "/a/b", "optimizer.lr=1e-6",
+        "server.api_key_env=MY_KEY", "data.sort_key=question",
+        "server.base_url=http://localhost:8000/v1", "+logger.wandb.api_key=${oc.env:WANDB_API_KEY}",
+        "template.instruction='Basic arithmetic: bear the sign'", "~callbacks.progress",
+        "model.path=hub/hf_models_qwen3_1b_instruct",
+        "methods=[grpo,dapo]", "launcher=slurm", "rollout.sampling.stop=['</s>']",
+        "tokenizer.eos_token=<|end_of_text_12|>",
+    ]  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["tagrpo-train", *arguments])
+    assert entry_point()(lambda: "ran")() == "ran"
+
+
+def test_a_directory_named_after_a_secret_variable_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    directory = tmp_path / f"run-{SECRET}" / "a" / "seed0"
+    (directory / ".hydra").mkdir(parents=True)
+    (directory / "train.log").touch()
+    with pytest.raises(SystemExit, match="the name of the run's directory"):
+        build(composed(directory, "+name2=${oc.env:HF_TOKEN}"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_run_prints_and_advises_holds_no_secret(tmp_path):
+    overrides = [*SMALL, "+notes=${oc.env:MY_API_KEY}", "test=false", "logger=csv", f"hydra.run.dir={tmp_path / 'run'}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tagrpo.cli.train", *overrides], capture_output=True, text=True, check=False,
+        env={**os.environ, "MY_API_KEY": HIDDEN},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert HIDDEN not in done.stdout + done.stderr
+    assert files_with(HIDDEN, tmp_path) == []
+    (again,) = [line for line in done.stdout.splitlines() if "resume=auto" in line]
+    assert "'+notes=${oc.env:MY_API_KEY}'" in again
+
+
+def test_a_message_about_settings_holds_no_secret(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tagrpo.cli.train", "data.batch_size=${oc.env:MY_API_KEY}", f"hydra.run.dir={tmp_path}"],
+        capture_output=True, text=True, check=False, env={**os.environ, "MY_API_KEY": HIDDEN},
+    )  # fmt: skip
+    assert "Expected data.batch_size to be a whole number, such as 8, but got '<removed>'" in done.stderr
+    assert HIDDEN not in done.stdout + done.stderr
+
+
+def test_a_comparison_hands_on_where_a_secret_is_and_not_what_it_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", HIDDEN)
+    seen = []
+
+    def stand_in(runs, *_):
+        seen.extend(runs)
+        for run in runs:
+            run.directory.mkdir(parents=True)
+            write_json(run.directory / "run.json", {"settings": run.settings})
+        return []
+
+    monkeypatch.setattr(compare, "compare", stand_in)
+    methods = "methods={a: ['+notes=${oc.env:MY_API_KEY}'], b: {overrides: ['+model.note=${oc.env:MY_API_KEY}x']}}"
+    overrides = ["overrides=['+other=${oc.env:MY_API_KEY}','optimizer.lr=${lr}']", "+lr=0.5", methods]
+    monkeypatch.setattr(sys, "argv", ["tagrpo-compare", f"root={tmp_path}", *overrides])
+    with pytest.raises(SystemExit) as left:
+        compare.main()
+    assert left.value.code == 0
+    assert files_with(HIDDEN, tmp_path) == []
+    given = [run.command[-3:] for run in seen]
+    assert [[part for part in parts if "oc.env" in part] for parts in given] == [
+        ["+other=${oc.env:MY_API_KEY}", "+notes=${oc.env:MY_API_KEY}"],
+        ["+other=${oc.env:MY_API_KEY}", "+model.note=${oc.env:MY_API_KEY}x"],
+    ]
+    assert all("optimizer.lr=0.5" in parts for parts in given)
+    secret = GridRun("a", 0, tmp_path, ["python", f"+notes={HIDDEN}"])
+    assert secret.settings == ["+notes=<removed>"]
+
+
+def test_redaction_finds_secrets_by_their_spelling():
+    content = {
+        "url": "https://me:hunter2@host/v1?token=abc&n=1", "header": ["Authorization: Bearer abc123def456"],
+        "name": f"run of {SECRET}", "X-Api-Key": "a", "plain": "https://host/v1?n=1",
+    }  # fmt: skip
+    cleaned = redacted(content)
+    assert cleaned == {
+        "url": "https://me:<removed>@host/v1?token=<removed>&n=1", "header": ["Authorization: Bearer <removed>"],
+        "name": "run of <removed>", "X-Api-Key": "<removed>", "plain": "https://host/v1?n=1",
+    }  # fmt: skip
+    assert redacted(cleaned) == cleaned
+
+
+@given(
+    st.recursive(
+        st.text() | st.none() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_any_settings_can_be_searched_and_redacted(content):
+    settings = {"settings": content}
+    list(literal_secrets(settings))
+    assert redacted(redacted(settings)) == redacted(settings)
+
+
+@pytest.mark.parametrize("unit", ["a", "=", "-sk-a", "-eyJa", "://a:", "?key", "Bearer ", "a=", "a: ", "&_", "${"])
+def test_long_settings_are_searched_in_linear_time(unit):
+    text = unit * (200_000 // len(unit))
+    assert redacted({"a": [text]}) is not None
+    list(literal_secrets({"a": [text]}))
+
+
+def test_what_counts_as_a_secret():
+    content = {
+        "api_key": "a", "wandb": {"WANDB_API_KEY": "b", "project": "c"}, "headers": [{"Authorization": "d"}],
+        "db": {"password": "e", "user": "f"}, "auth_token": "g",
+        # None of these is one.
+        "eos_token": "h", "max_new_tokens": 4, "token_budget": 5, "api_key_env": "OPENAI_API_KEY", "tokenizer": "i",
+        "secret": None, "keep": "j", "key": "k", "nested": {"api_key": "${oc.env:OPENAI_API_KEY}"},
+    }  # fmt: skip
+    assert list(literal_secrets(content)) == [
+        "api_key", "wandb.WANDB_API_KEY", "headers.0.Authorization", "db.password", "auth_token",
+    ]  # fmt: skip
+    cleaned = redacted(content)
+    assert (cleaned["api_key"], cleaned["db"], cleaned["headers"]) == (
+        "<removed>", {"password": "<removed>", "user": "f"}, [{"Authorization": "<removed>"}],
+    )  # fmt: skip
+    assert {name: cleaned[name] for name in ("eos_token", "max_new_tokens", "api_key_env", "key")} == {
+        "eos_token": "h", "max_new_tokens": 4, "api_key_env": "OPENAI_API_KEY", "key": "k",
+    }  # fmt: skip
+
+
+def test_settings_without_secrets_pass(tmp_path):
+    refuse_secrets(composed(tmp_path), tmp_path)
+
+
+def test_no_code_of_others_is_trusted():
+    for path in (Path(__file__).parents[2] / "src").rglob("*.py"):
+        text = path.read_text().replace(" ", "")
+        assert "trust_remote_code=True" not in text, path
+        assert "weights_only=False" not in text, path

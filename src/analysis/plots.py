@@ -230,7 +230,7 @@ def against(
     label: str,
     k: int,
     styles: Styles,
-    series: Sequence[Sequence[str]],
+    series: Sequence[Sequence[str]] | None = None,
 ) -> Figure:
     """Pass@k of trained policies against what they were trained with (TA-GRPO, Fig. 7); one panel per split or average.
 
@@ -240,9 +240,10 @@ def against(
         label: Of the amounts.
         k: Of the estimates.
         styles: Method → look; a series has that of its first method.
-        series: Methods that are joined by a line. Where each is alone, the scale is logarithmic and equal amounts are
-            shifted to stand apart.
+        series: Methods that are joined by a line; None joins none. Where each is alone, the scale is logarithmic and
+            equal amounts are shifted to stand apart.
     """
+    series = [[m] for m, amount in amounts.items() if amount] if series is None else series
     figure, axes = panels(len(estimates))
     alone = all(len(joined) == 1 for joined in series)
     untrained = [m for m in next(iter(estimates.values())) if not any(m in joined for joined in series)]

@@ -102,14 +102,7 @@ def draw(methods: Methods, folder: Path) -> dict[str, str]:
             ),
             "learning.png": (plots.series_over_training(trained, LEARNING, "", styles), f"Training. {means}."),
             "budget.png": (
-                plots.against(
-                    methods.at(k),
-                    methods.tokens,
-                    "response tokens sampled in training",
-                    k,
-                    styles,
-                    [[m] for m in trained],
-                ),
+                plots.against(methods.at(k), methods.tokens, "response tokens sampled in training", k, styles),
                 f"Pass@{k} against the response tokens that were sampled in training.",
             ),
         }

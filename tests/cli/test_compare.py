@@ -84,7 +84,7 @@ def test_a_copy_of_a_run_has_what_it_goes_on_from_and_what_was_logged(tmp_path):
 
 def test_a_longer_run_is_started_on_a_copy_of_the_shorter_one(tmp_path):
     code = (
-        "import sys; at, test = sys.argv[1:]; "
+        "import sys; at, test = sys.argv[1:3]; "
         "open(at + '/log', 'a').write('x'); open(at + '/test.json', 'w').write(test)"
     )
     directories = [tmp_path / method / "seed0" for method in ("a", "b")]

@@ -374,6 +374,8 @@ def test_a_hub_out_of_reach_is_reported_with_the_way_out(monkeypatch):
 @pytest.mark.parametrize("name", [name for name, known in CATALOGUE.items() if known.fingerprint])
 def test_real_data_has_the_expected_rows_and_fingerprint(name):
     """Every MATH row but the two whose solution ends in an empty box loads, with an answer."""
+    if not any(DATA.glob(f"{name}*")):
+        pytest.skip(f"{name} is not among the datasets beside the project")
     source = HubSource(name, path=DATA)
     groups = source.load()
     assert source.report.warnings == []

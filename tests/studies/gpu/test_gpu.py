@@ -22,6 +22,7 @@ SHRUNK = [
     "strategy=auto", "threads=1", "policy.compute_dtype=float32", "policy.mini_batches=1", "trainer.max_epochs=1",
     "callbacks.embedding_diversity=null", "callbacks.progress=null", "+trainer.enable_progress_bar=false",
     "data.batch_size=2", "data.evaluation_samples=32", "rollout.sampling.max_new_tokens=4",
+    "rollout.evaluation_sampling.max_new_tokens=4",
     "data.max_prompt_tokens=2000",
     *(f"~data.evaluation.{name}" for name in BENCHMARKS if name != "amc"),
 ]  # fmt: skip

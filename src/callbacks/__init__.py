@@ -1,5 +1,7 @@
 """Callbacks: rollouts, and one file per diagnostic. Each can be used in another Lightning project."""
 
+from ..runs.scalars import ScalarLog
+from ..runs.stages import Stage, in_order
 from .answer_diversity import AnswerDiversityMonitor
 from .checkpoint import Checkpointer
 from .embedding_diversity import EmbeddingDiversityMonitor, sentence_encoder
@@ -10,8 +12,6 @@ from .progress import IterationProgress
 from .recorder import RolloutRecorder
 from .rephrasing_success import RephrasingSuccessMonitor
 from .rollout import RolloutCallback
-from .scalars import ScalarLog
-from .stages import Stage, in_order
 from .throughput import ThroughputMonitor
 from .training_signal import TrainingSignal
 from .zero_gradient import ZeroGradientMonitor

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..metrics import MeanByName
 from ..metrics.functional import answer_diversity, answer_entropy, distinct_n, distinct_share, group_index
+from ..runs.scalars import log_scalars
 from ..types import Fields
-from .scalars import log_scalars
 from .shared import of_this_batch
 
 

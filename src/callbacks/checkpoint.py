@@ -21,9 +21,9 @@ from ..runs.directory import checkpoints_in, iteration_of, name_of
 from ..runs.files import remove
 from ..runs.loggers import ResumableLogger
 from ..runs.preemption import StopRequest
+from ..runs.stages import Stage
 from .rollout import RolloutCallback
 from .shared import total_iterations
-from .stages import Stage
 
 
 class Checkpointer(Callback):

@@ -16,9 +16,9 @@ from ..distributed import gather_objects, rank
 from ..metrics import MeanByName
 from ..metrics.functional import mean_pairwise_distance
 from ..runs.files import written_whole
+from ..runs.scalars import log_scalars
 from ..seeds import derive_seed
 from ..types import Fields
-from .scalars import log_scalars
 from .shared import another_follows, current_iteration, of_this_batch
 
 Encoder = Callable[[list[str]], Tensor]

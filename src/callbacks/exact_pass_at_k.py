@@ -17,8 +17,8 @@ from ..modules.policy.exact import BatchSuccess, check_sampling
 from ..modules.policy_module import PolicyModule
 from ..rollouts.engines.transformers import stop_token_ids
 from ..runs.files import write_json
+from ..runs.scalars import log_scalars
 from ..types import EnumeratingVerifier, SamplingConfig, require
-from .scalars import log_scalars
 from .shared import current_iteration
 
 Success = dict[str, dict[str, float]]

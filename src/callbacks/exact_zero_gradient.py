@@ -11,9 +11,9 @@ from ..metrics import MeanByName
 from ..metrics.functional import zero_gradient_probability
 from ..modules.policy.exact import BatchSuccess, check_sampling
 from ..modules.policy_module import PolicyModule
+from ..runs.scalars import log_scalars
 from ..types import EnumeratingVerifier, QuestionBatch, SamplingConfig, require
 from .exact_pass_at_k import batch_success
-from .scalars import log_scalars
 from .shared import of_this_batch
 
 

@@ -13,9 +13,9 @@ from ..distributed import gather_objects, rank
 from ..metrics import EvaluationCounts
 from ..metrics.evaluation import QuestionCounts, Record, Splits, averages, count_batch, merge_counts, summarise
 from ..runs.files import write_json
+from ..runs.scalars import log_scalars
 from ..types import Fields
 from .counts import CountStore
-from .scalars import log_scalars
 from .shared import current_iteration
 
 SCALARS = ("majority", "wrong_answers", "length", "truncated")

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..metrics import DifficultyHomogeneity, MeanByName
 from ..metrics.functional import difficulty_variance, group_effective_sample_share
+from ..runs.scalars import log_scalars
 from ..types import Fields
-from .scalars import log_scalars
 from .shared import of_this_batch
 
 RETURNED = ("ratio", "kl", "clipped", "entropy")

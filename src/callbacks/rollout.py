@@ -14,10 +14,10 @@ from ..datamodules.memory import QuestionMemory, Visit
 from ..modules.policy.sharding import full_tensors
 from ..rollouts.pipeline import RolloutPipeline
 from ..runs.files import write_json
+from ..runs.scalars import log_scalars
+from ..runs.stages import Stage
 from ..types import Engine, SampledPolicy, SamplingConfig, Verifier, require
-from .scalars import log_scalars
 from .shared import another_follows, updates_of
-from .stages import Stage
 
 
 @runtime_checkable

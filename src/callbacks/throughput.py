@@ -9,10 +9,10 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..distributed import sum_over_ranks
+from ..runs.scalars import log_scalars
+from ..runs.stages import Stage
 from ..types import Fields
-from .scalars import log_scalars
 from .shared import current_iteration
-from .stages import Stage
 
 
 class ThroughputMonitor(Callback):

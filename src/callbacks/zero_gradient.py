@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..metrics import MeanByName
 from ..metrics.functional import group_index, uniform_groups, uniform_subset_probability, zero_gradient_causes
+from ..runs.scalars import log_scalars
 from ..types import Fields
-from .scalars import log_scalars
 from .shared import advantages_of, of_this_batch
 
 

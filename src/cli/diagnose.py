@@ -93,8 +93,8 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
     """
     from ..analysis.diagnosis import summarised
     from ..callbacks import EmbeddingDiversityMonitor, TrainingSignal
-    from ..callbacks.stages import in_order
     from ..runs.identity import digest, identity_of
+    from ..runs.stages import in_order
     from .evaluate import evaluate, settings_of
 
     folder, trained = run.directory, Path(cfg.diagnose)

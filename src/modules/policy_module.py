@@ -19,8 +19,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 
-from ..callbacks.scalars import log_scalars
 from ..runs.identity import bit_sums, digest
+from ..runs.scalars import log_scalars
 from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit, require
 from .mismatch import MismatchCorrection
 from .policy.causal_policy import CausalPolicy

@@ -114,8 +114,8 @@ def build(cfg: DictConfig) -> Run:
     from lightning.pytorch import seed_everything
     from lightning.pytorch.callbacks import Checkpoint
 
-    from ..callbacks.scalars import ScalarLog
-    from ..callbacks.stages import in_order
+    from ..runs.scalars import ScalarLog
+    from ..runs.stages import in_order
 
     quiet()
     transformers.utils.logging.disable_progress_bar()

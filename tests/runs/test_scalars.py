@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
 
-from tagrpo.callbacks.scalars import ScalarLog, log_scalars
+from tagrpo.runs.scalars import ScalarLog, log_scalars
 
 
 class Plain(LightningModule):

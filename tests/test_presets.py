@@ -268,7 +268,7 @@ def run(cfg, grid_run):
     begin(plain, grid_run.directory)
     built = build(cfg)
     try:
-        read_questions(cfg, built.datamodule, trains=cfg.iterations != 0)
+        read_questions(cfg, built, trains=cfg.iterations != 0)
         save_resolved(plain, grid_run.directory)
         export = grid_run.directory / "model" if "export=true" in grid_run.command else None
         train(built.module, built.datamodule, built.trainer, resume=cfg.resume, export=export)

@@ -1,4 +1,4 @@
-"""Every folder but `callbacks` can be imported without Lightning, vLLM and Hydra, by a plain script or a notebook."""
+"""Rooms but `callbacks`, `cli` and `settings` can be imported without Lightning, vLLM and Hydra, by a plain script."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ import tomllib
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
-LEAVES = ["adapters", "distributed", "files", "grid", "preemption", "redaction", "seeds", "warmstart"]
-"""Pure files beside the folders; the others there are commands, and what only they need."""
+ROOMS_OF_LIGHTNING = ("callbacks", "cli", "settings")
+LEAVES = ["distributed", "seeds", "settings.secrets"]
+"""Pure files beside the pure rooms."""
 SHELLS = [
     "datamodules.questions",
-    "modules.policy",
+    "modules.policy_module",
     "modules.strategy",
     "rollouts.engines.vllm_worker",
+    "runs.checkpoints",
+    "runs.loggers",
+    "runs.scalars",
+    "runs.stages",
 ]
-"""What connects a folder's pure code with Lightning, or runs inside of vLLM."""
+"""Files that connect the pure code of a room with Lightning, or run inside of vLLM."""
 FOREIGN = ("lightning", "pytorch_lightning", "vllm", "hydra")
 PROGRAM = """
 import importlib, sys
@@ -29,7 +34,7 @@ for name in {names}:
 
 
 def pure_modules():
-    folders = [path.parent for path in SOURCE.glob("*/__init__.py") if path.parent.name != "callbacks"]
+    folders = [path.parent for path in SOURCE.glob("*/__init__.py") if path.parent.name not in ROOMS_OF_LIGHTNING]
     files = [path.relative_to(SOURCE) for folder in folders for path in folder.rglob("*.py")]
     return sorted({*LEAVES, *(".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in files)})
 

@@ -40,9 +40,9 @@ def entry_named(place: str, path: Path) -> dict[str, Any]:
 
 def repeated(command: str, folder: Path) -> dict[str, Any]:
     """Train with the command in another folder, and digest the run."""
-    parts = [part for part in shlex.split(command)[1:] if not part.startswith("hydra.run.dir=")]
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    subprocess.run([sys.executable, *parts, f"hydra.run.dir={folder}"], check=True, env=environment)
+    overrides = [part for part in shlex.split(command)[3:] if not part.startswith("hydra.run.dir=")]
+    train = [sys.executable, "-m", "tagrpo.cli.train", *overrides, f"hydra.run.dir={folder}"]
+    subprocess.run(train, check=True, env={"OMP_NUM_THREADS": "1", **os.environ})
     (folder / "run.json").write_text(json.dumps({"starts": 1}))
     found: dict[str, Any] = json.loads(json.dumps(entry_of(RunFiles("", 0, folder))))
     return found

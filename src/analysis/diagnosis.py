@@ -1,4 +1,4 @@
-"""What a run's training questions gave it to learn from, checkpoint by checkpoint (TA-GRPO, Figs. 3 and 4).
+"""Signal in a run's training questions, checkpoint by checkpoint (TA-GRPO, Figs. 3 and 4).
 
 `tagrpo-eval diagnose=<run>` measures it and writes it to `<run>/diagnose/diagnose.json`.
 """

@@ -55,7 +55,7 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
 
 
 def page_content(methods: dict[str, list[RunFiles]]) -> dict[str, Any]:
-    """What a page says beside its runs, which are those of `methods` in their order."""
+    """Notes of a page beside its runs, which are those of `methods` in their order."""
     runs = [run for seeds in methods.values() for run in seeds]
     names = [run.method if len(methods[run.method]) == 1 else f"{run.method} seed {run.seed}" for run in runs]
     group = {method: number for number, method in enumerate(methods)}

@@ -64,7 +64,7 @@ class RunFiles:
 
     @cached_property
     def exact(self) -> list[dict[str, Any]]:
-        """What `ExactPassAtK` wrote at each evaluation, by iteration; empty for runs without it."""
+        """Content of `exact.json` at each evaluation, by iteration; empty for runs without it."""
         paths = sorted((self.path / "evaluations").glob("exact-*.json"))
         return [self._json(str(path.relative_to(self.path)), "iteration", "splits") for path in paths]
 
@@ -87,7 +87,7 @@ class RunFiles:
 
     @cached_property
     def diagnosis(self) -> dict[str, Any] | None:
-        """What `tagrpo-eval diagnose=` measured of the training questions; None where it was not asked."""
+        """Results of `tagrpo-eval diagnose=` on the training questions; None where it was not run."""
         name = "diagnose/diagnose.json"
         return self._json(name, "checkpoints", "settings") if (self.path / name).exists() else None
 
@@ -132,7 +132,7 @@ class RunFiles:
         return 0.0 if seconds is None else float(seconds.sum())
 
     def per_question(self, unit: Unit) -> float:
-        """What training used for each question: rollouts, response tokens, or wall seconds of all phases.
+        """Cost of training for each question: rollouts, response tokens, or wall seconds of all phases.
 
         Questions are iterations × `data.batch_size` (1 without a configuration).
         """

@@ -20,7 +20,7 @@ BUDGET_NAMES = {
     "rollouts": "sampled responses", "tokens": "response tokens",
 }  # fmt: skip
 MARKS = {"higher": "▲ ", "lower": "▼ ", "undecided": ""}
-"""What stands before a difference: an arrow where it is beyond noise."""
+"""Arrow before a difference that is beyond noise."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def markdown(methods: Methods, figures: Mapping[str, str]) -> str:
 
 
 def title(methods: Methods) -> str:
-    """What is compared."""
+    """Title of a report: the methods that it compares."""
     names = list(methods.runs)
     return f"Comparison of {', '.join(names)}" if len(names) > 1 else f"Results of {names[0]}"
 
@@ -164,7 +164,7 @@ def _budget_notes(methods: Methods) -> Iterator[str]:
 
 
 def _costs(methods: Methods) -> Section:
-    """What each trained method pays for a question with a gradient, compared with the first of them."""
+    """Cost of a question with a gradient, of each trained method, compared with the first of them."""
     series = {method: methods.zero_gradient[method] for method in methods.trained}
     zero = {method: float(found.to_numpy().mean()) for method, found in series.items() if found.size}
     first = next(iter(zero), "")

@@ -66,7 +66,7 @@ class Comparison:
     method: str
     baseline: str
     quantity: str
-    """What is compared: `pass@k/<split>/<k>` or `zero_gradient/percentage`, both as fractions."""
+    """Name of the quantity: `pass@k/<split>/<k>` or `zero_gradient/percentage`, both as fractions."""
     difference: Estimate
     p_value: float
     """Two-sided, after Holm's correction over all comparisons that were made together."""

@@ -153,12 +153,12 @@ class ExactPassAtK(Callback):
 
 
 def batch_success(trainer: Trainer, verifier: EnumeratingVerifier, sampling: SamplingConfig) -> BatchSuccess:
-    """What computes the exact success of batches of the trainer's datamodule."""
+    """Computes the exact success of batches of the trainer's datamodule."""
     datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
     return BatchSuccess(verifier, datamodule.tokenizer, stop_token_ids(datamodule.tokenizer_path), sampling)
 
 
 def read_success(folder: str | Path) -> Success:
-    """What an `exact.json` holds."""
+    """Content of an `exact.json`."""
     splits = json.loads((Path(folder) / "exact.json").read_text())["splits"]
     return {name: {row["id"]: row["success"] for row in split["questions"]} for name, split in splits.items()}

@@ -27,7 +27,7 @@ class Chooser(Protocol):
     needs_memory: bool
     """Whether it does."""
     memory: QuestionMemory
-    """What it reads; replaced by the memory of the pipeline."""
+    """The memory that it reads; replaced by that of the pipeline."""
 
     def observe(self, visits: list[Visit]) -> None:
         """Called with what each rolled-out training batch has shown, those that are thrown away included."""

@@ -1,4 +1,4 @@
-"""What several diagnostics need."""
+"""Helpers of several diagnostics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training questions give a policy to learn from, original against rephrasings (TA-GRPO, Figs. 3 and 4)."""
+"""Signal in training questions, original against rephrasings (TA-GRPO, Figs. 3 and 4)."""
 
 from __future__ import annotations
 

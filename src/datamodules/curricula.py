@@ -30,7 +30,7 @@ class Curriculum(Protocol):
         """Called with what each rolled-out batch has shown, those that dynamic sampling throws away included."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs besides the memory."""
+        """State of a curriculum for a resumed run, besides the memory."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a run remembers of each question: how often it was sampled and solved, and with which answers.
+"""The memory of questions: how often each was sampled and solved in this run, and with which answers.
 
 Replay, adaptive numbers of rephrasings, curricula and the advantages that look back all read this one memory. It is
 updated with every batch that is sampled, by the verdicts of all ranks, so that it is the same on each of them; it is
@@ -42,7 +42,7 @@ class Visit(NamedTuple):
 
 @dataclass
 class Record:
-    """What is known of one question."""
+    """Record of one question."""
 
     samples: int = 0
     """Responses so far, those to its rephrasings included."""
@@ -88,7 +88,7 @@ class Record:
 
 
 UNKNOWN = Record()
-"""What is known of a question that was never sampled; not to be changed."""
+"""Record of a question that was never sampled; not to be changed."""
 
 
 class QuestionMemory:

@@ -242,7 +242,7 @@ class QuestionDataModule(LightningDataModule):
         return tokenizer_digest(self.tokenizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs besides the loader's position and the memory."""
+        """State for a resumed run, besides the loader's position and the memory."""
         state = {} if self.curriculum is None else {"curriculum": self.curriculum.state_dict()}
         return {"tokenizer": self._tokenizer_digest, **state}
 

@@ -1,4 +1,4 @@
-"""What became of the questions of a run: counts, exclusions, fingerprints and overlaps, as plain data and in words.
+"""Report on the questions of a run: counts, exclusions, fingerprints and overlaps, as plain data and in words.
 
 The data module keeps one report, split → facts, and writes it to `data.json`:
 

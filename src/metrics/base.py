@@ -1,4 +1,4 @@
-"""What the metric classes share: records that are gathered over ranks in one collective."""
+"""Base class of the metrics: records that are gathered over ranks in one collective."""
 
 from __future__ import annotations
 

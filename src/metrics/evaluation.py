@@ -1,4 +1,4 @@
-"""What an evaluation counts of each question, over batches and ranks, and the report made of it."""
+"""Counts of each question of an evaluation, over batches and ranks, and the report made of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Record = dict[str, Any]
 
 @dataclass
 class QuestionCounts:
-    """What the responses to one evaluation question add up to."""
+    """Counts of the responses to one evaluation question."""
 
     metadata: dict[str, Any]
     """The question's own, kept for analysis."""
@@ -115,7 +115,7 @@ def count_batch(batch: Any) -> list[Record]:
 
 
 def merge_counts(records: Iterable[Record]) -> Splits:
-    """What the records of all batches and ranks add up to."""
+    """Counts of each question, summed over the records of all batches and ranks."""
     splits: Splits = {}
     for record in records:
         content = record["counts"]

@@ -1,4 +1,4 @@
-"""What an update learns from: rollouts under their score prompts, with advantages, cut into mini-batches."""
+"""Rollouts under their score prompts, with advantages, cut into mini-batches: the input of an update."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Experience(PromptedResponses):
         return kept
 
     def columns(self, packed: PackedBatch, device: torch.device) -> TokenColumns:
-        """What is known of the tokens of a packed micro-batch before its forward, on `device`."""
+        """Fields of the tokens of a packed micro-batch before its forward, on `device`."""
         rows, sizes, response = packed.rows, packed.lengths.tolist(), packed.response.to(device)
         zeros = torch.zeros(len(response), device=device)
 

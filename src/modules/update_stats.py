@@ -1,4 +1,4 @@
-"""What an update counts and returns: sums over micro-batches and ranks, divided only once."""
+"""Statistics of an update: sums over micro-batches and ranks, divided only once."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class UpdateStats:
         return self.sum_of(name, len(lengths)) / lengths
 
     def metrics(self) -> dict[str, float]:
-        """What is logged of an update, over all ranks. Collective.
+        """Scalars to log of an update, over all ranks. Collective.
 
         Means over response tokens:
 
@@ -137,7 +137,7 @@ class UpdateStats:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateResult:
-    """What an update did. Tensors are on the CPU, in the order of the rollouts."""
+    """Outcome of an update. Tensors are on the CPU, in the order of the rollouts."""
 
     advantages: Tensor
     """[R] float32."""
@@ -151,7 +151,7 @@ class UpdateResult:
     """Wall seconds."""
 
     def outputs(self) -> dict[str, Any]:
-        """What diagnostics read of an update.
+        """The update as a mapping, for diagnostics.
 
         Returns:
             `loss`: [] float32, this rank's share of the loss, mean over the mini-batches;

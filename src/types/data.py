@@ -41,7 +41,7 @@ class Prompt(NamedTuple):
     template: str
     """Name of the template it was rendered in."""
     text: str
-    """What the template made of the question, before tokenisation."""
+    """The question as the template renders it, before tokenisation."""
     token_ids: Tensor
     """[L] long: the sample prompt, from which responses are drawn."""
     anchor_ids: Tensor
@@ -52,7 +52,7 @@ class Prompt(NamedTuple):
 
 @dataclass
 class QuestionBatch:
-    """What the data module yields; the rollout callback attaches `rollouts`.
+    """A batch of the data module; the rollout callback attaches `rollouts`.
 
     Mutable, because Lightning rebuilds the dataclasses that it moves between devices.
     """
@@ -100,7 +100,7 @@ class SamplingConfig:
 
 
 class Request(NamedTuple):
-    """What an engine is asked for."""
+    """Prompts to sample from, and how."""
 
     prompts: list[Tensor]
     """[P] of [L_p] long, on the CPU."""
@@ -126,7 +126,7 @@ class Completion:
 
 
 class History(NamedTuple):
-    """What a run knew of the question of each response before the response was sampled; see `QuestionMemory`."""
+    """Record of the question of each response before the response was sampled; see `QuestionMemory`."""
 
     samples: Tensor
     """[R] long, earlier responses to the question and its rephrasings, without replayed ones."""
@@ -175,7 +175,7 @@ class Rollouts:
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
     history: History | None = None
-    """What was known of the questions before; None where nobody reads it, and in evaluation."""
+    """Records of the questions before this batch; None where nobody reads them, and in evaluation."""
     seconds: Seconds = field(default_factory=Seconds)
     """Wall seconds of the phases `sync`, `generate` and `score`; later phases of the iteration add theirs."""
 
@@ -190,7 +190,7 @@ class Rollouts:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardGroups:
-    """What an advantage strategy sees: R responses of one *global* batch (all ranks)."""
+    """Input of an advantage strategy: R responses of one *global* batch (all ranks)."""
 
     rewards: Tensor
     """[R] float, shaped reward to learn from."""
@@ -209,7 +209,7 @@ class RewardGroups:
     answers: Sequence[str | None] | None = None
     """[R] normalised final answers, for strategies that cluster them."""
     history: History | None = None
-    """What was known of the questions before, for strategies that look back."""
+    """Records of the questions before this batch, for strategies that look back."""
     progress: float = 0.0
     """Fraction of training done, 0..1."""
 

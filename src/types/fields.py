@@ -1,4 +1,4 @@
-"""What a diagnostic reads of a batch that is a dataclass, a mapping, or one within the other."""
+"""Reads the fields of a batch that is a dataclass, a mapping, or one within the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an update learns from: what credit per token and losses are given, and what they return."""
+"""Inputs and outputs of losses and of credit per token."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LossInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class CreditInputs:
-    """What token credit sees: the R responses of one mini-batch on this rank, and the T tokens that count in the loss.
+    """Input of token credit: the R responses of one mini-batch on this rank, and the T tokens that count in the loss.
 
     A rank may have none. All tensors are on the CPU.
     """
@@ -67,7 +67,7 @@ class CreditInputs:
 
 
 class Credit(NamedTuple):
-    """What token credit returns for the T tokens that it was given."""
+    """Output of token credit for the T tokens that it was given."""
 
     advantages: Tensor
     """[T] float32, finite; 0 where a token has no policy gradient."""

@@ -1,4 +1,4 @@
-"""What can be plugged in: strategies, losses, engines, verifiers, reward terms, policies.
+"""Interfaces of parts that can be plugged in: strategies, losses, engines, verifiers, reward terms, policies.
 
 Deriving from a protocol inherits its defaults; any other object that has all of its members will do as well.
 """
@@ -182,7 +182,7 @@ class RewardTerm(Protocol):
 
 @runtime_checkable
 class SampledPolicy(Protocol):
-    """What `PolicyModule` says of itself. Of any other module engines get the parameters under their own names."""
+    """Interface of `PolicyModule` to callbacks and engines. Of any other module engines get the parameters by name."""
 
     mini_batches: int = 1
     """Optimizer steps on each batch of rollouts, if none is skipped."""

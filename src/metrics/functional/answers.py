@@ -1,4 +1,4 @@
-"""What the final answers of a group say: how varied they are, and whether the majority is right."""
+"""Diversity of the final answers of a group, and whether the majority is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training costs, and what a method's questions with a gradient cost against another's."""
+"""The cost of training, and of a question with a gradient, one method against another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class BreakEven:
     """When a method that costs more per question pays for itself in questions with a gradient."""
 
     cost_ratio: float
-    """What a question costs, over what it costs the baseline."""
+    """Cost of a question, over its cost with the baseline."""
     gradient_ratio: float
     """Share of questions with a gradient, over the baseline's."""
     threshold: float

@@ -75,7 +75,7 @@ def answers_of(groups: RewardGroups) -> Sequence[str | None]:
 
 
 def history_of(groups: RewardGroups) -> History:
-    """What was known of the questions before.
+    """Records of the questions before this batch.
 
     Raises:
         ValueError: the groups carry none.

@@ -84,7 +84,7 @@ class BaseWeights:
         return merged(weight.to(self.device), *(parts[name + part] for part in (A, B, SCALE)))
 
     def _piece(self, tensor: Tensor) -> Tensor:
-        """What this worker keeps of a tensor on the CPU."""
+        """This worker's shard of a tensor on the CPU."""
         size = -(-tensor.numel() // self.workers)
         own = tensor.flatten()[self.place * size : (self.place + 1) * size]
         return torch.cat([own, own.new_zeros(size - len(own))])

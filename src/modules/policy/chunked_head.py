@@ -21,7 +21,7 @@ TokenLoss = Callable[[slice, Tensor, Tensor | None], Tensor]
 
 
 class TokenScores(NamedTuple):
-    """What a forward says about T response tokens."""
+    """Log-probs and entropies of T response tokens, from one forward."""
 
     logprobs: Tensor
     """[T] float32, log π(token | prompt, tokens before), nats."""

@@ -17,7 +17,7 @@ EntropyMode = Literal["none", "detached", "grad"]
 
 
 class HeadConfig(NamedTuple):
-    """What does not change from chunk to chunk."""
+    """Inputs that all chunks share."""
 
     temperature: float
     entropy: EntropyMode

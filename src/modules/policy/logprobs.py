@@ -35,7 +35,7 @@ class PromptedResponses:
 
 
 class ResponseScores(NamedTuple):
-    """What `Scorer.score` returns."""
+    """Result of `Scorer.score`."""
 
     logprobs: dict[int, Tensor]
     """Row of a response → [T_r] float32 log-probs of its tokens, nats, on the policy's device."""

@@ -78,7 +78,7 @@ def adapters_off(model: nn.Module) -> AbstractContextManager[Any]:
 
 
 def factors(layer: Any, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What one of `adapted_layers` adds to its weight, for `adapters.merged`: A, B and α / r of its full parameters."""
+    """A, B and α / r of one of `adapted_layers`, full, for `adapters.merged`: they add α / r · B A to its weight."""
     if layer.fan_in_fan_out:  # the weight is stored transposed, and so is B A
         a, b = b.T.contiguous(), a.T.contiguous()
     return a, b, torch.tensor(layer.scaling[ADAPTER], dtype=torch.float64)

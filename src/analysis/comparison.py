@@ -179,7 +179,7 @@ class Methods:
             },
             "comparisons": [comparison.as_dict() for comparison in self.comparisons],
         }
-        return finite(results)
+        return dict(finite(results))
 
     def differing_settings(self) -> dict[str, dict[str, Any]]:
         """Setting → method → value, for the settings in which the first seeds of the trained methods differ.

@@ -48,7 +48,8 @@ class RunFiles:
     @cached_property
     def test(self) -> dict[str, Any]:
         """Split → summary with `pass_at_k` and the counts of every question."""
-        return self._json("test.json", "splits")["splits"]
+        splits: dict[str, Any] = self._json("test.json", "splits")["splits"]
+        return splits
 
     @cached_property
     def groups(self) -> dict[str, Any]:
@@ -73,7 +74,7 @@ class RunFiles:
         """Totals of the training, at least `BUDGETS`; zeros for a run without any."""
         if not (self.path / "ledger.json").exists():
             return dict.fromkeys(BUDGETS, 0)
-        return self._json("ledger.json", *BUDGETS)
+        return dict(self._json("ledger.json", *BUDGETS))
 
     @cached_property
     def diversity(self) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from ..distributed import gather_objects
 from ..metrics.functional import bootstrap_intervals, exact_pass_at_k, support_change
 from ..modules.policy.exact import BatchSuccess, check_sampling
 from ..modules.policy_module import PolicyModule
-from ..rollouts.engines.transformers import stop_token_ids
+from ..rollouts.engines.base import stop_token_ids
 from ..runs.files import write_json
 from ..runs.scalars import log_scalars
 from ..types import EnumeratingVerifier, SamplingConfig, require

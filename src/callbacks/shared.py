@@ -58,4 +58,5 @@ def advantages_of(outputs: Any) -> Tensor:
             f"Expected training_step to return a mapping with `advantages` ([R], one per rollout), but got {found}. "
             "Return them, or leave this callback out."
         )
-    return outputs["advantages"].detach().cpu()
+    advantages: Tensor = outputs["advantages"]
+    return advantages.detach().cpu()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import torch.distributed.checkpoint as dcp
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -91,7 +91,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
             # Settings of the optimizer are no tensors: among the shards they would be bytes that loading unpickles.
             optimizers = checkpoint.pop("optimizer_states")
             shards |= {f"optimizer_{i}": {"state": optimizer["state"]} for i, optimizer in enumerate(optimizers)}
-            dcp.save(shards, checkpoint_id=partial)
+            state_dict_saver.save(shards, checkpoint_id=partial)
             if self.is_global_zero:
                 groups = [optimizer["param_groups"] for optimizer in optimizers]
                 torch.save({**checkpoint, "param_groups": groups}, partial / REST)
@@ -111,11 +111,11 @@ class FullyShardedStrategy(ModelParallelStrategy):
         assert self.model is not None
         assert self.lightning_module is not None
         weights = get_model_state_dict(self.model)
-        dcp.load({"state_dict": weights}, checkpoint_id=path)
+        state_dict_loader.load({"state_dict": weights}, checkpoint_id=path)
         self.model.load_state_dict(weights, strict=self.lightning_module.strict_loading)
         for index, optimizer in enumerate(self.optimizers):
             state = {"state": get_optimizer_state_dict(self.model, optimizer)["state"]}
-            dcp.load({f"optimizer_{index}": state}, checkpoint_id=path)
+            state_dict_loader.load({f"optimizer_{index}": state}, checkpoint_id=path)
             options = StateDictOptions(cpu_offload=True)
             set_optimizer_state_dict(self.model, optimizer, {**state, "param_groups": groups[index]}, options=options)
         return rest
@@ -164,7 +164,7 @@ def prepare(
     return policy
 
 
-def gradient_sync(strategy: Strategy, last: bool) -> AbstractContextManager:
+def gradient_sync(strategy: Strategy, last: bool) -> AbstractContextManager[None]:
     """Reduce gradients over ranks in the backward inside this context, or keep them local until the last one.
 
     DDP reduces whole gradients once, in the `last` backward of a step. FSDP2 reduces in each: keeping gradients local

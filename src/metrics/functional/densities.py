@@ -30,4 +30,5 @@ def kernel_density(values: Tensor, grid: Tensor) -> Tensor:
     spread = min(float(values.std(correction=0)), float(high - low) / 1.34)
     width = max(0.9 * spread * len(values) ** -0.2, float(grid[-1] - grid[0]) / 100)
     kernels = [torch.exp(-0.5 * ((grid[:, None] - sign * values) / width).square()) for sign in (1, -1)]
-    return (kernels[0] + kernels[1]).sum(1) / (len(values) * width * math.sqrt(2 * math.pi))
+    density: Tensor = (kernels[0] + kernels[1]).sum(1) / (len(values) * width * math.sqrt(2 * math.pi))
+    return density

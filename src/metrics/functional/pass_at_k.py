@@ -37,7 +37,8 @@ def pass_at_k(num_samples: Tensor | int, num_correct: Tensor | int, k: int) -> T
     # C(n−c, k) / C(n, k) = Π_{i<k} (n − c − i) / (n − i); a factor of zero or less means that no k are all wrong.
     i = torch.arange(k, dtype=torch.float64, device=device)
     factors = ((n - c)[..., None] - i).clamp(min=0) / (n[..., None] - i)
-    return 1 - factors.prod(-1)
+    success: Tensor = 1 - factors.prod(-1)
+    return success
 
 
 def pass_at_k_curve(num_samples: Tensor | int, num_correct: Tensor, ks: Sequence[int]) -> Tensor:

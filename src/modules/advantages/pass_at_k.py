@@ -80,7 +80,7 @@ def bootstrap_expectation(n: int, c: int, k: int, num_groups: int, epsilon: floa
     success = 1 - comb(n - c, k) / comb(n, k)
     chance = binom.pmf(range(num_groups), num_groups, success).tolist()
     values = (chance[s] * s * successful_group(s, num_groups, epsilon) for s in range(1, num_groups))
-    return sum(values) / (num_groups * success)
+    return float(sum(values) / (num_groups * success))
 
 
 def full_expectation(n: int, c: int, k: int, epsilon: float) -> float:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import flex_attention
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.utils import is_triton_available
+from transformers.utils.import_utils import is_triton_available
 
 from .packing import PackedBatch
 
@@ -117,7 +117,8 @@ def sparse_attention(
     # Under autocast the rotary embedding leaves float32 where the values are bfloat16.
     query, key = query.to(value.dtype), key.to(value.dtype)
     shared = query.shape[1] != key.shape[1]
-    return flex(query, key, value, block_mask=packed.block_mask, scale=scaling, enable_gqa=shared)
+    attended: Tensor = flex(query, key, value, block_mask=packed.block_mask, scale=scaling, enable_gqa=shared)
+    return attended
 
 
 def blocked_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None) -> Tensor:

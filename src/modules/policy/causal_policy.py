@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .attention import PREFIX_ATTENTION, supports_prefix_sharing
-from .chunked_head import EntropyMode, TokenLoss, TokenScores, head_loss, head_scores, token_scores
+from .chunked_head import TokenLoss, TokenScores, head_loss, head_scores, token_scores
+from .logit_chunks import EntropyMode
 from .packing import PackedBatch
 from .sharding import decoder_layers
 
@@ -104,7 +105,7 @@ class CausalPolicy(nn.Module):
             # Columns in which every row is still in its prompt predict no response token.
             kept["logits_to_keep"] = torch.arange(int(column.min()), ids.shape[1], device=ids.device)
             column = column - column.min()
-        logits = self.model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits
+        logits: Tensor = self.model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits
         return logits[row, column]
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ...distributed import max_over_ranks
 from .causal_policy import CausalPolicy
-from .chunked_head import EntropyMode, TokenLoss, TokenScores
+from .chunked_head import TokenLoss, TokenScores
+from .logit_chunks import EntropyMode
 from .lora import adapters_off
 from .packing import PackedBatch, pack, plan_micro_batches
 
@@ -96,7 +97,8 @@ class Scorer:
     def forward(self, packed: PackedBatch, entropy: EntropyMode = "none", loss: TokenLoss | None = None) -> TokenScores:
         """Token scores under the policy; see `CausalPolicy.forward`."""
         with self._autocast():
-            return self.policy(packed.to(self.device), entropy=entropy, loss=loss)
+            scores: TokenScores = self.policy(packed.to(self.device), entropy=entropy, loss=loss)
+            return scores
 
     @torch.no_grad()
     def reference_logprobs(self, packed: PackedBatch) -> Tensor:
@@ -104,7 +106,8 @@ class Scorer:
         policy = self.policy if self.reference is None else self.reference
         adapters = adapters_off(policy) if self.reference is None else nullcontext()
         with adapters, self._autocast():
-            return policy(packed.to(self.device), entropy="none").logprobs
+            scores: TokenScores = policy(packed.to(self.device), entropy="none")
+            return scores.logprobs
 
     @torch.no_grad()
     def score(self, responses: PromptedResponses, rows: Tensor) -> ResponseScores:

@@ -60,7 +60,7 @@ def load_causal_lm(
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         config._attn_implementation = None  # it could name code on the hub
         if weights == "random":
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
         else:
             model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype, trust_remote_code=False)
     except OSError as error:

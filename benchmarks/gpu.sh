@@ -114,7 +114,7 @@ train lora lora iterations=4 lora=default
 train offload offload iterations=4 strategy.cpu_offload=true
 # Then speed: layers one operation at a time and compiled, the larger model, the head alone.
 update update --token-budget "$BUDGET" --ways padding_free prefix_shared --no-dropping
-update compiled --token-budget "$BUDGET" --ways padding_free prefix_shared --no-dropping --compile --profile
+update compiled --token-budget "$BUDGET" --ways padding_free prefix_shared --no-dropping --compile
 update dropping --token-budget "$BUDGET" --ways prefix_shared --dropping-only
 update 4b --model "$LARGER" --token-budget "$BUDGET" --ways prefix_shared --no-dropping --compile
 step head-speed "$PYTHON" benchmarks/head.py --tokens "$HEAD_TOKENS" --device "$DEVICE" --dtype "$DTYPE" \

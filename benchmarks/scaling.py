@@ -1,27 +1,18 @@
-"""How the cost of an update grows: with N, G, prompt, response, vocabulary, tokens at one time, and ranks.
+"""How the cost of an update grows: with N, G, prompt, response, vocabulary, and tokens at one time.
 
     python benchmarks/scaling.py --json benchmarks/results/scaling.json
 
 One axis at a time is moved away from a base of one question; points run in turn in every round. `anchored` is TA-GRPO's
-update, one prompt for all (N+1)·G responses; `own` is that of GRPO, a prompt for each G. Seconds are CPU seconds of one
-process (wall on a GPU); ranks are processes under FSDP2 over gloo that share the questions, and their seconds are wall.
+update, one prompt for all (N+1)·G responses; `own` is that of GRPO, a prompt for each G. Seconds are CPU seconds, on a
+GPU wall seconds.
 """
 
 import argparse
-import os
-import socket
-import tempfile
-import time
 from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
-from torch.distributed.device_mesh import init_device_mesh
 from workload import Experience, Updates, add_shape, experience, machine, median, peak_memory, report, seconds
-
-from tagrpo.modules.policy.sharding import shard
 
 AXES: dict[str, list[Any]] = {
     "rephrasings": [0, 1, 3, 7],
@@ -74,47 +65,12 @@ def measure_axis(shape: argparse.Namespace, axis: str) -> list[dict[str, float]]
     ]
 
 
-def rank_main(rank: int, ranks: int, port: int, shape: argparse.Namespace, path: str) -> None:
-    """One rank: its share of the questions, gradients reduced by FSDP2."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=ranks)
-    share = argparse.Namespace(**{**vars(shape), "questions": shape.questions // ranks, "seed": shape.seed + rank})
-    updates = Updates(share, experience(share), ways=())
-    shard(updates.policy, init_device_mesh("cpu", (ranks,)), None)
-    found = []
-    for lap in range(shape.rounds + 1):
-        dist.barrier()
-        start = time.perf_counter()
-        updates.run("prefix_shared")
-        dist.barrier()
-        if lap:
-            found.append(time.perf_counter() - start)
-        updates.model.zero_grad()
-    if rank == 0:
-        torch.save(median(found), path)
-    dist.destroy_process_group()
-
-
-def measure_ranks(shape: argparse.Namespace, counts: list[int]) -> list[dict[str, float]]:
-    rows = []
-    for ranks in counts:
-        with socket.socket() as probe, tempfile.NamedTemporaryFile() as file:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            probe.close()
-            mp.spawn(rank_main, (ranks, port, shape, file.name), nprocs=ranks)
-            rows.append({"ranks": ranks, "wall_seconds": torch.load(file.name)})
-    return rows
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cost of an update along each axis.")
     add_shape(parser)
     parser.add_argument("--rephrasings", type=int, default=3, help="N, rephrasings per question")
     parser.add_argument("--samples", type=int, default=4, help="G, responses per prompt")
-    parser.add_argument("--axes", nargs="*", choices=[*AXES, "ranks"], default=[*AXES, "ranks"])
-    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--axes", nargs="*", choices=AXES, default=list(AXES))
     parser.set_defaults(prompt=100, mean=60, vocabulary=8192, rounds=2, token_budget=2048)
     shape = parser.parse_args()
     torch.set_num_threads(shape.threads)
@@ -123,14 +79,7 @@ def main() -> None:
         "torch": torch.__version__,
         "shape": {name: value for name, value in vars(shape).items() if name != "json"},
     }
-    for axis in shape.axes:
-        if axis == "ranks":
-            questions = 2 * max(shape.ranks)
-            whole = point(shape, "questions", questions)
-            whole.token_budget = shape.token_budget
-            figures["ranks"] = measure_ranks(whole, shape.ranks) if shape.device == "cpu" else "not measured on a GPU"
-        else:
-            figures[axis] = measure_axis(shape, axis)
+    figures |= {axis: measure_axis(shape, axis) for axis in shape.axes}
     report(figures, shape.json)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import cost_model
 from workload import MODELS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,20 +78,6 @@ def ceiling(figures: dict[str, Any]) -> str:
     return markdown([*head_line, "of the products"], rows) + origin(figures)
 
 
-def parts(figures: dict[str, Any]) -> str:
-    """Where the time goes, and what each part takes from the ceiling."""
-    found, limit = figures["parts"], figures["ceiling"]
-    rows = []
-    for name, part in sorted(found.items(), key=lambda item: (item[0] == "update", -item[1]["prefix_shared"])):
-        rows.append([
-            "**whole update**" if name == "update" else name, f"{part['padding_free']:.2f}",
-            f"{part['prefix_shared']:.2f}", f"{100 * part['prefix_shared'] / found['update']['prefix_shared']:.0f} %",
-            f"{part['ratio']:.2f}", f"{100 * part['short'] / limit:.1f}",
-        ])  # fmt: skip
-    head = ["part", "padding-free, s", "prefix-shared, s", "of it", "times", "taken from the ceiling, points"]
-    return markdown(head, rows) + origin(figures)
-
-
 def dropping(figures: dict[str, Any]) -> str:
     found = figures["dropping"]
     row = [
@@ -135,7 +120,6 @@ def scaling(figures: dict[str, Any]) -> str:
 
 TABLES = {
     "ceiling": ("update_step.json", ceiling),
-    "parts": ("parts.json", parts),
     "update": ("update_step.json", update),
     "dropping": ("dropping.json", dropping),
     "iteration": ("iteration.json", iteration),
@@ -149,12 +133,11 @@ TABLES = {
     "gpu-dropping": ("gpu-dropping.json", dropping),
     "gpu-scaling": ("gpu-scaling.json", scaling),
 }
-MODEL = "cost-model"
 
 
 def main() -> None:
     text = DOCUMENT.read_text()
-    tables = {MODEL: cost_model.table()}
+    tables = {}
     for name, (file, make) in TABLES.items():
         path = RESULTS / file
         tables[name] = make(json.loads(path.read_text())) if path.exists() else "*Not measured yet.*"

@@ -25,7 +25,6 @@ from workload import (
     Updates,
     add_shape,
     experience,
-    machine,
     median,
     peak_memory,
     report,
@@ -143,15 +142,10 @@ def main() -> None:
     dropping.add_argument("--dropping-only", action="store_true", help="measure nothing else")
     shape = parser.parse_args()
     torch.set_num_threads(shape.threads)
-    figures = {
-        "machine": machine(shape.device),
-        "torch": torch.__version__,
-        "shape": {name: value for name, value in vars(shape).items() if name != "json"},
-        **({} if shape.dropping_only else measure(shape)),
-    }
+    figures = {} if shape.dropping_only else measure(shape)
     if not shape.no_dropping:
         figures["dropping"] = measure_dropping(shape)
-    report(figures, shape.json)
+    report(figures, shape)
 
 
 if __name__ == "__main__":

@@ -40,13 +40,6 @@ from typing import Any
 LIBRARY = "crash_points.so"
 EVENTS = {"kill": (1, 0), "interrupt": (2, 0), "full": (3, errno.ENOSPC), "broken": (3, errno.EIO)}
 """What happens at a point → the mode of `crash_points.c` and an error number."""
-TITLES = {
-    "kill": "`kill -9` after the call",
-    "interrupt": "Ctrl-C after the call",
-    "full": "the call fails: no space left",
-    "broken": "the call fails: input/output error",
-    "random": "`kill -9` at a random time",
-}
 PR_SET_PDEATHSIG = 1
 OVERRIDES = [
     # Everything that has a state: replay, dynamic sampling, several templates, a schedule; an epoch ends in between.
@@ -335,7 +328,7 @@ def table(outcomes: Iterable[Mapping[str, Any]]) -> tuple[str, bool]:
     for (ranks, what), tried in sorted(groups.items(), key=lambda group: group[0][0]):
         same = sum(one["outcome"] == "same" for one in tried)
         calls = max(one["of"] for one in tried)
-        lines.append(f"| {TITLES[what]} | {ranks} | {calls} | {len(tried)} | {same} |")
+        lines.append(f"| `{what}` | {ranks} | {calls} | {len(tried)} | {same} |")
     return "\n".join(lines), all(one["outcome"] == "same" for tried in groups.values() for one in tried)
 
 

@@ -106,7 +106,7 @@ class RunFiles:
         recorded = parsed(path.read_text())["hydra"]
         task, hydra = recorded["overrides"]["task"], recorded["overrides"]["hydra"]
         directory = [override for override in hydra if override.startswith("hydra.run.dir=")]
-        return shlex.join(["python", "-m", f"tagrpo.{recorded['job']['name']}", *task, *directory])
+        return shlex.join(["python", "-m", f"tagrpo.cli.{recorded['job']['name']}", *task, *directory])
 
     @property
     def last_checkpoint(self) -> Path | None:

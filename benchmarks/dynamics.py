@@ -41,6 +41,8 @@ STRATEGIES: dict[str, AdvantageStrategy] = {
     "GRPO": GroupAdvantage("prompt"),
     "pass@4": PassAtKAdvantage(4, group_by="prompt"),
 }
+TASK, REGIME = "shortest_path", "easy"
+STEPS, EVERY, SEEDS, LR = 48, 8, 3, 0.02
 BATCH, SAMPLES, KS = 8, 8, (1, 100)
 SAMPLING = SamplingConfig(max_new_tokens=12)
 
@@ -48,15 +50,15 @@ SAMPLING = SamplingConfig(max_new_tokens=12)
 class Study:
     """A task, its starter policy and its questions."""
 
-    def __init__(self, task: str, regime: str, folder: str, steps: int, lr: float, every: int) -> None:
-        self.folder, self.lr, self.every = folder, lr, every
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.verifier = TASKS[task].verifier()
+        self.verifier = TASKS[TASK].verifier()
         self.success = BatchSuccess(self.verifier, self.tokenizer, [self.tokenizer.eos_token_id], SAMPLING)
-        source = TASKS[task].source
-        groups = source("train", regime, BATCH * steps, 0).load()
-        self.batches = [self.batch(groups[BATCH * step : BATCH * (step + 1)]) for step in range(steps)]
-        self.test = self.batch(source("test_id", regime, 96, 0).load())
+        source = TASKS[TASK].source
+        groups = source("train", REGIME, BATCH * STEPS, 0).load()
+        self.batches = [self.batch(groups[BATCH * step : BATCH * (step + 1)]) for step in range(STEPS)]
+        self.test = self.batch(source("test_id", REGIME, 96, 0).load())
 
     def batch(self, groups: list) -> QuestionBatch:
         renderer = PromptRenderer(PromptAugmentation({"plain": PlainTemplate("{question} <sep>")}), self.tokenizer)
@@ -64,14 +66,14 @@ class Study:
 
     def start(self) -> tuple[Scorer, torch.optim.Optimizer]:
         policy = CausalPolicy(load_causal_lm(self.folder))
-        return Scorer(policy), torch.optim.SGD(policy.parameters(), self.lr)
+        return Scorer(policy), torch.optim.SGD(policy.parameters(), LR)
 
     def path(self, steps: Iterator[Scorer]) -> list[list[float]]:
         """Every so many steps, exact pass@k of the test questions."""
         return [
             exact_pass_at_k(self.success(scorer, self.test), KS).mean(0).tolist()
             for step, scorer in enumerate(steps)
-            if step % self.every == 0
+            if step % EVERY == 0
         ]
 
     def exact(self, strategy: AdvantageStrategy) -> Iterator[Scorer]:
@@ -99,7 +101,7 @@ class Study:
 
 
 @styled
-def drawn(paths: dict[str, dict[str, list]], every: int) -> Figure:
+def drawn(paths: dict[str, dict[str, list]]) -> Figure:
     """One panel per k: the exact path thick, the sampled ones thin."""
     figure, axes = panels(len(KS))
     for column, (ax, k) in enumerate(zip(axes, KS, strict=True)):
@@ -107,37 +109,27 @@ def drawn(paths: dict[str, dict[str, list]], every: int) -> Figure:
             for index, path in enumerate([found["exact"], *found["sampled"]]):
                 look = {"linewidth": 0.6, "alpha": 0.6} if index else {"linewidth": 2, "label": name}
                 values = [100 * row[column] for row in path]
-                ax.plot([every * i for i in range(len(path))], values, color=colour, **look)
+                ax.plot([EVERY * i for i in range(len(path))], values, color=colour, **look)
         ax.set(title=f"pass@{k}", xlabel="optimizer step")
     return finished(figure, axes, "% of test questions, exact")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--task", default="shortest_path", choices=[name for name, task in TASKS.items() if task.verifier]
-    )
-    parser.add_argument("--regime", default="easy")
-    parser.add_argument("--model", help="folder; None: runs/starters/TASK")
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--every", type=int, default=8)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--lr", type=float, default=0.02)
-    parser.add_argument("--output", type=Path, default=Path("docs/dynamics.png"))
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/dynamics.json"))
+    parser.add_argument("--model", default=f"runs/starters/{TASK}", help="folder of the starter policy")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    folder = options.model or f"runs/starters/{options.task}"
-    study = Study(options.task, options.regime, folder, options.steps, options.lr, options.every)
+    study = Study(options.model)
     paths: dict[str, dict[str, list]] = {}
     for name, strategy in STRATEGIES.items():
         exact = study.path(study.exact(strategy))
-        sampled = [study.path(study.sampled(strategy, seed)) for seed in range(options.seeds)]
+        sampled = [study.path(study.sampled(strategy, seed)) for seed in range(SEEDS)]
         paths[name] = {"exact": exact, "sampled": sampled}
         ends = [[round(x, 4) for x in path[-1]] for path in (exact, *sampled)]
         print(name, "start", [round(x, 4) for x in exact[0]], "end: exact", ends[0], "sampled", ends[1:], flush=True)
-    save(drawn(paths, options.every), options.output)
-    options.results.write_text(json.dumps({"steps": options.steps, "lr": options.lr, "paths": paths}, indent=1) + "\n")
+    save(drawn(paths), Path("docs/dynamics.png"))
+    results = {"steps": STEPS, "lr": LR, "paths": paths}
+    Path("benchmarks/results/dynamics.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ RESULTS="${RESULTS:-benchmarks/results}"
 RUNS="${RUNS:-runs/gpu}"
 SIZE="${SIZE:-paper}"
 STEP_SECONDS="${STEP_SECONDS:-540}"
-ALL="attention head policy train resume lora offload update compiled dropping 4b head-speed sdpa scaling peers"
+ALL="attention head policy train resume lora offload update compiled dropping 4b head-speed sdpa peers"
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTORCH_CUDA_ALLOC_CONF="${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}"
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"  # one GPU: TRL would spread over all
 export TORCH_COMPILE_DISABLE=0                            # the tests switch compilation off where nothing is said
@@ -114,15 +114,13 @@ train lora lora iterations=4 lora=default
 train offload offload iterations=4 strategy.cpu_offload=true
 # Then speed: layers one operation at a time and compiled, the larger model, the head alone.
 update update --token-budget "$BUDGET" --ways padding_free prefix_shared --no-dropping
-update compiled --token-budget "$BUDGET" --ways padding_free prefix_shared --no-dropping --compile --profile
+update compiled --token-budget "$BUDGET" --ways padding_free prefix_shared --no-dropping --compile
 update dropping --token-budget "$BUDGET" --ways prefix_shared --dropping-only
 update 4b --model "$LARGER" --token-budget "$BUDGET" --ways prefix_shared --no-dropping --compile
 step head-speed "$PYTHON" benchmarks/head.py --tokens "$HEAD_TOKENS" --device "$DEVICE" --dtype "$DTYPE" \
     --size "$SIZE" --json "$RESULTS/gpu-head.json"
 # The way back where FlexAttention fails: SDPA in blocks.
 TORCH_COMPILE_DISABLE=1 update sdpa --token-budget "$BUDGET" --ways prefix_shared --no-dropping
-step scaling "$PYTHON" benchmarks/scaling.py "${SHAPE[@]}" --model "$MODEL" --device "$DEVICE" --dtype "$DTYPE" \
-    --token-budget "$BUDGET" --rounds 1 --axes rephrasings samples --json "$RESULTS/gpu-scaling.json"
 # Peers last: TRL and the plain padded forward, with as many padded tokens per micro-batch as fit beside their logits.
 update peers --token-budget $((BUDGET / 2)) --ways trl padded prefix_shared --no-dropping
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from workload import machine, median, peak_memory, report, seconds
+from workload import median, peak_memory, report, seconds
 
 from tagrpo.modules.policy import logit_chunks
 from tagrpo.modules.policy.causal_policy import rows_at_once
@@ -66,9 +66,7 @@ def main() -> None:
             "peak_mib": peak_memory(run[0], options.device) / 2**20,
             "gradient_difference": difference(hidden, weight, targets, kind),
         }
-    shape = {name: value for name, value in vars(options).items() if name != "json"}
-    figures = {"machine": machine(options.device), "torch": torch.__version__, "shape": shape, "heads": found}
-    report(figures, options.json)
+    report({"heads": found}, options)
 
 
 if __name__ == "__main__":

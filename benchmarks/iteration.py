@@ -30,7 +30,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from lightning.pytorch import Callback
 from lightning.pytorch.profilers import SimpleProfiler
-from workload import machine, median, report
+from workload import median, report
 
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.settings.config import build
@@ -67,11 +67,11 @@ class Phases(Callback):
         now, seen = time.perf_counter(), self.callback_seconds()
         if self.start is not None:
             spent = {name: value - self.before.get(name, 0.0) for name, value in seen.items()}
-            others = {name: value for name, value in spent.items() if name not in NO_DIAGNOSTICS}
-            row = {**self.named, "encoder": spent.get(ENCODER, 0.0), "diagnostics": sum(others.values())}
+            diagnostics = sum(value for name, value in spent.items() if name not in NO_DIAGNOSTICS)
+            row = {**self.named, "encoder": spent.get(ENCODER, 0.0), "diagnostics": diagnostics}
             total = now - self.start
             row |= {"overhead": total - sum(row.values()), "iteration": total}
-            self.rows.append(row | {f"diagnostics/{name}": value for name, value in others.items()})
+            self.rows.append(row)
         self.start, self.before = now, seen
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -157,8 +157,7 @@ def summary(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
     if "encoder" in seconds:  # every eighth iteration: a median would hide it
         seconds["encoder"] = sum(row["encoder"] for row in rows) / len(rows)
     shares = {p: seconds[p] / seconds["iteration"] for p in ("sync", "diagnostics", "overhead") if p in seconds}
-    parts = {key: median(row.get(key, 0.0) for row in rows) for key in rows[0] if key.startswith("diagnostics/")}
-    return {"iterations": len(rows), "seconds": seconds | parts, "share": shares}
+    return {"iterations": len(rows), "seconds": seconds, "share": shares}
 
 
 def main() -> None:
@@ -180,15 +179,15 @@ def main() -> None:
                 rows = run_cell(method, arguments.iterations, overrides, folder)
         arguments.json.write_text(json.dumps(summary(rows)))
         return
-    figures: dict[str, Any] = {"machine": machine("cpu"), "torch": torch.__version__, "cells": {}}
+    cells: dict[str, Any] = {}
     for cell in arguments.cells or ["/".join(cell) for cell in CELLS]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "cell.json"
             command = [sys.executable, __file__, "--cell", cell, "--iterations", str(arguments.iterations)]
             subprocess.run([*command, "--json", str(path), *arguments.overrides], check=True)
-            figures["cells"][cell] = json.loads(path.read_text())
-        print(cell, json.dumps(figures["cells"][cell]), file=sys.stderr, flush=True)
-    report(figures, arguments.json)
+            cells[cell] = json.loads(path.read_text())
+        print(cell, json.dumps(cells[cell]), file=sys.stderr, flush=True)
+    report({"cells": cells}, arguments)
 
 
 if __name__ == "__main__":

@@ -9,17 +9,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import cost_model
 from workload import MODELS
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCUMENT = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
-NAMES = {
-    "trl": "TRL 1.16 `GRPOTrainer`",
-    "padded": "padded",
-    "padding_free": "padding-free",
-    "prefix_shared": "prefix-shared",
-}
+NAMES = {"trl": "TRL 1.16 `GRPOTrainer`", "padded": "padded"}
+NAMES |= {"padding_free": "padding-free", "prefix_shared": "prefix-shared"}
+UPDATE = "update, seconds, response tokens/s, of matrix rate, peak MiB, times slower, gradient differs by"
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -43,21 +39,12 @@ def update(figures: dict[str, Any]) -> str:
             f"{speedup['median']:.2f} ({speedup['best']:.2f})" if speedup else "",
             "reference" if way == reference else f"{figures['gradient_difference'][way]:.1e}",
         ])  # fmt: skip
-    head = [
-        "update",
-        "seconds",
-        "response tokens/s",
-        "of matrix rate",
-        "peak MiB",
-        "times slower",
-        "gradient differs by",
-    ]
     tokens = figures["tokens"]
     text = (
         f"Tokens: {tokens['response']} of responses, {tokens['distinct']} distinct, {tokens['repeated']} with a prompt"
     )
     text += f" for each response, {tokens['padded']} padded. Matrix rate: {figures['matrix_gflops']:.0f} GFLOP/s."
-    return f"{markdown(head, rows)}\n\n{text}{origin(figures)}"
+    return f"{markdown(UPDATE.split(', '), rows)}\n\n{text}{origin(figures)}"
 
 
 def ceiling(figures: dict[str, Any]) -> str:
@@ -77,20 +64,6 @@ def ceiling(figures: dict[str, Any]) -> str:
         ])  # fmt: skip
     head_line = ["model", "ceiling: ratio of tokens", "ratio of products, head included", "measured", "of the ceiling"]
     return markdown([*head_line, "of the products"], rows) + origin(figures)
-
-
-def parts(figures: dict[str, Any]) -> str:
-    """Where the time goes, and what each part takes from the ceiling."""
-    found, limit = figures["parts"], figures["ceiling"]
-    rows = []
-    for name, part in sorted(found.items(), key=lambda item: (item[0] == "update", -item[1]["prefix_shared"])):
-        rows.append([
-            "**whole update**" if name == "update" else name, f"{part['padding_free']:.2f}",
-            f"{part['prefix_shared']:.2f}", f"{100 * part['prefix_shared'] / found['update']['prefix_shared']:.0f} %",
-            f"{part['ratio']:.2f}", f"{100 * part['short'] / limit:.1f}",
-        ])  # fmt: skip
-    head = ["part", "padding-free, s", "prefix-shared, s", "of it", "times", "taken from the ceiling, points"]
-    return markdown(head, rows) + origin(figures)
 
 
 def dropping(figures: dict[str, Any]) -> str:
@@ -124,22 +97,11 @@ def head(figures: dict[str, Any]) -> str:
     return markdown(["head", "seconds", "TFLOP/s", "peak MiB", "gradient differs by"], rows) + origin(figures)
 
 
-def scaling(figures: dict[str, Any]) -> str:
-    tables = []
-    for rows in figures.values():
-        if isinstance(rows, list):
-            body = [[f"{v:.4g}" if isinstance(v, float) else v for v in row.values()] for row in rows]
-            tables.append(markdown([name.replace("_", " ") for name in rows[0]], body))
-    return "\n\n".join(tables) + origin(figures)
-
-
 TABLES = {
     "ceiling": ("update_step.json", ceiling),
-    "parts": ("parts.json", parts),
     "update": ("update_step.json", update),
     "dropping": ("dropping.json", dropping),
     "iteration": ("iteration.json", iteration),
-    "scaling": ("scaling.json", scaling),
     "gpu-update": ("gpu-update.json", update),
     "gpu-compiled": ("gpu-compiled.json", update),
     "gpu-4b": ("gpu-4b.json", update),
@@ -147,14 +109,12 @@ TABLES = {
     "gpu-peers": ("gpu-peers.json", update),
     "gpu-sdpa": ("gpu-sdpa.json", update),
     "gpu-dropping": ("gpu-dropping.json", dropping),
-    "gpu-scaling": ("gpu-scaling.json", scaling),
 }
-MODEL = "cost-model"
 
 
 def main() -> None:
     text = DOCUMENT.read_text()
-    tables = {MODEL: cost_model.table()}
+    tables = {}
     for name, (file, make) in TABLES.items():
         path = RESULTS / file
         tables[name] = make(json.loads(path.read_text())) if path.exists() else "*Not measured yet.*"

@@ -14,7 +14,6 @@ default, which would cost it another forward.
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -26,7 +25,6 @@ from workload import (
     Updates,
     add_shape,
     experience,
-    machine,
     median,
     peak_memory,
     report,
@@ -99,8 +97,6 @@ def measure(shape: argparse.Namespace) -> dict[str, object]:
     packing.block_mask = counted
     updates.run(ways[-1])
     packing.block_mask = masks
-    if shape.profile:
-        profile(updates, ways[-1], shape.json)
     flop, rate = useful_flop(updates.model, data.tokens), MatrixRate(device, updates.model.dtype)
     unit = rate.flop / flop  # seconds of the update at the matrix rate, over those of one product
     pairs = [("padded", "prefix_shared"), ("padding_free", "prefix_shared"), ("trl", "prefix_shared")]
@@ -123,19 +119,6 @@ def measure(shape: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def profile(updates: Updates, way: str, json: Path | None) -> None:
-    """Print the kernels that take longest in one update, and write a trace beside `json`."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if updates.model.device.type == "cuda":
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=activities) as found:
-        updates.run(way)
-    order = "self_cuda_time_total" if len(activities) > 1 else "self_cpu_time_total"
-    print(found.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=60))
-    if json is not None:
-        found.export_chrome_trace(str(json.with_suffix(".trace.json.gz")))
-
-
 def measure_dropping(shape: argparse.Namespace, questions: int = 5) -> dict[str, object]:
     """One question of five has a gradient; GRPO without KL."""
     several = argparse.Namespace(**{**vars(shape), "questions": questions})
@@ -154,21 +137,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="One update, four ways: seconds, memory, share of the matrix rate.")
     add_shape(parser)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--profile", action="store_true", help="of the last way, after the rounds")
     dropping = parser.add_mutually_exclusive_group()
     dropping.add_argument("--no-dropping", action="store_true", help="leave the measurement of dropping out")
     dropping.add_argument("--dropping-only", action="store_true", help="measure nothing else")
     shape = parser.parse_args()
     torch.set_num_threads(shape.threads)
-    figures = {
-        "machine": machine(shape.device),
-        "torch": torch.__version__,
-        "shape": {name: value for name, value in vars(shape).items() if name != "json"},
-        **({} if shape.dropping_only else measure(shape)),
-    }
+    figures = {} if shape.dropping_only else measure(shape)
     if not shape.no_dropping:
         figures["dropping"] = measure_dropping(shape)
-    report(figures, shape.json)
+    report(figures, shape)
 
 
 if __name__ == "__main__":

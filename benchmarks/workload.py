@@ -308,8 +308,12 @@ def machine(device: str) -> str:
     return f"{found[1] if found else platform.processor()}, {torch.get_num_threads()} threads"
 
 
-def report(figures: Mapping[str, object], path: Path | None) -> None:
-    """Print, and write where asked to."""
+def report(figures: Mapping[str, object], options: argparse.Namespace) -> None:
+    """Print what was measured where and with which options, and write it to the file `options.json`, where named."""
+    shape = {name: value for name, value in vars(options).items() if name != "json"}
+    device = shape.get("device", "cpu")
+    figures = {"machine": machine(device), "torch": torch.__version__, "shape": shape, **figures}
+    path = options.json
     text = json.dumps(figures, indent=2, default=str)
     print(text)
     if path is not None:

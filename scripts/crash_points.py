@@ -12,7 +12,7 @@ sampling, CSV and TensorBoard. It goes on with `resume=auto` and must end as an 
 same bits in them. `crash_points.c` is loaded before the process and counts its calls of libc on files below the run's
 directory. Everything is imported and built once, and each attempt is a fork.
 
-Each attempt adds a line to a file of outcomes, and those that are in it are not repeated: a command that was stopped
+Each attempt adds a line to FOLDER/outcomes.jsonl, and those that are in it are not repeated: a command that was stopped
 goes on where it was. `--table FILE …` prints the figures of such files.
 """
 
@@ -25,7 +25,6 @@ import gc
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import socket
@@ -41,13 +40,6 @@ from typing import Any
 LIBRARY = "crash_points.so"
 EVENTS = {"kill": (1, 0), "interrupt": (2, 0), "full": (3, errno.ENOSPC), "broken": (3, errno.EIO)}
 """What happens at a point → the mode of `crash_points.c` and an error number."""
-TITLES = {
-    "kill": "`kill -9` after the call",
-    "interrupt": "Ctrl-C after the call",
-    "full": "the call fails: no space left",
-    "broken": "the call fails: input/output error",
-    "random": "`kill -9` at a random time",
-}
 PR_SET_PDEATHSIG = 1
 OVERRIDES = [
     # Everything that has a state: replay, dynamic sampling, several templates, a schedule; an epoch ends in between.
@@ -58,18 +50,17 @@ OVERRIDES = [
     "rollout.sampling.max_new_tokens=10", "data.evaluation.test_id.size=2", "~data.evaluation.test_phrasing",
     "~data.evaluation.test_size", "trainer.val_check_interval=1", "+trainer.enable_progress_bar=false", "resume=auto",
 ]  # fmt: skip
-WANDB = ["logger=wandb", "logger.wandb.id=crash"]
 TWO_RANKS = ["strategy=fsdp2", "trainer.devices=2"]
 GRACE_SECONDS = 5.0
 TIMES = ("seconds/", "throughput/")
-OTHERWISE = ("log.txt", ".lock", "metrics.csv", "tensorboard", "wandb")
+OTHERWISE = ("log.txt", ".lock", "metrics.csv", "tensorboard")
 """Files that are compared by what they say, or not at all."""
 
 
 class Trial:
     """One run in one directory, again and again, each attempt in a fork of this process."""
 
-    def __init__(self, directory: Path, overrides: Iterable[str], ranks: int) -> None:
+    def __init__(self, directory: Path, ranks: int) -> None:
         from hydra import compose, initialize_config_module
         from hydra.core.hydra_config import HydraConfig
 
@@ -77,9 +68,8 @@ class Trial:
         self.ranks = ranks
         self.shim = ctypes.CDLL(None)
         with initialize_config_module("tagrpo.configs", version_base="1.3"):
-            self.cfg = compose(
-                "train", [f"hydra.run.dir={directory}", *OVERRIDES, *overrides], return_hydra_config=True
-            )
+            overrides = [f"hydra.run.dir={directory}", *OVERRIDES, *(TWO_RANKS if ranks == 2 else [])]
+            self.cfg = compose("train", overrides, return_hydra_config=True)
         self.cfg.hydra.runtime.output_dir = str(directory)
         HydraConfig.instance().set_config(self.cfg)
         # With several ranks a run is built by each: it looks at the environment.
@@ -100,16 +90,10 @@ class Trial:
             port = server.getsockname()[1]
         common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         common |= {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0"}
-        armed = point % 2  # both ranks get their turn
-        return [
-            self._fork(
-                point if rank == armed else 0,
-                what,
-                names if rank == armed else None,
-                {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            )
-            for rank in (0, 1)
-        ]
+        ranks = [{**common, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+        if point % 2:  # both ranks get their turn
+            return [self._fork(0, what, None, ranks[0]), self._fork(point, what, names, ranks[1])]
+        return [self._fork(point, what, names, ranks[0]), self._fork(0, what, None, ranks[1])]
 
     def attempt(self, *arguments: Any) -> list[int]:
         """Start an attempt and wait for it; see `wait`."""
@@ -168,10 +152,6 @@ class Trial:
             train(run.module, run.datamodule, run.trainer, resume="auto", export=self.directory / "model")
             run.close()
             end(self.directory)
-            if "wandb" in self.cfg.logger:
-                import wandb
-
-                wandb.finish()  # as when Python ends
 
     def finish(self) -> None:
         """Resume until the run ends by itself.
@@ -231,35 +211,6 @@ def shown(directory: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
 
 
-def shown_offline(directory: Path) -> dict[tuple[str, float], str]:
-    """What W&B's offline files hold: name and iteration → the value that was logged last."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    found = {}
-    for path in sorted(directory.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns):
-        for data in records(path.read_bytes()):
-            row = {item.key or item.nested_key[0]: item.value_json for item in Record.FromString(data).history.item}
-            step = float(row.get("trainer/global_step", -1))
-            found |= {(k, step): v for k, v in row.items() if not k.startswith((*TIMES, "_", "samples"))}
-    return found
-
-
-def records(content: bytes) -> Iterator[bytes]:
-    """Records of a file in LevelDB's log format behind W&B's seven bytes; one that a kill has cut off is left out."""
-    whole, at = b"", 7
-    while at + 7 <= len(content):
-        room = 32768 - at % 32768
-        size, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6] if room >= 7 else 0
-        if kind == 0:  # the rest of a block, where no header fits
-            at += room
-            continue
-        part = content[at + 7 : at + 7 + size]
-        whole = part if kind in (1, 2) else whole + part  # 1: whole, 2: first, 3: middle, 4: last
-        at += 7 + size
-        if kind in (1, 4) and at <= len(content):
-            yield whole
-
-
 def saved(path: Path) -> dict[str, Any]:
     """What a checkpoint holds, without how many epochs and validation batches Lightning has begun, which none reads."""
     import torch
@@ -291,11 +242,6 @@ def differences(whole: Path, other: Path) -> Iterator[str]:
         yield "metrics.csv has other rows"
     if shown(whole) != shown(other):
         yield "TensorBoard shows something else"
-    # W&B's own process keeps what it was told for a while, and loses that of a process that is killed.
-    if shown_offline(other).items() - shown_offline(whole).items() or bool(shown_offline(whole)) != bool(
-        shown_offline(other)
-    ):
-        yield "W&B was told something else"
 
 
 def judged(trial: Trial, whole: Path, first: list[int]) -> str:
@@ -335,7 +281,7 @@ def written_in_place(path: Path) -> Iterator[Path]:
     yield path
 
 
-def drive(options: argparse.Namespace) -> None:
+def drive(options: argparse.Namespace, outcomes: Path) -> None:
     """An undisturbed run, then the others; a line for each that has ended goes to the file of outcomes."""
     if options.in_place:
         import tagrpo.runs.files
@@ -348,24 +294,16 @@ def drive(options: argparse.Namespace) -> None:
     from tagrpo.starter import starter_path
 
     AutoModelForCausalLM.from_pretrained(starter_path())  # fills caches, which forks inherit
-    trial = Trial(
-        options.folder / "run",
-        [*(TWO_RANKS if options.ranks == 2 else []), *(WANDB if options.wandb else [])],
-        options.ranks,
-    )
+    trial = Trial(options.folder / "run", options.ranks)
     gc.freeze()  # else collections in the children copy the parent's memory
     whole, names, seconds = undisturbed(trial, options.folder)
     what = "random" if options.random else options.what
     points = range(1, options.random + 1) if options.random else range(options.first, len(names) + 1, options.every)
-    what += ", with W&B" * options.wandb
-    done = {(one["what"], one["ranks"], one["point"]) for one in recorded([options.outcomes])}
-    until = time.monotonic() + options.limit if options.limit else float("inf")
-    with options.outcomes.open("a", buffering=1) as file:
+    done = {(one["what"], one["ranks"], one["point"]) for one in recorded([outcomes])}
+    with outcomes.open("a", buffering=1) as file:
         for point in points:
             if (what, options.ranks, point) in done:
                 continue
-            if time.monotonic() > until:
-                break
             trial.clear()
             if options.random:
                 codes, call = trial.killed_at(random.Random(point).uniform(0.0, seconds), point), ""
@@ -384,19 +322,18 @@ def table(outcomes: Iterable[Mapping[str, Any]]) -> tuple[str, bool]:
     """The figures as a table, and whether every run ended as the undisturbed one."""
     groups: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
     for one in outcomes:
-        if one["call"] or (one["what"].startswith("random") and -signal.SIGKILL in one["codes"]):
+        if one["call"] or (one["what"] == "random" and -signal.SIGKILL in one["codes"]):
             groups.setdefault((one["ranks"], one["what"]), []).append(one)  # the others ended before it happened
     lines = ["| what happens | ranks | calls of a run | tried | as undisturbed |", "|---|---:|---:|---:|---:|"]
     for (ranks, what), tried in sorted(groups.items(), key=lambda group: group[0][0]):
-        name, comma, rest = what.partition(",")
         same = sum(one["outcome"] == "same" for one in tried)
         calls = max(one["of"] for one in tried)
-        lines.append(f"| {TITLES[name]}{comma}{rest} | {ranks} | {calls} | {len(tried)} | {same} |")
+        lines.append(f"| `{what}` | {ranks} | {calls} | {len(tried)} | {same} |")
     return "\n".join(lines), all(one["outcome"] == "same" for tried in groups.values() for one in tried)
 
 
 def main() -> None:
-    """Compile the shim, load it before everything else, drive."""
+    """Console entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", help="where the runs go; best in memory (/dev/shm)")
     parser.add_argument("--what", choices=EVENTS, default="kill")
@@ -404,38 +341,33 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=1, help="the first point")
     parser.add_argument("--random", type=int, default=0, help="kills at random times in the place of points")
     parser.add_argument("--ranks", type=int, choices=[1, 2], default=1)
-    parser.add_argument("--wandb", action="store_true", help="log to W&B as well, offline")
     parser.add_argument("--in-place", action="store_true", help="write files in place, to see that it is noticed")
-    parser.add_argument("--limit", type=float, default=0, help="seconds after which no new attempt begins")
-    parser.add_argument("--outcomes", type=Path, help="default: FOLDER/outcomes.jsonl; attempts in it are not repeated")
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print the figures of these outcomes")
-    parser.add_argument("--page", type=Path, help="put the table into this page, in the place of the one in it")
     options = parser.parse_args()
-    if options.table is None:
-        if options.folder is None:
-            parser.error("expected a folder for the runs")
+    if options.table:
+        outcomes = options.table
+    elif options.folder is None:
+        parser.error("expected a folder for the runs")
+    else:
+        load_library(options.folder.absolute())
         options.folder = options.folder.absolute()
-        options.outcomes = options.outcomes or options.folder / "outcomes.jsonl"
-        library = str(options.folder / LIBRARY)
-        if library not in os.environ.get("LD_PRELOAD", ""):
-            options.folder.mkdir(parents=True, exist_ok=True)
-            options.outcomes.parent.mkdir(parents=True, exist_ok=True)
-            source = Path(__file__).with_suffix(".c")
-            subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
-            quiet = {
-                "OMP_NUM_THREADS": "1",
-                "TOKENIZERS_PARALLELISM": "false",
-                "HF_HUB_OFFLINE": "1",
-                "WANDB_MODE": "offline",
-            }
-            os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **quiet, "LD_PRELOAD": library})
-        drive(options)
-    lines, good = table(recorded(options.table or [options.outcomes]))
+        outcomes = [options.folder / "outcomes.jsonl"]
+        drive(options, outcomes[0])
+    lines, good = table(recorded(outcomes))
     print(lines)
-    if options.page:
-        rest = options.page.read_text()
-        options.page.write_text(re.sub(r"\| what happens \| ranks(.+\n)+", lambda _: lines + "\n", rest, count=1))
     sys.exit(not good)
+
+
+def load_library(folder: Path) -> None:
+    """Compile the library and start this command anew with it, unless it is loaded already."""
+    library = str(folder / LIBRARY)
+    if library in os.environ.get("LD_PRELOAD", ""):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    source = Path(__file__).with_suffix(".c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
+    quiet = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "LD_PRELOAD": library}
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **quiet})
 
 
 if __name__ == "__main__":

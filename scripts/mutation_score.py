@@ -3,36 +3,30 @@
     python scripts/mutation_score.py                       all modules, whatever earlier runs have left undone
     python scripts/mutation_score.py --only packing        one of them
     python scripts/mutation_score.py --table               the figures of what has been run
+    python scripts/mutation_score.py --prune               forget explanations of lines that are no longer there
 
-cosmic-ray makes the changes, pytest runs in this process. The tests are collected once; for every mutant this process
-forks, the child puts the changed code into the modules that are already loaded and runs the tests that reach the
-changed statement until one fails. No file of the package is touched. A mutant that needs ten times the CPU seconds of
-its tests counts as noticed.
+cosmic-ray makes the changes. For every mutant this process forks, before it has imported the package; the child imports
+the changed source in the place of the file, and runs the tests of the module until one fails. No file is touched. A
+mutant that needs over twice the CPU seconds of all its tests counts as noticed.
 
-Outcomes are appended to `runs/mutation/<module>.jsonl`, one line for each mutant, so that an interrupted run goes on
-where it stopped; survivors are tried again. Those that are the same program as the original stand in
-`mutation_survivors.yaml` with the reason.
+Outcomes are appended to `runs/mutation/<module>.jsonl`, so that an interrupted run goes on where it stopped; survivors
+are tried again. Those that are the same program as the original stand in `mutation_survivors.yaml` with the reason.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import gc
-import importlib
 import json
 import os
-import pickle
 import resource
 import signal
-import sys
 import time
-import types
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -42,59 +36,33 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "runs" / "mutation"
 SURVIVORS = Path(__file__).with_name("mutation_survivors.yaml")
-SLOW = 3.0
-"""CPU seconds; slower tests run only for statements that no faster one reaches."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Files to change, and tests that may notice."""
-
-    files: Sequence[str]
-    tests: Sequence[str]
-
-
-DOCTESTS = "tests/test_doctests.py"
 PARTS = {
-    "functional": Part(
-        ["src/metrics/functional/*.py"], ["tests/metrics", "tests/analysis/test_difficulty.py", DOCTESTS]
+    "functional": ("metrics/functional/*.py", "metrics analysis/test_difficulty.py"),
+    "packing": (
+        "modules/policy/packing.py modules/policy/layouts.py",
+        "modules/policy/test_packing.py modules/policy/test_attention.py",
     ),
-    "packing": Part(
-        ["src/modules/policy/packing.py", "src/modules/policy/layouts.py"],
-        ["tests/modules/policy/test_packing.py", "tests/modules/policy/test_attention.py", DOCTESTS],
+    "head": (
+        "modules/policy/chunked_head.py modules/policy/logit_chunks.py",
+        "modules/policy/test_chunked_head.py modules/policy/test_logit_chunks.py",
     ),
-    "head": Part(
-        ["src/modules/policy/chunked_head.py", "src/modules/policy/logit_chunks.py"],
-        ["tests/modules/policy/test_chunked_head.py", "tests/modules/policy/test_logit_chunks.py", DOCTESTS],
+    "extraction": ("rewards/extraction.py", "rewards"),
+    "statistics": ("analysis/statistics.py", "analysis/test_statistics.py"),
+    "advantages": ("modules/advantages/*.py", "modules/advantages"),
+    "losses": ("modules/losses.py modules/surrogates.py", "modules/test_losses.py"),
+    "update": (
+        "modules/experience.py modules/update.py",
+        "modules/test_experience.py modules/test_update.py modules/test_update_staleness.py "
+        "modules/test_update_credit.py modules/test_mismatch.py",
     ),
-    "extraction": Part(["src/rewards/extraction.py"], ["tests/rewards", DOCTESTS]),
-    "statistics": Part(["src/analysis/statistics.py"], ["tests/analysis/test_statistics.py", DOCTESTS]),
-    "advantages": Part(["src/modules/advantages/*.py"], ["tests/modules/advantages", DOCTESTS]),
-    "losses": Part(["src/modules/losses.py", "src/modules/surrogates.py"], ["tests/modules/test_losses.py", DOCTESTS]),
-    "update": Part(
-        ["src/modules/experience.py", "src/modules/update.py"],
-        [
-            "tests/modules/test_experience.py",
-            "tests/modules/test_update.py",
-            "tests/modules/test_update_staleness.py",
-            "tests/modules/test_update_credit.py",
-            "tests/modules/test_mismatch.py",
-            DOCTESTS,
-        ],
+    "credit": (
+        "modules/credit/*.py modules/corrections.py modules/mismatch.py",
+        "modules/credit modules/test_mismatch.py modules/test_update_credit.py modules/test_update_staleness.py",
     ),
-    "credit": Part(
-        ["src/modules/credit/*.py", "src/modules/corrections.py", "src/modules/mismatch.py"],
-        [
-            "tests/modules/credit",
-            "tests/modules/test_mismatch.py",
-            "tests/modules/test_update_credit.py",
-            "tests/modules/test_update_staleness.py",
-            DOCTESTS,
-        ],
-    ),
-    "memory": Part(["src/datamodules/memory.py"], ["tests/datamodules/test_memory.py", DOCTESTS]),
-    "replay": Part(["src/rollouts/replay.py"], ["tests/rollouts/test_replay.py", DOCTESTS]),
+    "memory": ("datamodules/memory.py", "datamodules/test_memory.py"),
+    "replay": ("rollouts/replay.py", "rollouts/test_replay.py"),
 }
+"""Name → files of src to change, tests that may notice; the examples of the file may, too."""
 COMPARISONS = "Eq_NotEq NotEq_Eq Lt_LtE Lt_Gt LtE_Lt LtE_GtE Gt_GtE Gt_Lt GtE_Gt GtE_LtE Is_IsNot IsNot_Is"
 BINARY = "Add_Sub Sub_Add Mul_Div Div_Mul FloorDiv_Div Mod_Mul Pow_Mul BitOr_BitAnd BitAnd_BitOr"
 OPERATORS = [
@@ -143,9 +111,7 @@ def mutants(path: Path) -> Iterator[tuple[Mutant, int, str]]:
             line = next(i for i, (a, b) in enumerate(zip([*before, ""], [*after, "end"], strict=False), 1) if a != b)
             pair = f"{before[line - 1]}\0", after[line - 1]
             column = next(i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b)
-            if (
-                not compiles(changed) or after[line - 1].strip() == "/,"
-            ):  # the bare star of a signature multiplies nothing
+            if not compiles(changed) or after[line - 1].strip() == "/,":  # the bare star of a signature
                 continue
             if any((n.lineno, n.col_offset) <= (line, column) < (n.end_lineno, n.end_col_offset) for n in annotated):
                 continue
@@ -187,274 +153,137 @@ def first_line(node: Any) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
 
 
-def statement_lines(source: str, line: int) -> range | None:
-    """The lines that are executed when the statement at `line` is; None for what runs when the module is loaded."""
-    tree = tree_of(source)
-    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and first_line(n) <= line <= n.end_lineno]
-    if not functions:
-        return None
-    inner = max(functions, key=first_line)
-    if line < inner.body[0].lineno:  # a default or a decorator: whoever calls the function sees it
-        return range(inner.body[0].lineno, inner.end_lineno + 1)
-    found = range(inner.body[0].lineno, inner.end_lineno + 1)
-    for node in ast.walk(inner):
-        if isinstance(node, ast.stmt) and node is not inner:
-            body = getattr(node, "body", None)
-            last = max(node.lineno, body[0].lineno - 1) if body else node.end_lineno
-            if node.lineno <= line <= last and last - node.lineno <= len(found):
-                found = range(node.lineno, last + 1)
-    return found
+class FirstFailure:
+    """A pytest plugin: tests that have noticed most faults run first; remembers the first that fails."""
+
+    def __init__(self, kills: Mapping[str, int]) -> None:
+        self.kills, self.name = kills, ""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Sort."""
+        items.sort(key=lambda item: -self.kills.get(item.nodeid, 0))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Remember."""
+        self.name = self.name or (report.nodeid if report.failed else "")
 
 
-def put_into(module: types.ModuleType, source: str) -> None:
-    """Make a loaded module behave as if it had been loaded from `source`, wherever its parts are in use."""
-    changed = types.ModuleType(module.__name__)
-    changed.__dict__.update(__file__=module.__file__, __package__=module.__package__, __spec__=module.__spec__)
-    sys.modules[module.__name__] = changed  # dataclasses look their module up
-    try:
-        exec(compile(source, str(module.__file__), "exec"), changed.__dict__)
-    except Exception as error:
-        raise ImportError(type(error).__name__) from error
-    finally:
-        sys.modules[module.__name__] = module
-    seen: set[int] = set()
-    for name, new in list(vars(changed).items()):
-        old = vars(module).get(name)
-        if name.startswith("__") or getattr(new, "__module__", module.__name__) != module.__name__:
-            continue
-        if not rewritten(old, new, seen):
-            users = [m for n, m in list(sys.modules.items()) if n.startswith(("tagrpo", "test_", "tests"))]
-            for user in [module, *users]:
-                if name in vars(user) and vars(user)[name] is old:
-                    setattr(user, name, new)
-
-
-def rewritten(old: Any, new: Any, seen: set[int]) -> bool:
-    """Give the object `old` the code of `new`; False where it must be replaced instead."""
-    if isinstance(old, types.FunctionType) and isinstance(new, types.FunctionType):
-        inner_old, inner_new = getattr(old, "__wrapped__", None), getattr(new, "__wrapped__", None)
-        if old.__code__.co_freevars != new.__code__.co_freevars or (inner_old is None) != (inner_new is None):
-            return False
-        old.__code__, old.__defaults__, old.__kwdefaults__ = new.__code__, new.__defaults__, new.__kwdefaults__
-        return inner_old is None or rewritten(inner_old, inner_new, seen)
-    if isinstance(old, type) and isinstance(new, type):
-        if id(old) not in seen:  # classes may hold each other, as autograd's do
-            seen.add(id(old))
-            for name in {*vars(old), *vars(new)} - {"__dict__", "__weakref__", "__doc__", "__module__"}:
-                rewrite_attribute(old, name, vars(old).get(name), vars(new).get(name), seen)
-        return True
-    return False
-
-
-def rewrite_attribute(owner: type, name: str, old: Any, new: Any, seen: set[int]) -> None:
-    """Give a class the attribute of its changed double."""
-    if type(old) is not type(new):
-        with suppress(AttributeError, TypeError):
-            delattr(owner, name) if new is None else setattr(owner, name, new)
-    elif isinstance(old, property):
-        for one, other in ((old.fget, new.fget), (old.fset, new.fset)):
-            rewritten(one, other, seen)
-    elif isinstance(old, staticmethod | classmethod):
-        if not rewritten(old.__func__, new.__func__, seen):
-            setattr(owner, name, new)
-    elif (
-        not rewritten(old, new, seen) and not name.startswith("__") and not isinstance(old, types.MemberDescriptorType)
-    ):
-        with suppress(AttributeError, TypeError):
-            setattr(owner, name, new)
-
-
-class Mutation:
-    """A pytest plugin that runs the tests against mutants instead of the package."""
-
-    def __init__(self, part: str, explained: set[tuple[Any, ...]], again: bool) -> None:
-        self.part, self.explained, self.again = part, explained, again
-
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Measure which test reaches which line, then try every mutant."""
-        files = [path for pattern in PARTS[self.part].files for path in sorted(ROOT.glob(pattern))]
-        modules = {path: importlib.import_module(module_name(path)) for path in files}
-        items = {item.nodeid: item for item in session.items}
-        gc.collect()
-        gc.freeze()
-        reached, seconds = in_child(lambda: measured(items, files), limit=3600)
-        kills: Counter[str] = Counter()
-        done = {} if self.again else outcomes(self.part)
-        for path in files:
-            for mutant, line, changed in mutants(path):
-                if mutant.key in self.explained or done.get(mutant.key, {}).get("noticed"):
-                    continue
-                tests = reaching(reached[str(path)], statement_lines(path.read_text(), line), seconds)
-                tests.sort(key=lambda name: (-kills[name], seconds[name]))
-                limit = 10 + 10 * sum(seconds[name] for name in tests)
-                by = (
-                    ""
-                    if not tests
-                    else in_child(
-                        lambda c=changed, m=modules[path], t=tests: first_failure(m, c, [items[name] for name in t]),
-                        limit,
-                    )
-                )
-                kills[by] += bool(by)
-                record(self.part, mutant, by, tests=len(tests))
-                if not by:
-                    print(
-                        f"survived ({len(tests)} tests)  {mutant.file}:{line}  {mutant.old}  ->  {mutant.new}",
-                        flush=True,
-                    )
-        return True
-
-
-def module_name(path: Path) -> str:
-    """The name under which a file of the package is imported."""
-    return ".".join(["tagrpo", *path.relative_to(ROOT / "src").with_suffix("").parts]).removesuffix(".__init__")
-
-
-def in_child(work: Any, limit: float) -> Any:
-    """What `work` returns in a fork of this process; why there is no result where it ended otherwise."""
+def first_failure(tests: Sequence[str], kills: Mapping[str, int], path: Path, source: str, limit: float) -> str:
+    """The name of the first test that fails where `path` reads `source`, or how the process ended; empty: all pass."""
     reader, writer = os.pipe()
-    process = os.fork()
-    if not process:
+    if not (child := os.fork()):
         os.setsid()
-        silent = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(silent, stream)
-        seconds = int(time.process_time() + limit) + 1
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + limit) + 1,) * 2)
         signal.alarm(int(20 * limit) + 60)  # for one that waits for ever
-        try:
-            with os.fdopen(writer, "wb") as pipe:
-                pickle.dump(work(), pipe)
-            os._exit(0)
-        finally:
-            os._exit(1)
+        loaded = SourceFileLoader.get_code
+
+        def get_code(loader: SourceFileLoader, name: str) -> Any:
+            return compile(source, loader.path, "exec") if Path(loader.path) == path else loaded(loader, name)
+
+        SourceFileLoader.get_code = get_code  # type: ignore[method-assign]
+        with open(os.devnull, "w") as silent:
+            os.dup2(silent.fileno(), 1)
+            os.dup2(silent.fileno(), 2)
+        plugin = FirstFailure(kills)
+        code = pytest.main(["-xq", "-p", "no:cacheprovider", *tests], plugins=[plugin])
+        os.write(writer, (plugin.name or (f"pytest ended with {code}" if code else "")).encode())
+        os._exit(0)
     os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        answer = pipe.read()
-    _, status = os.waitpid(process, 0)
-    if status == 0 and answer:
-        return pickle.loads(answer)  # our own child's
-    return f"ended by {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else ""
+    with os.fdopen(reader) as pipe:
+        name = pipe.read()
+    _, status = os.waitpid(child, 0)
+    return f"ended by {status}" if status else name
 
 
-def measured(
-    items: Mapping[str, Any], files: Sequence[Path]
-) -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
-    """File → line → tests that pass and reach it; and the CPU seconds of each test."""
-    import coverage
+def score(part: str) -> None:
+    """Try every mutant of a part that is neither explained nor noticed yet; append what came of it to its results."""
+    import lightning.pytorch  # noqa: F401 - forks inherit what is imported here, and import the package itself
+    import transformers  # noqa: F401
+    from hypothesis import Phase, settings
 
-    recorder = coverage.Coverage(data_file=None, include=[str(path) for path in files], config_file=False)
-    recorder.start()
-    seconds = {}
-    for name, item in items.items():
-        recorder.switch_context(name)
-        began = time.process_time()
-        if passes(item, None):
-            seconds[name] = time.process_time() - began
-    recorder.stop()
-    found = {}
-    for path in files:
-        lines = recorder.get_data().contexts_by_lineno(str(path))
-        found[str(path)] = {line: [name for name in names if name in seconds] for line, names in lines.items()}
-    return found, seconds
-
-
-def passes(item: Any, following: Any) -> bool:
-    """Run one test."""
-    from _pytest.runner import runtestprotocol
-
-    return not any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
-
-
-def reaching(lines: Mapping[int, Sequence[str]], statement: range | None, seconds: Mapping[str, float]) -> list[str]:
-    """The tests that reach a statement, slow ones only where there are no others."""
-    found = {name for line, names in lines.items() if statement is None or line in statement for name in names}
-    return [name for name in found if seconds[name] <= SLOW] or sorted(found, key=seconds.__getitem__)[:2]
-
-
-def first_failure(module: types.ModuleType, source: str, items: Sequence[Any]) -> str:
-    """The name of the first test that fails with the changed source; empty if all pass."""
-    try:
-        put_into(module, source)
-    except ImportError as error:
-        return f"import: {error}"
-    for item, following in zip(items, [*items[1:], None], strict=True):
-        if not passes(item, following):
-            return str(item.nodeid)
-    return ""
-
-
-def record(part: str, mutant: Mutant, by: str, tests: int) -> None:
-    """Append an outcome."""
+    settings.register_profile("mutants", derandomize=True, database=None, phases=[Phase.explicit, Phase.generate])
+    settings.load_profile("mutants")
+    same, done, kills = explained(), outcomes(part), Counter[str]()
+    tests = [f"tests/{name}" for name in PARTS[part][1].split()]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if failed := first_failure(tests, kills, ROOT, "", 3600):
+        raise RuntimeError(f"Expected the tests of {part} to pass, but {failed}.")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    limit = 30 + 2 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    with (RESULTS / f"{part}.jsonl").open("a") as file:
-        file.write(json.dumps({**asdict(mutant), "noticed": by, "tests": tests}) + "\n")
+    with (RESULTS / f"{part}.jsonl").open("a", buffering=1) as file:
+        for path in files_of(part):
+            for mutant, line, source in mutants(path):
+                if mutant.key not in same and not done.get(mutant.key):
+                    name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+                    examples = f"tests/test_doctests.py::test_examples_in[tagrpo.{name}]"
+                    by = first_failure([*tests, examples], kills, path, source, limit)
+                    kills[by] += 1
+                    print(json.dumps({**asdict(mutant), "noticed": by}), file=file)
+                    if not by:
+                        print(f"survived  {mutant.file}:{line}  {mutant.old}  ->  {mutant.new}", flush=True)
 
 
-def outcomes(part: str) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Mutant → its last outcome."""
+def files_of(part: str) -> list[Path]:
+    """Files to change."""
+    return [path for pattern in PARTS[part][0].split() for path in sorted((ROOT / "src").glob(pattern))]
+
+
+def outcomes(part: str) -> dict[tuple[Any, ...], str]:
+    """Mutant → the test that noticed it last, empty where none did."""
     path = RESULTS / f"{part}.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return {Mutant(row["file"], row["where"], row["old"], row["new"], row["nth"]).key: row for row in rows}
+    return {tuple(row[name] for name in ("file", "where", "old", "new", "nth")): row["noticed"] for row in rows}
 
 
-def explained() -> dict[tuple[Any, ...], str]:
-    """Mutant → why it is the same program; an entry without `nth` means all that read alike."""
-    found = {}
-    for entry in yaml.safe_load(SURVIVORS.read_text()) if SURVIVORS.exists() else []:
-        for file, where, old, new, *nth in entry["mutants"]:
-            for number in nth or range(1, 9):
-                found[Mutant(file, where, old, new, number).key] = entry["reason"]
-    return found
+def explained() -> set[tuple[Any, ...]]:
+    """Mutants that are the same program; an entry without `nth` means all that read alike."""
+    entries = [mutant for entry in yaml.safe_load(SURVIVORS.read_text()) for mutant in entry["mutants"]]
+    return {(*mutant[:4], number) for mutant in entries for number in mutant[4:] or range(1, 9)}
 
 
-def table(parts: Sequence[str]) -> str:
-    """Markdown: module, mutants, noticed, explained, command. Only mutants of the present source count."""
-    rows = [
-        "| module | mutants | noticed | same program | unnoticed | score | command |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for part in parts:
-        same, seen, counts = explained(), outcomes(part), defaultdict(int)
-        for pattern in PARTS[part].files:
-            for path in sorted(ROOT.glob(pattern)):
-                for mutant, _, _ in mutants(path):
-                    noticed = seen.get(mutant.key, {}).get("noticed")
-                    counts["same" if mutant.key in same else "noticed" if noticed else "unnoticed"] += 1
-        total = sum(counts.values())
-        score = 100 * counts["noticed"] / max(1, total - counts["same"])
-        cells = (total, counts["noticed"], counts["same"], counts["unnoticed"], f"{score:.1f} %")
-        command = f"`python scripts/mutation_score.py --only {part}`"
-        rows.append(f"| `{'`, `'.join(PARTS[part].files)}` | {' | '.join(map(str, cells))} | {command} |")
-    return "\n".join(rows)
+def prune() -> None:
+    """Take out of the list of survivors what changes a line that is no longer there."""
+    text = SURVIVORS.read_text()
+    paths = Path().glob("src/**/*.py")
+    lines = {str(path): {line.strip() for line in path.read_text().splitlines()} for path in paths}
+    entries = yaml.safe_load(text)
+    for entry in entries:
+        entry["mutants"] = [m for m in entry["mutants"] if m[2] in lines.get(m[0], ()) and m[3] not in lines[m[0]]]
+    kept = [entry for entry in entries if entry["mutants"]]
+    kept = yaml.safe_dump(kept, allow_unicode=True, sort_keys=False, width=120, default_flow_style=None)
+    SURVIVORS.write_text(text[: text.index("- reason")] + kept)
+
+
+def row_of(part: str) -> str:
+    """The figures of a part, in Markdown. Only mutants of the present source count."""
+    same, seen, counts = explained(), outcomes(part), Counter[str]()
+    for path in files_of(part):
+        for mutant, _, _ in mutants(path):
+            counts["same" if mutant.key in same else "noticed" if seen.get(mutant.key) else "unnoticed"] += 1
+    share = 100 * counts["noticed"] / max(1, counts["noticed"] + counts["unnoticed"])
+    cells = (counts.total(), counts["noticed"], counts["same"], counts["unnoticed"], f"{share:.1f} %")
+    command = f"`python scripts/mutation_score.py --only {part}`"
+    shown = ", ".join(f"`src/{pattern}`" for pattern in PARTS[part][0].split())
+    return f"| {shown} | {' | '.join(map(str, cells))} | {command} |"
 
 
 def main() -> None:
     """Console entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="parts of the package")
-    parser.add_argument("--again", action="store_true", help="forget earlier outcomes")
     parser.add_argument("--table", action="store_true", help="print the figures, run nothing")
+    parser.add_argument("--prune", action="store_true")
     options = parser.parse_args()
-    if options.table:
-        print(table(options.only))
-        return
-    if len(options.only) > 1:  # one process each: the tests of one part are collected, and it forks
-        for part in options.only:
-            again = ["--again"] if options.again else []
-            os.spawnv(os.P_WAIT, sys.executable, [sys.executable, __file__, "--only", part, *again])
-        print(table(options.only))
-        return
-    from hypothesis import Phase, settings
-
-    settings.register_profile(
-        "mutants", derandomize=True, database=None, deadline=None, phases=[Phase.explicit, Phase.generate]
-    )
-    settings.load_profile("mutants")
     os.chdir(ROOT)
-    (part,) = options.only
-    plugin = Mutation(part, set(explained()), options.again)
-    pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:randomly", *PARTS[part].tests], plugins=[plugin])
+    if options.prune:
+        prune()
+        return
+    for part in options.only:
+        if not options.table:
+            score(part)
+    print("| module | mutants | noticed | same program | unnoticed | score | command |", "|---" * 7 + "|", sep="\n")
+    print(*map(row_of, options.only), sep="\n")
 
 
 if __name__ == "__main__":

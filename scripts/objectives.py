@@ -65,7 +65,7 @@ def experiments() -> dict[str, Experiment]:
             cfg = compose("train", [f"experiment={path.stem}"])
             if cfg.policy.credit is not None:
                 continue
-            strategy, sampling = instantiate(cfg.advantage), cfg.rollout.dynamic_sampling
+            strategy, sampling = instantiate(cfg.advantage), cfg.rollout.get("dynamic_sampling")
             with suppress(ValueError):  # the strategy reads entropies or answers
                 expected_weights(strategy, torch.tensor([0.5]), 2)
                 found[path.stem] = Experiment(

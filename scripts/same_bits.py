@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
 import subprocess
 import sys
@@ -65,12 +64,8 @@ def record(folder: Path, names: list[str], workers: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with log.open("w") as output:
             command = [sys.executable, "-m", "tagrpo.cli.train", *SMALL, *RUNS[name], f"hydra.run.dir={directory}"]
-            environment = {
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "HF_HUB_OFFLINE": "1",
-                "TOKENIZERS_PARALLELISM": "false",
-            }
+            environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+            environment = {**os.environ, **environment}
             code = subprocess.run(command, stdout=output, stderr=output, env=environment, check=False).returncode
         if code:
             sys.exit(f"{name} ended with {code}:\n{log.read_text()[-3000:]}")
@@ -86,7 +81,7 @@ def numbers_of(directory: Path) -> dict[str, Any]:
     with (directory / "metrics.csv").open() as file:
         for row, line in enumerate(csv.DictReader(file)):
             found |= {f"metrics/{name}/{row}": v for name, v in line.items() if not name.startswith(TIMES) and v}
-    _flatten(json.loads((directory / "test.json").read_text()), "test", found)
+    found["test"] = (directory / "test.json").read_text()
     for file in sorted((directory / "rollouts").glob("*.parquet")):
         for name, column in pd.read_parquet(file).items():
             found[f"rollouts/{name}/{file.stem}"] = repr([getattr(v, "tolist", lambda v=v: v)() for v in column])
@@ -94,14 +89,6 @@ def numbers_of(directory: Path) -> dict[str, Any]:
         for name, tensor in load_file(file).items():
             found[f"weights/{name}"] = tensor.numpy().tobytes()
     return found
-
-
-def _flatten(value: Any, place: str, into: dict[str, Any]) -> None:
-    if isinstance(value, dict | list):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            _flatten(item, f"{place}/{key}", into)
-    else:
-        into[place] = value
 
 
 def compare(before: Path, after: Path, renamed: dict[str, str]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import doctest
 import sys
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from torch.utils.flop_counter import FlopCounterMode
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import cost_model  # noqa: E402
 import tables  # noqa: E402
 from workload import WAYS, Experience, Updates, experience, peak_memory  # noqa: E402
 
@@ -67,12 +65,7 @@ def test_peak_memory_sees_what_was_held_and_given_back():
     assert peak_memory(lambda: None) < 4 << 20
 
 
-def test_the_cost_model_follows_its_formula():
-    assert doctest.testmod(cost_model).failed == 0
-
-
 def test_the_document_has_a_place_for_every_table():
     text = (ROOT / "docs" / "performance.md").read_text()
-    for name in (*tables.TABLES, tables.MODEL):
+    for name in tables.TABLES:
         assert f"<!-- begin {name} -->" in text, name
-    assert cost_model.table() in text

@@ -64,8 +64,3 @@ def test_it_is_noticed_where_files_are_written_in_place(tmp_path):
     (one,) = driven(tmp_path, "--in-place", "--first", "300", "--every", "2000", code=1)
     assert one["call"] == "write /checkpoints/iteration-000001.ckpt"
     assert one["outcome"] == "checkpoints.previous/iteration-000001.ckpt is too much"
-
-
-@pytest.mark.slow
-def test_a_run_that_logs_to_wandb_is_killed_and_goes_on_bit_for_bit(tmp_path):
-    assert len(driven(tmp_path, "--wandb", "--first", "100", "--every", "300")) > 1

@@ -2,8 +2,7 @@
 
     python -m studies.second.digest factors        # runs/second/factors → studies/second/digest/factors.jsonl.gz
 
-A run is digested once; its entry lies in its folder and is written anew when the run or `ENTRY` changes. The digest is
-small enough to be kept with the code, so that the page can be written again, and checked, without the runs.
+The digest is small enough to be kept with the code, so that the page can be written again without the runs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tagrpo.analysis.runs import RunFiles
 from tagrpo.callbacks import sentence_encoder
 from tagrpo.callbacks.embedding_diversity import Encoder
 from tagrpo.metrics.functional import exact_pass_at_k, pass_at_k
-from tagrpo.runs.files import write_json, written_whole
+from tagrpo.runs.files import written_whole
 
 from .questions import distances
 
@@ -62,8 +61,6 @@ PHASES = ("seconds/sync", "seconds/generate", "seconds/score", "seconds/update")
 PARTS = 8
 """Parts of training, of equally many iterations."""
 DIGITS = 4
-ENTRY = 2
-"""Version of the entries: what `entry_of` returns."""
 
 
 def entry_of(run: RunFiles) -> dict[str, Any]:
@@ -180,18 +177,6 @@ def _short(number: float) -> float:
     return float(f"{float(number):.{DIGITS}g}")
 
 
-def kept_entry(run: RunFiles) -> dict[str, Any]:
-    """The entry of a run, from its folder where it lies there."""
-    file = run.path / "entry.json"
-    if file.exists() and file.stat().st_mtime >= (run.path / "run.json").stat().st_mtime:
-        entry: dict[str, Any] = json.loads(file.read_text())
-        if entry.pop("version", None) == ENTRY:
-            return entry
-    entry = entry_of(run)
-    write_json(file, entry | {"version": ENTRY})
-    return json.loads(json.dumps(entry))
-
-
 def digest(root: Path) -> Iterator[dict[str, Any]]:
     """Entries of the finished runs below `<root>/<task>/<regime>/<method>/seed<k>`, with these four names."""
     for file in sorted(root.glob("*/*/*/seed*/run.json")):
@@ -199,7 +184,7 @@ def digest(root: Path) -> Iterator[dict[str, Any]]:
             task, regime, method, seed = file.parent.relative_to(root).parts
             number = int(seed.removeprefix("seed"))
             run = RunFiles(method, number, file.parent)
-            yield {"task": task, "regime": regime, "method": method, "seed": number, **kept_entry(run)}
+            yield {"task": task, "regime": regime, "method": method, "seed": number, **entry_of(run)}
 
 
 def write(entries: Iterator[dict[str, Any]], path: Path) -> int:

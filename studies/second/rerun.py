@@ -26,18 +26,6 @@ IGNORED = ("task", "regime", "method", "seed", "command", "starts", "seconds", "
 """Keys that name a run or differ between two runs of one command."""
 
 
-def entry_named(place: str, path: Path) -> dict[str, Any]:
-    """The entry of `<task>/<regime>/<method>/seed<k>` in a digest.
-
-    Raises:
-        ValueError: there is none.
-    """
-    for entry in read(path):
-        if place == "{task}/{regime}/{method}/seed{seed}".format(**entry):
-            return entry
-    raise ValueError(f"Expected a run {place} in {path}, but there is none.")
-
-
 def repeated(command: str, folder: Path) -> dict[str, Any]:
     """Train with the command in another folder, and digest the run."""
     overrides = [part for part in shlex.split(command)[3:] if not part.startswith("hydra.run.dir=")]
@@ -67,7 +55,8 @@ def main() -> None:
     parser.add_argument("grid")
     parser.add_argument("run", help="<task>/<regime>/<method>/seed<k>")
     chosen = parser.parse_args()
-    expected = entry_named(chosen.run, FOLDER / f"{chosen.grid}.jsonl.gz")
+    entries = {"{task}/{regime}/{method}/seed{seed}".format(**e): e for e in read(FOLDER / f"{chosen.grid}.jsonl.gz")}
+    expected = entries[chosen.run]
     with tempfile.TemporaryDirectory() as folder:
         difference = first_difference(expected, repeated(expected["command"], Path(folder)))
     print(f"{chosen.run}: {difference or 'equal to the digest, bit for bit'}")

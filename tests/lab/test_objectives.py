@@ -26,12 +26,12 @@ from tagrpo.modules.advantages import (
     VirtualSuccessAdvantage,
 )
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parent))
 
-import simulate_objectives
+import simulated
 
 RATES = torch.tensor([0.02, 0.3, 0.55, 0.9], dtype=torch.float64)
-DETERMINISTIC = simulate_objectives.DETERMINISTIC | simulate_objectives.OVER_THE_BATCH
+DETERMINISTIC = simulated.DETERMINISTIC | simulated.OVER_THE_BATCH
 
 
 MAX_RL = GroupAdvantage("question", scale="mean", epsilon=0.0)
@@ -249,13 +249,12 @@ def test_the_weights_of_a_pool_are_the_gradient_of_a_utility_of_its_count(name):
 
 @pytest.mark.parametrize("name", DETERMINISTIC)
 def test_a_hundred_thousand_simulated_groups_agree(name):
-    assert simulate_objectives.deviations(name, 100_000).abs().max() < 4
+    assert simulated.deviations(name, 100_000).abs().max() < 4
 
 
-@pytest.mark.parametrize("name", simulate_objectives.RANDOM)
+@pytest.mark.parametrize("name", simulated.RANDOM)
 def test_simulated_random_groups_agree_with_their_expectation(name):
-    # The script takes 100,000 groups in ten pools, as above.
-    assert simulate_objectives.deviations(name, 5_000, count=3).abs().max() < 4
+    assert simulated.deviations(name, 5_000, count=3).abs().max() < 4
 
 
 # ---------------------------------------------------------------------- refusals

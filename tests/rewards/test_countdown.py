@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.hostile import COUNTDOWN as HOSTILE
 from tagrpo.rewards import CountdownReward
 from tagrpo.rewards.countdown import solutions, value_of
 from tagrpo.types import EnumeratingVerifier
+from tests.rewards.hostile import COUNTDOWN as HOSTILE
 
 REFERENCE = "( 9 - 3 ) * 4"
 reward = CountdownReward()

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.hostile import SHORTEST_PATH as HOSTILE
 from tagrpo.datamodules.sources.shortest_path import sample_problem
 from tagrpo.rewards import ShortestPathReward
 from tagrpo.rewards.shortest_path import DIRECTIONS, move
 from tagrpo.types import EnumeratingVerifier
+from tests.rewards.hostile import SHORTEST_PATH as HOSTILE
 
 reward = ShortestPathReward()
 

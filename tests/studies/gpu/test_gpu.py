@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 
 import pytest
@@ -114,4 +115,5 @@ def test_a_run_reaches_its_end(method, copies, tmp_path):
 
 
 def test_the_hours_on_the_page_are_those_of_the_configuration():
+    assert doctest.testmod(hours).failed == 0
     assert hours.table() in hours.DOCUMENT.read_text(encoding="utf-8")

@@ -1,7 +1,4 @@
-"""Simulate 100,000 groups of each strategy and compare them with its exact weights: minutes.
-
-python scripts/simulate_objectives.py
-"""
+"""Groups of each strategy, simulated: means over many questions against its exact weights."""
 
 from __future__ import annotations
 
@@ -123,10 +120,3 @@ def deviations(name: str, groups: int, count: int = 10) -> Tensor:
         difference = mean - expected_weights(strategy, rates, SAMPLES)
         found.append((difference / error).where(difference != 0, 0.0))
     return torch.stack(found)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for name in DETERMINISTIC | OVER_THE_BATCH | RANDOM:
-        found = deviations(name, 100_000)
-        print(f"{name:20s} largest of {found.numel()}: {float(found.abs().max()):.2f} standard errors", flush=True)

@@ -1,6 +1,6 @@
 """How long the verifiers of tasks with listed answers take with responses that mean harm.
 
-    python benchmarks/hostile.py
+    python tests/rewards/hostile.py
 
 Prints the slowest of 20 readings of each response, in milliseconds of processor time.
 """

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _SANDBOX = Path(__file__).with_name("sandbox.py")
-_BATCH = 16
+_BATCH = 64
 """Jobs per message at most: enough that messages cost nothing, few enough that workers share evenly."""
 _Batch = tuple[Sequence[Any], Sequence[Future["Outcome"]]]
 
@@ -46,9 +46,9 @@ class WorkerPool:
     Args:
         compare: File that defines `compare(job)`, for jobs and values that JSON can carry.
         cpu_seconds: CPU time that one job may use.
-        memory_bytes: Resident memory that a child may reach.
+        memory_bytes: Memory of its own that a fork may take (RLIMIT_DATA).
 
-    POSIX only; where `/proc` is missing the memory limit rests on RLIMIT_AS.
+    For Linux; elsewhere RLIMIT_DATA may bound less.
     """
 
     def __init__(self, compare: Path, workers: int, cpu_seconds: float, memory_bytes: int) -> None:

@@ -38,7 +38,7 @@ class VLLMServerEngine(Engine):
         model_path: Folder or hub name, for the stop tokens.
         url: Of one server or of several with the same model, such as `http://10.0.0.7:8000`.
         dtype: Type in which weights travel; that of the server.
-        transfer: `stream` sends over TCP and works everywhere; of a policy with adapters it sends the weights once and
+        transfer: `stream` sends over HTTP and works everywhere; of a policy with adapters it sends the weights once and
             then the adapters alone, for which the server keeps the weights in host memory. `nccl` sends all weights
             every time, from GPU to GPU, and needs a server that was started with `--nccl`.
         samples_per_request: Samples of one prompt that travel together; fewer are scored earlier, more cost less.

@@ -187,7 +187,8 @@ def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Te
     sampled = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
     of_rows = [values[sampled].cpu().split(lengths.tolist()) for values in (tokens, logprobs)]
     rows = zip(*of_rows, finished.tolist(), strict=True)
-    return [Completion(token_ids=ids, logprobs=values, truncated=not end) for ids, values, end in rows]
+    # Views would keep all of a large tensor alive, and would be pickled with all of it.
+    return [Completion(token_ids=ids.clone(), logprobs=values.clone(), truncated=not end) for ids, values, end in rows]
 
 
 class _State:

@@ -26,6 +26,10 @@ from .server_fleet import ServerFleet
 from .server_weights import nccl_transfer, stream_transfer
 
 
+MOST_SAMPLES = 64
+"""Of one request: vLLM refuses more than its `max_num_seqs`."""
+
+
 class VLLMServerEngine(Engine):
     """Samples from one or several vLLM servers, started with `python -m tagrpo.rollouts.engines.serve`.
 
@@ -40,7 +44,7 @@ class VLLMServerEngine(Engine):
         transfer: `stream` sends over HTTP and works everywhere; of a policy with adapters it sends the weights once and
             then the adapters alone, for which the server keeps the weights in host memory. `nccl` sends all weights
             every time, from GPU to GPU, and needs a server that was started with `--nccl`.
-        concurrency: HTTP requests of one rank under way at one time, each for the samples of one prompt.
+        concurrency: HTTP requests of one rank under way at one time, each for samples of one prompt.
         timeout: Seconds that one request may take, sampling and sending of weights included.
         retries: How often what failed is tried again.
         patience: Seconds to wait for a server that is being started.
@@ -130,12 +134,17 @@ class VLLMServerEngine(Engine):
 
         def ask(index: int) -> str | None:
             prompt, server = wanted[index], servers[index % len(servers)]
+            completions: list[Completion] = []
             try:
-                choices = server.post("/inference/v1/generate", self._body(request, prompt))["choices"]
-                completions = [self._completion(c) for c in sorted(choices, key=lambda c: c["index"])]
+                while (left := request.num_samples[prompt] - len(completions)) > 0:
+                    count = min(left, MOST_SAMPLES)
+                    body = self._body(request, prompt, len(completions), count)
+                    choices = server.post("/inference/v1/generate", body)["choices"]
+                    drawn = [self._completion(c) for c in sorted(choices, key=lambda c: c["index"])]
+                    completions += drawn * (count // len(drawn))
             except (httpx.HTTPError, OSError, EngineError, _StaleWeightsError) as error:
                 return f"{server.url}: {type(error).__name__}: {error}"
-            results[prompt] = completions * (request.num_samples[prompt] // len(completions))
+            results[prompt] = completions
             with one_at_a_time:
                 deliver(prompt, results[prompt])
             return None
@@ -145,9 +154,10 @@ class VLLMServerEngine(Engine):
         failed = [prompt for prompt, failure in zip(wanted, failures, strict=True) if failure is not None]
         return failed, next((failure for failure in reversed(failures) if failure), "")
 
-    def _body(self, request: Request, prompt: int) -> dict[str, Any]:
-        params = vllm_sampling(request.sampling, request.num_samples[prompt], self.stop_ids)
-        params["seed"] = derive_seed(request.seed, prompt)  # vLLM adds the number of the sample
+    def _body(self, request: Request, prompt: int, first: int, count: int) -> dict[str, Any]:
+        """Ask for `count` samples to one prompt, the number of the first of which is `first`."""
+        params = vllm_sampling(request.sampling, count, self.stop_ids)
+        params["seed"] = derive_seed(request.seed, prompt) + first  # vLLM adds the number within the request
         return {"token_ids": request.prompts[prompt].tolist(), "sampling_params": params}
 
     def _completion(self, choice: dict[str, Any]) -> Completion:

@@ -25,7 +25,6 @@ from .base import EngineError, check_context, in_thread, stop_token_ids, vllm_sa
 from .server_fleet import ServerFleet
 from .server_weights import nccl_transfer, stream_transfer
 
-
 MOST_SAMPLES = 64
 """Of one request: vLLM refuses more than its `max_num_seqs`."""
 

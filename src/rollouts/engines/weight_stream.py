@@ -43,7 +43,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: WeightServer
 
     def setup(self) -> None:
-        self.timeout = HANDSHAKE_SECONDS
+        self.request.settimeout(HANDSHAKE_SECONDS)
         super().setup()
 
     def do_GET(self) -> None:

@@ -272,28 +272,17 @@ def saved(path: Path) -> dict[str, Any]:
     return kept(torch.load(path, weights_only=True))
 
 
-def equal(a: Any, b: Any) -> bool:
-    """Whether two nested values are the same, tensors to the bit."""
-    import torch
-
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return type(a) is type(b) and len(a) == len(b) and all(map(equal, a, b))
-    return type(a) is type(b) and repr(a) == repr(b)
-
-
 def differences(whole: Path, other: Path) -> Iterator[str]:
     """What is not the same in two directories of runs."""
+    from tagrpo.rollouts.cache import cache_key
+
     expected, found = files_of(whole), files_of(other)
     yield from (f"{name} is {'missing' if name in expected else 'too much'}" for name in expected.keys() ^ found.keys())
     for name in expected.keys() & found.keys():
         if name.endswith((".metadata", "complete.json")):
             continue  # names that torch makes up, and sums of files that are compared themselves
         if name.endswith((".ckpt", "meta.pt")):
-            same = equal(saved(expected[name]), saved(found[name]))
+            same = cache_key(saved(expected[name])) == cache_key(saved(found[name]))
         else:
             same = expected[name].read_bytes() == found[name].read_bytes()
         if not same:

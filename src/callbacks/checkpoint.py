@@ -15,11 +15,13 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
+from ..rollouts.cache import RolloutCache
 from ..runs.checkpoints import AtomicCheckpointIO, set_aside
 from ..runs.directory import checkpoints_in, iteration_of, name_of
 from ..runs.files import remove
 from ..runs.loggers import ResumableLogger
 from ..runs.preemption import StopRequest
+from .rollout import RolloutCallback
 from .shared import total_iterations
 from .stages import Stage
 
@@ -39,12 +41,17 @@ class Checkpointer(Callback):
     code 0. During a test there is nothing to write. In a single process, an error while a batch is being sampled also
     leaves a checkpoint: of the state before that batch.
 
+    Rollouts since the last checkpoint are kept in `rollout_cache` and used again when a run is resumed with the same
+    weights. Where an update is not reproducible to the bit, as on GPUs, this holds only for the first iteration after
+    the checkpoint: write one after each iteration (`every=1`) where rollouts are expensive.
+
     Args:
         every: Iterations between checkpoints; there is also one at the end of training.
         keep: Number of newest checkpoints to keep; two, in case the disk damages one of them. None keeps all.
         fractions: Shares of the run's iterations, above 0 and below 1, whose checkpoints are written and kept besides;
             see `tagrpo-eval diagnose=`. Of a run that is made longer they are shares of its new length.
         directory: Where to write; None is `checkpoints` in the trainer's `default_root_dir`.
+        keep_rollouts: Whether rollouts are kept on disk until a checkpoint covers them.
 
     Raises:
         ValueError: `every` or `keep` is less than 1, or one of `fractions` is none.
@@ -57,6 +64,7 @@ class Checkpointer(Callback):
         every: int = 10,
         keep: int | None = 2,
         directory: str | Path | None = None,
+        keep_rollouts: bool = True,
         fractions: Sequence[float] = (),
     ) -> None:
         for name, value in (("every", every), ("keep", keep)):
@@ -71,6 +79,7 @@ class Checkpointer(Callback):
         self.keep = keep
         self.fractions = tuple(fractions)
         self.directory = Path(directory) if directory is not None else None
+        self.keep_rollouts = keep_rollouts
         self.stop = StopRequest()
         self._done = 0
         self._epoch = 0
@@ -86,13 +95,19 @@ class Checkpointer(Callback):
         """Where the checkpoints of `trainer` are."""
         return self.directory or Path(trainer.default_root_dir) / "checkpoints"
 
+    def _rollout_callbacks(self, trainer: Trainer) -> list[RolloutCallback]:
+        callbacks = trainer.callbacks if self.keep_rollouts else []  # type: ignore[attr-defined]
+        return [callback for callback in callbacks if isinstance(callback, RolloutCallback)]
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Have checkpoints written whole."""
+        """Have checkpoints written whole, and rollouts kept."""
         self._loggers = [logger for logger in trainer.loggers if isinstance(logger, ResumableLogger)]
         if stage == "fit":
             self._done, self._saved_at, self._progress, self._rng_to_restore = 0, 0, None, None
             if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
                 trainer.strategy.checkpoint_io = AtomicCheckpointIO()
+            for callback in self._rollout_callbacks(trainer):
+                callback.pipeline.cache = RolloutCache(self.directory_of(trainer).with_name("rollout_cache"))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen to signals; move away checkpoints that this run will not lead to.
@@ -196,7 +211,9 @@ class Checkpointer(Callback):
         self._prune(trainer)
 
     def _prune(self, trainer: Trainer) -> None:
-        """Delete the oldest checkpoints."""
+        """Delete the oldest checkpoints, and rollouts that the newest covers."""
+        for callback in self._rollout_callbacks(trainer):
+            callback.pipeline.checkpointed()
         if trainer.is_global_zero and self.keep is not None:
             for path in checkpoints_in(self.directory_of(trainer))[: -self.keep]:
                 if iteration_of(path) not in self._milestones(trainer):

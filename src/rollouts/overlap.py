@@ -6,16 +6,14 @@ told so by `Rollouts.staleness`, and corrects for it by truncated importance sam
 
 from __future__ import annotations
 
-import hashlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
-from ..types import Completion, Finish, Request, Seconds
+from ..types import Completion, Finish, Seconds
+from .cache import packed, unpacked
 from .scoring import Scoring
 
 
@@ -24,7 +22,7 @@ class Generation:
     """The responses to one batch: to be sampled, being sampled, there, or failed."""
 
     key: str
-    """`key_of` the request."""
+    """Cache key of the `Request`."""
     step: int
     """Optimizer steps of the weights that sample."""
     scoring: Scoring | None = None
@@ -33,6 +31,8 @@ class Generation:
     """Samples the responses, or waits for them; None when they are there or have failed."""
     phase: str = "generate"
     """Under which name `finish` counts in the seconds of the iteration."""
+    keep: Callable[[Sequence[Sequence[Completion]]], None] = lambda _: None
+    """Called with the responses when they have been sampled."""
     completions: list[list[Completion]] | None = None
     """[P][G_p], once they are there."""
     error: Exception | None = None
@@ -47,6 +47,8 @@ class Generation:
                 self.completions = self.finish()
         except Exception as error:  # of any kind: it is raised where the responses are needed
             self.error = error
+        else:
+            self.keep(self.completions)
         self.finish = None
 
     def result(self, seconds: Seconds) -> list[list[Completion]]:
@@ -60,27 +62,18 @@ class Generation:
     def state_dict(self) -> dict[str, Any]:
         """The responses of all ranks, in plain containers and tensors; None for a rank that has failed. Collective."""
         self.join(Seconds())
-        mine = None if self.completions is None else (self.key, [[*map(vars, part)] for part in self.completions])
+        mine = None if self.completions is None else {"key": self.key, **packed(self.completions)}
         return {"step": self.step, "ranks": gather_objects(mine)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Generation | None:
         """What this rank had; None when it had nothing, or the number of ranks is another one now."""
         mine = state["ranks"][rank()] if len(state["ranks"]) == world_size() else None
-        if mine is None:
-            return None
-        key, completions = mine
-        return cls(key, state["step"], completions=[[Completion(**c) for c in part] for part in completions])
-
-
-def key_of(request: Request) -> str:
-    """A digest of a request: the same in every process, another for every other request."""
-    content = repr((list(map(Tensor.tolist, request.prompts)), *request[1:]))
-    return hashlib.sha256(content.encode()).hexdigest()[:32]
+        return None if mine is None else cls(mine["key"], state["step"], completions=unpacked(mine))
 
 
 def if_of_request(generation: Generation | None, key: str) -> Generation | None:
-    """`generation` if, on every rank, it is of the request with this key; else None. Collective."""
+    """`generation` if, on every rank, it is of the request with this cache key; else None. Collective."""
     fits = generation is not None and generation.key == key
     if not max_over_ranks(not fits):
         return generation

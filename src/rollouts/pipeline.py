@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 
 from ..datamodules.memory import QuestionMemory, Visit
-from ..distributed import rank, sum_over_ranks
+from ..distributed import max_over_ranks, rank, sum_over_ranks
 from ..seeds import derive_seed
 from ..types import (
     Completion,
@@ -31,10 +31,11 @@ from ..types import (
     Verifier,
     require,
 )
+from .cache import RolloutCache, cache_key
 from .dynamic_sampling import DynamicSampling, no_draw
 from .engines.base import checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
-from .overlap import Generation, if_of_request, key_of
+from .overlap import Generation, if_of_request
 from .replay import MeanEntropy, SuccessReplay, no_entropy
 from .scoring import Decode, Scoring, assemble, with_replayed, with_terms
 from .summary import means_of, totals_of
@@ -60,6 +61,7 @@ class RolloutPipeline:
         weights: See `NamedWeights`.
 
     Attributes:
+        cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
         iteration: Training batches so far.
         ledger: What the run has paid for, learned from or not.
         failures: Name (`timeout`, …) → responses on this rank without a verdict, which count as wrong.
@@ -111,6 +113,7 @@ class RolloutPipeline:
             self.memory = replay.memory = memory or replay.memory
         self.seed = seed
         self.asynchronous = asynchronous
+        self.cache: RolloutCache | None = None
         self.iteration = 0
         self.ledger = dict.fromkeys(("prompts", "rollouts", "tokens", "discarded_questions"), 0)
         self.failures: Counter[str] = Counter()
@@ -206,7 +209,7 @@ class RolloutPipeline:
         generation = sampled or self._start(batch, policy, step, position, seconds)
         completions = with_replayed(generation.result(seconds), replayed)
         with seconds.measure("score"):
-            scoring = generation.scoring or self._scoring(batch)
+            scoring = generation.scoring or self._scoring(batch, position)
             texts, scores = scoring.scored(completions)
             rollouts = assemble(batch, completions, replayed, texts, scores, step - generation.step, seconds)
             if position[0] == "fit":
@@ -223,19 +226,26 @@ class RolloutPipeline:
         seconds: Seconds,
         ahead: bool = False,
     ) -> Generation:
-        """The responses to `batch` by the present weights.
+        """The responses to `batch` by the present weights, from the cache or from the engine.
 
         The engine samples as soon as they are waited for; with `ahead`, at once and in the background.
         """
-        request, scoring = self._request(batch, position), self._scoring(batch)
+        request, scoring = self._request(batch, position), self._scoring(batch, position)
+        generation = Generation(cache_key(request), step, scoring, phase="wait" if ahead else "generate")
+        if scoring.cache is not None:
+            key = cache_key(self.engine.weights_digest(policy, step), generation.key)
+            generation.completions = scoring.cache.completions(scoring.position, key)
+            if not max_over_ranks(generation.completions is None):  # syncing and sampling need every rank
+                return generation
+            generation.keep = partial(scoring.cache.keep_completions, scoring.position, key)
         with seconds.measure("sync"):
             engine = self.engine.at(policy, step)
         if ahead:
             finish = engine.generate_async(request, scoring.deliver)
         else:
             finish = partial(engine.generate, request, scoring.deliver)
-        phase = "wait" if ahead else "generate"
-        return Generation(key_of(request), step, scoring, partial(checked, finish, request, policy), phase)
+        generation.finish = partial(checked, finish, request, policy)
+        return generation
 
     def _sampled_before(self, batch: QuestionBatch, position: Position, seconds: Seconds) -> Generation | None:
         """What `sample_next` has begun, if that was this batch; else None, on every rank."""
@@ -243,7 +253,7 @@ class RolloutPipeline:
             return None
         self.wait(seconds)
         generation, self._next = self._next, None
-        return if_of_request(generation, key_of(self._request(batch, position)))
+        return if_of_request(generation, cache_key(self._request(batch, position)))
 
     def _request(self, batch: QuestionBatch, position: Position) -> Request:
         stage, first, second = position
@@ -254,8 +264,9 @@ class RolloutPipeline:
             seed=derive_seed(self.seed, stage, first, second, rank()),
         )
 
-    def _scoring(self, batch: QuestionBatch) -> Scoring:
-        return Scoring(batch, self.verifier, self.decode)
+    def _scoring(self, batch: QuestionBatch, position: Position) -> Scoring:
+        cache = self.cache if position[0] == "fit" else None
+        return Scoring(batch, self.verifier, self.decode, cache, position[1:])
 
     def weights_replaced(self) -> None:
         """Weights have changed without an optimizer step, as when a checkpoint was loaded: nothing older is used."""
@@ -268,6 +279,11 @@ class RolloutPipeline:
         self._next = None
         self.engine.close()
         self.verifier.close()
+
+    def checkpointed(self) -> None:
+        """Forget rollouts on disk: a checkpoint holds all that was learned from them."""
+        if self.cache is not None:
+            self.cache.prune(self.iteration)
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run goes on from; the seed of a batch depends on its iteration alone."""

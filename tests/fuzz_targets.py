@@ -44,7 +44,7 @@ def verifiers() -> tuple[tuple[Callable, str | tuple[str, ...]], ...]:
 
 def verdicts(data: bytes) -> None:
     """Verdicts of all verifiers that judge in the process itself, and format rewards."""
-    from tagrpo.rewards.format import FORMAT_REWARDS
+    from tagrpo.rewards.format import MARKERS, format_reward
     from tagrpo.rewards.terms import longest_repetition
 
     text = data.decode("utf-8", "replace")
@@ -52,7 +52,7 @@ def verdicts(data: bytes) -> None:
         score = verifier(text, reference)
         assert score.failure is None
         assert not score.correct or score.answer
-    assert all(0 <= reward(text) <= 1 for reward in FORMAT_REWARDS.values())
+    assert all(0 <= format_reward(text, markers) <= 1 for markers in MARKERS.values())
     assert longest_repetition(text[:200]) >= 0
 
 

@@ -23,7 +23,7 @@ from .memory import QuestionMemory, Visit
 from .prompts import PromptRenderer
 from .report import NUM_NAMED, add_overlaps, cautions, split_report, summary
 from .sources.base import Source
-from .sources.rows import BadRows
+from .sources.rows import refuse
 from .templates import PromptAugmentation, Template
 
 
@@ -208,9 +208,7 @@ class QuestionDataModule(LightningDataModule):
                     verifier.check_reference(group.answer)
                 except ValueError as error:
                     refused.append(f"{self.report[split]['origin']}, question {group.id}: {error}")
-        if refused:
-            more = [f"and {len(refused) - BadRows.shown} more."] if len(refused) > BadRows.shown else []
-            raise ValueError("\n".join([*refused[: BadRows.shown], *more]))
+        refuse(refused)
 
     def keep_some(self, split: str, count: int) -> None:
         """Leave `count` random questions of a split that was read, or all where there are fewer; `seed` chooses."""

@@ -7,8 +7,7 @@ that fills in the opening tag itself asks for the remaining three. Tags must sur
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 _OPEN_R1 = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 _DEEPSEEK_R1 = ("<think>", "</think>", "<answer>", "</answer>")
@@ -16,50 +15,39 @@ _REFLECTIVE = ("<solution>\n", "\n</solution>\n", "\n<check>\nLet's verify step 
 _STATED = ("The final answer is:",)
 
 
-@dataclass(frozen=True)
-class MarkerReward:
+def format_reward(response: str, markers: Sequence[str]) -> float:
     r"""Share of the markers that occur exactly once: 0 … 1, and a constant 1 without markers.
 
-    >>> reward = MarkerReward(("<think>", "</think>", "<answer>", "</answer>"))
-    >>> reward("<think>1 + 1</think> <answer>2</answer>")
+    `response` is without the part of the turn that its template filled in.
+
+    >>> tags = ("<think>", "</think>", "<answer>", "</answer>")
+    >>> format_reward("<think>1 + 1</think> <answer>2</answer>", tags)
     1.0
-    >>> reward("<think>1 + 1</think> no, <think>2</think> <answer>2")  # only <answer> occurs once
+    >>> format_reward("<think>1 + 1</think> no, <think>2</think> <answer>2", tags)  # only <answer> occurs once
     0.25
-    >>> MarkerReward()("anything")
+    >>> format_reward("anything", ())
     1.0
     """
-
-    markers: tuple[str, ...] = ()
-    """Texts to look for, none of which is empty."""
-
-    def __post_init__(self) -> None:
-        if "" in self.markers:
-            raise ValueError(f"Expected markers that are not empty, but got {self.markers!r}.")
-
-    def __call__(self, response: str) -> float:
-        """The share for one response, without the part of the turn that its template filled in."""
-        if not self.markers:
-            return 1.0
-        return sum(response.count(marker) == 1 for marker in self.markers) / len(self.markers)
+    return sum(response.count(marker) == 1 for marker in markers) / len(markers) if markers else 1.0
 
 
-FORMAT_REWARDS: Mapping[str, MarkerReward] = {
+MARKERS: Mapping[str, Sequence[str]] = {
     # DeepSeek: reasoning and answer in tags; open-r1 wants each tag on a line of its own.
-    "open-r1": MarkerReward(_OPEN_R1),
-    "open-r1-teacher": MarkerReward(_OPEN_R1[1:]),
-    "deepseek-r1": MarkerReward(_DEEPSEEK_R1),
-    "deepseek-r1-teacher": MarkerReward(_DEEPSEEK_R1[1:]),
+    "open-r1": _OPEN_R1,
+    "open-r1-teacher": _OPEN_R1[1:],
+    "deepseek-r1": _DEEPSEEK_R1,
+    "deepseek-r1-teacher": _DEEPSEEK_R1[1:],
     # Reflection: a solution, then a check of it.
-    "reflective_prompt": MarkerReward(_REFLECTIVE),
-    "reflective_prompt-teacher": MarkerReward(_REFLECTIVE[1:]),
+    "reflective_prompt": _REFLECTIVE,
+    "reflective_prompt-teacher": _REFLECTIVE[1:],
     # Explicit chain of thought, of which two announce the answer.
-    "abel": MarkerReward(),
-    "lm_eval_prompt1": MarkerReward(_STATED),
-    "lm_eval_prompt4": MarkerReward(_STATED),
-    "lm_eval_prompt8": MarkerReward(),
+    "abel": (),
+    "lm_eval_prompt1": _STATED,
+    "lm_eval_prompt4": _STATED,
+    "lm_eval_prompt8": (),
     # Free-form.
-    "simplerl": MarkerReward(),
-    "qwen-math": MarkerReward(),
-    "formal": MarkerReward(),
+    "simplerl": (),
+    "qwen-math": (),
+    "formal": (),
 }
-"""Template name → its format reward, for the 13 templates of prompt augmentation."""
+"""Template name → its markers, for the 13 templates of prompt augmentation."""

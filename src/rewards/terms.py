@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ..types import QuestionGroup, Rollouts
-from .format import FORMAT_REWARDS, MarkerReward
+from .format import MARKERS, format_reward
 
 
 class TemplateFormatTerm:
@@ -32,27 +32,30 @@ class TemplateFormatTerm:
 
     Args:
         weight: Factor.
-        markers: Template name → markers of its `MarkerReward`, in addition to the 13 of `FORMAT_REWARDS` and before
-            those of the same name. No markers mean a constant 1.
+        markers: Template name → its markers (`format_reward`), in addition to the 13 of `MARKERS` and before those of
+            the same name. No markers mean a constant 1.
 
     Raises:
-        ValueError: a response comes from a template that has no format reward.
+        ValueError: a marker is empty, or a response comes from a template that has no format reward.
     """
 
     def __init__(self, weight: float = 1.0, markers: Mapping[str, Sequence[str]] | None = None) -> None:
         self.weight = weight
-        others = {name: MarkerReward(tuple(texts)) for name, texts in (markers or {}).items()}
-        self.rewards = {**FORMAT_REWARDS, **others}
+        self.markers = {**MARKERS, **(markers or {})}
+        if empty := [name for name, texts in self.markers.items() if "" in texts]:
+            raise ValueError(
+                f"Expected rollout.reward_terms.format.markers that are not empty, but {empty[0]} has one."
+            )
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
         """[R] float32."""
         names = [rollouts.prompts[row].template for row in rollouts.prompt.tolist()]
-        if unknown := sorted(set(names) - set(self.rewards)):
+        if unknown := sorted(set(names) - set(self.markers)):
             raise ValueError(
                 f"Expected a format reward for each template, but {', '.join(unknown)} has none; known are "
-                f"{', '.join(self.rewards)}. Name its markers in rollout.reward_terms.format.markers, [] for none."
+                f"{', '.join(self.markers)}. Name its markers in rollout.reward_terms.format.markers, [] for none."
             )
-        values = [self.rewards[name](text) for name, text in zip(names, rollouts.text, strict=True)]
+        values = [format_reward(text, self.markers[name]) for name, text in zip(names, rollouts.text, strict=True)]
         return self.weight * torch.tensor(values, dtype=torch.float32)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _SANDBOX = Path(__file__).with_name("sandbox.py")
-_BATCH = 16
+_BATCH = 64
 """Jobs per message at most: enough that messages cost nothing, few enough that workers share evenly."""
 _Batch = tuple[Sequence[Any], Sequence[Future["Outcome"]]]
 
@@ -46,9 +46,9 @@ class WorkerPool:
     Args:
         compare: File that defines `compare(job)`, for jobs and values that JSON can carry.
         cpu_seconds: CPU time that one job may use.
-        memory_bytes: Resident memory that a child may reach.
+        memory_bytes: Memory of its own that a fork may take (RLIMIT_DATA).
 
-    POSIX only; where `/proc` is missing the memory limit rests on RLIMIT_AS.
+    For Linux; elsewhere RLIMIT_DATA may bound less.
     """
 
     def __init__(self, compare: Path, workers: int, cpu_seconds: float, memory_bytes: int) -> None:
@@ -124,34 +124,27 @@ class _Running:
         process: subprocess.Popen[bytes] | None = None
         while (batch := self.batches.get()) is not None:
             jobs, futures = batch
+            code: int | None = None
             try:
-                process, outcomes = self._compare(process, jobs)
+                for _ in range(2):
+                    process = process or self._start()
+                    if reply := _exchange(process, json.dumps(jobs).encode() + b"\n"):
+                        break
+                    code, process = self._end(process), None
+                else:
+                    raise RuntimeError(
+                        f"A comparing process ended twice (exit code {code}) on a batch of {len(jobs)} jobs: "
+                        f"{self._command}. If it printed a traceback above, what it imports is missing; otherwise the "
+                        "system killed it, most often for memory: use fewer workers."
+                    )
+                for future, outcome in zip(futures, json.loads(reply), strict=True):
+                    future.set_result(Outcome(*outcome))
             except BaseException as error:  # raised where the caller waits
                 process = None
                 for future in futures:
                     future.set_exception(error)
-            else:
-                for future, outcome in zip(futures, outcomes, strict=True):
-                    future.set_result(outcome)
         if process is not None:
             self._end(process)
-
-    def _compare(
-        self, process: subprocess.Popen[bytes] | None, jobs: Sequence[Any]
-    ) -> tuple[subprocess.Popen[bytes], list[Outcome]]:
-        request = json.dumps(jobs).encode() + b"\n"
-        code: int | None = None
-        for _ in range(2):
-            process = process or self._start()
-            reply = _exchange(process, request)
-            if reply:
-                return process, [Outcome(*outcome) for outcome in json.loads(reply)]
-            code, process = self._end(process), None
-        raise RuntimeError(
-            f"A comparing process ended twice (exit code {code}) on a batch of {len(jobs)} jobs: "
-            f"{self._command}. If it printed a traceback above, what it imports is missing; otherwise the "
-            "system killed it, most often for memory: use fewer workers."
-        )
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self._lock:

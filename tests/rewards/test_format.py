@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tagrpo.rewards.format import FORMAT_REWARDS, MarkerReward
+from tagrpo.rewards.format import MARKERS, format_reward
+from tagrpo.rewards.terms import TemplateFormatTerm
 
 LINES = "<think>\n1 + 1\n</think>\n\n<answer>\n\\boxed{2}\n</answer>"
 INLINE = "<think>1 + 1</think> <answer>\\boxed{2}</answer>"
@@ -44,20 +45,20 @@ FREE = ("abel", "lm_eval_prompt8", "simplerl", "qwen-math", "formal")
         (STATED, {"lm_eval_prompt1": 1, "lm_eval_prompt4": 1}),
         (STATED + STATED, {"lm_eval_prompt1": 0, "lm_eval_prompt4": 0}),
         (STATED.lower(), {"lm_eval_prompt1": 0, "lm_eval_prompt4": 0}),
-        (PLAIN, {name: 1 if name in FREE else 0 for name in FORMAT_REWARDS}),
-        ("", {name: 1 if name in FREE else 0 for name in FORMAT_REWARDS}),
+        (PLAIN, {name: 1 if name in FREE else 0 for name in MARKERS}),
+        ("", {name: 1 if name in FREE else 0 for name in MARKERS}),
     ],
 )
 def test_tags_earn_their_share_when_they_occur_exactly_once(response, earned):
-    assert {name: FORMAT_REWARDS[name](response) for name in earned} == pytest.approx(earned, abs=1e-12)
+    assert {name: format_reward(response, MARKERS[name]) for name in earned} == pytest.approx(earned, abs=1e-12)
 
 
 def test_what_overlaps_is_counted_without_overlap():
     # As Python and the authors count: "aa" occurs once in "aaa".
-    assert MarkerReward(("aa",))("aaa") == 1.0
-    assert MarkerReward(("aa",))("aaaa") == 0.0
+    assert format_reward("aaa", ("aa",)) == 1.0
+    assert format_reward("aaaa", ("aa",)) == 0.0
 
 
 def test_an_empty_marker_is_refused():
     with pytest.raises(ValueError, match="not empty"):
-        MarkerReward(("<think>", ""))
+        TemplateFormatTerm(markers={"own": ["<think>", ""]})

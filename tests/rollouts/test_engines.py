@@ -131,27 +131,11 @@ def test_another_architecture_samples_too(tmp_path):
             )
 
 
-def test_a_model_with_recurrent_layers_is_sampled_with_its_own_state(tmp_path):
-    torch.manual_seed(0)
+def test_a_model_with_recurrent_layers_is_refused(tmp_path):
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
-    model = MambaForCausalLM(MambaConfig(vocab_size=50, eos_token_id=1, bos_token_id=1, **sizes)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3.0 if parameter.dim() > 1 else 1.0)
-    model.save_pretrained(tmp_path)
-    engine = TransformersEngine(str(tmp_path))
-    assert not engine.attends_only
-    engine.sync(model.named_parameters())
-    prompts = [torch.tensor([5, 6, 7]), torch.tensor([8]), torch.tensor([9, 10])]
-    sampling = SamplingConfig(max_new_tokens=6, temperature=0.7)
-    results = engine.generate(Request(prompts, [3, 0, 2], sampling, 0))
-    assert [len(samples) for samples in results] == [3, 0, 2]
-    for prompt, samples in zip(prompts, results, strict=True):
-        for sample in samples:
-            logits = model(torch.cat([prompt, sample.token_ids])[None]).logits[0, len(prompt) - 1 : -1] / 0.7
-            expected = torch.log_softmax(logits, -1)[torch.arange(len(sample.token_ids)), sample.token_ids]
-            torch.testing.assert_close(sample.logprobs, expected.detach(), atol=1e-4, rtol=1e-4)
-            assert sample.truncated == (int(sample.token_ids[-1]) != 1)
+    MambaForCausalLM(MambaConfig(vocab_size=50, eos_token_id=1, bos_token_id=1, **sizes)).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="Use rollout=vllm"):
+        TransformersEngine(str(tmp_path))
 
 
 def test_a_team_that_does_not_divide_the_ranks_is_refused(tiny_policy):

@@ -20,7 +20,7 @@ from tagrpo.modules.policy.sharding import full_tensors, separate_tensors
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
 from tagrpo.rollouts.engines import server_fleet, server_weights, weight_stream
 from tagrpo.rollouts.engines.access import shared_token
-from tagrpo.rollouts.engines.weight_stream import WeightSender, receive_weights
+from tagrpo.rollouts.engines.weight_stream import offered, receive_weights
 from tagrpo.runs.preemption import StopRequest
 from tagrpo.types import Request
 
@@ -189,8 +189,8 @@ def test_a_response_that_two_versions_of_the_weights_have_sampled_is_sampled_aga
 
     server.inference_v1_generate = generate
     assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
-    # Four requests of at most eight samples, and one of them again.
-    assert server.calls.count("inference/v1/generate") == 4 + 1
+    # A request for each prompt, and one of them again.
+    assert server.calls.count("inference/v1/generate") == 3 + 1
 
 
 def test_what_fails_once_is_tried_again(server, make_engine):
@@ -311,9 +311,9 @@ def test_a_server_that_dies_beside_an_update_ends_in_an_error_after_bounded_retr
     engine.sync(WEIGHTS)
     server.fail = {"inference/v1/generate": raising(ConnectionAbortedError)}
     finish = engine.generate_async(Request(PROMPTS, [3, 1, 9], SAMPLING, 0))
-    with pytest.raises(EngineError, match="4 requests failed 2 times"):
+    with pytest.raises(EngineError, match="3 requests failed 2 times"):
         finish()
-    assert server.calls.count("inference/v1/generate") == 2 * 4
+    assert server.calls.count("inference/v1/generate") == 2 * 3
 
 
 def test_another_server_takes_over_and_the_first_one_is_used_again_when_it_is_back(server, make_engine):
@@ -324,7 +324,7 @@ def test_another_server_takes_over_and_the_first_one_is_used_again_when_it_is_ba
     server.fail = {route: raising(ConnectionAbortedError) for route in ("inference/v1/generate", "weight_info")}
     other.calls.clear()
     assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
-    assert other.calls.count("inference/v1/generate") == 4
+    assert other.calls.count("inference/v1/generate") == 3
     assert engine.fleet.ready == [1]
     server.fail = {}
     server.restart()
@@ -364,9 +364,9 @@ def test_a_server_that_hangs_ends_in_an_error_after_bounded_retries(server, make
     engine = make_engine(server.url, timeout=2.0, retries=1)
     engine.sync(WEIGHTS)
     server.fail = {"inference/v1/generate": lambda: time.sleep(4.0)}
-    with pytest.raises(EngineError, match=r"4 requests failed 2 times, last with: .*Timeout"):
+    with pytest.raises(EngineError, match=r"3 requests failed 2 times, last with: .*Timeout"):
         sampled(engine)
-    assert server.calls.count("inference/v1/generate") == 2 * 4
+    assert server.calls.count("inference/v1/generate") == 2 * 3
 
 
 def test_a_server_that_was_started_without_the_routes_is_named_with_what_to_do(server, make_engine):
@@ -383,60 +383,56 @@ def test_options_that_make_no_sense_are_refused(tiny_policy, options):
         VLLMServerEngine(str(tiny_policy), **{"url": "http://localhost:8000", **options})
 
 
-def test_the_stream_answers_only_who_knows_the_token():
-    sender = WeightSender(WEIGHTS, 1, timeout=5.0, host="127.0.0.1")
-    thread = threading.Thread(target=sender.send)
-    thread.start()
-    with pytest.raises(OSError, match="ended|reset"):
-        list(receive_weights("127.0.0.1", sender.port, "x" * len(sender.token), 5.0))
-    received = dict(receive_weights("127.0.0.1", sender.port, sender.token, 60.0))
-    thread.join()
+def test_the_stream_answers_only_who_knows_the_token_and_only_until_the_update_ends():
+    with offered(WEIGHTS, 5.0, "127.0.0.1") as where:
+        with pytest.raises(OSError, match="answered 401"):
+            list(receive_weights(**{**where, "token": "x" * len(where["token"])}))
+        received = dict(receive_weights(**where))
     assert all(torch.equal(received[name], tensor) and received[name].dtype == tensor.dtype for name, tensor in WEIGHTS)
+    with pytest.raises(ConnectionRefusedError):
+        list(receive_weights(**where))
 
 
 def test_silent_strangers_hold_up_neither_the_receivers_nor_the_end(monkeypatch):
     monkeypatch.setattr(weight_stream, "HANDSHAKE_SECONDS", 3600.0)
-    sender = WeightSender(WEIGHTS, 2, timeout=3600.0, host="127.0.0.1")
-    strangers = [socket.create_connection(("127.0.0.1", sender.port)) for _ in range(5)]
-    thread = threading.Thread(target=sender.send)
-    thread.start()
-    for _ in range(2):
-        received = dict(receive_weights("127.0.0.1", sender.port, sender.token, 20.0))
-        assert received.keys() == dict(WEIGHTS).keys()
-    thread.join(60)
-    assert not thread.is_alive(), "nobody waits for those who say nothing"
+    strangers = []
+    with offered(WEIGHTS, 20.0, "127.0.0.1") as where:
+        strangers += [socket.create_connection(("127.0.0.1", where["port"])) for _ in range(5)]
+        for _ in range(2):
+            assert dict(receive_weights(**where)).keys() == dict(WEIGHTS).keys()
     for stranger in strangers:
         stranger.close()
 
 
 def test_who_says_nothing_for_the_time_of_a_handshake_is_dropped(monkeypatch):
     monkeypatch.setattr(weight_stream, "HANDSHAKE_SECONDS", 0.05)
-    sender = WeightSender(WEIGHTS, 1, timeout=3600.0, host="127.0.0.1")
-    thread = threading.Thread(target=sender.send)
-    thread.start()
-    with socket.create_connection(("127.0.0.1", sender.port), timeout=60) as stranger:
+    with (
+        offered(WEIGHTS, 20.0, "127.0.0.1") as where,
+        socket.create_connection(("127.0.0.1", where["port"]), timeout=60) as stranger,
+    ):
         stranger.sendall(b"half")
         assert stranger.recv(1) == b"", "the sender hangs up"
-    dict(receive_weights("127.0.0.1", sender.port, sender.token, 20.0))
-    thread.join(60)
-    assert not thread.is_alive()
 
 
-def test_weights_are_offered_only_at_the_address_towards_the_server():
-    sender = WeightSender(WEIGHTS, 1, timeout=1.0, host=weight_stream.address_towards("127.0.0.1"))
-    assert sender.listener.getsockname()[0] == "127.0.0.1"
-    sender.close()
+def test_a_stream_that_ends_too_early_is_an_error(monkeypatch):
+    def cut(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'[["a", "float32", [2]]]\n' + bytes(7))
+
+    monkeypatch.setattr(weight_stream._Handler, "do_GET", cut)
+    with offered(WEIGHTS, 20.0, "127.0.0.1") as where, pytest.raises(ConnectionError, match="1 more bytes of a"):
+        list(receive_weights(**where))
 
 
 def test_a_transfer_listens_only_at_the_address_towards_its_server(server, make_engine, monkeypatch):
     addresses = []
 
-    class Watched(WeightSender):
-        def send(self):
-            addresses.append(self.listener.getsockname()[0])
-            super().send()
+    def watched(weights, timeout, host):
+        addresses.append(host)
+        return offered(weights, timeout, host)
 
-    monkeypatch.setattr(server_weights, "WeightSender", Watched)
+    monkeypatch.setattr(server_weights, "offered", watched)
     make_engine(server.url).sync(WEIGHTS)
     assert addresses == ["127.0.0.1"]
 
@@ -446,25 +442,6 @@ def test_a_trainer_with_another_token_is_told_so(server, make_engine, monkeypatc
     monkeypatch.setenv("TAGRPO_TOKEN", "the token of somebody else")
     with pytest.raises(EngineError, match=r"answered 401.*TAGRPO_TOKEN.*same value"):
         engine.sync(WEIGHTS)
-
-
-def test_a_sender_that_nobody_comes_to_can_be_closed():
-    sender = WeightSender(WEIGHTS, 1, timeout=60.0, host="127.0.0.1")
-    raised = []
-
-    def send():
-        try:
-            sender.send()
-        except OSError as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    time.sleep(0.1)
-    sender.close()
-    thread.join(300)
-    assert not thread.is_alive()
-    assert raised
 
 
 @pytest.mark.vllm

@@ -11,7 +11,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from .generated import GeneratedSource, Split, SupervisedExample, bucket
 from .phrasings import FAMILIES, phrase, solution
@@ -84,11 +83,10 @@ class ArithmeticSource(GeneratedSource[Problem]):
 
     splits = SPLITS
     rephrasings = REPHRASINGS
-    generators: ClassVar = {"own": sample_problem}
 
     def sample(self, rng: random.Random) -> Problem:
         """Draw a problem of the split's sizes."""
-        return self.draw(rng, SPLITS[self.split].num_operations, SPLITS[self.split].start)
+        return sample_problem(rng, SPLITS[self.split].num_operations, SPLITS[self.split].start)
 
     def phrase(self, problem: Problem, family: str, rng: random.Random) -> str:
         """Tell a problem; `rng` picks among the family's synonyms."""

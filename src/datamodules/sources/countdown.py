@@ -1,20 +1,18 @@
 """An embedded task: make a target from all of the given numbers. Many expressions are correct.
 
-Modelled on `countdown` of reasoning-gym, whose generator can draw numbers and target. Ours needs no dependency.
-Questions are asked in a few words instead of eighty, in several phrasings, and no two splits share a problem.
-Reasoning-gym's own verdict, which evaluates what a model wrote, is not used.
+Modelled on `countdown` of reasoning-gym, without its dependencies and without its verdict, which evaluates what a model
+wrote. Questions are asked in a few words instead of eighty, in several phrasings, and no two splits share a problem.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 from ...rewards.countdown import OPERATORS, operate, solutions
-from .generated import Family, GeneratedSource, SupervisedExample, bucket, reasoning_gym, splits_of, vocabulary_of
+from .generated import Family, GeneratedSource, SupervisedExample, bucket, splits_of, vocabulary_of
 
 LARGEST_TARGET, SMALLEST = 99, 2
 LARGEST = {"usual": 15, "test_size": 20}
@@ -92,20 +90,6 @@ def own_problem(rng: random.Random, count: int, largest: int) -> Problem | None:
     return Problem(tuple(sorted(numbers)), target, expression[2:-2]) if target <= LARGEST_TARGET else None
 
 
-def reasoning_gym_problem(rng: random.Random, count: int, largest: int) -> Problem | None:
-    """Draw a problem of reasoning-gym's; None where it has no solution by our rules, as with a negative step."""
-    drawn = _reasoning_gym_problems(count, largest)[rng.getrandbits(30)]["metadata"]
-    found = solutions(drawn["numbers"], drawn["target"])
-    return Problem(tuple(sorted(drawn["numbers"])), drawn["target"], rng.choice(found)) if found else None
-
-
-@cache
-def _reasoning_gym_problems(count: int, largest: int) -> Any:
-    module = reasoning_gym("games.countdown")
-    ranges = {"min_value": SMALLEST, "max_value": largest, "min_target": 1, "max_target": LARGEST_TARGET}
-    return module.CountdownDataset(module.CountdownConfig(min_numbers=count, max_numbers=count, **ranges, seed=0))
-
-
 class CountdownSource(GeneratedSource[Problem]):
     """Generated countdown problems: three or four numbers 2..15, all to be used, and a target of at most 99.
 
@@ -122,13 +106,12 @@ class CountdownSource(GeneratedSource[Problem]):
 
     splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, unseen=("hybrid",))
     rephrasings = REPHRASINGS
-    generators: ClassVar = {"own": own_problem, "reasoning_gym": reasoning_gym_problem}
     largest_size = 600
 
     def sample(self, rng: random.Random) -> Problem:
         """Draw a problem with as many numbers, and in `hard` as few answers, as the regime has."""
         while True:
-            problem = sample_problem(rng, COUNTS[self.regime], large=self.split == "test_size", draw=self.draw)
+            problem = sample_problem(rng, COUNTS[self.regime], large=self.split == "test_size")
             # Answers are counted only where the problem is of use: that takes a millisecond.
             kept = self.regime == "hard" and bucket(problem) in self.splits[self.split].buckets
             if not kept or len(solutions(problem.numbers, problem.target)) <= FEW_ANSWERS:
@@ -139,16 +122,10 @@ class CountdownSource(GeneratedSource[Problem]):
         return phrase(problem, family, rng)
 
 
-def sample_problem(
-    rng: random.Random,
-    count: int,
-    *,
-    large: bool = False,
-    draw: Callable[[random.Random, int, int], Problem | None] = own_problem,
-) -> Problem:
+def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> Problem:
     """Draw a problem of `count` numbers, with at least one of 16..20 where it is to be `large`."""
     while True:
-        problem = draw(rng, count, LARGEST["test_size" if large else "usual"])
+        problem = own_problem(rng, count, LARGEST["test_size" if large else "usual"])
         if problem is not None and (not large or problem.numbers[-1] > LARGEST["usual"]):
             return problem
 

@@ -6,9 +6,8 @@ import random
 import re
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ...types import QuestionGroup
@@ -109,21 +108,6 @@ def bucket(problem: Problem) -> int:
     return zlib.crc32(problem.key.encode()) % NUM_BUCKETS
 
 
-def reasoning_gym(module: str) -> Any:
-    """A module of reasoning-gym, of which the generators alone are used: some of its verdicts evaluate responses.
-
-    Raises:
-        ModuleNotFoundError: it is not installed.
-    """
-    try:
-        return import_module(f"reasoning_gym.{module}")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"Expected reasoning-gym for data.train.generator=reasoning_gym, but {error}. Run pip install "
-            "'tagrpo[reasoning-gym]', or set data.train.generator=own."
-        ) from error
-
-
 class GeneratedSource(Source, Generic[P]):
     """Generated questions with rephrasings.
 
@@ -137,19 +121,15 @@ class GeneratedSource(Source, Generic[P]):
         size: Number of questions, no two of which ask the same; at most `largest_size`.
         num_rephrasings: N, each in a family of its own; None is as many as the regime has other families.
         seed: Chooses the problems within the split's own part of all problems.
-        generator: One of `generators`: who draws what problems are made of.
 
     Raises:
-        ModuleNotFoundError: the generator needs a package that is not installed.
-        ValueError: an unknown split, regime or generator, too many questions, or more rephrasings than the regime has
-            other families.
+        ValueError: an unknown split or regime, too many questions, or more rephrasings than the regime has other
+            families.
     """
 
     splits: ClassVar[Mapping[str, Split]]
     rephrasings: ClassVar[Mapping[str, Sequence[str]]]
     """regime → families that rephrasings are told in."""
-    generators: ClassVar[Mapping[str, Callable[..., Any]]]
-    """name → draws what a problem is made of; the first needs no other package."""
     largest_size: ClassVar[int] = 5000
     """The smallest split has about twice as many different problems."""
 
@@ -160,20 +140,16 @@ class GeneratedSource(Source, Generic[P]):
         size: int = 512,
         num_rephrasings: int | None = 3,
         seed: int = 0,
-        generator: str = "own",
     ) -> None:
         regime = regime or next(iter(self.rephrasings))
-        choices = {"split": (split, self.splits), "regime": (regime, self.rephrasings)}
-        choices["generator"] = (generator, self.generators)
-        for name, (value, known) in choices.items():
+        for name, value, known in (("split", split, self.splits), ("regime", regime, self.rephrasings)):
             if value not in known:
                 raise ValueError(f"Expected `{name}` to be one of {', '.join(known)} but got {value!r}.")
         if size > self.largest_size:
             raise ValueError(f"Expected `size` to be at most {self.largest_size} but got {size}.")
         self.split, self.regime, self.seed = split, regime, seed
-        self.name = f"{split}-{regime}-{seed}" if generator == "own" else f"{generator}-{split}-{regime}-{seed}"
+        self.name = f"{split}-{regime}-{seed}"
         self.size = size
-        self.draw = self.generators[generator]
         self.originals = self.splits[split].originals[regime]
         fewest = min(len(self._other_families(family)) for family in self.originals)
         self.num_rephrasings = fewest if num_rephrasings is None else num_rephrasings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ class HubSource(Source):
         origin = self.dataset.hub if self.path is None else locate(self.path, self.name, self.dataset.hub)
         known = self.dataset
         table = read_table(origin, known.config, known.split, known.columns, known.folder)
-        groups, excluded = self._kept(self._groups(table, origin), origin)
+        groups, excluded = self._read(table, origin)
         notes, warnings = self._compared(table.num_rows, groups)
         groups, outside = select(groups, self.within, origin)
         if self.dataset.wrong_choices:
@@ -103,33 +103,46 @@ class HubSource(Source):
         )
         return groups
 
-    def _groups(self, table: Any, origin: str | Path) -> list[QuestionGroup]:
-        """One group per row; its question or its answer is empty where the row has none."""
+    def _read(self, table: Any, origin: str | Path) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
+        """The questions that can be asked and scored; and reason → ids of the others."""
         known = self.dataset
         required = {"a question": known.question, "an answer": known.answer}
         required |= {wrong: [wrong] for wrong in known.wrong_choices}
         optional = {name: [name] for name in (*known.metadata, *([known.id] if known.id else []))}
-        groups = []
+        excluded: dict[str, list[str]] = {"without_question": [], "without_answer": [], "repeated": []}
+        seen: set[tuple[str, ...]] = set()
+        kept: dict[str, QuestionGroup] = {}
         for number, row in enumerate(read_fields(table, origin, required, optional)):
-            name = row.get(known.id) if known.id else None
-            metadata = {field: row[field] for field in known.metadata if field in row}
-            if known.wrong_choices:
-                metadata["wrong_choices"] = [str(row[choice]).strip() for choice in known.wrong_choices]
-            groups.append(
-                QuestionGroup(
-                    id=f"{self.name}-{number if name is None else name}",
-                    question=question_text(row["a question"]),
-                    rephrasings=(),
-                    answer=self._answers(row["an answer"]),
-                    metadata=metadata,
-                )
-            )
-        return groups
+            group = self._group(number, row)
+            text = words(group.question) if known.deduplicate else ()
+            if not group.question:
+                excluded["without_question"].append(group.id)
+            elif not group.answer:
+                excluded["without_answer"].append(group.id)
+            elif known.deduplicate and text in seen:
+                excluded["repeated"].append(group.id)
+            elif group.id in kept:
+                raise ValueError(f"{origin}: expected every row to have a different id, but {group.id!r} is repeated.")
+            else:
+                kept[group.id] = group
+                seen.add(text)
+        return list(kept.values()), {reason: ids for reason, ids in excluded.items() if ids}
 
-    def _answers(self, field: Any) -> tuple[str, ...]:
-        if self.dataset.worked:
-            field = extract_reference(field or "")
-        return tuple(answer for answer in answers(field) if answer.lower() not in self.dataset.no_answer)
+    def _group(self, number: int, row: Mapping[str, Any]) -> QuestionGroup:
+        """What a row says; question or answer is empty where it has none."""
+        known = self.dataset
+        name = row.get(known.id) if known.id else None
+        metadata = {field: row[field] for field in known.metadata if field in row}
+        if known.wrong_choices:
+            metadata["wrong_choices"] = [str(row[choice]).strip() for choice in known.wrong_choices]
+        answer = extract_reference(row["an answer"] or "") if known.worked else row["an answer"]
+        return QuestionGroup(
+            id=f"{self.name}-{number if name is None else name}",
+            question=question_text(row["a question"]),
+            rephrasings=(),
+            answer=tuple(text for text in answers(answer) if text.lower() not in known.no_answer),
+            metadata=metadata,
+        )
 
     def _with_choices(self, group: QuestionGroup) -> QuestionGroup:
         """The question followed by its shuffled choices; the metadata keeps their texts in this order."""
@@ -142,28 +155,6 @@ class HubSource(Source):
             answer=tuple(letter for letter, choice in zip(LETTERS, choices, strict=False) if choice == right),
             metadata={**group.metadata, "choices": choices},
         )
-
-    def _kept(
-        self, groups: Sequence[QuestionGroup], origin: str | Path
-    ) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
-        """The questions that can be asked and scored; and reason → ids of the others."""
-        excluded: dict[str, list[str]] = {"without_question": [], "without_answer": [], "repeated": []}
-        seen: set[tuple[str, ...]] = set()
-        kept: dict[str, QuestionGroup] = {}
-        for group in groups:
-            text = words(group.question) if self.dataset.deduplicate else ()
-            if not group.question:
-                excluded["without_question"].append(group.id)
-            elif not group.answer:
-                excluded["without_answer"].append(group.id)
-            elif self.dataset.deduplicate and text in seen:
-                excluded["repeated"].append(group.id)
-            elif group.id in kept:
-                raise ValueError(f"{origin}: expected every row to have a different id, but {group.id!r} is repeated.")
-            else:
-                kept[group.id] = group
-                seen.add(text)
-        return list(kept.values()), {reason: ids for reason, ids in excluded.items() if ids}
 
     def _compared(self, rows: int, groups: Sequence[QuestionGroup]) -> tuple[list[str], list[str]]:
         """A note on what was compared with the catalogue, and warnings of what differs from it."""

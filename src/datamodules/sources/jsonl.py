@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
-
-import pyarrow.parquet as pq
 
 from ...rewards.extraction import extract_reference
 from ...types import QuestionGroup
 from .base import Source, SourceReport
-from .rows import BadRows, RowError, answers, is_known, read_json_lines
+from .rows import RowError, answers, is_known, read_rows
 from .selection import Ranges, check_ranges, select
 
 
@@ -74,21 +71,21 @@ class JsonLinesSource(Source):
         """
         groups: dict[str, QuestionGroup] = {}
         without_answer: list[str] = []
-        with BadRows(self.path) as bad:
-            for number, row in self._rows(bad):
-                with bad.row(number):
-                    group = self._group(number, row)
-                    if group.id in groups:
-                        raise RowError(f"a new id, but {group.id!r} stands in an earlier row")
-                    if group.answer:
-                        groups[group.id] = group
-                    elif self.on_missing_answer == "skip":
-                        without_answer.append(group.id)
-                    else:
-                        raise RowError(
-                            f"an answer in `{self.answer}`, but it is empty. Correct the row, or set "
-                            "on_missing_answer=skip"
-                        )
+
+        def take(number: int, row: dict[str, Any]) -> None:
+            group = self._group(number, row)
+            if group.id in groups:
+                raise RowError(f"a new id, but {group.id!r} stands in an earlier row")
+            if group.answer:
+                groups[group.id] = group
+            elif self.on_missing_answer == "skip":
+                without_answer.append(group.id)
+            else:
+                raise RowError(
+                    f"an answer in `{self.answer}`, but it is empty. Correct the row, or set on_missing_answer=skip"
+                )
+
+        read_rows(self.path, take)
         kept, outside = select(list(groups.values()), self.within, self.path)
         self.report = SourceReport(
             origin=str(self.path),
@@ -96,12 +93,6 @@ class JsonLinesSource(Source):
             excluded=({"without_answer": without_answer} if without_answer else {}) | outside,
         )
         return kept
-
-    def _rows(self, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
-        if self.path.suffix == ".parquet":
-            yield from enumerate(pq.read_table(self.path).to_pylist(), start=1)
-            return
-        yield from read_json_lines(self.path, bad)
 
     def _group(self, number: int, row: dict[str, Any]) -> QuestionGroup:
         question = row.get(self.question)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...types import QuestionGroup
 from .base import plain
-from .rows import BadRows, RowError, read_json_lines
+from .rows import RowError, read_rows
 
 Rephrasings = Mapping[str, tuple[str, ...]]
 """`plain` text of a question → its rephrasings."""
@@ -25,18 +25,19 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
     if not path.is_file():
         raise FileNotFoundError(f"Expected a file of rephrasings at {path}, but found none. Set `rephrasings`.")
     found: dict[str, tuple[str, ...]] = {}
-    with BadRows(path) as bad:
-        for number, row in read_json_lines(path, bad):
-            with bad.row(number):
-                question, rephrasings = row.get("question"), row.get("rephrasings")
-                texts: list[Any] = rephrasings if isinstance(rephrasings, list) else [None]
-                if not isinstance(question, str) or not all(isinstance(text, str) and text for text in texts):
-                    raise RowError(
-                        "`question`, a text, and `rephrasings`, a list of texts, but got "
-                        f"{str(question)[:80]!r} and {str(rephrasings)[:80]!r}"
-                    )
-                if found.setdefault(plain(question), tuple(texts)) != tuple(texts):
-                    raise RowError(f"each question once, but an earlier row has other rephrasings of {question[:80]!r}")
+
+    def take(_: int, row: dict[str, Any]) -> None:
+        question, rephrasings = row.get("question"), row.get("rephrasings")
+        texts: list[Any] = rephrasings if isinstance(rephrasings, list) else [None]
+        if not isinstance(question, str) or not all(isinstance(text, str) and text for text in texts):
+            raise RowError(
+                "`question`, a text, and `rephrasings`, a list of texts, but got "
+                f"{str(question)[:80]!r} and {str(rephrasings)[:80]!r}"
+            )
+        if found.setdefault(plain(question), tuple(texts)) != tuple(texts):
+            raise RowError(f"each question once, but an earlier row has other rephrasings of {question[:80]!r}")
+
+    read_rows(path, take)
     return found
 
 

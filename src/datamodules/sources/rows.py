@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -99,58 +99,48 @@ class RowError(ValueError):
     """What was expected of a row, and what it is instead."""
 
 
-class BadRows:
-    """Collects what is wrong with the rows of a file, so that one report has all of it.
+def refuse(mistakes: Sequence[str], shown: int = 10) -> None:
+    """Report the first mistakes all at once.
 
-    As a context manager it raises a ValueError at the end of its block, with file and row of the first mistakes.
+    Raises:
+        ValueError: there are any.
     """
+    if mistakes:
+        more = [f"and {len(mistakes) - shown} more."] if len(mistakes) > shown else []
+        raise ValueError("\n".join([*mistakes[:shown], *more]))
 
-    shown = 10
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._found: list[str] = []
+def read_rows(path: Path, take: Callable[[int, dict[str, Any]], None]) -> None:
+    """Hand each row of a Parquet file or of JSON lines in UTF-8 to `take`, with its number from 1; skip empty lines.
 
-    def __enter__(self) -> BadRows:
-        """Begin to collect."""
-        return self
-
-    @contextmanager
-    def row(self, number: int) -> Iterator[None]:
-        """When the block raises a `RowError`, note it and go on."""
+    Raises:
+        ValueError: lines are no objects in JSON, or `take` has raised a `RowError`; file and row are named.
+    """
+    wrong = []
+    for number, row in enumerate(_rows(path), start=1):
         try:
-            yield
+            parsed = row if isinstance(row, dict) else _parsed(row)
+            if parsed is not None:
+                take(number, parsed)
         except RowError as error:
-            self._found.append(f"{self.path}, row {number}: expected {error}.")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Report.
-
-        Raises:
-            ValueError: a row was not as expected.
-        """
-        if kind is None and self._found:
-            more = len(self._found) - self.shown
-            raise ValueError("\n".join([*self._found[: self.shown], *([f"and {more} more."] if more > 0 else [])]))
+            wrong.append(f"{path}, row {number}: expected {error}.")
+    refuse(wrong)
 
 
-def read_json_lines(path: Path, bad: BadRows) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number from 1, object) of each line of a file in UTF-8; empty lines are left out.
+def _rows(path: Path) -> Iterator[bytes | dict[str, Any]]:
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
 
-    `bad` gets the lines that are no object in JSON, and those whose encoding is broken.
-    """
+        yield from pq.read_table(path).to_pylist()
+        return
     with path.open("rb") as file:  # a text file would not say in which row its encoding is broken
-        for number, line in enumerate(file, start=1):
-            row = None
-            with bad.row(number):
-                row = _parsed(line, "utf-8-sig" if number == 1 else "utf-8")
-            if row is not None:
-                yield number, row
+        yield next(file, b"").removeprefix(codecs.BOM_UTF8)
+        yield from file
 
 
-def _parsed(line: bytes, encoding: str) -> dict[str, Any] | None:
+def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
-        text = line.decode(encoding)
+        text = line.decode()
         if not text.strip():
             return None
         row = json.loads(text)
@@ -184,9 +174,10 @@ def read_fields(
     Raises:
         ValueError: the table has none of the columns of a required field.
     """
+    table = table.flatten()
     chosen = {}
     for field, names in {**required, **optional}.items():
-        found = [name for name in names if name.partition(".")[0] in table.column_names]
+        found = [name for name in names if name in table.column_names]
         if found:
             chosen[field] = found[0]
         elif field in required:
@@ -194,22 +185,8 @@ def read_fields(
                 f"{origin}: expected {field} in one of the columns {', '.join(names)}, but there are "
                 f"{', '.join(table.column_names)}."
             )
-    # Other columns may be long, and are not decoded.
-    columns = sorted({name.partition(".")[0] for name in chosen.values()})
-    for row in table.select_columns(columns):
-        yield {field: value(row, name) for field, name in chosen.items()}
-
-
-def value(row: Mapping[str, Any], name: str) -> Any:
-    """The entry of a row at a dotted name; None where it is missing.
-
-    >>> value({"extra_info": {"index": 7}}, "extra_info.index"), value({"a": None}, "a.b")
-    (7, None)
-    """
-    found: Any = row
-    for key in name.split("."):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+    for row in table.select_columns(sorted(set(chosen.values()))):  # others may be long, and are not decoded
+        yield {field: row[name] for field, name in chosen.items()}
 
 
 def question_text(field: Any) -> str:

@@ -1,20 +1,19 @@
 """An embedded task: the shortest way through a small grid with walls. Most questions have several answers.
 
-Modelled on `shortest_path` of reasoning-gym, whose generator can draw the grids. Ours needs no dependency. Questions
-are asked in some twenty words instead of two hundred, in several phrasings. Each has an answer, and no two splits share
-a grid.
+Modelled on `shortest_path` of reasoning-gym, without its dependencies. Questions are asked in some twenty words instead
+of two hundred, in several phrasings. Each has an answer, and no two splits share a grid.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 from ...rewards.shortest_path import DIRECTIONS, Cell, move
-from .generated import Family, GeneratedSource, SupervisedExample, bucket, reasoning_gym, splits_of, vocabulary_of
+from .generated import Family, GeneratedSource, SupervisedExample, bucket, splits_of, vocabulary_of
 
 COLUMNS = "abcdef"
 WIDTH = {"usual": 5, "test_size": 6}
@@ -43,10 +42,6 @@ RARE = ("story", "reversed")
 TRAINED = COMMON + RARE
 REPHRASINGS = {"easy": TRAINED, "medium": TRAINED, "hard": COMMON}
 """regime → families that rephrasings are told in."""
-
-
-Grid = tuple[Cell, Cell, Sequence[Cell]]
-"""Start, goal and walls."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,33 +74,9 @@ class Problem:
         return {"grid": self.key, "length": self.length}
 
 
-def own_grid(rng: random.Random, width: int) -> Grid:
-    """Draw different cells for start, goal and walls."""
-    start, goal, *walls = rng.sample(_cells(width), 2 + rng.randint(*NUM_WALLS))
-    return start, goal, walls
-
-
-def reasoning_gym_grid(rng: random.Random, width: int) -> Grid:
-    """Draw a grid of reasoning-gym's with as many walls as ours have; each cell is a wall with probability 0.18."""
-    while True:
-        matrix = _reasoning_gym_grids(width)[rng.getrandbits(30)]["metadata"]["matrix"]
-        found: dict[str, list[Cell]] = {"*": [], "#": [], "X": [], "O": []}
-        for column, row in _cells(width):
-            found[matrix[row][column]].append((column, row))
-        if NUM_WALLS[0] <= len(found["X"]) <= NUM_WALLS[1]:
-            return found["*"][0], found["#"][0], found["X"]
-
-
 @cache
 def _cells(width: int) -> list[Cell]:
     return [(column, row) for column in range(width) for row in range(width)]
-
-
-@cache
-def _reasoning_gym_grids(width: int) -> Any:
-    module = reasoning_gym("graphs.shortest_path")
-    sizes = {"min_rows": width, "max_rows": width, "min_cols": width, "max_cols": width}
-    return module.ShortestPathDataset(module.ShortestPathConfig(**sizes, p_blocked=0.18, seed=0))
 
 
 class ShortestPathSource(GeneratedSource[Problem]):
@@ -125,28 +96,21 @@ class ShortestPathSource(GeneratedSource[Problem]):
 
     splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, unseen=("hybrid",))
     rephrasings = REPHRASINGS
-    generators: ClassVar = {"own": own_grid, "reasoning_gym": reasoning_gym_grid}
 
     def sample(self, rng: random.Random) -> Problem:
         """Draw a problem whose paths are as long as the regime's."""
-        return sample_problem(rng, LENGTHS[self.regime], large=self.split == "test_size", draw=self.draw)
+        return sample_problem(rng, LENGTHS[self.regime], large=self.split == "test_size")
 
     def phrase(self, problem: Problem, family: str, rng: random.Random) -> str:
         """Tell a problem, its walls in any order."""
         return phrase(problem, family, rng)
 
 
-def sample_problem(
-    rng: random.Random,
-    lengths: Sequence[int],
-    *,
-    large: bool = False,
-    draw: Callable[[random.Random, int], Grid] = own_grid,
-) -> Problem:
+def sample_problem(rng: random.Random, lengths: Sequence[int], *, large: bool = False) -> Problem:
     """Draw a grid whose shortest paths have one of `lengths`."""
     width = WIDTH["test_size" if large else "usual"]
     while True:
-        start, goal, walls = draw(rng, width)
+        start, goal, *walls = rng.sample(_cells(width), 2 + rng.randint(*NUM_WALLS))
         apart = abs(start[0] - goal[0]) + abs(start[1] - goal[1])
         if not min(lengths) - 2 <= apart <= max(lengths):  # a longer detour is not worth drawing for
             continue

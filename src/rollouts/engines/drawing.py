@@ -4,28 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor
 
 from ...types import SamplingConfig
 from .base import NO_PROBABILITIES
 
 BELOW_1 = 1 - 2**-30
 """So that no point is rounded into the next interval."""
-
-
-class Drawer(LogitsProcessor):
-    """Draws each token itself and leaves transformers' `generate` no other choice; keeps the log-probs."""
-
-    def __init__(self, sampling: SamplingConfig, generator: torch.Generator) -> None:
-        self.sampling = sampling
-        self.generator = generator
-        self.logprobs: list[Tensor] = []
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
-        """[rows, V] scores that leave one token each."""
-        chosen, logprobs = draw(scores, self.sampling, self.generator)
-        self.logprobs.append(logprobs)
-        return torch.full_like(scores, -torch.inf).scatter(1, chosen[:, None], 0.0)
 
 
 def draw(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .access import FILE, VARIABLE
 from .base import EngineError
-from .weight_stream import WeightSender, address_towards
+from .weight_stream import address_towards, offered
 
 UNFINISHED = "unfinished"
 """Version of a server while weights are on their way into it."""
@@ -122,18 +122,10 @@ class Server:
 
 
 def stream_transfer(server: Server, weights: Weights) -> None:
-    """Send over TCP to every worker of the server (backend `stream` of `vllm_worker`)."""
-    workers = int(server.get("/get_world_size")["world_size"])
+    """Offer the weights to the workers of the server (backend `stream` of `vllm_worker`) until all have loaded them."""
     server.start_weight_update()
-    host = address_towards(server.host)
-    with closing(WeightSender(weights, workers, server.timeout, host)) as sender, ThreadPoolExecutor(1) as thread:
-        sending = thread.submit(sender.send)
-        try:
-            server.update_weights({"host": host, "port": sender.port, "token": sender.token, "timeout": server.timeout})
-        except BaseException:
-            sender.close()  # no worker will connect any more: stop waiting
-            raise
-        sending.result()
+    with offered(weights, server.timeout, address_towards(server.host)) as where:
+        server.update_weights(where)
     server.finish_weight_update()
 
 

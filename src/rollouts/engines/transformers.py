@@ -2,8 +2,7 @@
 
 The loop is our own because transformers' `generate` draws from the process's generator, keeps finished rows to the end
 and computes what rows have in common once for each. Here responses to a prompt are computed together for as long as
-their tokens agree, rows leave the batch when they finish, and the seed is an argument. Models with recurrent layers,
-whose state has no rows to choose from, are sampled by their own `generate`, one prompt at a time.
+their tokens agree, rows leave the batch when they finish, and the seed is an argument.
 """
 
 from __future__ import annotations
@@ -20,15 +19,13 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     DynamicCache,
-    GenerationConfig,
-    LogitsProcessorList,
     PreTrainedModel,
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from ...types import Completion, Deliver, Engine, Finish, Request, SamplingConfig, ignore
 from .base import check_context, in_thread, stop_token_ids
-from .drawing import Drawer, draw
+from .drawing import draw
 
 COMPACT_BELOW = 0.75
 """Finished rows leave the cache when less than this share of it is still being sampled."""
@@ -42,6 +39,9 @@ class TransformersEngine(Engine):
         dtype: Of the copy, by its name in torch.
         device: Where to sample; None takes the first CUDA device of the process if there is one.
         max_rows: Responses sampled at one time.
+
+    Raises:
+        ValueError: the model has recurrent layers, whose state has no rows to choose from.
     """
 
     asynchronous = True
@@ -54,7 +54,10 @@ class TransformersEngine(Engine):
         rng = torch.get_rng_state()
         self.model = AutoModelForCausalLM.from_config(config, dtype=self.dtype).to(self.device).eval()
         torch.set_rng_state(rng)
-        self.attends_only = attends_only(self.model)
+        if not attends_only(self.model):
+            raise ValueError(
+                f"Expected a model whose state is keys and values alone, but {model_path} has others. Use rollout=vllm."
+            )
         self.stop_ids = torch.tensor(stop_token_ids(model_path), device=self.device)
         self.context = int(getattr(config, "max_position_embeddings", 0)) or 2**31
         self.max_rows = max_rows
@@ -102,15 +105,10 @@ class TransformersEngine(Engine):
         return in_thread(self.generate, request, deliver)
 
     def _parts(self, prompts: Sequence[Tensor], num_samples: Sequence[int]) -> list[list[int]]:
-        """Prompts sorted by length, cut so that each part samples at most `max_rows` (but one prompt at least).
-
-        Recurrent models are sampled one prompt at a time, in the order given.
-        """
-        wanted = [p for p, count in enumerate(num_samples) if count]
-        if not self.attends_only:
-            return [[p] for p in wanted]
+        """Prompts sorted by length, cut so that each part samples at most `max_rows` (but one prompt at least)."""
         parts: list[list[int]] = []
         rows = 0
+        wanted = [p for p, count in enumerate(num_samples) if count]
         for p in sorted(wanted, key=lambda p: (len(prompts[p]), p)):
             if not parts or rows + num_samples[p] > self.max_rows:
                 parts.append([])
@@ -123,8 +121,6 @@ class TransformersEngine(Engine):
         self, prompts: list[Tensor], counts: list[int], sampling: SamplingConfig, generator: torch.Generator
     ) -> list[Completion]:
         """Sample all rows of some prompts, token by token. Rows whose tokens agree so far share a row of the state."""
-        if not self.attends_only:
-            return self._sample_recurrent(prompts[0], counts[0], sampling, generator)
         logits, state = self._encode(prompts)
         shared = torch.repeat_interleave(torch.tensor(counts, device=self.device))
         num_rows = sum(counts)
@@ -152,30 +148,6 @@ class TransformersEngine(Engine):
                 state = state.select(prefixes // logits.shape[1])
             logits = self._forward(prefixes % logits.shape[1], state)
         return _completions(tokens, logprobs, lengths, finished)
-
-    def _sample_recurrent(
-        self, prompt: Tensor, count: int, sampling: SamplingConfig, generator: torch.Generator
-    ) -> list[Completion]:
-        """Sample one prompt with the model's own `generate`, which knows its state, and without padding."""
-        drawn = Drawer(sampling, generator)
-        ids = prompt.to(self.device).expand(count, -1)
-        config = GenerationConfig(
-            do_sample=False,  # `drawn` has sampled already
-            max_new_tokens=sampling.max_new_tokens,
-            eos_token_id=self.stop_ids.tolist(),
-            pad_token_id=int(self.stop_ids[0]),
-        )
-        outputs = self.model.generate(
-            ids,
-            generation_config=config,
-            attention_mask=torch.ones_like(ids),
-            logits_processor=LogitsProcessorList([drawn]),
-        )
-        tokens = outputs[:, len(prompt) :]
-        stops = torch.isin(tokens, self.stop_ids)
-        finished = stops.any(1)
-        lengths = torch.where(finished, stops.long().argmax(1) + 1, tokens.shape[1])
-        return _completions(tokens, torch.stack(drawn.logprobs, 1), lengths, finished)
 
     def _encode(self, prompts: list[Tensor]) -> tuple[Tensor, _State]:
         """[prompts, V] logits after each prompt, left-padded, and the state there."""
@@ -215,7 +187,8 @@ def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Te
     sampled = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
     of_rows = [values[sampled].cpu().split(lengths.tolist()) for values in (tokens, logprobs)]
     rows = zip(*of_rows, finished.tolist(), strict=True)
-    return [Completion(token_ids=ids, logprobs=values, truncated=not end) for ids, values, end in rows]
+    # Views would keep all of a large tensor alive, and would be pickled with all of it.
+    return [Completion(token_ids=ids.clone(), logprobs=values.clone(), truncated=not end) for ids, values, end in rows]
 
 
 class _State:

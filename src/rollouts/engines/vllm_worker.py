@@ -1,4 +1,4 @@
-"""What runs inside a vLLM server's workers: the receiving end of `WeightSender`.
+"""What runs inside a vLLM server's workers: the receiving end of `weight_stream`.
 
 A server loads this module through `--worker-extension-cls` (see `serve.py`); importing it makes `stream` known to vLLM
 as a weight-transfer backend, beside its own `nccl`.
@@ -38,7 +38,7 @@ class StreamUpdateInfo(WeightTransferUpdateInfo):
 
 
 class StreamWeightTransferEngine(WeightTransferEngine[StreamInitInfo, StreamUpdateInfo]):
-    """Loads checkpoint-format weights from a TCP stream, one tensor at a time.
+    """Loads checkpoint-format weights as they arrive, one tensor at a time.
 
     Of a policy with adapters the weights come once and are kept; from then on the adapters come alone and are merged
     here, which gives the weights that the trainer would have sent.

@@ -2,7 +2,6 @@
 
 import random
 import re
-import sys
 from collections import Counter
 from itertools import combinations, product
 from math import sqrt
@@ -153,36 +152,3 @@ def test_arguments_that_cannot_be_met_are_refused(task):
         source(regime="hard", num_rephrasings=5)
     with pytest.raises(ValueError, match=f"`size` to be at most {source.largest_size}"):
         source(size=source.largest_size + 1)
-
-
-@every_task
-@pytest.mark.parametrize("split", ["train", "test_size"])
-def test_reasoning_gym_draws_problems_of_the_same_kind(task, split):
-    pytest.importorskip("reasoning_gym")
-    _, source, reward = TASKS[task]
-    for regime in REGIMES:
-        groups = source(split, regime, size=24, generator="reasoning_gym").load()
-        assert groups == source(split, regime, size=24, generator="reasoning_gym").load()
-        assert len({asked(group.question) for group in groups}) == 24
-        assert all(group.id.startswith(f"reasoning_gym-{split}-{regime}-0-") for group in groups)
-        for group in groups:
-            assert len({asked(text) for text in (group.question, *group.rephrasings)}) == 1
-            assert all(reward(answer, group.answer).correct for answer in group.answer)
-    ours = {asked(group.question) for group in source("test_id", "easy", 600, 0).load()}
-    assert not ours & {asked(group.question) for group in groups}
-
-
-@every_task
-def test_a_generator_that_is_not_installed_or_unknown_is_refused(task, monkeypatch):
-    source = TASKS[task][1]
-    with pytest.raises(ValueError, match="`generator` to be one of own, reasoning_gym but got 'gym'"):
-        source(generator="gym")
-    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    for cached in (shortest_path._reasoning_gym_grids, countdown._reasoning_gym_problems):
-        cached.cache_clear()
-    for name in [name for name in sys.modules if name.startswith("reasoning_gym.")]:
-        monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(
-        ModuleNotFoundError, match=r"pip install 'tagrpo\[reasoning-gym\]', or set data.train.generator=own"
-    ):
-        source(generator="reasoning_gym").load()

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
 from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
-from tagrpo.rewards.format import FORMAT_REWARDS
+from tagrpo.rewards.format import MARKERS
 from tagrpo.starter import starter_path
 
 THINK_LINES = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
@@ -75,9 +75,9 @@ def make_datamodule(template, **options):
 
 
 def test_the_thirteen_templates_and_their_format_rewards_are_the_papers(paper):
-    assert set(paper.templates) == set(FORMAT_REWARDS) == set(PAPER)
+    assert set(paper.templates) == set(MARKERS) == set(PAPER)
     assert Counter(row[0] for row in PAPER.values()) == {"deepseek": 4, "reflection": 2, "cot": 4, "free": 3}
-    assert {name: reward.markers for name, reward in FORMAT_REWARDS.items()} == {n: row[4] for n, row in PAPER.items()}
+    assert {n: row[4] for n, row in PAPER.items()} == MARKERS
     assert paper.draw == "question"
 
 
@@ -102,7 +102,7 @@ def test_a_teacher_fills_in_the_tag_that_its_format_reward_leaves_out(paper):
     for name in teachers:
         student = name.removesuffix("-teacher")
         filled, own = paper.templates[name], paper.templates[student]
-        assert (filled.prefill, *FORMAT_REWARDS[name].markers) == FORMAT_REWARDS[student].markers
+        assert (filled.prefill, *MARKERS[name]) == MARKERS[student]
         assert (filled.system, own.prefill) == (own.system, "")
 
 
@@ -111,7 +111,7 @@ def test_the_experiment_takes_the_templates_that_its_scale_can_use(tokenizer):
     templates = instantiate(demo.template)
     assert list(templates.templates) == ["plain", "compute", "count", "steps"]
     term = instantiate(demo.rollout.reward_terms.format)
-    assert set(templates.templates) <= set(term.rewards)
+    assert set(templates.templates) <= set(term.markers)
     unknown = tokenizer.unk_token_id
     for template in templates.templates.values():
         ids = tokenizer(template.render("Compute 1 + 2.", tokenizer), add_special_tokens=False)["input_ids"]

@@ -69,7 +69,10 @@ PARTS = {
     ),
     "extraction": Part(["src/rewards/extraction.py"], ["tests/rewards", DOCTESTS]),
     "statistics": Part(["src/analysis/statistics.py"], ["tests/analysis/test_statistics.py", DOCTESTS]),
-    "advantages": Part(["src/modules/advantages/*.py"], ["tests/modules/advantages", DOCTESTS]),
+    "advantages": Part(
+        ["src/modules/advantages/*.py", "src/contrib/*/advantage.py"],
+        ["tests/modules/advantages", "tests/contrib", DOCTESTS],
+    ),
     "losses": Part(["src/modules/losses.py", "src/modules/surrogates.py"], ["tests/modules/test_losses.py", DOCTESTS]),
     "update": Part(
         ["src/modules/experience.py", "src/modules/update.py"],
@@ -83,9 +86,9 @@ PARTS = {
         ],
     ),
     "credit": Part(
-        ["src/modules/credit/*.py", "src/modules/corrections.py", "src/modules/mismatch.py"],
+        ["src/modules/credit/*.py", "src/contrib/*/credit.py", "src/modules/corrections.py", "src/modules/mismatch.py"],
         [
-            "tests/modules/credit",
+            "tests/contrib",
             "tests/modules/test_mismatch.py",
             "tests/modules/test_update_credit.py",
             "tests/modules/test_update_staleness.py",

@@ -1,1 +1,5 @@
-"""The Hydra configuration tree, shipped as package data."""
+"""The Hydra configuration tree, shipped as package data. Importing it makes the options of methods known to Hydra."""
+
+from tagrpo.settings.methods import register
+
+register()

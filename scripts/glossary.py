@@ -21,6 +21,8 @@ import docstring_parser
 import yaml
 from hydra.utils import get_object
 
+from tagrpo.settings.methods import options_of
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "glossary.md"
 NAME = r"`[\w@{},<>]+(?:/[\w@{},<>]+)+`"
@@ -82,9 +84,8 @@ def patterns(names: str) -> Iterator[re.Pattern[str]]:
             yield re.compile(re.sub(r"<\w+>", r"[^/]+", "".join(choice).replace("@", "@")))
 
 
-def settings(path: Path) -> list[Setting]:
+def settings(text: str) -> list[Setting]:
     """The keys of one configuration file, with defaults and meanings."""
-    text = path.read_text()
     comments = dict(re.findall(r"^\s*(\w+):[^\n#]*#\s*(.+)$", text, re.MULTILINE))
     return list(_keys(yaml.safe_load(text) or {}, (), "", comments))
 
@@ -151,10 +152,10 @@ def page() -> str:
         "of a group are below its name: `loss.clip_low=0.1`. Those of `reward_terms` and `dynamic_sampling` are below",
         "`rollout`.",
         "",
-        *table("tagrpo-train", settings(ROOT / "configs/train.yaml")),
+        *table("tagrpo-train", settings((ROOT / "configs/train.yaml").read_text())),
     ]
     for group in GROUPS:
-        files = {path.stem: settings(path) for path in sorted((ROOT / "configs" / group).glob("*.yaml"))}
+        files = {option: settings(text) for option, text in options_of(group).items()}
         known = {row.key: row.meaning for rows in files.values() for row in rows if row.meaning}
         for name, rows in files.items():
             if rows:  # what a file overrides is described where it comes from

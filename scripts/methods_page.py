@@ -1,9 +1,9 @@
-"""Makes docs/methods.md from docs/papers/*.yaml, what each paper ran, and from the configuration, what runs here.
+"""Makes docs/methods.md from the files of papers, what each one ran, and from the configuration, what runs here.
 
     python scripts/methods_page.py
 
-Every difference between the two is on the page. One that has no reason, in the paper's file or in `SHARED`, is an
-error, and so is a paper's reason for a difference that does not exist.
+The files are those of `tagrpo.settings.methods`. Every difference between the two is on the page. One that has no
+reason, in the value's row or in `SHARED`, is an error, and so is a reason for a difference that does not exist.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tagrpo.cli.diff import ABSENT
 from tagrpo.cli.diff import settings as resolved
+from tagrpo.settings import methods
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "methods.md"
@@ -40,6 +39,9 @@ SHARED = dict.fromkeys(EVALUATION, "all methods are evaluated alike") | {
 """Key → why it differs from paper to paper and not here, unless a paper's file has a reason of its own."""
 PLAIN = re.compile(r"(not (stated|seen|defined)|std is not defined|full text not at hand)[\w ]{0,16}", re.IGNORECASE)
 """What says no more than that a value is open."""
+SECTIONS = ("recipe", "scale", "authors", "authors_scale", "settings")
+STATED = {"paper", "authors", "open"}
+"""Keys of a row, one of which it has if a paper says something of the setting."""
 MANY = 3
 """Papers that must leave a setting open for it to be said once."""
 LONG = 8
@@ -48,8 +50,8 @@ INTRODUCTION = """\
 # Methods
 
 What each paper ran, what runs here, and where the two differ. This page is made by `python scripts/methods_page.py`
-from [docs/papers](papers), which has the papers' values with their places, and from the configuration; a test fails
-where they differ without a reason.
+from the files that have the papers' values with their places (`configs/papers/<paper>.yaml`, and
+`src/contrib/<method>/method.yaml`), and from the configuration; a test fails where they differ without a reason.
 
 `experiment=X` is the method with the settings of its paper: the paper's value, else that of its authors' code, else our
 own. `recipe=authors` is what the authors' code ran where it differs from their paper. `recipe=common` puts all methods
@@ -89,8 +91,13 @@ def settings(experiment: str, recipe: str, scale: str = "paper") -> dict[str, An
 
 @cache
 def papers() -> dict[str, dict[str, Any]]:
-    """Name → content of every file of docs/papers, in the order of the page."""
-    return {name: yaml.safe_load((ROOT / "docs" / "papers" / f"{name}.yaml").read_text()) for name in PAPERS}
+    """Name → content of the paper's file, in the order of the page; `settings` has the rows of all its sections."""
+    found = {}
+    for name in PAPERS:
+        paper = methods.read(methods.method_files()[name])
+        rows = {key: row for section in SECTIONS for key, row in paper.get(section, {}).items()}
+        found[name] = {**paper, "settings": {key: row for key, row in rows.items() if STATED & set(row)}}
+    return found
 
 
 def table_of(paper: dict[str, Any], experiment: str) -> dict[str, Any]:
@@ -106,7 +113,7 @@ def wanted(row: dict[str, Any], recipe: str) -> Any:
 
 def recipes_of(name: str) -> list[str]:
     """`paper`, and `authors` where there are settings of that name."""
-    return ["paper"] + ["authors"] * (ROOT / "configs" / "settings" / name / "authors.yaml").exists()
+    return ["paper"] + ["authors"] * ("authors" in methods.recipes_of(papers()[name]))
 
 
 def departures(name: str, paper: dict[str, Any], experiment: str) -> dict[tuple[str, str], str]:
@@ -122,13 +129,12 @@ def departures(name: str, paper: dict[str, Any], experiment: str) -> dict[tuple[
             want, have = wanted(row, recipe), here.get(key, ABSENT)
             if want in (ABSENT, have):
                 continue
-            reasons = SHARED | paper.get("departures", {}).get(recipe, {})
-            if key not in reasons:
+            if recipe not in row.get("because", {}) and key not in SHARED:
                 raise ValueError(
-                    f"docs/papers/{name}.yaml has {key} = {want} for {experiment}, but recipe={recipe} has {have}. "
-                    f"Change configs/settings/{name}, or give a reason under departures.{recipe}."
+                    f"The file of {name} has {key} = {want} for {experiment}, but recipe={recipe} has {have}. Put the "
+                    f"row in another section, or say in it why: because: {{{recipe}: …}}."
                 )
-            found[recipe, key] = reasons[key]
+            found[recipe, key] = row.get("because", {}).get(recipe) or SHARED[key]
     return found
 
 
@@ -194,7 +200,7 @@ def link(name: str) -> str:
 
 def title_of(experiment: str) -> str:
     """What the first line of the experiment's file says after its command."""
-    return re.split(r" {4,}", (ROOT / "configs" / "experiment" / f"{experiment}.yaml").read_text().splitlines()[1])[1]
+    return re.split(r" {4,}", methods.options_of("experiment")[experiment].splitlines()[1])[1]
 
 
 def outcomes(file: str) -> Any:
@@ -254,11 +260,9 @@ def compared(name: str, paper: dict[str, Any]) -> tuple[list[str], list[str]]:
                 differing.setdefault((key, *stated(row), here["paper"], ""), []).append(experiment)
             elif not is_open(row) and not told:
                 agreeing.setdefault((key, here["paper"], place(row)), []).append(experiment)
-    listed = {(recipe, key) for recipe, keys in paper.get("departures", {}).items() for key in keys}
-    if unused := listed - used:
-        raise ValueError(
-            f"docs/papers/{name}.yaml gives reasons for what does not differ: {sorted(unused)}. Delete them."
-        )
+    rows = [item for experiment in paper["own"] for item in table_of(paper, experiment).items()]
+    if unused := {(recipe, key) for key, row in rows for recipe in row.get("because", {})} - used:
+        raise ValueError(f"The file of {name} gives reasons for what does not differ: {sorted(unused)}. Delete them.")
 
     def lines(found: dict[tuple[str, ...], list[str]]) -> list[str]:
         whose = {what: f" of {code(*who)}" if len(who) < len(paper["own"]) else "" for what, who in found.items()}

@@ -48,7 +48,7 @@ PARTS = {
     ),
     "extraction": ("rewards/extraction.py", "rewards"),
     "statistics": ("analysis/statistics.py", "analysis/test_statistics.py"),
-    "advantages": ("modules/advantages/*.py", "modules/advantages"),
+    "advantages": ("modules/advantages/*.py contrib/*/advantage.py", "modules/advantages contrib"),
     "losses": ("modules/losses.py modules/surrogates.py", "modules/test_losses.py"),
     "update": (
         "modules/experience.py modules/update.py",
@@ -56,8 +56,8 @@ PARTS = {
         "modules/test_update_credit.py modules/test_mismatch.py",
     ),
     "credit": (
-        "modules/credit/*.py modules/corrections.py modules/mismatch.py",
-        "modules/credit modules/test_mismatch.py modules/test_update_credit.py modules/test_update_staleness.py",
+        "modules/credit/*.py contrib/*/credit.py modules/corrections.py modules/mismatch.py",
+        "contrib modules/test_mismatch.py modules/test_update_credit.py modules/test_update_staleness.py",
     ),
     "memory": ("datamodules/memory.py", "datamodules/test_memory.py"),
     "replay": ("rollouts/replay.py", "rollouts/test_replay.py"),

@@ -33,6 +33,7 @@ from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.update import UpdateOptions
 from tagrpo.runs.files import write_text
+from tagrpo.settings.methods import options_of
 from tagrpo.types import AdvantageStrategy
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,14 +62,14 @@ def experiments() -> dict[str, Experiment]:
     """All experiments whose strategy reads rewards alone and whose tokens share their response's advantage."""
     found = {}
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        for path in sorted((ROOT / "configs/experiment").glob("*.yaml")):
-            cfg = compose("train", [f"experiment={path.stem}"])
+        for name in options_of("experiment"):
+            cfg = compose("train", [f"experiment={name}"])
             if cfg.policy.credit is not None:
                 continue
             strategy, sampling = instantiate(cfg.advantage), cfg.rollout.get("dynamic_sampling")
             with suppress(ValueError):  # the strategy reads entropies or answers
                 expected_weights(strategy, torch.tensor([0.5]), 2)
-                found[path.stem] = Experiment(
+                found[name] = Experiment(
                     Setting(strategy, 1 + cfg.data.num_rephrasings, cfg.data.samples_per_prompt),
                     instantiate(cfg.loss),
                     UpdateOptions(anchor=cfg.policy.anchor, prompt_correction=cfg.policy.prompt_correction),

@@ -22,7 +22,7 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
 def write_sources(folder: Path, repository: str | None = None) -> None:
     """Copy `docs/` and the README into `folder`, with links that hold there."""
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns("papers"))
+    shutil.copytree(ROOT / "docs", folder)
     shutil.copy(ROOT / "README.md", folder / "index.md")
     for page in folder.rglob("*.md"):
         source = ROOT / "README.md" if page.name == "index.md" else ROOT / "docs" / page.relative_to(folder)
@@ -34,7 +34,7 @@ def link(match: re.Match[str], source: Path, repository: str | None) -> str:
     image, text, target, anchor = match.groups()
     path = (source.parent / target).resolve()
     docs = ROOT / "docs"
-    if path.suffix and path.is_relative_to(docs) and not path.is_relative_to(docs / "papers"):
+    if path.suffix and path.is_relative_to(docs):
         start = docs if source.name == "README.md" else source.parent
         return f"{image}[{text}]({os.path.relpath(path, start)}{anchor or ''})"
     return f"[{text}]({repository}/{path.relative_to(ROOT)})" if repository else text

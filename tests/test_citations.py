@@ -1,9 +1,9 @@
-"""Every equation, table, figure or section that is cited is listed by a paper of docs/papers, read or second-hand.
+"""Every equation, table, figure or section that is cited is listed by the file of a paper, read or second-hand.
 
 A citation belongs to
 1. the paper that follows it: "Table 6 of Dr. GRPO";
-2. in docs/papers/X.yaml, otherwise, to X;
-3. elsewhere to the paper named last before it, by a name of docs/papers or an arXiv number, in the same docstring,
+2. in the file of a paper or method, otherwise, to that paper;
+3. elsewhere to the paper named last before it, by one of its names or an arXiv number, in the same docstring,
    comment, paragraph, list item or row of a table;
 4. else to the paper of the file: of an experiment, of a paper's settings, of a comparison that bears its name; of the
    study's frozen claims, TA-GRPO.
@@ -23,17 +23,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+from tagrpo.settings.methods import CONTRIB, method_files, options_of, read
 
 ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "docs" / "papers"
+FILES = method_files()
 PAPERS: dict[str, dict[str, Any]] = {
-    path.stem: {"names": [], "text": {"state": "read"}, "cited": {}} | yaml.safe_load(path.read_text())
-    for path in sorted(FOLDER.glob("*.yaml"))
+    name: {"names": [], "text": {"state": "read"}, "cited": {}} | read(path) for name, path in sorted(FILES.items())
 }
 NAMES = {name: key for key, paper in PAPERS.items() for name in [*paper["names"], paper["arxiv"]] if name}
 EXPERIMENTS = {experiment: key for key, paper in PAPERS.items() for experiment in paper["own"]}
 LISTED = {(key, place): entry for key, paper in PAPERS.items() for place, entry in paper["cited"].items()}
+OWNER = {path: key for key, path in FILES.items()}
 STATES = ("read", "second-hand")
 
 KINDS = {"Eq": "Eq.", "Fig": "Fig.", "Figure": "Fig.", "§": "section", "Section": "section", "Corollarie": "Corollary"}
@@ -103,7 +104,7 @@ def of_python(text: str) -> Iterator[tuple[int, str]]:
 
 
 def of_paper(text: str) -> Iterator[tuple[int, str]]:
-    """The rows of a file of docs/papers, without its list of what is cited."""
+    """The rows of a paper's file, without its list of what is cited."""
     part = ""
     for number, row in enumerate(text.splitlines(), 1):
         part = row if re.match(r"\w", row) else part
@@ -120,7 +121,7 @@ def blocks(path: Path) -> Iterator[tuple[int, str]]:
             code = cell["cell_type"] == "code"
             found = of_python(re.sub(r"(?m)^[%!]", "# ", source)) if code else paragraphs(source, r"\||- |#")
             yield from ((number, block) for _, block in found)
-    elif path.parent == FOLDER:
+    elif path in FILES.values():
         yield from of_paper(text)
     else:
         yield from (
@@ -135,8 +136,8 @@ def of_file(path: Path) -> str | None:
     name = str(path.relative_to(ROOT))
     if name.startswith("configs/experiment/"):
         return EXPERIMENTS[path.stem]
-    if name.startswith("configs/settings/"):
-        return name.split("/")[2]
+    if path.parent.name in FILES and path.parent.parent == CONTRIB:
+        return path.parent.name
     if name.startswith("configs/comparisons/"):
         return next((key for key in PAPERS if path.stem.startswith(f"{key}_")), None)
     return "ta_grpo" if name in ("studies/second/claims.py", "docs/study.md") else None
@@ -146,16 +147,21 @@ def attributed(match: re.Match[str], block: str, path: Path) -> str | None:
     """The paper that a citation belongs to."""
     if after := FOLLOWED.match(block, match.end()):
         return NAMES.get(after["name"], after["name"])
-    if path.parent == FOLDER and PAPERS[path.stem]["arxiv"]:
-        return path.stem
+    if (key := OWNER.get(path)) and PAPERS[key]["arxiv"]:
+        return key
     named = [name["name"] for name in NAME.finditer(block, 0, match.start())]
     return NAMES.get(named[-1], named[-1]) if named else of_file(path)
 
 
 def files() -> Iterator[Path]:
-    """All that the project says; the page on methods is made of docs/papers."""
+    """All that the project says; the page on methods is made of the papers' files."""
     yield ROOT / "README.md"
-    for folder, suffixes in {"src": ".py", "configs": ".yaml", "docs": ".md .yaml", "studies": ".md .py .yaml"}.items():
+    for folder, suffixes in {
+        "src": ".py .yaml",
+        "configs": ".yaml",
+        "docs": ".md .yaml",
+        "studies": ".md .py .yaml",
+    }.items():
         yield from (path for path in sorted((ROOT / folder).rglob("*.*")) if path.suffix in suffixes.split())
     yield from (ROOT / "notebooks").glob("*.ipynb")
 
@@ -195,14 +201,14 @@ def test_every_paper_has_names_of_its_own_and_says_which_text_was_at_hand():
 
 def test_every_citation_belongs_to_a_paper():
     lost = [citation for citation in citations() if citation.paper not in PAPERS]
-    assert not lost, f"Name a paper of docs/papers, or its arXiv number, before the citation:{told(lost)}"
+    assert not lost, f"Name a paper, or its arXiv number, before the citation:{told(lost)}"
 
 
 @pytest.mark.parametrize("key", PAPERS)
 def test_every_citation_is_listed_by_its_paper(key):
     unlisted = [c for c in citations() if c.paper == key and (key, c.place) not in LISTED]
     assert not unlisted, (
-        f"List each under `cited` in docs/papers, with its state, or take the number out:{told(unlisted)}"
+        f"List each under `cited` in the paper's file, with its state, or take the number out:{told(unlisted)}"
     )
 
 
@@ -219,7 +225,7 @@ def test_a_place_that_was_not_read_is_called_second_hand_where_it_is_cited():
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_an_experiment_whose_paper_was_not_read_says_so(experiment):
-    title = (ROOT / "configs" / "experiment" / f"{experiment}.yaml").read_text().splitlines()[1]
+    title = options_of("experiment")[experiment].splitlines()[1]
     if PAPERS[EXPERIMENTS[experiment]]["text"]["state"] != "read":
         assert re.search(r"second-hand|not read", title), title
 
@@ -247,7 +253,7 @@ def test_a_citation_belongs_to_the_paper_after_it_else_to_the_last_one_before_it
     ]  # fmt: skip
     assert of("Table 7 and Figs. 3 and 4 of Pass@k training") == ["pass_at_k", "pass_at_k"]
     experiments = ROOT / "configs" / "experiment"
-    assert of("Eq. 3", FOLDER / "dapo.yaml") == of("Eq. 3", experiments / "dapo.yaml") == ["dapo"]
-    assert of("As DAPO (Eq. 8), Table 6 of Dr. GRPO", FOLDER / "gmpo.yaml") == ["gmpo", "dr_grpo"]
+    assert of("Eq. 3", FILES["dapo"]) == of("Eq. 3", experiments / "dapo.yaml") == ["dapo"]
+    assert of("As DAPO (Eq. 8), Table 6 of Dr. GRPO", FILES["gmpo"]) == ["gmpo", "dr_grpo"]
     assert of("Eq. 3") == [None]
     assert of("arXiv 9999.00000, Eq. 3") == ["9999.00000"]

@@ -11,6 +11,7 @@ import pytest
 from hydra import compose, initialize_config_module
 
 from tagrpo.cli.diff import differences
+from tagrpo.settings import methods
 
 ROOT = Path(__file__).parents[1]
 spec = importlib.util.spec_from_file_location("methods_page", ROOT / "scripts" / "methods_page.py")
@@ -36,7 +37,7 @@ def unfolded(lines):
 
 
 def test_every_experiment_is_of_one_paper():
-    assert sorted(EXPERIMENTS) == sorted(path.stem for path in (ROOT / "configs" / "experiment").glob("*.yaml"))
+    assert sorted(EXPERIMENTS) == list(methods.options_of("experiment"))
     assert all(set(paper["own"]) == set(paper["defines"]) for paper in PAPERS.values())
 
 
@@ -61,7 +62,8 @@ def test_a_setting_that_is_not_the_papers_needs_a_reason(monkeypatch):
     monkeypatch.setattr(script, "settings", lambda *_: changed)
     with pytest.raises(ValueError, match=r"loss.kl_coef = 0.0 for pass_at_k, but recipe=paper has 0.001"):
         script.departures("pass_at_k", PAPERS["pass_at_k"], "pass_at_k")
-    paper = {**PAPERS["pass_at_k"], "departures": {"paper": {"loss.kl_coef": "why"}}}
+    row = {**PAPERS["pass_at_k"]["settings"]["loss.kl_coef"], "because": {"paper": "why"}}
+    paper = {**PAPERS["pass_at_k"], "settings": {**PAPERS["pass_at_k"]["settings"], "loss.kl_coef": row}}
     found = script.departures("pass_at_k", paper, "pass_at_k")
     assert found.pop(("paper", "loss.kl_coef")) == "why"
     assert {key for _, key in found} <= set(script.SHARED)

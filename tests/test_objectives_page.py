@@ -16,6 +16,7 @@ from tagrpo.lab.enumerable import Policies, expected_update
 from tagrpo.lab.objective_plots import Setting
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
+from tagrpo.settings.methods import options_of
 
 PAGE = objectives.DOCUMENT.read_text()
 
@@ -37,7 +38,7 @@ def cells(name):
 
 def test_the_weights_are_those_of_the_experiments(methods):
     assert objectives.weights(methods) == table("weights")
-    missing = {path.stem for path in (objectives.ROOT / "configs/experiment").glob("*.yaml")} - set(methods)
+    missing = set(options_of("experiment")) - set(methods)
     looking_back = {"overtraining_gate", "outcome_exploration", "outcome_exploration_batch"}
     by_token = {"clip_cov", "kl_cov", "high_entropy_tokens", "rl_zvp"}
     assert missing == {"entropy_adaptive", "seed_grpo", "unlikeliness", *looking_back, *by_token}

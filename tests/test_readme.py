@@ -11,9 +11,10 @@ from omegaconf import DictConfig
 
 from tagrpo.modules import advantages, losses
 from tagrpo.rewards import terms
+from tagrpo.settings.methods import options_of
 
 ROOT = Path(__file__).parents[1]
-EXPERIMENTS = sorted(path.stem for path in (ROOT / "configs/experiment").glob("*.yaml"))
+EXPERIMENTS = list(options_of("experiment"))
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from shutil import get_terminal_size
+
+from ..settings.methods import configs
+from ..settings.methods import options_of as texts_of
 
 COMMANDS = {
     "train": "tagrpo-train",
@@ -25,8 +27,8 @@ _SETTING = re.compile(r"(?P<name>\w+): *(?P<value>[^#]*?)(?:\s+# (?P<comment>.*)
 
 def show_help(config: str, groups: list[str]) -> int:
     """Print the help of a command, or the options of `groups`; return the exit code."""
-    root = Path(str(files("tagrpo.configs")))
-    text = describe(root, config) if not groups else options_of(root, config, groups)
+    root = configs()
+    text = describe(root, config) if not groups else options_of(config, groups)
     print(text or f"There is no group {', '.join(groups)}. {COMMANDS[config]} --help lists the groups.")
     return 0 if text else 1
 
@@ -38,9 +40,8 @@ def describe(root: Path, config: str) -> str:
     parts = [head(root / f"{config}.yaml"), "Settings (name=value):"]
     parts += [_line(f"{name}={value}", comment) for name, (value, comment) in settings.items()]
     parts += ["", f"Groups (group=option; `{command} --help GROUP` says what the options are):"]
-    folder = (root / config).parent
     for name, (value, comment) in groups.items():
-        names = options(folder / name)
+        names = sorted(options(config, name))
         if names:
             parts.append(_line(f"{name}={value}", comment))
             parts.append(textwrap.fill(", ".join(names), _width(), initial_indent=" " * 6, subsequent_indent=" " * 6))
@@ -57,16 +58,16 @@ def _line_of_options(command: str) -> Iterator[str]:
     yield _line(f"{command} --hydra-help", "the flags of Hydra, which composes the settings")
 
 
-def options_of(root: Path, config: str, groups: list[str]) -> str:
+def options_of(config: str, groups: list[str]) -> str:
     """What the options of groups are, one line each; empty where there is no such group."""
-    folders = [(root / config).parent / group.partition("=")[0] for group in groups]
-    paths = [path for folder in folders for path in sorted(folder.glob("*.yaml")) if path.stem != "base"]
-    return "\n".join(_line(f"{path.parent.name}={path.stem}", comment_of(path)) for path in paths)
+    names = [group.partition("=")[0] for group in groups]
+    found = [(group, option, text) for group in names for option, text in options(config, group).items()]
+    return "\n".join(_line(f"{group}={option}", comment_of(text)) for group, option, text in found)
 
 
-def comment_of(path: Path) -> str:
+def comment_of(option: str) -> str:
     """The first line of an option's comment, without a command in front; else the path that the option sets."""
-    for line in path.read_text().splitlines():
+    for line in option.splitlines():
         text = re.sub(r"^# (?:(?:tagrpo-|make )\S.*?(?:\s{2,}|$))?", "", line)
         if line.startswith("# ") and text and not text.startswith("@package"):
             return text
@@ -111,9 +112,10 @@ def collect(root: Path, config: str) -> tuple[dict[str, tuple[str, str]], dict[s
     return groups, settings
 
 
-def options(folder: Path) -> list[str]:
-    """The options of a group."""
-    return sorted(path.stem for path in folder.glob("*.yaml") if path.stem != "base")
+def options(config: str, group: str) -> dict[str, str]:
+    """Option → its text, of a group of a command's configuration."""
+    found = texts_of((Path(config).parent / group).as_posix())
+    return {option: text for option, text in found.items() if option != "base"}
 
 
 def _width() -> int:

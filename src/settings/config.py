@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.object_type import ObjectType
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
@@ -261,9 +262,10 @@ def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:
 
 
 def exists(settings: str | None) -> bool:
-    """Whether an option of the group `settings` is a file."""
+    """Whether there is an option of the group `settings`: a recipe of a paper, or a file of the user's."""
     if not settings:
         return False
+    path = f"settings/{settings}.yaml"
     sources = [source.path for source in HydraConfig.get().runtime.config_sources if source.schema == "file"]
-    folders = [Path(str(files("tagrpo.configs"))), *map(Path, sources)]
-    return any((folder / "settings" / f"{settings}.yaml").is_file() for folder in folders)
+    known = ConfigStore.instance().get_type(path) == ObjectType.CONFIG
+    return known or any((Path(folder) / path).is_file() for folder in sources)

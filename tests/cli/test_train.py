@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -20,9 +19,10 @@ from transformers import AutoModelForCausalLM
 from tagrpo.cli.evaluate import evaluate
 from tagrpo.cli.train import objective_of, train
 from tagrpo.settings.config import build
+from tagrpo.settings.methods import options_of
 from tagrpo.settings.secrets import save_resolved
 
-EXPERIMENTS = sorted(path.stem for path in (Path(__file__).parents[2] / "configs" / "experiment").glob("*.yaml"))
+EXPERIMENTS = list(options_of("experiment"))
 SMALL = [
     "iterations=4", "threads=1", "logger=csv", "callbacks=[zero_gradient,pass_at_k,checkpoint]", "data.train.size=24",
     "data.batch_size=4", "data.samples_per_prompt=4", "data.evaluation_samples=4", "data.evaluation.test_id.size=6",

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tagrpo.datamodules.curricula import ByDifficulty, NearRate, SkipUniform, WithinBounds
+from tagrpo.datamodules.curricula import ByDifficulty, Curriculum, NearRate, WithinBounds
 from tagrpo.datamodules.memory import Record, Visit
 from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
@@ -19,7 +19,7 @@ def visited(*right):
     return Record(visits=[Visit((2, 2), (min(r, 2), max(r - 2, 0))) for r in right])
 
 
-CURRICULA = [WithinBounds(0.25, 0.75), NearRate(), ByDifficulty(), SkipUniform()]
+CURRICULA = [WithinBounds(0.25, 0.75), NearRate(), ByDifficulty()]
 
 
 @pytest.mark.parametrize("curriculum", CURRICULA)
@@ -48,49 +48,11 @@ def test_difficulty_orders_questions_and_new_ones_stand_in_the_middle():
     assert sorted(records, key=lambda name: ByDifficulty(hardest_first=True).place(records[name]))[0] == "hard"
 
 
-def by_the_authors(trace, p, easy):
-    """1 − the skip probability of presampling_selector.py, for rates of visits in order."""
-    if not easy and trace[-1] > 0.11:
-        return 1.0
-    count = 0
-    for rate in reversed(trace):
-        if rate < 0.98 if easy else rate > 0.11:
-            break
-        count += 1
-    return max(p**count, 0.01)
-
-
-@pytest.mark.parametrize(
-    "right", [(4,), (0,), (2,), (4, 4, 4), (0, 0), (4, 0), (0, 4, 4), (4, 4, 2), (2, 0, 0, 0), (0,) * 9, (4,) * 64]
-)
-def test_questions_without_gradient_are_skipped_as_by_gresos_authors(right):
-    curriculum, trace = SkipUniform(easy=0.5, hard=0.3), [r / 4 for r in right]
-    # Both rules are asked in turn there; a question is skipped by at most one.
-    expected = by_the_authors(trace, 0.5, easy=True) * by_the_authors(trace, 0.3, easy=False)
-    assert curriculum.chance(visited(*right)) == pytest.approx(expected)
-
-
-def test_the_chances_follow_the_shares_of_easy_and_hard_questions():
-    curriculum = SkipUniform(easy=0.5, hard=0.5, target=0.75, step=0.1)  # aims at ¼ easy and ½ hard ones
-    batch = [Visit((2,), (2,)), Visit((2,), (1,)), Visit((2,), (0,)), Visit((2,), (1,))]
-    curriculum.observe(batch)
-    assert curriculum.chances == pytest.approx({1.0: 0.4, 0.0: 0.6}), "¼ are easy, which is enough; ¼ are hard"
-    for _ in range(9):
-        curriculum.observe(batch)
-    assert curriculum.chances == pytest.approx({1.0: 0.05, 0.0: 0.95}), "within their bounds"
-    curriculum.observe([])
-    assert curriculum.chances == pytest.approx({1.0: 0.05, 0.0: 0.95}), "nothing was seen"
-    again = SkipUniform()
-    again.load_state_dict(curriculum.state_dict())
-    assert again.chances == curriculum.chances
-
-
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
         (WithinBounds, {"low": 0.6, "high": 0.5}), (WithinBounds, {"decay": 2.0}), (NearRate, {"floor": 0.0}),
-        (NearRate, {"spread": 0.0}), (ByDifficulty, {"decay": -1.0}), (SkipUniform, {"easy": 0.01}),
-        (SkipUniform, {"target": 1.5}),
+        (NearRate, {"spread": 0.0}), (ByDifficulty, {"decay": -1.0}),
     ],
 )  # fmt: skip
 def test_impossible_options_are_refused(kind, options):
@@ -126,10 +88,25 @@ def test_a_data_module_serves_easy_questions_first():
     assert [ids.index(id) % 4 for id in served] == [3, 3, 2, 2, 1, 1, 0, 0]
 
 
+class Counting(Curriculum):
+    """Remembers how many visits there were."""
+
+    seen = 0
+
+    def observe(self, visits):
+        self.seen += len(visits)
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+
 def test_a_data_module_keeps_the_state_of_its_curriculum_and_refuses_what_is_none():
-    one, other = datamodule_of(SkipUniform(step=0.1)), datamodule_of(SkipUniform(step=0.1))
+    one, other = datamodule_of(Counting()), datamodule_of(Counting())
     one.observe([Visit((2,), (0,))])
     other.load_state_dict(one.state_dict())
-    assert other.curriculum.chances == one.curriculum.chances != SkipUniform().chances
+    assert other.curriculum.seen == one.curriculum.seen == 1
     with pytest.raises(TypeError, match=r"data\.curriculum to be a Curriculum .*no chance"):
         datamodule_of(object())

@@ -7,6 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from tagrpo.contrib.negative_reinforcement.advantage import VerdictAdvantage
+from tagrpo.contrib.ngrpo.advantage import VirtualSuccessAdvantage
+from tagrpo.contrib.pkpo.advantage import PKPOAdvantage
+from tagrpo.contrib.rs_grpo.advantage import RiskSensitiveAdvantage
 from tagrpo.lab.objectives import expected_weights
 from tagrpo.modules.advantages import (
     CombinationAdvantage,
@@ -14,10 +18,6 @@ from tagrpo.modules.advantages import (
     ExceedingPassAtKAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
-    PKPOAdvantage,
-    RiskSensitiveAdvantage,
-    VerdictAdvantage,
-    VirtualSuccessAdvantage,
     WithoutEasyAdvantage,
 )
 from tagrpo.types import AdvantageStrategy, RewardGroups

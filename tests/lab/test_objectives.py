@@ -12,6 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from tagrpo.contrib.negative_reinforcement.advantage import VerdictAdvantage
+from tagrpo.contrib.ngrpo.advantage import VirtualSuccessAdvantage
+from tagrpo.contrib.pkpo.advantage import PKPOAdvantage
+from tagrpo.contrib.rs_grpo.advantage import RiskSensitiveAdvantage
 from tagrpo.lab.objective_plots import Setting, plot_pooling, plot_weights, pooling, weight_curve
 from tagrpo.lab.objectives import count_utility, expected_advantages, expected_weights
 from tagrpo.modules.advantages import (
@@ -19,11 +23,7 @@ from tagrpo.modules.advantages import (
     EntropyAdaptiveAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
-    PKPOAdvantage,
-    RiskSensitiveAdvantage,
     SemanticEntropyAdvantage,
-    VerdictAdvantage,
-    VirtualSuccessAdvantage,
 )
 
 sys.path.insert(0, str(Path(__file__).parent))

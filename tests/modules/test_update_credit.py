@@ -10,8 +10,11 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM
 
-from tagrpo.modules.advantages import GroupAdvantage, UnlikelinessAdvantage
-from tagrpo.modules.credit import ClipCovCredit, HighEntropyCredit, KLCovCredit, ZeroVarianceCredit
+from tagrpo.contrib.entropy_mechanism.credit import ClipCovCredit, KLCovCredit
+from tagrpo.contrib.high_entropy_tokens.credit import HighEntropyCredit
+from tagrpo.contrib.rl_zvp.credit import ZeroVarianceCredit
+from tagrpo.contrib.unlikeliness.advantage import UnlikelinessAdvantage
+from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.logprobs import Scorer

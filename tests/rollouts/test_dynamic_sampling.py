@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +14,9 @@ from omegaconf import OmegaConf
 from scipy.stats import binom
 
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling, join_batches, take_questions
+from tagrpo.settings.methods import options_of
 
-EXPERIMENTS = sorted(path.stem for path in (Path(__file__).parents[2] / "configs" / "experiment").glob("*.yaml"))
+EXPERIMENTS = list(options_of("experiment"))
 # 0: original right, rephrasing wrong. 1: all right. 2: mixed within a prompt.
 REWARDS = [[[1.0, 1.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]], [[1.0, 0.0], [0.0, 0.0]]]
 

@@ -19,12 +19,13 @@ from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.modules.policy import model
 from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.settings import config
+from tagrpo.settings.methods import options_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def options(group):
-    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+    return list(options_of(group))
 
 
 def composed(*overrides, name="train"):
@@ -105,10 +106,8 @@ def command_of(group):
 
 @pytest.mark.parametrize(
     "group",
-    # comparisons is the configuration of another command, and settings are those of experiments, composed above
-    sorted(
-        p.name for p in CONFIGS.iterdir() if p.is_dir() and p.name not in ("comparisons", "settings", "__pycache__")
-    ),
+    # comparisons is the configuration of another command, and papers are what recipes are made from, composed above
+    sorted(p.name for p in CONFIGS.iterdir() if p.is_dir() and p.name not in ("comparisons", "papers", "__pycache__")),
 )
 def test_every_option_of_every_group_composes(group):
     names = [name for name in options(group) if name != "base"]

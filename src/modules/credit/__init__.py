@@ -1,7 +1,1 @@
-"""Credit per token: plain classes, `CreditInputs` → [T] advantages of one mini-batch. One method, one small class."""
-
-from .covariance import ClipCovCredit, KLCovCredit
-from .high_entropy import HighEntropyCredit
-from .zero_variance import ZeroVarianceCredit
-
-__all__ = ["ClipCovCredit", "HighEntropyCredit", "KLCovCredit", "ZeroVarianceCredit"]
+"""Credit per token: `CreditInputs` → [T] advantages of one mini-batch. The methods are in `contrib`."""

@@ -89,3 +89,9 @@ def largest_over_ranks(values: Tensor, count: int) -> float:
     own = values.double().topk(min(count, len(values))).values
     found = torch.cat(gather_objects(own))
     return float(found.topk(min(count, len(found))).values[-1]) if len(found) else torch.inf
+
+
+def check_share(share: float) -> None:
+    """Refuse a share that is not above 0 and at most 1."""
+    if not 0 < share <= 1:
+        raise ValueError(f"Expected credit.share to be above 0 and at most 1, but got {share}.")

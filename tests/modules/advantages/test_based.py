@@ -7,14 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tagrpo.contrib.outcome_exploration.advantage import BatchExplorationAdvantage, HistoricalExplorationAdvantage
+from tagrpo.contrib.overtraining_gate.advantage import OvertrainingGateAdvantage
+from tagrpo.contrib.unlikeliness.advantage import UnlikelinessAdvantage
 from tagrpo.modules.advantages import (
-    BatchExplorationAdvantage,
     DifficultyWeightedAdvantage,
-    HistoricalExplorationAdvantage,
-    OvertrainingGateAdvantage,
     PassAtKAdvantage,
     SemanticEntropyAdvantage,
-    UnlikelinessAdvantage,
     WithoutEasyAdvantage,
 )
 from tagrpo.types import AdvantageStrategy, History

@@ -6,19 +6,18 @@ import pytest
 from hydra import compose, initialize_config_module
 from hydra.utils import instantiate
 
-from tagrpo.datamodules.curricula import SkipUniform
+from tagrpo.contrib.greso.curriculum import SkipUniform
+from tagrpo.contrib.negative_reinforcement.advantage import VerdictAdvantage
+from tagrpo.contrib.outcome_exploration.advantage import BatchExplorationAdvantage, HistoricalExplorationAdvantage
+from tagrpo.contrib.overtraining_gate.advantage import OvertrainingGateAdvantage
+from tagrpo.contrib.pkpo.advantage import PKPOAdvantage
+from tagrpo.contrib.rs_grpo.advantage import RiskSensitiveAdvantage
 from tagrpo.modules.advantages import (
-    BatchExplorationAdvantage,
     CombinationAdvantage,
     EntropyAdaptiveAdvantage,
     ExceedingPassAtKAdvantage,
     GroupAdvantage,
-    HistoricalExplorationAdvantage,
-    OvertrainingGateAdvantage,
     PassAtKAdvantage,
-    PKPOAdvantage,
-    RiskSensitiveAdvantage,
-    VerdictAdvantage,
 )
 from tagrpo.modules.losses import PolicyLoss
 

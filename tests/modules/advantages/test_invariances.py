@@ -13,22 +13,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tagrpo.contrib.negative_reinforcement.advantage import VerdictAdvantage
+from tagrpo.contrib.ngrpo.advantage import VirtualSuccessAdvantage
+from tagrpo.contrib.outcome_exploration.advantage import BatchExplorationAdvantage, HistoricalExplorationAdvantage
+from tagrpo.contrib.overtraining_gate.advantage import OvertrainingGateAdvantage
+from tagrpo.contrib.pkpo.advantage import PKPOAdvantage
+from tagrpo.contrib.rs_grpo.advantage import RiskSensitiveAdvantage
 from tagrpo.modules import advantages
 from tagrpo.modules.advantages import (
-    BatchExplorationAdvantage,
     CombinationAdvantage,
     DifficultyWeightedAdvantage,
     EntropyAdaptiveAdvantage,
     ExceedingPassAtKAdvantage,
     GroupAdvantage,
-    HistoricalExplorationAdvantage,
-    OvertrainingGateAdvantage,
     PassAtKAdvantage,
-    PKPOAdvantage,
-    RiskSensitiveAdvantage,
     SemanticEntropyAdvantage,
-    VerdictAdvantage,
-    VirtualSuccessAdvantage,
     WithoutEasyAdvantage,
 )
 from tagrpo.types import History, RewardGroups

@@ -34,8 +34,12 @@ from torch.utils.data import DataLoader
 
 sys.path.insert(0, {tests!r})
 from conftest import make_hand_made_batch as make_batch
-from tagrpo.modules.advantages import GroupAdvantage, UnlikelinessAdvantage
-from tagrpo.modules.credit import ClipCovCredit, HighEntropyCredit, KLCovCredit, ZeroVarianceCredit
+from tagrpo.contrib.unlikeliness.advantage import UnlikelinessAdvantage
+from tagrpo.modules.advantages import GroupAdvantage
+from tagrpo.contrib.entropy_mechanism.credit import ClipCovCredit
+from tagrpo.contrib.high_entropy_tokens.credit import HighEntropyCredit
+from tagrpo.contrib.entropy_mechanism.credit import KLCovCredit
+from tagrpo.contrib.rl_zvp.credit import ZeroVarianceCredit
 from tagrpo.modules.policy.lora import LoraSettings
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.mismatch import MismatchCorrection

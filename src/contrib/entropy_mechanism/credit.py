@@ -1,0 +1,117 @@
+"""Clip-Cov and KL-Cov: restrain the few tokens whose log-prob and advantage vary together most: they cost entropy.
+
+Departure: the authors rank the tokens of a micro-batch on one GPU under the policy as it is by then, and Clip-Cov
+leaves those out that the clipping has caught. Here those of the mini-batch on all ranks are ranked under the policy
+before the batch's first update: neither micro-batches nor ranks change the choice, and in a first mini-batch the two
+policies are the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...distributed import sum_over_ranks
+from ...modules.credit.assign import check_share, largest_over_ranks
+from ...seeds import derive_seed
+from ...types import Credit, CreditInputs, TokenCredit
+
+
+def token_covariances(inputs: CreditInputs) -> tuple[Tensor, float]:
+    """[T] float64 (A_t − Ā)(log π_t − mean log π), means over the tokens of all ranks, and their number. Collective.
+
+    arXiv 2505.22617, Eq. 10.
+    """
+    advantages, logprobs = inputs.advantages.double()[inputs.response], inputs.logprobs.double()
+    sums = {"advantage": float(advantages.sum()), "logprob": float(logprobs.sum()), "tokens": float(len(logprobs))}
+    sums = sum_over_ranks(sums)
+    count = max(sums["tokens"], 1.0)
+    return (advantages - sums["advantage"] / count) * (logprobs - sums["logprob"] / count), sums["tokens"]
+
+
+@dataclass(eq=False)
+class ClipCovCredit(TokenCredit):
+    """No policy gradient for `share` of the tokens, drawn from those with low < covariance < high.
+
+    arXiv 2505.22617, Eq. 11 and 12. At least one token is drawn, where the range has any; all of it where it has fewer.
+    Nothing else changes: the normalisers count the tokens that are left out, as in the authors' code. Draws depend on
+    `seed`, training progress and what the prompt and the response say, so that ranks and resumed runs agree.
+
+    Args:
+        share: Of all tokens of the mini-batch, above 0.
+        low: Smaller covariances are left alone.
+        high: Larger ones too.
+        seed: Of the draws.
+
+    Raises:
+        ValueError: an option is out of its range.
+    """
+
+    share: float = 2e-4
+    low: float = 1.0
+    high: float = 5.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_share(self.share)
+        if self.low >= self.high:
+            raise ValueError(f"Expected credit.low to be less than credit.high, but got {self.low} and {self.high}.")
+
+    def __call__(self, inputs: CreditInputs) -> Credit:
+        """[T] advantages, 0 for the tokens that were drawn."""
+        covariances, tokens = token_covariances(inputs)
+        candidates = ((covariances > self.low) & (covariances < self.high)).nonzero()[:, 0]
+        lots = self._lots(inputs, candidates)
+        drawn = candidates[lots >= largest_over_ranks(lots, max(int(self.share * tokens), 1))]
+        advantages = inputs.advantages[inputs.response]
+        advantages[drawn] = 0.0
+        return Credit(advantages)
+
+    def _lots(self, inputs: CreditInputs, candidates: Tensor) -> Tensor:
+        """[c] float64 in 0..1, one for each candidate: a function of its prompt, response and place."""
+        progress = round(inputs.groups.progress * 2**40)
+        seen: Counter[str] = Counter()
+        lots = torch.zeros(len(inputs.response), dtype=torch.float64)
+        for row in inputs.response[candidates].unique().tolist():
+            text = json.dumps([inputs.prompts[row].tolist(), inputs.responses[row].tolist()])
+            generator = torch.Generator().manual_seed(derive_seed(self.seed, progress, text, seen[text]))
+            seen[text] += 1
+            tokens = inputs.response == row
+            lots[tokens] = torch.rand(int(tokens.sum()), generator=generator, dtype=torch.float64)
+        return lots[candidates]
+
+
+@dataclass(eq=False)
+class KLCovCredit(TokenCredit):
+    """Adds β |log π_θ − log π_old| to the loss of the `share` of tokens with the largest covariances.
+
+    arXiv 2505.22617, Eq. 13 and 14. At least one token; equal covariances at the bound go together, and none is taken
+    that is not positive, such as those of a mini-batch without advantages. The penalty has no gradient where the ratio
+    is exactly 1, so that a first mini-batch learns as without it: use at least two (`policy.mini_batches`).
+
+    Args:
+        share: Of all tokens of the mini-batch, above 0.
+        coef: β, above 0.
+
+    Raises:
+        ValueError: an option is out of its range.
+    """
+
+    share: float = 2e-3
+    coef: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_share(self.share)
+        if self.coef <= 0:
+            raise ValueError(f"Expected credit.coef to be greater than 0, but got {self.coef}.")
+
+    def __call__(self, inputs: CreditInputs) -> Credit:
+        """[T] advantages as they were, and the penalty."""
+        covariances, tokens = token_covariances(inputs)
+        bound = largest_over_ranks(covariances, max(int(self.share * tokens), 1))
+        largest = (covariances >= bound) & (covariances > 0)
+        return Credit(inputs.advantages[inputs.response], self.coef * largest)

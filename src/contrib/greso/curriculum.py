@@ -1,0 +1,85 @@
+"""Skips questions without gradient by their history (GRESO)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...datamodules.curricula import Curriculum
+from ...datamodules.memory import Record, Visit
+
+
+class SkipUniform(Curriculum):
+    """GRESO (arXiv 2506.02177): questions that had no gradient the last times are skipped with some probability.
+
+    A question whose last z visits were all solved in full, or all in vain, is served with the chance max(p^z, 0.01),
+    p = `easy` or `hard`; one whose last visit had mixed verdicts always. Both p adapt: after every sampled batch p
+    falls by `step` where the share of such visits in it was at least `target`, and else rises by it, between `least`
+    and `most`.
+
+    Read in the authors' code (Infini-AI-Lab/GRESO, presampling_selector.py and ray_trainer.py): `target` there is a
+    third of the whole share of questions without gradient for easy ones and two thirds for hard ones; all but 2 % right
+    counts as easy and up to 11 % right as hard, which at eight responses is what it is here. Departures: p adapts from
+    the start, not from the second epoch; with dynamic sampling it adapts after each batch that is drawn, and the size
+    of the draws does not adapt.
+
+    Args:
+        easy: p of easy questions at the start.
+        hard: The same of hard ones.
+        target: Share of visits without gradient that is aimed at, easy and hard ones together.
+        step: How much p changes after a batch.
+        least: Smallest p.
+        most: Largest p.
+
+    Raises:
+        ValueError: an option is out of its range.
+
+    >>> curriculum, mixed, easy = SkipUniform(easy=0.5), Visit((4,), (1,)), Visit((4,), (4,))
+    >>> [curriculum.chance(Record(visits=visits)) for visits in ([easy, mixed], [mixed, easy], [easy, easy])]
+    [1.0, 0.5, 0.25]
+    """
+
+    def __init__(
+        self,
+        easy: float = 0.5,
+        hard: float = 0.5,
+        target: float = 0.25,
+        step: float = 0.01,
+        least: float = 0.05,
+        most: float = 0.95,
+    ) -> None:
+        if not 0 < least <= min(easy, hard) or not max(easy, hard) <= most <= 1 or not 0 <= target <= 1 or step < 0:
+            raise ValueError(
+                "Expected 0 < least ≤ easy, hard ≤ most ≤ 1, 0 ≤ target ≤ 1 and step ≥ 0 in data.curriculum, but got "
+                f"easy={easy}, hard={hard}, target={target}, step={step}, least={least} and most={most}."
+            )
+        self.chances = {1.0: easy, 0.0: hard}
+        self.targets = {1.0: target / 3, 0.0: 2 * target / 3}
+        self.step = step
+        self.least = least
+        self.most = most
+
+    def chance(self, record: Record) -> float:
+        """P to the power of the visits without gradient since the last with one, at least 0.01."""
+        latest = record.visits[-1].rate if record.visits else None
+        if latest not in self.chances:
+            return 1.0
+        count = next((n for n, visit in enumerate(reversed(record.visits)) if visit.rate != latest), len(record.visits))
+        return max(self.chances[latest] ** count, 0.01)
+
+    def observe(self, visits: Sequence[Visit]) -> None:
+        """Let both p follow the shares of easy and of hard questions; without visits there are none."""
+        if not visits:
+            return
+        for rate, target in self.targets.items():
+            share = sum(visit.rate == rate for visit in visits) / len(visits)
+            changed = self.chances[rate] + (-self.step if share >= target else self.step)
+            self.chances[rate] = min(max(changed, self.least), self.most)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Both p."""
+        return {"chances": dict(self.chances)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take both p over."""
+        self.chances = dict(state["chances"])

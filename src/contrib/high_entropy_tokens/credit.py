@@ -1,0 +1,46 @@
+"""Learns from the tokens at which the policy is least certain alone: the forks of its reasoning (80/20).
+
+Departure: the authors take the highest entropies of a micro-batch on one GPU under the policy as it is by then; here
+those of the mini-batch on all ranks are taken under the policy before the batch's first update.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ...distributed import sum_over_ranks
+from ...modules.credit.assign import check_share, largest_over_ranks
+from ...types import Credit, CreditInputs, TokenCredit
+
+
+@dataclass(eq=False)
+class HighEntropyCredit(TokenCredit):
+    """A_t = A · 1[H_t ≥ τ] · T / Σ 1[H ≥ τ], τ the entropy that `share` of all T tokens reach (2506.01939, Eq. 6).
+
+    The factor makes the chosen tokens the normaliser of the policy term under `loss.aggregation=token_mean`, as the
+    equation has it; KL and entropy terms still count all tokens. Other aggregations get the same factor, which leaves
+    the size of the policy term about what it was. Tokens of responses without an advantage take part in the ranking.
+    Equal entropies at the bound are all chosen; with `share` 1, nothing changes.
+
+    Args:
+        share: ρ, above 0 and at most 1; the paper's is 0.2.
+
+    Raises:
+        ValueError: `share` is out of its range.
+    """
+
+    share: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_share(self.share)
+
+    def __call__(self, inputs: CreditInputs) -> Credit:
+        """[T] advantages."""
+        tokens = sum_over_ranks({"tokens": float(len(inputs.entropy))})["tokens"]
+        chosen = inputs.entropy >= largest_over_ranks(inputs.entropy, max(math.ceil(self.share * tokens), 1))
+        count = sum_over_ranks({"chosen": float(chosen.sum())})["chosen"]
+        factor = torch.where(chosen, tokens / max(count, 1.0), 0.0)
+        return Credit(inputs.advantages[inputs.response] * factor)

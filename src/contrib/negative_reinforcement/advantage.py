@@ -1,0 +1,59 @@
+"""Learn from correct responses, from wrong ones, or from both, each with its own weight and without a baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...modules.advantages.pools import as_rewards
+from ...types import AdvantageStrategy, RewardGroups
+
+
+@dataclass(eq=False)
+class VerdictAdvantage(AdvantageStrategy):
+    """The verdict alone decides: `correct` for a correct response, `wrong` for a wrong one (arXiv 2506.01347).
+
+    | method | correct | wrong |
+    |---|---|---|
+    | PSR, positive sample reinforcement | 1 | 0 |
+    | NSR, negative sample reinforcement | 0 | −1 |
+    | W-REINFORCE | λ = 0.1 | −1 |
+    | REINFORCE | λ = 1 | −1 |
+
+    The table is the authors' code (TianHongZXY/RLVR-Decomposed); the paper is known at second hand. There is no pool: a
+    response counts alike whatever the others are, so a question and its rephrasings need no grouping. The expected
+    gradient is (`correct` − `wrong`) · ∇p for every p: PSR and NSR differ in variance, and in what a clipped or
+    token-averaged loss makes of them. Shaped rewards have no part in it.
+
+    Degenerate pools are none: a question whose responses are all wrong is learned from too, unless `wrong` is 0.
+
+    Args:
+        correct: Advantage of a correct response.
+        wrong: Advantage of a wrong response.
+
+    Raises:
+        ValueError: `correct` does not exceed `wrong`, so that wrong answers would be learned.
+
+    >>> groups = RewardGroups(
+    ...     rewards=torch.tensor([1.0, 0.0, 0.0]), correct=torch.tensor([True, False, False]),
+    ...     question=torch.tensor([0, 0, 1]), prompt=torch.tensor([0, 0, 1]))
+    >>> VerdictAdvantage(correct=0.1)(groups)
+    tensor([ 0.1000, -1.0000, -1.0000])
+    """
+
+    reads_rewards = False
+    correct: float = 1.0
+    wrong: float = -1.0
+
+    def __post_init__(self) -> None:
+        if not self.correct > self.wrong:
+            raise ValueError(
+                f"Expected advantage.correct to exceed advantage.wrong, but got {self.correct} and {self.wrong}."
+            )
+
+    def __call__(self, groups: RewardGroups) -> Tensor:
+        """[R] advantages, in the precision of the rewards."""
+        values = torch.tensor([self.wrong, self.correct], dtype=torch.float64)
+        return as_rewards(values[groups.correct.long()], groups)

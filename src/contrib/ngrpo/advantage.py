@@ -1,0 +1,55 @@
+"""Group advantages with a success that nobody sampled, so that a pool without one is learned from (NGRPO)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...modules.advantages.group import GroupAdvantage
+from ...modules.advantages.pools import POOLS, Pool, check_choice, pool_index
+from ...types import AdvantageStrategy, RewardGroups
+
+
+class VirtualSuccessAdvantage(AdvantageStrategy):
+    """Advantage calibration of NGRPO (arXiv 2509.18851): GRPO over the pool and one virtual response of best reward.
+
+    A_i = (R_i − mean) / (σ + ε), mean and σ (with Bessel's correction) over the n rewards of the pool and `reward`. Of
+    0/1 rewards a pool that is all wrong has the advantages −1 / √(n + 1), those of mixed pools are lowered, and all
+    correct ones stay exactly 0. The virtual response is not learned from, so the advantages of a pool sum to less than
+    0; the paper steadies what that does with a `clip_low` below `clip_high`.
+
+    Assumes that no reward exceeds `reward`: shaped rewards may, and then count as more than a success.
+
+    Args:
+        reward: Of the virtual response, the largest that the task gives.
+        group_by: The pool: `question` | `prompt` | `batch`.
+        epsilon: Added to σ.
+
+    Raises:
+        ValueError: an option is out of its range.
+
+    >>> groups = RewardGroups(
+    ...     rewards=torch.zeros(3), correct=torch.zeros(3) > 0, question=torch.zeros(3, dtype=torch.long),
+    ...     prompt=torch.zeros(3, dtype=torch.long))
+    >>> VirtualSuccessAdvantage(epsilon=0.0)(groups)  # of 0, 0, 0 and 1 the mean is ¼, σ is ½
+    tensor([-0.5000, -0.5000, -0.5000])
+    """
+
+    def __init__(self, reward: float = 1.0, group_by: Pool = "question", epsilon: float = 1e-6) -> None:
+        check_choice("group_by", group_by, POOLS)
+        self.reward = reward
+        self.group_by: Pool = group_by
+        self.base = GroupAdvantage("question", epsilon=epsilon)
+
+    def __call__(self, groups: RewardGroups) -> Tensor:
+        """[R] advantages, in the precision of the rewards."""
+        index, num_pools = pool_index(groups, self.group_by)
+        virtual = groups.rewards.new_full((num_pools,), self.reward)
+        pools = torch.cat([index, torch.arange(num_pools)])
+        verdicts = torch.cat([groups.correct, virtual.new_ones(num_pools, dtype=torch.bool)])
+        extended = replace(
+            groups, rewards=torch.cat([groups.rewards, virtual]), correct=verdicts, question=pools, prompt=pools
+        )
+        return self.base(extended)[: len(index)]

@@ -1,0 +1,129 @@
+"""Exploration by final answers: a bonus for those that are rare in the run, or in the batch (arXiv 2509.06941).
+
+The paper's abstract was read; its formulas are known from an account that writes them down (historical exploration with
+its baselines, and batch exploration). Not covered: what the paper does with responses that have no answer. Here having
+none is an answer like any other, so that it earns nothing for being unreadable in ever new ways.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...modules.advantages.based import BasedAdvantage
+from ...modules.advantages.pools import (
+    POOLS,
+    Pool,
+    answers_of,
+    check_choice,
+    history_of,
+    pool_index,
+    pool_size,
+    pool_sum,
+)
+from ...types import AdvantageStrategy, RewardGroups
+
+
+class HistoricalExplorationAdvantage(BasedAdvantage):
+    """Advantages of a base strategy plus c (b − b0), b = min(1, 1 / √N(q, a)) (arXiv 2509.06941, UCB).
+
+    N(q, a) counts the earlier responses to question q, its rephrasings included, whose final answer was a. With b0 = ½
+    (UCB-Con) answers that were given more than four times are discouraged; `mean` (UCB-Mean) takes the mean of b over
+    the responses of the pool; 0 is plain UCB. Verdicts play no part in the bonus.
+
+    A pool whose rewards are all equal still has the bonus. With `mean`, answers that are equally frequent have none.
+
+    Args:
+        base: Strategy whose advantages get the bonus.
+        coefficient: c, at least 0.
+        baseline: b0, from 0 to 1, or `mean`.
+        group_by: The pool of `mean`: `question` | `prompt` | `batch`.
+
+    Raises:
+        TypeError: `base` is no strategy.
+        ValueError: an option is out of its range, or the groups carry no history.
+
+    >>> from tagrpo.modules.advantages import GroupAdvantage
+    >>> from tagrpo.types import History
+    >>> wrong, question = torch.tensor([False, False, False]), torch.tensor([0, 0, 0])
+    >>> history = History(torch.tensor([20] * 3), torch.tensor([0] * 3), torch.tensor([0, 4, 16]))
+    >>> groups = RewardGroups(
+    ...     rewards=wrong.float(), correct=wrong, question=question, prompt=question, history=history)
+    >>> HistoricalExplorationAdvantage(GroupAdvantage(), coefficient=0.2)(groups)  # 0.2 times 1 − ½, ½ − ½ and ¼ − ½
+    tensor([ 0.1000,  0.0000, -0.0500])
+    """
+
+    needs_history = True
+
+    def __init__(
+        self,
+        base: AdvantageStrategy,
+        coefficient: float = 0.1,
+        baseline: float | Literal["mean"] = 0.5,
+        group_by: Pool = "question",
+    ) -> None:
+        super().__init__(base)
+        _check_coefficient(coefficient)
+        check_choice("group_by", group_by, POOLS)
+        if baseline != "mean" and not (isinstance(baseline, int | float) and 0 <= baseline <= 1):
+            raise ValueError(f"Expected advantage.baseline to be `mean` or from 0 to 1, but got {baseline!r}.")
+        self.coefficient = coefficient
+        self.baseline = baseline
+        self.group_by: Pool = group_by
+
+    def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
+        """[R] the advantages with their bonus."""
+        bonus = history_of(groups).same_answer.double().clamp(min=1).rsqrt()
+        if self.baseline == "mean":
+            index, num_pools = pool_index(groups, self.group_by)
+            mean = pool_sum(bonus, index, num_pools) / pool_size(index, num_pools)
+            return advantages + self.coefficient * (bonus - mean[index])
+        return advantages + self.coefficient * (bonus - self.baseline)
+
+
+class BatchExplorationAdvantage(BasedAdvantage):
+    """Advantages of a base strategy minus c times the share of the pool's other responses with the same final answer.
+
+    A'_i = A_i − (c / n) Σ_{j ≠ i} 1{a_i = a_j} over the n responses of a pool (arXiv 2509.06941, batch exploration).
+    Correct answers are discouraged like wrong ones. A pool whose rewards are all equal still has the penalty; a single
+    response has none.
+
+    Args:
+        base: Strategy whose advantages are lowered.
+        coefficient: c, at least 0.
+        group_by: The pool: `question` | `prompt` | `batch`.
+
+    Raises:
+        TypeError: `base` is no strategy.
+        ValueError: an option is out of its range, or the groups carry no answers.
+
+    >>> from tagrpo.modules.advantages import GroupAdvantage
+    >>> wrong, question = torch.tensor([False] * 4), torch.tensor([0] * 4)
+    >>> groups = RewardGroups(
+    ...     rewards=wrong.float(), correct=wrong, question=question, prompt=question, answers=["3", "3", "3", "8"])
+    >>> BatchExplorationAdvantage(GroupAdvantage(), coefficient=0.2)(groups)  # two of four others agree: 0.2 · 2/4
+    tensor([-0.1000, -0.1000, -0.1000,  0.0000])
+    """
+
+    def __init__(self, base: AdvantageStrategy, coefficient: float = 0.1, group_by: Pool = "question") -> None:
+        super().__init__(base)
+        _check_coefficient(coefficient)
+        check_choice("group_by", group_by, POOLS)
+        self.coefficient = coefficient
+        self.group_by: Pool = group_by
+
+    def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
+        """[R] the advantages less their penalty."""
+        index, num_pools = pool_index(groups, self.group_by)
+        names: dict[tuple[int, str | None], int] = {}
+        pairs = zip(index.tolist(), answers_of(groups), strict=True)
+        cluster = torch.tensor([names.setdefault(pair, len(names)) for pair in pairs], dtype=torch.long)
+        others = torch.bincount(cluster)[cluster].double() - 1
+        return advantages - self.coefficient * others / pool_size(index, num_pools)[index]
+
+
+def _check_coefficient(coefficient: float) -> None:
+    if coefficient < 0:
+        raise ValueError(f"Expected advantage.coefficient to be at least 0, but got {coefficient}.")

@@ -1,0 +1,93 @@
+"""Unbiased gradients of pass@k from n ≥ k responses (PKPO). Binary rewards alone: the paper's max@k is not here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...modules.advantages.pools import POOLS, Pool, as_rewards, check_choice, pool_index, pool_size, pool_sum
+from ...types import AdvantageStrategy, RewardGroups
+
+
+def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:
+    """[…] float64 C(n − c, k) / C(n, k): the share of the groups of k of n responses without a correct one.
+
+    1 − ρ(n, c, k) of arXiv 2505.15201, Eq. 3; `num_samples` n ≥ k and `num_correct` c have the same shape.
+
+    >>> all_wrong(torch.tensor([4, 4]), torch.tensor([1, 3]), 2)  # C(3, 2) / C(4, 2); one wrong response makes no pair
+    tensor([0.5000, 0.0000], dtype=torch.float64)
+    """
+    i = torch.arange(k, dtype=torch.float64)
+    n, wrong = num_samples.double()[..., None], (num_samples - num_correct).double()[..., None]
+    return ((wrong - i).clamp(min=0) / (n - i)).prod(-1)
+
+
+@dataclass(eq=False)
+class PKPOAdvantage(AdvantageStrategy):
+    """The marginal worth of a response for pass@k: the mean over the groups of k that hold it (arXiv 2505.15201).
+
+    With f_i the verdict on response i of n, c_i how many of the n − 1 others are correct, ρ(n, c, k) the unbiased
+    pass@k (Eq. 3), and the paper's sums over responses times n, since a loss here is a mean over them:
+
+    | baseline | advantage | source |
+    |---|---|---|
+    | none | k if f_i = 1, else k · ρ(n−1, c_i, k−1) | Eq. 8 |
+    | leave_one_out | the same − k n/(n−1) · ρ(n−1, c_i, k) | Eq. 29 |
+    | fewer | k · (1 − ρ(n−1, c_i, k−1)) if f_i = 1, else 0 | Eq. 33, what the paper calls PKPO |
+
+    `fewer` compares each group with the same group less one. All three have the same expected gradient, that of the
+    chance that k of the pool's responses, drawn without replacement, hold a correct one. If all have the success rate
+    p, this is pass@k (Theorem 2), and the gradient is k (1 − p)^(k−1) · ∇p. If a question and its rephrasings have
+    rates of their own, it is the mean of 1 − ∏(1 − p_j) over the groups of k, most of which mix prompts: a prompt that
+    is never solved is then worth little beside one that always is. `group_by=prompt` keeps to one rate.
+    `PassAtKAdvantage` divides by the standard deviation of pass@k and is biased. Counts are of `correct`.
+
+    Degenerate pools are 0: fewer than k responses, or k for `leave_one_out`, which have no unbiased estimate
+    (Corollary 2). With `fewer` so are pools without a correct response, and those with fewer than k − 1 wrong ones.
+
+    Args:
+        k: Responses per group, at least 1, which is the verdict itself (less the baseline).
+        baseline: `none` | `leave_one_out` | `fewer`.
+        group_by: The pool: `question` | `prompt` | `batch`.
+
+    Raises:
+        ValueError: an option is out of its range.
+
+    >>> groups = RewardGroups(
+    ...     rewards=torch.tensor([1.0, 0.0, 0.0, 0.0]), correct=torch.tensor([True, False, False, False]),
+    ...     question=torch.zeros(4, dtype=torch.long), prompt=torch.zeros(4, dtype=torch.long))
+    >>> PKPOAdvantage(k=2)(groups)  # the other of a pair is always wrong: 2 · 1
+    tensor([2., 0., 0., 0.])
+    >>> PKPOAdvantage(k=2, baseline="none")(groups)  # of the other three one is correct: 2 · ⅓
+    tensor([2.0000, 0.6667, 0.6667, 0.6667])
+    """
+
+    reads_rewards = False
+    k: int
+    baseline: Literal["none", "leave_one_out", "fewer"] = "fewer"
+    group_by: Pool = "question"
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"Expected advantage.k to be at least 1, but got {self.k}.")
+        check_choice("baseline", self.baseline, ("none", "leave_one_out", "fewer"))
+        check_choice("group_by", self.group_by, POOLS)
+
+    def __call__(self, groups: RewardGroups) -> Tensor:
+        """[R] advantages, in the precision of the rewards."""
+        index, num_pools = pool_index(groups, self.group_by)
+        n = pool_size(index, num_pools)[index]
+        enough = n >= self.k + (self.baseline == "leave_one_out")
+        others = (n - 1).where(enough, float(self.k))  # small pools are computed as if they were not, and masked
+        right = (pool_sum(groups.correct, index, num_pools)[index] - groups.correct.double()).where(enough, 0.0)
+        needed = all_wrong(others, right, self.k - 1)
+        if self.baseline == "fewer":
+            worth = needed * groups.correct
+        else:
+            worth = 1 - needed * ~groups.correct
+        if self.baseline == "leave_one_out":
+            worth = worth - (others + 1) / others * (1 - all_wrong(others, right, self.k))
+        return as_rewards((self.k * worth).where(enough, 0.0), groups)

@@ -1,0 +1,46 @@
+"""Learns from pools whose rewards are all equal, by the entropy at each token (RL-ZVP)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from ...modules.advantages.pools import check_choice, pool_index, uniform_pools
+from ...types import Credit, CreditInputs, TokenCredit
+
+
+@dataclass(eq=False)
+class ZeroVarianceCredit(TokenCredit):
+    """In a pool of equal rewards, A_t = α H_t for a correct response and −α (max_k H_k − H_t) for a wrong one.
+
+    arXiv 2509.21880, Eq. 5; the maximum is that over the response. Other pools keep their advantages. Assumes
+    verdicts: which of the two holds is read from `correct`. The entropy is that of the policy before the batch's first
+    update (the authors' is that of the update's own forward). A wrong response of one token, or of equal entropies,
+    has no gradient, and neither has one that the policy is certain of.
+
+    Args:
+        alpha: α, above 0; the paper tries 0.05 to 0.3 and runs 0.1.
+        group_by: The pool: `question` or `prompt`, as that of the advantages.
+
+    Raises:
+        ValueError: an option is out of its range.
+    """
+
+    alpha: float = 0.1
+    group_by: Literal["question", "prompt"] = "question"
+
+    def __post_init__(self) -> None:
+        if self.alpha <= 0:
+            raise ValueError(f"Expected credit.alpha to be greater than 0, but got {self.alpha}.")
+        check_choice("group_by", self.group_by, ("question", "prompt"), group="credit")
+
+    def __call__(self, inputs: CreditInputs) -> Credit:
+        """[T] advantages."""
+        index, num_pools = pool_index(inputs.groups, self.group_by)
+        uniform = uniform_pools(inputs.groups.rewards, index, num_pools)[index][inputs.response]
+        largest = inputs.entropy.new_zeros(len(index)).scatter_reduce_(0, inputs.response, inputs.entropy, "amax")
+        correct = inputs.groups.correct[inputs.response]
+        shaped = self.alpha * torch.where(correct, inputs.entropy, inputs.entropy - largest[inputs.response])
+        return Credit(torch.where(uniform, shaped, inputs.advantages[inputs.response]))

@@ -1,0 +1,71 @@
+"""Advantages of a risk-seeking utility of the rewards, between their mean and their maximum (RS-GRPO)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...modules.advantages.pools import (
+    POOLS,
+    Pool,
+    as_rewards,
+    check_choice,
+    pool_index,
+    pool_size,
+    pool_sum,
+    uniform_pools,
+)
+from ...types import AdvantageStrategy, RewardGroups
+
+
+@dataclass(eq=False)
+class RiskSensitiveAdvantage(AdvantageStrategy):
+    """A_i = (e^{β R_i} / m − 1) / β, m the mean of e^{β R} over the pool (arXiv 2509.24261).
+
+    The gradient of (1/β) ln E[e^{β R}] with its expectation replaced by the pool's mean: the reward's mean for β → 0
+    (`GroupAdvantage` with scale none), its maximum for β → ∞. For rewards of 1 and 0 and a large pool the expected
+    gradient is (e^β − 1) / (β (1 + p (e^β − 1))) · ∇p: hard questions weigh more, easy ones less. A finite pool is
+    biased, as every ratio of means. Read in the authors' code (Jackory/RS-GRPO, risk_sensitive_adv.py); the paper is
+    known at second hand.
+
+    Degenerate pools are exactly 0: rewards that are all equal, or a single response (the authors' code leaves
+    (e^{β R} − 1) / β there).
+
+    Args:
+        beta: β, not 0; above 0 seeks risk, below 0 avoids it. The authors recommend 2.
+        group_by: The pool: `question` | `prompt` | `batch`.
+
+    Raises:
+        ValueError: an option is out of its range.
+
+    >>> groups = RewardGroups(
+    ...     rewards=torch.tensor([1.0, 0.0, 0.0]), correct=torch.tensor([True, False, False]),
+    ...     question=torch.zeros(3, dtype=torch.long), prompt=torch.zeros(3, dtype=torch.long))
+    >>> RiskSensitiveAdvantage(beta=math.log(4))(groups) * math.log(4)  # m = (4 + 1 + 1) / 3 = 2
+    tensor([ 1.0000, -0.5000, -0.5000])
+    """
+
+    beta: float
+    group_by: Pool = "question"
+
+    def __post_init__(self) -> None:
+        if self.beta == 0 or not math.isfinite(self.beta):
+            raise ValueError(
+                f"Expected advantage.beta to be a number other than 0, but got {self.beta}. Its limit at 0 is "
+                "advantage=group advantage.scale=none."
+            )
+        check_choice("group_by", self.group_by, POOLS)
+
+    def __call__(self, groups: RewardGroups) -> Tensor:
+        """[R] advantages, in the precision of the rewards."""
+        index, num_pools = pool_index(groups, self.group_by)
+        exponent = self.beta * groups.rewards.double()
+        # Relative to the pool's largest, which cancels in the quotient, so that no power overflows.
+        largest = exponent.new_full((num_pools,), -torch.inf).scatter_reduce_(0, index, exponent, "amax")
+        utility = (exponent - largest[index]).exp()
+        mean = pool_sum(utility, index, num_pools) / pool_size(index, num_pools)
+        uniform = uniform_pools(exponent, index, num_pools)[index]
+        return as_rewards(((utility / mean[index] - 1) / self.beta).masked_fill(uniform, 0.0), groups)

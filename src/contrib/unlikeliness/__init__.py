@@ -1,0 +1,1 @@
+"""Unlikeliness reward (arXiv 2506.02355): likely correct responses earn less."""

@@ -1,0 +1,95 @@
+"""Correct responses that the policy finds likely are rewarded less, so that rare solutions are reinforced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from ...modules.advantages.based import BasedAdvantage
+from ...modules.advantages.pools import POOLS, Pool, check_choice, pool_index, uniform_pools
+from ...types import AdvantageStrategy, RewardGroups
+
+
+class UnlikelinessAdvantage(BasedAdvantage):
+    """Another strategy's advantages of R (1 − β · rank(log π) / G) (arXiv 2506.02355).
+
+    Ranks count the less likely responses of the pool, 0 … G − 1, and G is its size: the most likely one loses most.
+    Rewards of 0 stay 0. Pools of equal rewards keep them, and so have no advantage, as in the paper; R must be a reward
+    of which less is worse, so at least 0.
+
+    Departure: responses whose log-probs differ by no more than `tolerance`, summed over a response, share the mean of
+    their ranks. The authors' order of equal responses is an accident of sorting and rounding.
+
+    Args:
+        base: Strategy for the rewards that result; one of `GroupAdvantage` in the paper.
+        beta: β, 0..1; the paper's is 0.25.
+        ranked_by: `sequence`, log π(o | q), in the paper; `token`, its mean per token, in the authors' code.
+        group_by: The pool: `question` | `prompt` | `batch`.
+        tolerance: Nats of a whole response; with `ranked_by="token"`, means count times the longer one's tokens.
+
+    Raises:
+        TypeError: `base` is no strategy.
+        ValueError: an option is out of its range, the base reads verdicts alone, or the groups carry no log-probs.
+
+    >>> from tagrpo.modules.advantages import GroupAdvantage
+    >>> correct = torch.tensor([True, True, False, False])
+    >>> groups = RewardGroups(
+    ...     rewards=correct.float(), correct=correct, question=torch.zeros(4), prompt=torch.zeros(4),
+    ...     logprob=torch.tensor([-1.0, -9.0, -2.0, -3.0]), lengths=torch.ones(4))
+    >>> UnlikelinessAdvantage(GroupAdvantage(scale="none", baseline="none"))(groups)  # 1 − ¼ · ¾ and 1
+    tensor([0.8125, 1.0000, 0.0000, 0.0000])
+    """
+
+    needs_logprobs = True
+
+    def __init__(
+        self,
+        base: AdvantageStrategy,
+        beta: float = 0.25,
+        ranked_by: Literal["sequence", "token"] = "sequence",
+        group_by: Pool = "question",
+        tolerance: float = 1e-4,
+    ) -> None:
+        super().__init__(base)
+        check_choice("ranked_by", ranked_by, ("sequence", "token"))
+        check_choice("group_by", group_by, POOLS)
+        if not 0 <= beta <= 1:
+            raise ValueError(f"Expected advantage.beta to lie between 0 and 1, but got {beta}.")
+        if not self.reads_rewards:
+            raise ValueError(
+                "Expected advantage.base to learn from the rewards that result, but "
+                f"{type(base).__name__} reads verdicts alone. Use a base that reads rewards, such as GroupAdvantage."
+            )
+        self.beta = beta
+        self.ranked_by = ranked_by
+        self.group_by: Pool = group_by
+        self.tolerance = tolerance
+
+    def shaped(self, groups: RewardGroups) -> RewardGroups:
+        """The groups with the rewards R (1 − β · rank / G)."""
+        if groups.logprob is None or groups.lengths is None:
+            raise ValueError(
+                "Expected the policy's log-prob of every response in RewardGroups.logprob, and lengths, but got None. "
+                "Score all responses before the advantages."
+            )
+        if (groups.rewards < 0).any():
+            raise ValueError(
+                "Expected rewards of at least 0, of which a likely response loses a part, but got "
+                f"{float(groups.rewards.min()):g}. Choose other reward_terms."
+            )
+        by_token = self.ranked_by == "token"
+        logprobs = groups.logprob / groups.lengths if by_token else groups.logprob
+        index, num_pools = pool_index(groups, self.group_by)
+        uniform = uniform_pools(groups.rewards, index, num_pools)
+        rewards = groups.rewards.clone()
+        for pool in (~uniform).nonzero()[:, 0]:
+            rows = (index == pool).nonzero()[:, 0]
+            above = logprobs[rows, None] - logprobs[rows]
+            if by_token:  # in nats of a response, so that rounding is told from a difference
+                above = above * torch.maximum(groups.lengths[rows, None], groups.lengths[rows])
+            less_likely = (above > self.tolerance).sum(1)
+            rank = less_likely + ((above.abs() <= self.tolerance).sum(1) - 1) / 2
+            rewards[rows] *= (1 - self.beta * rank / len(rows)).to(rewards.dtype)
+        return replace(groups, rewards=rewards)

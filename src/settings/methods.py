@@ -1,0 +1,129 @@
+"""Hydra options that are not files of their own: the recipes of papers, and all of the methods in `contrib`.
+
+A paper's values are entered once, with their places: in `configs/papers/<paper>.yaml`, or for a method outside the core
+in `contrib/<method>/method.yaml`. The rows of four sections become the options `settings=<paper>/<recipe>`:
+
+- `recipe`: what `recipe=paper` and `recipe=authors` set, `scale`: the same at `scale=paper`;
+- `authors`, `authors_scale`: what `recipe=authors` sets besides.
+
+A row's value is the paper's, else that of its authors' code, for `recipe=authors` the other way round; `here` takes the
+place of both, and `because` says why. A section `<group>/<option>` holds what the file of that name would hold. To
+delete a folder of `contrib` is to take its experiments, options and recipes away.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+from omegaconf._utils import get_yaml_loader
+
+CONTRIB = Path(__file__).parents[1] / "contrib"
+
+
+class _Loader(yaml.CSafeLoader):
+    """Reads numbers as OmegaConf does, `1e-6` included."""
+
+    yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
+
+
+_OPTION = re.compile(r"^(?P<name>\w+/\w+):\n(?P<text>(?:  .*\n|\n(?=  ))*)", re.MULTILINE)
+
+
+def configs() -> Path:
+    """The folder of the configuration tree."""
+    return Path(str(files("tagrpo.configs")))
+
+
+def method_files() -> dict[str, Path]:
+    """Paper or method → its file."""
+    core = {path.stem: path for path in sorted((configs() / "papers").glob("*.yaml"))}
+    return core | {path.parent.name: path for path in sorted(CONTRIB.glob("*/method.yaml"))}
+
+
+@cache
+def _sections(path: Path) -> dict[str, str]:
+    """`<group>/<option>` → its text, as it would stand in a file."""
+    return {match["name"]: textwrap.dedent(match["text"]) for match in _OPTION.finditer(path.read_text())}
+
+
+def options_of(group: str) -> dict[str, str]:
+    """Option → its text in YAML, of a group's files and of the methods that add to it, in the order of their names."""
+    found = {path.stem: path.read_text() for path in (configs() / group).glob("*.yaml")}
+    for path in method_files().values():
+        found |= {
+            name.rpartition("/")[2]: text for name, text in _sections(path).items() if name.startswith(f"{group}/")
+        }
+    return dict(sorted(found.items()))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A paper's file without its sections of options."""
+    content = yaml.load(_OPTION.sub("", path.read_text()), Loader=_Loader)
+    assert isinstance(content, dict)
+    return content
+
+
+def values_of(row: dict[str, Any], recipe: str) -> list[Any]:
+    """The values of a row, the one that a recipe takes first; none where the row is open.
+
+    >>> row = {"paper": 1, "authors": 2}
+    >>> values_of(row, "paper"), values_of(row, "authors"), values_of(row | {"here": {"authors": 3}}, "authors")
+    ([1, 2], [2, 1], [3, 1])
+    >>> values_of({"open": "not stated"}, "paper"), values_of({"open": "not stated", "here": 4}, "paper")
+    ([], [4])
+    """
+    here = row.get("here", {})
+    if not isinstance(here, dict):
+        return [here]
+    stated = row | here
+    order = ("authors", "paper") if recipe == "authors" else ("paper", "authors")
+    return [stated[side] for side in order if side in stated]
+
+
+def recipes_of(paper: dict[str, Any]) -> list[str]:
+    """The recipes that set something for a paper: `paper`, `authors`, both or neither."""
+    theirs = "authors" in paper or "authors_scale" in paper
+    return ["paper"] * ("recipe" in paper or "scale" in paper) + ["authors"] * theirs
+
+
+def recipe_nodes(name: str, paper: dict[str, Any]) -> Iterator[tuple[str, DictConfig]]:
+    """Options of the group `settings` that a paper's rows make."""
+    for recipe in recipes_of(paper):
+        rows, scaled = paper.get("recipe", {}), paper.get("scale", {})
+        if recipe == "authors":
+            rows, scaled = rows | paper.get("authors", {}), scaled | paper.get("authors_scale", {})
+        defaults = [*paper.get("options", []), {f"optional /settings/{name}/{recipe}_scale": "${scale}"}]
+        yield f"{name}/{recipe}", OmegaConf.merge({"defaults": defaults}, _node(rows, recipe))
+        yield f"{name}/{recipe}_scale/paper", _node(scaled, recipe)
+
+
+def _node(rows: dict[str, dict[str, Any]], recipe: str) -> DictConfig:
+    node = OmegaConf.create()
+    for key, row in rows.items():
+        if values := values_of(row, recipe):
+            OmegaConf.update(node, key, values[0])
+    return node
+
+
+def register() -> None:
+    """Make all of them known to Hydra."""
+    store = ConfigStore.instance()
+    for name, path in method_files().items():
+        for option, text in _sections(path).items():
+            package = re.search(r"^# @package (\S+)", text, re.MULTILINE)
+            group, option_name = option.split("/")
+            store.store(
+                option_name, OmegaConf.create(yaml.load(text, Loader=_Loader)), group, package[1] if package else None
+            )
+        for option, node in recipe_nodes(name, read(path)):
+            group, _, option_name = f"settings/{option}".rpartition("/")
+            store.store(option_name, node, group, "_global_")

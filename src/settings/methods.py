@@ -102,7 +102,9 @@ def recipe_nodes(name: str, paper: dict[str, Any]) -> Iterator[tuple[str, DictCo
         if recipe == "authors":
             rows, scaled = rows | paper.get("authors", {}), scaled | paper.get("authors_scale", {})
         defaults = [*paper.get("options", []), {f"optional /settings/{name}/{recipe}_scale": "${scale}"}]
-        yield f"{name}/{recipe}", OmegaConf.merge({"defaults": defaults}, _node(rows, recipe))
+        node = OmegaConf.create({"defaults": defaults})
+        node.merge_with(_node(rows, recipe))
+        yield f"{name}/{recipe}", node
         yield f"{name}/{recipe}_scale/paper", _node(scaled, recipe)
 
 

@@ -41,8 +41,7 @@ def warm_up() -> None:
 
     import tagrpo.callbacks
     import tagrpo.modules.policy_module
-    import tagrpo.modules.strategy
-    import tagrpo.planning.dry_run  # noqa: F401
+    import tagrpo.modules.strategy  # noqa: F401
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError(LOADED)

@@ -7,8 +7,6 @@ Takes the settings of `tagrpo-train`. Nothing is loaded but the model's configur
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import hydra
 from omegaconf import DictConfig
 from rich.console import Console
@@ -17,9 +15,20 @@ from rich.table import Table
 from ..settings.checks import check_given, check_types
 from ..settings.config import check
 from .console import entry_point, explained
-
-if TYPE_CHECKING:
-    from ..planning.forecast import Engine, Forecast, Gpu, Workload
+from .forecast import (
+    CONTEXT,
+    GIB,
+    GPUS,
+    SAMPLING_SHARE,
+    UPDATE_SHARE,
+    Engine,
+    Forecast,
+    Gpu,
+    Model,
+    Workload,
+    advice,
+    forecast,
+)
 
 MEANINGS = {
     "gathered": "weights of other GPUs, gathered",
@@ -33,134 +42,133 @@ MEANINGS = {
 
 def workload_of(cfg: DictConfig, ranks: int) -> Workload:
     """The run's shape, from its settings."""
-    from ..planning.forecast import Workload
+    from hydra.utils import get_class
+    from lightning.pytorch.strategies import DDPStrategy
+
+    from ..modules.strategy import FullyShardedStrategy
 
     data, policy = cfg.data, cfg.policy
     prompts = 1 + (data.num_rephrasings or 0)
     limits = [cfg.trainer.max_steps // policy.mini_batches] if cfg.trainer.max_steps > 0 else []
     if (cfg.trainer.max_epochs or 0) > 0 and cfg.questions:
         limits.append(cfg.trainer.max_epochs * (cfg.questions // data.batch_size))
+    strategy = get_class(cfg.strategy._target_) if isinstance(cfg.strategy, DictConfig) else object
+    sharded = issubclass(strategy, FullyShardedStrategy)
+    longest = cfg.rollout.sampling.max_new_tokens
     return Workload(
         ranks=ranks,
         questions=data.batch_size,
         responses=prompts * data.samples_per_prompt,
         score_prompts=1 if policy.anchor == "original" else prompts,
         prompt=data.max_prompt_tokens,
-        longest=cfg.rollout.sampling.max_new_tokens,
+        longest=longest,
+        mean=cfg.mean_length * longest,
         mini_batches=policy.mini_batches,
         token_budget=policy.token_budget,
         iterations=min(limits, default=None),
         reference=bool(cfg.loss.kl_coef) and not cfg.get("lora"),
         reference_forward=bool(cfg.loss.kl_coef),
         checkpointing=float(cfg.model.load.get("gradient_checkpointing") or 0.0),
+        sharded=sharded,
+        offloaded=sharded and cfg.strategy.cpu_offload,
+        doubled=issubclass(strategy, DDPStrategy),
+        reduced=cfg.policy.compute_dtype == "bfloat16"
+        or (cfg.policy.compute_dtype == "auto" and cfg.trainer.accelerator != "cpu"),
     )
 
 
-def engine_of(cfg: DictConfig, gpu: Gpu, parameters: int) -> Engine:
+def model_of(cfg: DictConfig) -> Model:
+    """Sizes of the model that settings name, which is made without memory."""
+    import torch
+    from hydra.utils import instantiate
+
+    from ..modules.policy.sharding import decoder_layers
+
+    with torch.device("meta"):
+        model = instantiate(cfg.model.load, weights="random")()
+    config, layers = model.config, [sum(p.numel() for p in m.parameters()) for m in decoder_layers(model)]
+    parameters = sum(p.numel() for p in model.parameters())
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return Model(
+        parameters=parameters,
+        trained=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        layer=max(layers),
+        root=parameters - sum(layers),
+        layers=len(layers),
+        hidden=config.hidden_size,
+        inner=config.intermediate_size,
+        queries=config.num_attention_heads * head,
+        keys=config.num_key_value_heads * head,
+        vocabulary=config.vocab_size,
+    )
+
+
+def engine_of(cfg: DictConfig, gpu: Gpu, model: Model) -> Engine:
     """Memory of the engine, from its settings."""
     import torch
     from hydra.utils import get_class
-    from transformers import AutoConfig
 
-    from ..planning.forecast import GIB, Engine
     from ..rollouts import TransformersEngine, VLLMEngine
 
     settings = cfg.rollout.engine
     kind = get_class(settings._target_)
     if issubclass(kind, VLLMEngine):
-        awake = settings.gpu_memory_utilization * gpu.memory
-        team = settings.tensor_parallel_size
-        weights = parameters * getattr(torch, settings.dtype).itemsize / GIB / team
+        awake, team = settings.gpu_memory_utilization * gpu.memory, settings.tensor_parallel_size
+        weights = model.parameters * getattr(torch, settings.dtype).itemsize / GIB / team
         return Engine(awake=awake, asleep=0.0 if settings.sleep else awake, weights=weights, parallel=team)
     if not issubclass(kind, TransformersEngine):
         return Engine(own_gpus=True)
-    model = AutoConfig.from_pretrained(cfg.model.path, trust_remote_code=False)
-    width = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
-    rows = min(settings.get("max_rows", 512), cfg.data.batch_size * cfg.data.samples_per_prompt)
-    cached = cfg.data.max_prompt_tokens + cfg.rollout.sampling.max_new_tokens
     size = getattr(torch, settings.get("dtype", "float32")).itemsize
-    cache = 2 * model.num_hidden_layers * model.num_key_value_heads * width * size * rows * cached
-    weights = parameters * size / GIB
-    return Engine(awake=weights + cache / GIB, asleep=weights)
+    rows = min(settings.get("max_rows", 512), cfg.data.batch_size * cfg.data.samples_per_prompt)
+    cached = rows * (cfg.data.max_prompt_tokens + cfg.rollout.sampling.max_new_tokens)
+    weights = model.parameters * size / GIB
+    return Engine(awake=weights + 2 * model.layers * model.keys * size * cached / GIB, asleep=weights)
 
 
 def plan(cfg: DictConfig) -> tuple[Forecast, Workload, list[str]]:
-    """What the run of a composed configuration needs, and what to change when it does not fit.
+    """Needs of the run of a composed configuration, and what to change when it does not fit.
 
     Raises:
         ValueError: there is no such GPU, or settings contradict each other.
     """
     check(cfg)
-    import torch
-    from hydra.utils import get_class, instantiate
-    from lightning.pytorch.strategies import DDPStrategy
-
-    from ..modules.strategy import FullyShardedStrategy
-    from ..planning.dry_run import dry_run_by_layers
-    from ..planning.forecast import GIB, GPUS, advice, forecast
-
     if cfg.gpu not in GPUS:
         raise ValueError(f"Expected gpu to be one of {', '.join(GPUS)}, but got {cfg.gpu!r}.")
+    if not 0 < cfg.mean_length <= 1:
+        raise ValueError(f"Expected mean_length to be above 0 and at most 1, but got {cfg.mean_length}.")
     gpu, devices = GPUS[cfg.gpu], cfg.trainer.devices
     ranks = (cfg.gpus_per_node if devices in ("auto", -1) else int(devices)) * cfg.trainer.num_nodes
-    work = workload_of(cfg, ranks)
-    target = cfg.strategy._target_ if isinstance(cfg.strategy, DictConfig) else ""
-    sharded = bool(target) and issubclass(get_class(target), FullyShardedStrategy)
-    on_gpu = cfg.trainer.accelerator != "cpu"
-    reduced = cfg.policy.compute_dtype == "bfloat16" or (cfg.policy.compute_dtype == "auto" and on_gpu)
-    packed = work.fullest()
-    dry = dry_run_by_layers(
-        instantiate(cfg.model.load, weights="random"),
-        instantiate(cfg.optimizer),
-        packed,
-        ranks=ranks,
-        sharded=sharded,
-        compute_dtype=torch.bfloat16 if reduced else None,
-        on_gpu=on_gpu,
-        accumulates=work.micro_batches(work.longest) > 1,
-        entropy="grad" if cfg.loss.get("entropy_coef") else "detached",
-        by_token=cfg.loss.get("ratio", "token") == "token",
-    )
-    offloaded = sharded and cfg.strategy.cpu_offload
-    if offloaded:
-        dry = dry.offloaded()
-    engine = engine_of(cfg, gpu, dry.parameters)
-    found = forecast(dry, packed, work, gpu, engine, sharded)
-    if target and issubclass(get_class(target), DDPStrategy):
-        found.update["gradients"] += 4 * dry.trained / GIB  # DDP's buckets are a second copy
-    options = {"sharded": sharded, "offloaded": offloaded, "adapted": bool(cfg.get("lora"))}
-    return found, work, advice(found, work, gpu, engine, **options)
+    work, model = workload_of(cfg, ranks), model_of(cfg)
+    engine = engine_of(cfg, gpu, model)
+    found = forecast(model, work, gpu, engine)
+    return found, work, advice(found, work, gpu, engine, adapted=bool(cfg.get("lora")))
 
 
 def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: Console) -> None:
     """Print a forecast."""
-    from ..planning.forecast import CONTEXT, GPUS, LENGTHS, SAMPLING_SHARE, UPDATE_SHARE
-
     limit = GPUS[gpu].memory
     table = Table("GiB per GPU", "in an update", "while sampling", title=f"{work.ranks} × {gpu}, {limit:.0f} GiB each")
-    for part in dict.fromkeys((*found.update, *found.sampling)):
-        table.add_row(
-            MEANINGS.get(part, part), *(f"{phase.get(part, 0.0):.1f}" for phase in (found.update, found.sampling))
-        )
+    for part in found.update:
+        sizes = (f"{phase.get(part, 0.0):.1f}" for phase in (found.update, found.sampling))
+        table.add_row(MEANINGS.get(part, part), *sizes)
     totals = [sum(phase.values()) for phase in (found.update, found.sampling)]
     table.add_row("total", *(f"{total:.1f}" for total in totals), style="bold")
     console.print(table)
 
-    def span(values: tuple[float, float], unit: float = 1.0) -> str:
-        return " to ".join(f"{v:,.0f}" if v >= 100 else f"{v:.3g}" for v in (value / unit for value in values))
+    def told(*values: float) -> str:
+        return " to ".join(f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in values)
 
+    responses = work.questions * work.responses
     rows = [
-        ("responses of an iteration", f"{found.responses:,}"),
-        ("their tokens", f"{span(found.tokens, 1e6)} million"),
-        ("arithmetic of its update", f"{span(found.flop, 1e15)} PFLOP"),
-        ("memory that it reads and writes", f"{span(found.traffic, 1e12)} TB"),
-        ("what each GPU receives", f"{span(found.network, 1e9)} GB"),
-        ("seconds of an iteration", span(found.seconds)),
+        ("responses of an iteration", f"{responses:,}"),
+        ("their tokens", f"{told(responses * work.mean / 1e6)} million"),
+        ("arithmetic of its update", f"{told(found.flop / 1e15)} PFLOP"),
+        ("what each GPU receives", f"{told(found.network / 1e9)} GB"),
+        ("seconds of an iteration", told(*found.seconds)),
     ]
     if work.iterations is not None:
-        hours = (found.seconds[0] * work.ranks / 3600, found.seconds[1] * work.ranks / 3600)
         rows.append(("iterations", f"{work.iterations:,}"))
-        rows.append(("GPU hours", span((hours[0] * work.iterations, hours[1] * work.iterations))))
+        rows.append(("GPU hours", told(*(s * work.ranks * work.iterations / 3600 for s in found.seconds))))
     else:
         rows.append(("GPU hours", "unknown: the run lasts for epochs; say questions=<how many there are>"))
     details = Table.grid(padding=(0, 2))
@@ -168,11 +176,11 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
         details.add_row(*row)
     console.print(details)
     console.print(
-        f"Assumed: responses of {LENGTHS[0]:.0%} to {LENGTHS[1]:.0%} of the longest ({work.longest} tokens); "
-        f"{UPDATE_SHARE[0]:.0%} to {UPDATE_SHARE[1]:.0%} of the peak rate is useful work in an update and "
-        f"{SAMPLING_SHARE[0]:.0%} to {SAMPLING_SHARE[1]:.0%} in sampling; {CONTEXT:.0f} GiB of contexts and fragments; "
-        "layers are not compiled, which would keep less; every token passes every weight, so that of mixtures of "
-        "experts the memory is right and the hours are not. Evaluation, verification and start-up are not in it.",
+        f"Assumed: responses of {work.mean:.0f} tokens on average, {work.mean / work.longest:.0%} of the longest "
+        f"(mean_length); {UPDATE_SHARE[0]:.0%} to {UPDATE_SHARE[1]:.0%} of the peak rate is useful work in an update "
+        f"and {SAMPLING_SHARE[0]:.0%} to {SAMPLING_SHARE[1]:.0%} in sampling; {CONTEXT:.0f} GiB of contexts and "
+        "fragments; layers are not compiled, which would keep less; every token passes every weight, so that of "
+        "mixtures of experts the hours are too many. Evaluation, verification and start-up are not in it.",
         style="dim",
     )
     if not lines:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hydra import compose, initialize_config_module
 from rich.console import Console
-from transformers import Qwen3Config
+from transformers import AutoModelForCausalLM, Qwen3Config
 
-from tagrpo.cli.plan import engine_of, plan, show, workload_of
-from tagrpo.planning.forecast import GPUS
+from tagrpo.cli.forecast import GPUS
+from tagrpo.cli.plan import engine_of, model_of, plan, show, workload_of
 
 
 def composed(*overrides):
@@ -23,13 +24,20 @@ def test_the_demo_is_planned_from_its_settings_and_fits(tiny_policy):
     cfg = composed("experiment=ta_grpo", f"model.path={tiny_policy}", "gpu=l40s")
     found, work, lines = plan(cfg)
     # Eight questions with three rephrasings and eight samples each, on one CPU; 48 iterations.
-    assert (work.ranks, found.responses, work.iterations) == (1, 8 * 4 * 8, 48)
-    assert found.tokens == (256 * 10, 256 * 40), "of at most 40 tokens"
+    assert (work.ranks, work.questions * work.responses, work.iterations) == (1, 8 * 4 * 8, 48)
+    assert work.mean == 20, "half of 40 tokens"
+    assert found.seconds[1] < 3 * found.seconds[0]
     assert lines == []
     console = Console(record=True, width=120)
     show(found, work, lines, "l40s", console)
     text = console.export_text()
-    for said in ("GiB per GPU", "activations", "GPU hours", "Assumed: responses of 25% to 100%", "It fits: at most"):
+    for said in (
+        "GiB per GPU",
+        "activations",
+        "GPU hours",
+        "Assumed: responses of 20 tokens",
+        "It fits: at most",
+    ):
         assert said in text
 
 
@@ -61,12 +69,14 @@ def test_a_run_on_several_nodes_is_planned_with_all_their_gpus(tmp_path):
 
 def test_lora_servers_and_an_engine_in_transformers_are_seen(tiny_policy):
     base = ("experiment=ta_grpo", f"model.path={tiny_policy}")
+    model = model_of(composed(*base))
     assert not workload_of(composed(*base, "lora=default"), 1).reference
     assert workload_of(composed(*base, "policy.anchor=own"), 1).score_prompts == 4
-    assert engine_of(composed(*base, "rollout=vllm_server"), GPUS["h100"], 10).own_gpus
-    shared = engine_of(composed(*base, "rollout=vllm", "rollout.engine.tensor_parallel_size=4"), GPUS["h100"], 2**32)
+    assert engine_of(composed(*base, "rollout=vllm_server"), GPUS["h100"], model).own_gpus
+    large = replace(model, parameters=2**32)
+    shared = engine_of(composed(*base, "rollout=vllm", "rollout.engine.tensor_parallel_size=4"), GPUS["h100"], large)
     assert (shared.asleep, shared.weights, shared.parallel) == (0.0, 2.0, 4), "8 GiB in bfloat16 on four GPUs"
-    own = engine_of(composed(*base), GPUS["h100"], 2**30)
+    own = engine_of(composed(*base), GPUS["h100"], replace(model, parameters=2**30))
     assert own.asleep == 4.0, "a copy of the weights in float32"
     assert own.awake == pytest.approx(4.0 + 4 * 2 * 2 * 1 * 32 * 64 * (128 + 40) / 2**30), "and keys and values"
 
@@ -80,3 +90,18 @@ def test_a_plan_leaves_no_file_behind(tiny_policy, tmp_path):
 def test_an_unknown_gpu_is_refused(tiny_policy):
     with pytest.raises(ValueError, match="Expected gpu to be one of h200, h100"):
         plan(composed("experiment=ta_grpo", f"model.path={tiny_policy}", "gpu=abacus"))
+
+
+@pytest.mark.parametrize("mean_length", [0, 1.5])
+def test_a_mean_length_that_is_no_share_is_refused(tiny_policy, mean_length):
+    with pytest.raises(ValueError, match="Expected mean_length to be above 0 and at most 1"):
+        plan(composed("experiment=ta_grpo", f"model.path={tiny_policy}", f"mean_length={mean_length}"))
+
+
+def test_sizes_of_a_model_are_those_of_its_parameters(tiny_policy):
+    model = model_of(composed("experiment=ta_grpo", f"model.path={tiny_policy}"))
+    real = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    assert model.parameters == model.trained == sum(p.numel() for p in real.parameters())
+    assert model.root + sum(p.numel() for p in real.model.layers.parameters()) == model.parameters
+    adapted = model_of(composed("experiment=ta_grpo", f"model.path={tiny_policy}", "lora=default"))
+    assert 0 < adapted.trained < adapted.parameters - model.parameters + 1

@@ -11,7 +11,7 @@ from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
-from tagrpo.planning.counters import Costs
+from tests.costs import Costs
 
 REWARDS = [[[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]], [[0.0, 1.0, 0.5], [1.0, 0.0, 0.0]]]
 
@@ -51,3 +51,13 @@ def test_layers_multiply_distinct_tokens_three_times_and_four_times_where_they_a
 def test_a_share_of_layers_that_is_none_is_refused(tiny_policy):
     with pytest.raises(ValueError, match=r"model\.load\.gradient_checkpointing"):
         load_causal_lm(tiny_policy, gradient_checkpointing=1.5)
+
+
+def test_costs_count_products_exactly_and_bytes_that_are_read_and_written():
+    a, b, c = torch.randn(3, 4), torch.randn(4, 5), torch.zeros(3, 5)
+    with Costs() as costs:
+        c.addmm_(a, b)
+        a.view(4, 3).exp()
+    assert costs.product_flop == 2 * 3 * 4 * 5
+    assert costs.product_bytes == 4 * (12 + 20 + 15 + 15)  # what it adds to is read and written
+    assert costs.other_bytes == 4 * (12 + 12)

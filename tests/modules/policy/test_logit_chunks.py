@@ -13,7 +13,7 @@ from torch._inductor.virtualized import V
 
 from tagrpo.modules.policy import logit_chunks
 from tagrpo.modules.policy.chunked_head import head_loss
-from tagrpo.planning.counters import Costs
+from tests.costs import Costs
 
 
 @pytest.mark.parametrize("entropy", ["none", "detached", "grad"])

@@ -10,7 +10,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-COUNTED = ("product_flop", "attention_flop", "product_bytes", "other_bytes")
 IN_PLACE = {torch.ops.aten.addmm_: torch.ops.aten.addmm}
 """Products that torch's own counter leaves out → those that it counts."""
 

@@ -36,33 +36,21 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "runs" / "mutation"
 SURVIVORS = Path(__file__).with_name("mutation_survivors.yaml")
+UPDATE_TESTS = "test_update_staleness.py test_update_credit.py test_mismatch.py"
 PARTS = {
-    "functional": ("metrics/functional/*.py", "metrics analysis/test_difficulty.py"),
-    "packing": (
-        "modules/policy/packing.py modules/policy/layouts.py",
-        "modules/policy/test_packing.py modules/policy/test_attention.py",
-    ),
-    "head": (
-        "modules/policy/chunked_head.py modules/policy/logit_chunks.py",
-        "modules/policy/test_chunked_head.py modules/policy/test_logit_chunks.py",
-    ),
-    "extraction": ("rewards/extraction.py", "rewards"),
-    "statistics": ("analysis/statistics.py", "analysis/test_statistics.py"),
-    "advantages": ("modules/advantages/*.py", "modules/advantages"),
-    "losses": ("modules/losses.py modules/surrogates.py", "modules/test_losses.py"),
-    "update": (
-        "modules/experience.py modules/update.py",
-        "modules/test_experience.py modules/test_update.py modules/test_update_staleness.py "
-        "modules/test_update_credit.py modules/test_mismatch.py",
-    ),
-    "credit": (
-        "modules/credit/*.py modules/corrections.py modules/mismatch.py",
-        "modules/credit modules/test_mismatch.py modules/test_update_credit.py modules/test_update_staleness.py",
-    ),
-    "memory": ("datamodules/memory.py", "datamodules/test_memory.py"),
-    "replay": ("rollouts/replay.py", "rollouts/test_replay.py"),
+    "functional": ("metrics/functional", "*.py", ".. ../../analysis/test_difficulty.py"),
+    "packing": ("modules/policy", "packing.py layouts.py", "test_packing.py test_attention.py"),
+    "head": ("modules/policy", "chunked_head.py logit_chunks.py", "test_chunked_head.py test_logit_chunks.py"),
+    "extraction": ("rewards", "extraction.py", "."),
+    "statistics": ("analysis", "statistics.py", "test_statistics.py"),
+    "advantages": ("modules/advantages", "*.py", "."),
+    "losses": ("modules", "losses.py surrogates.py", "test_losses.py"),
+    "update": ("modules", "experience.py update.py", f"test_experience.py test_update.py {UPDATE_TESTS}"),
+    "credit": ("modules", "credit/*.py corrections.py mismatch.py", f"credit {UPDATE_TESTS}"),
+    "memory": ("datamodules", "memory.py", "test_memory.py"),
+    "replay": ("rollouts", "replay.py", "test_replay.py"),
 }
-"""Name → files of src to change, tests that may notice; the examples of the file may, too."""
+"""Name → folder, files of it to change, tests of the folder of the same name that may notice; its examples may, too."""
 COMPARISONS = "Eq_NotEq NotEq_Eq Lt_LtE Lt_Gt LtE_Lt LtE_GtE Gt_GtE Gt_Lt GtE_Gt GtE_LtE Is_IsNot IsNot_Is"
 BINARY = "Add_Sub Sub_Add Mul_Div Div_Mul FloorDiv_Div Mod_Mul Pow_Mul BitOr_BitAnd BitAnd_BitOr"
 OPERATORS = [
@@ -204,7 +192,8 @@ def score(part: str) -> None:
     settings.register_profile("mutants", derandomize=True, database=None, phases=[Phase.explicit, Phase.generate])
     settings.load_profile("mutants")
     same, done, kills = explained(), outcomes(part), Counter[str]()
-    tests = [f"tests/{name}" for name in PARTS[part][1].split()]
+    folder, _, names = PARTS[part]
+    tests = [os.path.normpath(f"tests/{folder}/{name}") for name in names.split()]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     if failed := first_failure(tests, kills, ROOT, "", 3600):
         raise RuntimeError(f"Expected the tests of {part} to pass, but {failed}.")
@@ -226,7 +215,8 @@ def score(part: str) -> None:
 
 def files_of(part: str) -> list[Path]:
     """Files to change."""
-    return [path for pattern in PARTS[part][0].split() for path in sorted((ROOT / "src").glob(pattern))]
+    folder, patterns, _ = PARTS[part]
+    return [path for pattern in patterns.split() for path in sorted((ROOT / "src" / folder).glob(pattern))]
 
 
 def outcomes(part: str) -> dict[tuple[Any, ...], str]:
@@ -264,7 +254,8 @@ def row_of(part: str) -> str:
     share = 100 * counts["noticed"] / max(1, counts["noticed"] + counts["unnoticed"])
     cells = (counts.total(), counts["noticed"], counts["same"], counts["unnoticed"], f"{share:.1f} %")
     command = f"`python scripts/mutation_score.py --only {part}`"
-    shown = ", ".join(f"`src/{pattern}`" for pattern in PARTS[part][0].split())
+    folder, patterns, _ = PARTS[part]
+    shown = ", ".join(f"`src/{folder}/{pattern}`" for pattern in patterns.split())
     return f"| {shown} | {' | '.join(map(str, cells))} | {command} |"
 
 

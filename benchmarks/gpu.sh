@@ -22,7 +22,7 @@ RESULTS="${RESULTS:-benchmarks/results}"
 RUNS="${RUNS:-runs/gpu}"
 SIZE="${SIZE:-paper}"
 STEP_SECONDS="${STEP_SECONDS:-540}"
-ALL="attention head policy train resume lora offload update compiled dropping 4b head-speed sdpa peers"
+ALL="attention head policy train resume lora offload update compiled dropping 4b sdpa peers"
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTORCH_CUDA_ALLOC_CONF="${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}"
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"  # one GPU: TRL would spread over all
 export TORCH_COMPILE_DISABLE=0                            # the tests switch compilation off where nothing is said
@@ -57,11 +57,11 @@ fi
 case "$SIZE" in
 paper) # Qwen3, prompts of 512, responses to 3,072, 32 a question; the mean is that of math answers
     SHAPE=(--vocabulary 151936 --prompt 512 --mean 1000 --max 3072 --responses 32 --checkpointing)
-    MODEL=qwen3_1.7b LARGER=qwen3_4b BUDGET=32768 ROUNDS=5 HEAD_TOKENS=32768
+    MODEL=qwen3_1.7b LARGER=qwen3_4b BUDGET=32768 ROUNDS=5
     ;;
 tiny)
     SHAPE=(--vocabulary 512 --prompt 24 --mean 20 --max 60 --responses 4)
-    MODEL=tiny LARGER=tiny BUDGET=512 ROUNDS=1 HEAD_TOKENS=256
+    MODEL=tiny LARGER=tiny BUDGET=512 ROUNDS=1
     ;;
 *)
     echo "Expected SIZE to be paper or tiny, but got $SIZE." >&2
@@ -112,13 +112,11 @@ train train whole iterations=4
 train resume whole iterations=8 resume=last
 train lora lora iterations=4 lora=default
 train offload offload iterations=4 strategy.cpu_offload=true
-# Then speed: layers one operation at a time and compiled, the larger model, the head alone.
+# Then speed: layers one operation at a time and compiled, the larger model.
 update update --token-budget "$BUDGET" --ways padding_free prefix_shared --no-dropping
 update compiled --token-budget "$BUDGET" --ways padding_free prefix_shared --no-dropping --compile
 update dropping --token-budget "$BUDGET" --ways prefix_shared --dropping-only
 update 4b --model "$LARGER" --token-budget "$BUDGET" --ways prefix_shared --no-dropping --compile
-step head-speed "$PYTHON" benchmarks/head.py --tokens "$HEAD_TOKENS" --device "$DEVICE" --dtype "$DTYPE" \
-    --size "$SIZE" --json "$RESULTS/gpu-head.json"
 # The way back where FlexAttention fails: SDPA in blocks.
 TORCH_COMPILE_DISABLE=1 update sdpa --token-budget "$BUDGET" --ways prefix_shared --no-dropping
 # Peers last: TRL and the plain padded forward, with as many padded tokens per micro-batch as fit beside their logits.

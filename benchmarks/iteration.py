@@ -36,8 +36,8 @@ from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.settings.config import build
 
 CELLS = [
-    ("grpo", "transformers"), ("grpo_matched", "transformers"), ("grpo_matched", "vllm_cpu"),
-    ("grpo_matched", "trl"), ("ta_grpo", "transformers"), ("ta_grpo", "vllm_cpu"),
+    "grpo/transformers", "grpo_matched/transformers", "grpo_matched/vllm_cpu", "grpo_matched/trl",
+    "ta_grpo/transformers", "ta_grpo/vllm_cpu",
 ]  # fmt: skip
 WARM_UP = 2
 ENCODER = "EmbeddingDiversityMonitor"
@@ -163,7 +163,6 @@ def summary(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Seconds of an iteration by phase: both engines, and TRL.")
     parser.add_argument("--iterations", type=int, default=15, help="measured, per cell")
-    parser.add_argument("--cells", nargs="*", help="method/engine; all by default")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     parser.add_argument("overrides", nargs="*", help="of the configuration, for every cell")
@@ -180,7 +179,7 @@ def main() -> None:
         arguments.json.write_text(json.dumps(summary(rows)))
         return
     cells: dict[str, Any] = {}
-    for cell in arguments.cells or ["/".join(cell) for cell in CELLS]:
+    for cell in CELLS:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "cell.json"
             command = [sys.executable, __file__, "--cell", cell, "--iterations", str(arguments.iterations)]

@@ -86,17 +86,6 @@ def iteration(figures: dict[str, Any]) -> str:
     return markdown(["method/engine", *phases, "sync", "overhead"], rows) + origin(figures)
 
 
-def head(figures: dict[str, Any]) -> str:
-    rows = [
-        [
-            kind, f"{found['seconds']:.3f}", f"{found['tflops']:.0f}", f"{found['peak_mib']:.0f}",
-            f"{found['gradient_difference']:.1e}",
-        ]
-        for kind, found in figures["heads"].items()
-    ]  # fmt: skip
-    return markdown(["head", "seconds", "TFLOP/s", "peak MiB", "gradient differs by"], rows) + origin(figures)
-
-
 TABLES = {
     "ceiling": ("update_step.json", ceiling),
     "update": ("update_step.json", update),
@@ -105,7 +94,6 @@ TABLES = {
     "gpu-update": ("gpu-update.json", update),
     "gpu-compiled": ("gpu-compiled.json", update),
     "gpu-4b": ("gpu-4b.json", update),
-    "gpu-head": ("gpu-head.json", head),
     "gpu-peers": ("gpu-peers.json", update),
     "gpu-sdpa": ("gpu-sdpa.json", update),
     "gpu-dropping": ("gpu-dropping.json", dropping),

@@ -32,8 +32,6 @@ from workload import (
     useful_flop,
 )
 
-from tagrpo.modules.policy import packing
-
 Times = dict[str, list[tuple[float, float]]]
 
 
@@ -85,18 +83,6 @@ def measure(shape: argparse.Namespace) -> dict[str, object]:
     ways = [way for way in WAYS if way in shape.ways]
     updates = Updates(shape, data, ways)
     times, gradients, peak = rounds(updates, ways, shape.rounds, device)
-    optimizer = torch.optim.AdamW(updates.model.parameters(), fused=True if device == "cuda" else None)
-    optimizer.step()  # makes its state
-    layouts, masks = 0, packing.block_mask
-
-    def counted(*arguments: Tensor) -> object:
-        nonlocal layouts
-        layouts += 1
-        return masks(*arguments)
-
-    packing.block_mask = counted
-    updates.run(ways[-1])
-    packing.block_mask = masks
     flop, rate = useful_flop(updates.model, data.tokens), MatrixRate(device, updates.model.dtype)
     unit = rate.flop / flop  # seconds of the update at the matrix rate, over those of one product
     pairs = [("padded", "prefix_shared"), ("padding_free", "prefix_shared"), ("trl", "prefix_shared")]
@@ -104,10 +90,7 @@ def measure(shape: argparse.Namespace) -> dict[str, object]:
     return {
         "parameters": sum(p.numel() for p in updates.model.parameters()),
         "tokens": data.tokens,
-        "optimizer_seconds": seconds(optimizer.step, device)[1],
-        "masks_built": layouts,
         "seconds": {name: median(t[0] for t in values) for name, values in times.items()},
-        "wall_seconds": {name: median(t[1] for t in values) for name, values in times.items()},
         "tokens_per_second": {w: data.tokens["response"] / median(t[0] for t in times[w]) for w in ways},
         "peak_mib": {way: size / 2**20 for way, size in peak.items()},
         "speedup": {f"{b} over {a}": ratio(times, a, b) for a, b in pairs if a in ways and b in ways},

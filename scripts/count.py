@@ -1,7 +1,6 @@
 """How large the repository is, in lines and files, beside the limits that it keeps.
 
-python scripts/count.py            # a table
-python scripts/count.py --check    # exit code 1 where a limit is exceeded
+`python scripts/count.py` prints a table; with `--check` it exits with 1 where a limit is exceeded.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ same bits in them. `crash_points.c` is loaded before the process and counts its 
 directory. Everything is imported and built once, and each attempt is a fork.
 
 Each attempt adds a line to FOLDER/outcomes.jsonl, and those that are in it are not repeated: a command that was stopped
-goes on where it was. `--table FILE …` prints the figures of such files.
+goes on where it was. At the end the figures of that file are printed.
 """
 
 from __future__ import annotations
@@ -95,10 +95,6 @@ class Trial:
             return [self._fork(0, what, None, ranks[0]), self._fork(point, what, names, ranks[1])]
         return [self._fork(point, what, names, ranks[0]), self._fork(0, what, None, ranks[1])]
 
-    def attempt(self, *arguments: Any) -> list[int]:
-        """Start an attempt and wait for it; see `wait`."""
-        return wait(self.begin(*arguments))
-
     def killed_at(self, seconds: float, number: int) -> list[int]:
         """An attempt of which one rank is killed after some seconds; the ranks get their turn by its number."""
         children = self.begin()
@@ -152,17 +148,6 @@ class Trial:
             train(run.module, run.datamodule, run.trainer, resume="auto", export=self.directory / "model")
             run.close()
             end(self.directory)
-
-    def finish(self) -> None:
-        """Resume until the run ends by itself.
-
-        Raises:
-            RuntimeError: it does not.
-        """
-        codes = self.attempt()
-        if any(codes):
-            log = self.directory.with_suffix(".log").read_text()[-3000:]
-            raise RuntimeError(f"Expected the resumed run to end well, but it ended with {codes}:\n{log}")
 
     def clear(self) -> None:
         """Delete the directory and the log."""
@@ -246,17 +231,14 @@ def differences(whole: Path, other: Path) -> Iterator[str]:
 
 def judged(trial: Trial, whole: Path, first: list[int]) -> str:
     """How it ended: `same`, or what is wrong."""
-    if any(first):
-        try:
-            trial.finish()
-        except RuntimeError as error:
-            return f"did not end: {str(error).splitlines()[-1]}"
+    if any(first) and any(codes := wait(trial.begin())):
+        return f"did not end but with {codes}: {trial.directory.with_suffix('.log').read_text().splitlines()[-1]}"
     return "; ".join(sorted(differences(whole, trial.directory))) or "same"
 
 
-def recorded(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Lines of files of outcomes."""
-    return [json.loads(line) for path in paths if path.exists() for line in path.read_text().splitlines()]
+def recorded(path: Path) -> list[dict[str, Any]]:
+    """Lines of a file of outcomes."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def undisturbed(trial: Trial, folder: Path) -> tuple[Path, list[str], float]:
@@ -264,7 +246,7 @@ def undisturbed(trial: Trial, folder: Path) -> tuple[Path, list[str], float]:
     whole, listed = folder / "undisturbed", folder / "points.txt"
     began = time.monotonic()
     trial.clear()
-    codes = trial.attempt(0, "kill", listed)
+    codes = wait(trial.begin(0, "kill", listed))
     seconds = time.monotonic() - began
     if any(codes):
         log = trial.directory.with_suffix(".log").read_text()
@@ -299,7 +281,7 @@ def drive(options: argparse.Namespace, outcomes: Path) -> None:
     whole, names, seconds = undisturbed(trial, options.folder)
     what = "random" if options.random else options.what
     points = range(1, options.random + 1) if options.random else range(options.first, len(names) + 1, options.every)
-    done = {(one["what"], one["ranks"], one["point"]) for one in recorded([outcomes])}
+    done = {(one["what"], one["ranks"], one["point"]) for one in recorded(outcomes)}
     with outcomes.open("a", buffering=1) as file:
         for point in points:
             if (what, options.ranks, point) in done:
@@ -309,7 +291,7 @@ def drive(options: argparse.Namespace, outcomes: Path) -> None:
                 codes, call = trial.killed_at(random.Random(point).uniform(0.0, seconds), point), ""
             else:
                 listed = options.folder / "calls.txt"
-                codes = trial.attempt(point, options.what, listed)
+                codes = wait(trial.begin(point, options.what, listed))
                 call = (listed.read_text().splitlines() + point * [""])[point - 1]
             one = {"what": what, "ranks": options.ranks, "point": point, "of": len(names), "call": call}
             one |= {"codes": codes, "outcome": judged(trial, whole, codes)}
@@ -335,24 +317,18 @@ def table(outcomes: Iterable[Mapping[str, Any]]) -> tuple[str, bool]:
 def main() -> None:
     """Console entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", help="where the runs go; best in memory (/dev/shm)")
+    parser.add_argument("folder", type=Path, help="where the runs go; best in memory (/dev/shm)")
     parser.add_argument("--what", choices=EVENTS, default="kill")
     parser.add_argument("--every", type=int, default=1, help="take every so many points")
     parser.add_argument("--first", type=int, default=1, help="the first point")
     parser.add_argument("--random", type=int, default=0, help="kills at random times in the place of points")
     parser.add_argument("--ranks", type=int, choices=[1, 2], default=1)
     parser.add_argument("--in-place", action="store_true", help="write files in place, to see that it is noticed")
-    parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print the figures of these outcomes")
     options = parser.parse_args()
-    if options.table:
-        outcomes = options.table
-    elif options.folder is None:
-        parser.error("expected a folder for the runs")
-    else:
-        load_library(options.folder.absolute())
-        options.folder = options.folder.absolute()
-        outcomes = [options.folder / "outcomes.jsonl"]
-        drive(options, outcomes[0])
+    options.folder = options.folder.absolute()
+    load_library(options.folder)
+    outcomes = options.folder / "outcomes.jsonl"
+    drive(options, outcomes)
     lines, good = table(recorded(outcomes))
     print(lines)
     sys.exit(not good)

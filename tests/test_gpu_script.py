@@ -151,7 +151,7 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
 sys.path[:0] = ["tests", "benchmarks", "."]
 """
 IMPORTS = """
-import conftest, head, update_step
+import conftest, update_step
 from hydra import compose, initialize_config_module
 from hydra.utils import instantiate
 import tagrpo.cli.train

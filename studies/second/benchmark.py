@@ -22,7 +22,7 @@ from tagrpo.analysis.statistics import LEVEL, Estimate
 from tagrpo.runs.files import write_json, write_text
 
 from .digest import FOLDER, read
-from .figures import save
+from .figures import draw_intervals, save
 from .tables import BASE, experiment_of, gains, paired, settings_of
 from .verdicts import estimate_of, moments_of
 
@@ -204,14 +204,9 @@ def draw_gains(rows: Sequence[Row], path: Path) -> None:
     figure, axes = plt.subplots(1, len(SHOWN), figsize=(11, 0.19 * len(rows) + 1), sharey=True, layout="constrained")
     places = np.arange(len(rows))[::-1]
     for axis, k in zip(axes, SHOWN, strict=True):
-        values, lows, highs = (
-            100 * np.array([getattr(row.gains[k], name) for row in rows]) for name in ("value", "low", "high")
-        )
         axis.axvline(0, color="0.4", linewidth=1)
-        axis.hlines(places, lows, highs, color="tab:blue", linewidth=1.2)
-        axis.plot(values, places, "o", color="tab:blue", markersize=3)
+        draw_intervals(axis, [row.gains[k] for row in rows], places, "o", 1.2, {"color": "tab:blue", "markersize": 3})
         axis.set_title(f"gain in pass@{k} over the untrained policy", fontsize=9)
-        axis.tick_params(labelsize=7)
         axis.margins(y=0.01)
     axes[0].set_yticks(places, [row.name for row in rows])
     save(figure, path)

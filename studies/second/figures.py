@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import matplotlib.pyplot as plt
 import numpy as np
 
+from tagrpo.analysis.statistics import Estimate
+
 from .tables import BASE, settings_of
 
 if TYPE_CHECKING:
@@ -32,20 +34,26 @@ def draw_gains(of_methods: Sequence[Gain], path: Path) -> None:
             points = [(100 * gain.settings[k][name], y) for gain, y in zip(rows, places, strict=True)
                       if name in gain.settings[k]]  # fmt: skip
             axis.plot(*zip(*points, strict=True), ".", color=f"C{number}", markersize=5, alpha=0.7, label=name)
-        lows, values, highs = (
-            100 * np.array([getattr(gain.of_k[k], name) for gain in rows]) for name in ("low", "value", "high")
-        )
-        axis.hlines(places, lows, highs, color="black", linewidth=1.5)
-        axis.plot(values, places, "D", color="black", markersize=4, label="mean, 95 % interval")
+        look = {"color": "black", "markersize": 4, "label": "mean, 95 % interval"}
+        draw_intervals(axis, [gain.of_k[k] for gain in rows], places, "D", 1.5, look)
         axis.axvline(0, color="0.4", linewidth=1)
         axis.set_xlabel(f"gain in pass@{k} over the untrained policy, points", fontsize=8)
-        axis.tick_params(labelsize=7)
         axis.grid(axis="y", color="0.92")
     paper = {"factors": "", "pass_at_k": " (paper)"}
     axes[0].set_yticks(places, [gain.method + paper[gain.grid] for gain in rows])
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, fontsize=7, ncols=4, loc="outside upper center")
     save(figure, path)
+
+
+def draw_intervals(
+    axis: Any, of: Sequence[Estimate], places: np.ndarray, marker: str, width: float, look: Mapping[str, Any]
+) -> None:
+    """Estimates in points with their intervals, one above the other."""
+    lows, values, highs = (100 * np.array([getattr(one, name) for one in of]) for name in ("low", "value", "high"))
+    axis.hlines(places, lows, highs, color=look["color"], linewidth=width)
+    axis.plot(values, places, marker, **look)
+    axis.tick_params(labelsize=7)
 
 
 def draw_courses(entries: Sequence[Mapping[str, Any]], path: Path) -> None:

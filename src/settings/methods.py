@@ -102,14 +102,12 @@ def recipe_nodes(name: str, paper: dict[str, Any]) -> Iterator[tuple[str, DictCo
         if recipe == "authors":
             rows, scaled = rows | paper.get("authors", {}), scaled | paper.get("authors_scale", {})
         defaults = [*paper.get("options", []), {f"optional /settings/{name}/{recipe}_scale": "${scale}"}]
-        node = OmegaConf.create({"defaults": defaults})
-        node.merge_with(_node(rows, recipe))
-        yield f"{name}/{recipe}", node
+        yield f"{name}/{recipe}", _node(rows, recipe, {"defaults": defaults})
         yield f"{name}/{recipe}_scale/paper", _node(scaled, recipe)
 
 
-def _node(rows: dict[str, dict[str, Any]], recipe: str) -> DictConfig:
-    node = OmegaConf.create()
+def _node(rows: dict[str, dict[str, Any]], recipe: str, start: dict[str, Any] | None = None) -> DictConfig:
+    node = OmegaConf.create(start or {})
     for key, row in rows.items():
         if values := values_of(row, recipe):
             OmegaConf.update(node, key, values[0])

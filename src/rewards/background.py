@@ -1,4 +1,4 @@
-"""What verifiers share whose workers score beside the caller."""
+"""Base class for verifiers that score in background workers."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ _Batch = tuple[Sequence[Any], Sequence[Future["Outcome"]]]
 
 
 class Outcome(NamedTuple):
-    """What became of one job."""
+    """The result of one job."""
 
     value: Any
-    """What `compare(job)` returned; None when it failed."""
+    """The return value of `compare(job)`; None when it failed."""
     failure: str | None
     """`timeout`, `memory`, `crash` or the name of the exception it raised; None when it returned."""
 

@@ -30,7 +30,7 @@ def no_draw() -> QuestionBatch:
 
 
 class Filled(NamedTuple):
-    """What `DynamicSampling` makes of a batch."""
+    """The batch that `DynamicSampling` returns, and its cost."""
 
     batch: QuestionBatch
     """As many questions as before."""

@@ -31,11 +31,11 @@ from ..types import (
     Verifier,
     require,
 )
+from .ahead import Generation, if_of_request
 from .cache import RolloutCache, cache_key
 from .dynamic_sampling import DynamicSampling, no_draw
 from .engines.base import checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
-from .overlap import Generation, if_of_request
 from .replay import MeanEntropy, SuccessReplay, no_entropy
 from .scoring import Decode, Scoring, assemble, with_replayed, with_terms
 from .summary import means_of, totals_of
@@ -248,7 +248,7 @@ class RolloutPipeline:
         return generation
 
     def _sampled_before(self, batch: QuestionBatch, position: Position, seconds: Seconds) -> Generation | None:
-        """What `sample_next` has begun, if that was this batch; else None, on every rank."""
+        """The generation that `sample_next` began, if it was of this batch; else None, on every rank."""
         if not self.asynchronous or position[0] != "fit" or position[2]:
             return None
         self.wait(seconds)
@@ -286,7 +286,7 @@ class RolloutPipeline:
             self.cache.prune(self.iteration)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run goes on from; the seed of a batch depends on its iteration alone."""
+        """The state for a resume; the seed of a batch depends on its iteration alone."""
         parts = {"replay": self.replay, "memory": self.memory, "next": self._next}
         state = {name: part.state_dict() for name, part in parts.items() if part is not None}
         return {"iteration": self.iteration, "ledger": dict(self.ledger), **state}

@@ -108,7 +108,7 @@ def assemble(
         texts: [R] decoded responses.
         scores: [R] what the verifier says of them.
         staleness: Optimizer steps since the weights that sampled.
-        seconds: Taken over as the object that it is: later phases of the iteration add theirs.
+        seconds: Shared, not copied: later phases of the iteration add theirs.
     """
     flat = list(chain.from_iterable(completions))
     prompt = torch.repeat_interleave(torch.tensor([len(samples) for samples in completions], dtype=torch.long))

@@ -1,4 +1,4 @@
-"""What is logged of a batch of rollouts: sums that add up over ranks, and the means that they make."""
+"""Logged values of a batch of rollouts: sums that add up over ranks, and the means that they make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every source of questions provides, and what it can report about them."""
+"""The interface of sources of questions, and their reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FINGERPRINT_BYTES = 16
 
 @dataclass(frozen=True, kw_only=True)
 class SourceReport:
-    """What a source read, what it left out and why, and what differs from what it expected."""
+    """Rows read, questions left out and why, and differences from the expected content."""
 
     origin: str
     """The file, or the name on the hub."""
@@ -24,9 +24,9 @@ class SourceReport:
     excluded: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """reason → ids of the questions left out for it."""
     notes: Sequence[str] = ()
-    """What was done to the rows, in sentences."""
+    """Changes made to the rows, in sentences."""
     warnings: Sequence[str] = ()
-    """What differs from the expected content, in sentences."""
+    """Differences from the expected content, in sentences."""
 
 
 @runtime_checkable

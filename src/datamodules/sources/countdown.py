@@ -42,7 +42,7 @@ REPHRASINGS = {"easy": TRAINED, "medium": TRAINED, "hard": COMMON}
 
 @dataclass(frozen=True)
 class Problem:
-    """What is asked, apart from how it is worded.
+    """A problem, apart from its wording.
 
     >>> problem = Problem((3, 4, 9), 24, "( 9 - 3 ) * 4")
     >>> problem.key, problem.answers

@@ -1,4 +1,4 @@
-"""What the embedded tasks share: splits without a common problem, regimes of difficulty, families of phrasing."""
+"""Shared by the embedded tasks: splits without a common problem, regimes of difficulty, families of phrasing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .base import Source
 
 NUM_BUCKETS = 10
 ANSWER_PATTERN = r"<sep>|[a-z][0-9]\b|[0-9]+|[A-Za-z]+|[^\sA-Za-z0-9]"
-"""What one token is in tasks whose answers can be listed: a word, a number, a cell of a grid, a punctuation mark."""
+"""One token in tasks whose answers can be listed: a word, a number, a cell of a grid, a punctuation mark."""
 
 
 class Problem(Protocol):
-    """What is asked, apart from how it is worded."""
+    """A problem, apart from its wording."""
 
     @property
     def key(self) -> str:
@@ -31,7 +31,7 @@ class Problem(Protocol):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What `metadata` is to hold of the problem."""
+        """Facts of the problem for `metadata`."""
 
 
 P = TypeVar("P", bound=Problem)
@@ -39,7 +39,7 @@ P = TypeVar("P", bound=Problem)
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """What distinguishes the problems of one split, and the phrasing of their originals."""
+    """The problems of one split, and the phrasing of their originals."""
 
     buckets: range
     """Part of all problems: splits that own different buckets share none, whatever the seed and the size."""

@@ -129,7 +129,7 @@ class HubSource(Source):
         return list(kept.values()), {reason: ids for reason, ids in excluded.items() if ids}
 
     def _group(self, number: int, row: Mapping[str, Any]) -> QuestionGroup:
-        """What a row says; question or answer is empty where it has none."""
+        """The question of a row; text or answer is empty where it has none."""
         known = self.dataset
         name = row.get(known.id) if known.id else None
         metadata = {field: row[field] for field in known.metadata if field in row}

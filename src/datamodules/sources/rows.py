@@ -96,7 +96,7 @@ def read_table(
 
 
 class RowError(ValueError):
-    """What was expected of a row, and what it is instead."""
+    """Says what was expected of a row, and what was found."""
 
 
 def refuse(mistakes: Sequence[str], shown: int = 10) -> None:

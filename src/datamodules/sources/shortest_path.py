@@ -46,7 +46,7 @@ REPHRASINGS = {"easy": TRAINED, "medium": TRAINED, "hard": COMMON}
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What is asked, apart from how it is worded."""
+    """A problem, apart from its wording."""
 
     width: int
     """Columns, and rows."""

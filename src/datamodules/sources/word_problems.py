@@ -1,4 +1,4 @@
-"""What the word problems of the embedded task ask, apart from how they are worded.
+"""The word problems of the embedded task, apart from their wording.
 
 A problem starts from a number and applies operations (+ b, − b, double) from left to right. Every intermediate value
 lies in 0..99.
@@ -44,7 +44,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """What is asked, apart from how it is worded.
+    """A problem, apart from its wording.
 
     >>> problem = Problem(23, (Operation("+", 4), Operation("*", 2)), person=0, thing=0)
     >>> problem.values, problem.answer, problem.expression

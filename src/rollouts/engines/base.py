@@ -1,4 +1,4 @@
-"""What engines share: their error, a thread for sampling beside an update, prompt lengths, settings, stop tokens."""
+"""Shared by engines: their error, a thread for sampling beside an update, prompt lengths, settings, stop tokens."""
 
 from __future__ import annotations
 

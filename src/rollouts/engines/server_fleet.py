@@ -56,7 +56,7 @@ class ServerFleet:
 
     @property
     def version(self) -> str:
-        """What a server with the current weights calls them; no other run uses the same names."""
+        """The name of the current weights on a server; no other run uses the same names."""
         return f"{self.base_version}{self.syncs}"
 
     @property

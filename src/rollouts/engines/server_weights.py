@@ -82,7 +82,7 @@ class Server:
 
     @property
     def version(self) -> str:
-        """What the server calls the weights that it holds."""
+        """The server's name for the weights that it holds."""
         return str(self.get("/weight_info")["weight_version"])
 
     def exchange_weights(self, transfer: Callable[[Server, Weights], None], weights: Weights, version: str) -> None:

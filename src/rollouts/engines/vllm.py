@@ -154,7 +154,7 @@ class VLLMEngine(Engine):
             row_of = dict(zip(names, wanted, strict=True))
             while self.llm.llm_engine.has_unfinished_requests():
                 for output in self.llm.llm_engine.step():
-                    if output.finished and output.request_id in row_of:  # others are of a call that was interrupted
+                    if output.finished and output.request_id in row_of:  # ignore leftovers of an interrupted call
                         take(row_of.pop(output.request_id), list(output.outputs))  # type: ignore[arg-type]
         if row_of:
             raise EngineError(f"Expected responses to all prompts, but vLLM dropped those to {len(row_of)} of them.")

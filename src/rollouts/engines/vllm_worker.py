@@ -1,4 +1,4 @@
-"""What runs inside a vLLM server's workers: the receiving end of `weight_stream`.
+"""The receiving end of `weight_stream`, inside a vLLM server's workers.
 
 A server loads this module through `--worker-extension-cls` (see `serve.py`); importing it makes `stream` known to vLLM
 as a weight-transfer backend, beside its own `nccl`.

@@ -67,7 +67,7 @@ class Generation:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Generation | None:
-        """What this rank had; None when it had nothing, or the number of ranks is another one now."""
+        """Restore the responses of this rank; None when it had none, or the number of ranks has changed."""
         mine = state["ranks"][rank()] if len(state["ranks"]) == world_size() else None
         return None if mine is None else cls(mine["key"], state["step"], completions=unpacked(mine))
 

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 
 from tagrpo import types
 from tagrpo.rollouts import EngineError, RolloutPipeline, SamplingConfig, TransformersEngine
+from tagrpo.rollouts.ahead import Generation, if_of_request
 from tagrpo.rollouts.cache import RolloutCache
-from tagrpo.rollouts.overlap import Generation, if_of_request
 from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Request, Score, Seconds
 from tests.helpers import WaitingEngine
 

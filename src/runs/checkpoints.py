@@ -24,6 +24,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.distributed.checkpoint import metadata
 
+from .directory import checkpoints_in, iteration_of
 from .files import (
     DamagedFileError,
     check_torch_file,
@@ -35,7 +36,6 @@ from .files import (
     write_json,
     written_whole,
 )
-from .directory import checkpoints_in, iteration_of
 
 MARKER = "complete.json"
 """Written into a folder of shards after all else: file → size in bytes and CRC-32."""

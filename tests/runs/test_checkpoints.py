@@ -31,8 +31,8 @@ from tagrpo.runs.checkpoints import (
     seals_of,
     set_aside,
 )
-from tagrpo.runs.files import disk_full_explained, remove, write_json
 from tagrpo.runs.directory import checkpoints_in, iteration_of, name_of
+from tagrpo.runs.files import disk_full_explained, remove, write_json
 
 CONTENT = {"state_dict": {"weight": torch.arange(50_000.0)}, "global_step": 4}
 

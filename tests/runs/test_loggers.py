@@ -19,7 +19,14 @@ from lightning.pytorch.loggers import CSVLogger, WandbLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tagrpo.runs import loggers
-from tagrpo.runs.loggers import MetricsCSV, ResumableLogger, ResumableTensorBoard, TableLogger, TrackioLogger, wandb_run_id
+from tagrpo.runs.loggers import (
+    MetricsCSV,
+    ResumableLogger,
+    ResumableTensorBoard,
+    TableLogger,
+    TrackioLogger,
+    wandb_run_id,
+)
 
 
 def rows_of(directory: Path) -> list[str]:

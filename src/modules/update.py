@@ -144,7 +144,15 @@ class PolicyUpdate:
         self._take_old_logprobs(experience, mini_batches)
         stats = UpdateStats(experience.mismatch)
         for rows in mini_batches:
-            self._optimizer_step(experience, rows, stats)
+            totals = normalisers(experience, rows)
+            learned = rows[experience.has_gradient[rows]]
+            stats.dropped += len(rows) - len(learned)
+            micro_batches = self.scorer.plan(experience, learned)
+            self.optimizer.zero_grad()
+            for index, micro_batch in enumerate(micro_batches):
+                with self.gradient_sync(index == len(micro_batches) - 1):
+                    self._accumulate(experience, micro_batch, totals, stats)
+            self._apply_gradient(stats)
         return UpdateResult(
             advantages=experience.advantages,
             in_loss=experience.in_loss,
@@ -203,26 +211,15 @@ class PolicyUpdate:
         for row in experience.replayed.nonzero()[:, 0].tolist():
             experience.old_logprobs[row] = experience.engine_logprobs[row].to(self.scorer.device)
 
-    def _optimizer_step(self, experience: Experience, rows: Tensor, stats: UpdateStats) -> None:
-        """One optimizer step on the responses `rows`, normalised over all ranks' shares of the mini-batch."""
-        in_loss = rows[experience.in_loss[rows]]
-        learned = rows[experience.has_gradient[rows]]
-        totals = sum_over_ranks({"responses": len(in_loss), "tokens": float(experience.lengths[in_loss].sum())})
-        micro_batches = self.scorer.plan(experience, learned)
-        self.optimizer.zero_grad()
-        for index, micro_batch in enumerate(micro_batches):
-            with self.gradient_sync(index == len(micro_batches) - 1):
-                self._micro_batch(experience, micro_batch, totals, stats)
-        stats.dropped += len(rows) - len(learned)
-        self._apply_gradient(stats)
-
-    def _micro_batch(self, experience: Experience, rows: Tensor, totals: dict[str, float], stats: UpdateStats) -> None:
-        """Forward, loss and backward of one micro-batch."""
+    def _accumulate(self, experience: Experience, rows: Tensor, totals: dict[str, float], stats: UpdateStats) -> None:
+        """Forward, loss and backward of one micro-batch, whose gradients add up."""
         packed = self.scorer.pack(experience, rows)
         reference = self.scorer.reference_logprobs(packed) if self.loss.kl_coef else None
         if not len(rows):
             # FSDP2 gathers in the forward and reduces in the backward: ranks without work do both.
-            self.backward(self.scorer.forward(packed).logprobs.sum() * 0)
+            with self.scorer.autocast():
+                scores = self.scorer.policy(packed, "none")
+            self.backward(scores.logprobs.sum() * 0)
             return
         device, rows = self.scorer.device, packed.rows
         columns = experience.columns(packed, device)
@@ -252,7 +249,8 @@ class PolicyUpdate:
 
         everything = slice(0, len(columns.response))
         entropy = "grad" if self.loss.entropy_coef else "detached"
-        scores = self.scorer.forward(packed, entropy, loss if self.loss.by_token else None)  # type: ignore[arg-type]
+        with self.scorer.autocast():
+            scores = self.scorer.policy(packed, entropy, loss if self.loss.by_token else None)
         value = loss(everything, scores.logprobs, scores.entropy) if scores.loss is None else scores.loss
         # Gradients are averaged over ranks, losses add up over them.
         self.backward(value * world_size())
@@ -287,6 +285,12 @@ class PolicyUpdate:
                 )
         if self.scheduler is not None:
             self.scheduler.step()
+
+
+def normalisers(experience: Experience, rows: Tensor) -> dict[str, float]:
+    """Responses and tokens in the loss, of the mini-batch `rows` of all ranks. Collective."""
+    in_loss = rows[experience.in_loss[rows]]
+    return sum_over_ranks({"responses": len(in_loss), "tokens": float(experience.lengths[in_loss].sum())})
 
 
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Tensor:

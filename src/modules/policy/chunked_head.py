@@ -105,9 +105,23 @@ def head_loss(
     [1.5, 0.3333, -0.3333]
     """
     hidden, weight, bias = _as_autocast(hidden, weight, bias)
-    with torch.autocast(hidden.device.type, enabled=False):
-        config = HeadConfig(temperature, entropy, chunk_size)
-        total, logprobs, entropies = _HeadLoss.apply(hidden, weight, bias, targets, config, loss)
+    config = HeadConfig(temperature, entropy, chunk_size)
+    needs_gradient = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in (hidden, weight, bias)]
+    with torch.autocast(hidden.device.type, enabled=False), torch.no_grad():
+        head = make_head(hidden, weight, bias, config, needs_gradient)
+        total = hidden.new_zeros((), dtype=torch.float32)
+        logprobs, entropies = hidden.new_zeros(2, len(targets), dtype=torch.float32)
+        for rows in head.chunks:
+            logprobs[rows], _, entropies[rows] = head.score(rows, targets[rows])
+            ours, spread = logprobs[rows].clone().requires_grad_(), entropies[rows].clone()
+            spread.requires_grad_(entropy == "grad")
+            with torch.enable_grad():
+                value = loss(rows, ours, None if entropy == "none" else spread)
+            leaves = (ours, spread) if entropy == "grad" else (ours,)
+            total += value.detach()
+            gradients = torch.autograd.grad(value, leaves, materialize_grads=True)
+            head.backward(rows, targets[rows], gradients[0], entropies[rows], gradients[-1])
+    total = _WithGradients.apply(total, head.gradients(), hidden, weight, bias)
     return TokenScores(logprobs, None if entropy == "none" else entropies, total)
 
 
@@ -145,37 +159,16 @@ class _HeadScores(torch.autograd.Function):
         return *head.gradients(), None, None
 
 
-class _HeadLoss(torch.autograd.Function):
+class _WithGradients(torch.autograd.Function):
+    """`total`, whose gradients for `inputs` are known: `gradients`."""
+
     @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        targets: Tensor,
-        config: HeadConfig,
-        loss: TokenLoss,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        head = make_head(hidden, weight, bias, config, ctx.needs_input_grad)
-        entropy = config.entropy
-        total = hidden.new_zeros((), dtype=torch.float32)
-        logprobs, entropies = hidden.new_zeros(2, len(targets), dtype=torch.float32)
-        for rows in head.chunks:
-            logprobs[rows], _, entropies[rows] = head.score(rows, targets[rows])
-            ours, spread = logprobs[rows].clone().requires_grad_(), entropies[rows].clone()
-            spread.requires_grad_(entropy == "grad")
-            with torch.enable_grad():
-                value = loss(rows, ours, None if entropy == "none" else spread)
-            leaves = (ours, spread) if entropy == "grad" else (ours,)
-            total += value.detach()
-            gradients = torch.autograd.grad(value, leaves, materialize_grads=True)
-            head.backward(rows, targets[rows], gradients[0], entropies[rows], gradients[-1])
-        ctx.gradients = head.gradients()
-        ctx.mark_non_differentiable(logprobs, entropies)
-        return total, logprobs, entropies
+    def forward(ctx: Any, total: Tensor, gradients: tuple[Tensor | None, ...], *_: Tensor | None) -> Tensor:
+        ctx.gradients = gradients
+        return total.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, None  # scaled in place, hence only once
-        return *(g if g is None else g.mul_(upstream) for g in gradients), None, None, None
+        return None, None, *(g if g is None else g.mul_(upstream) for g in gradients)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...distributed import max_over_ranks
 from .causal_policy import CausalPolicy
-from .chunked_head import TokenLoss, TokenScores
+from .chunked_head import TokenScores
 from .logit_chunks import EntropyMode
 from .lora import adapters_off
 from .packing import PackedBatch, pack, plan_micro_batches
@@ -89,25 +89,26 @@ class Scorer:
         return [rows[part] for part in local] + [rows[:0]] * (count - len(local))
 
     def pack(self, responses: PromptedResponses, rows: Tensor) -> PackedBatch:
-        """The responses `rows` in one batch; in the place of none the first response, to keep ranks in step."""
+        """The responses `rows` in one batch, on the device; for no rows the first response, to keep ranks in step."""
         rows = rows if len(rows) else torch.zeros(1, dtype=torch.long)
         share_prefix = self.policy.shares_prefix
-        return pack(responses.prompts, responses.prompt, responses.responses, rows, share_prefix=share_prefix)
+        packed = pack(responses.prompts, responses.prompt, responses.responses, rows, share_prefix=share_prefix)
+        return packed.to(self.device)
 
-    def forward(self, packed: PackedBatch, entropy: EntropyMode = "none", loss: TokenLoss | None = None) -> TokenScores:
-        """Token scores under the policy; see `CausalPolicy.forward`."""
-        with self._autocast():
-            scores: TokenScores = self.policy(packed.to(self.device), entropy=entropy, loss=loss)
-            return scores
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context that forwards of the policy run in."""
+        if self.autocast_dtype is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.autocast_dtype)
 
     @torch.no_grad()
     def reference_logprobs(self, packed: PackedBatch) -> Tensor:
         """[T] float32 log-probs under the reference policy, nats."""
         policy = self.policy if self.reference is None else self.reference
         adapters = adapters_off(policy) if self.reference is None else nullcontext()
-        with adapters, self._autocast():
-            scores: TokenScores = policy(packed.to(self.device), entropy="none")
-            return scores.logprobs
+        with adapters, self.autocast():
+            scores: TokenScores = policy(packed, entropy="none")
+        return scores.logprobs
 
     @torch.no_grad()
     def score(self, responses: PromptedResponses, rows: Tensor) -> ResponseScores:
@@ -129,7 +130,8 @@ class Scorer:
         """Row → [T_r] log-probs, with gradient, and entropies of the responses `rows`, part by part. Collective."""
         for part in self.plan(responses, rows):
             packed = self.pack(responses, part)
-            scores = self.forward(packed, entropy)
+            with self.autocast():
+                scores: TokenScores = self.policy(packed, entropy=entropy)
             sizes = packed.lengths.tolist()
             entropies = [None] * len(sizes) if scores.entropy is None else scores.entropy.split(sizes)
             pairs = zip(scores.logprobs.split(sizes), entropies, strict=True)
@@ -143,8 +145,3 @@ class Scorer:
             prompts=prompts or [nothing], prompt=torch.arange(max(count, 1)), responses=responses or [nothing]
         )
         return self.score(pairs, torch.arange(count)).entropy[:count]
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.autocast_dtype is None:
-            return nullcontext()
-        return torch.autocast(self.device.type, self.autocast_dtype)

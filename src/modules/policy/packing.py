@@ -48,9 +48,9 @@ class PackedBatch:
     """Whether the responses of a prompt stand behind one copy of it."""
 
     def to(self, device: torch.device | str) -> PackedBatch:
-        """Move all tensors but `rows`."""
+        """Move all tensors but `rows` and `lengths`, which the CPU reads."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {name: v.to(device) for name, v in values.items() if isinstance(v, Tensor) and name != "rows"}
+        moved = {n: v.to(device) for n, v in values.items() if isinstance(v, Tensor) and n not in ("rows", "lengths")}
         return PackedBatch(**{**values, **moved})
 
     @cached_property

@@ -77,4 +77,4 @@ def test_the_reference_is_the_second_model_or_the_policy_without_its_adapters(ti
         packed = scorer.pack(responses, torch.arange(5))
         assert packed.rows.tolist() == [0, 2, 4, 1, 3]
         torch.testing.assert_close(scorer.reference_logprobs(packed).double(), expected, atol=1e-5, rtol=0)
-        assert float((scorer.forward(packed).logprobs.double() - expected).abs().max()) > 0.01
+        assert float((scorer.policy(packed).logprobs.double() - expected).abs().max()) > 0.01

@@ -8,16 +8,18 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
 
-from tagrpo.types import LossInputs, Request, RewardGroups, SamplingConfig
+from tagrpo.datamodules.memory import Record
+from tagrpo.types import CreditInputs, LossInputs, Request, RewardGroups, SamplingConfig
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"```(python|yaml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
-(COMMAND,) = re.findall(r"```bash\n(.*?)\n```", PAGE, re.DOTALL)
+(COMMANDS,) = re.findall(r"```bash\n(.*?)\n```", PAGE, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -39,28 +41,46 @@ def parts():
 
 
 def test_no_example_is_longer_than_twenty_lines():
-    assert len(BLOCKS) == 11
+    assert len(BLOCKS) == 19
     for _, name, content in BLOCKS:
         assert len(content.splitlines()) <= 20, name
 
 
-def test_all_of_them_train_together(project):
-    small = [
-        "iterations=2", "test=false", "logger=csv", "export=false", "threads=1", f"hydra.run.dir={project / 'run'}",
-        "trainer.limit_val_batches=0", "data.samples_per_prompt=2", "~callbacks.embedding_diversity",
-    ]  # fmt: skip
-    program, *arguments = shlex.split(COMMAND)
-    assert program == "tagrpo-train"
-    command = [sys.executable, "-m", "tagrpo.cli.train", *arguments, *small]
-    environment = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
-    rows = pd.read_csv(project / "run" / "metrics.csv").dropna(subset=["longest/tokens"])
+@pytest.fixture(scope="module")
+def run(project):
+    """Number of a command of the page → its folder, after it was run on something small."""
+
+    def of(number):
+        folder = project / f"run{number}"
+        small = [
+            "iterations=2", "test=false", "logger=csv", "export=false", "threads=1", f"hydra.run.dir={folder}",
+            "trainer.limit_val_batches=0", "data.samples_per_prompt=2", "~callbacks.embedding_diversity",
+        ]  # fmt: skip
+        program, *arguments = shlex.split(COMMANDS.splitlines()[number])
+        assert program == "tagrpo-train"
+        command = [sys.executable, "-m", "tagrpo.cli.train", *arguments, *small]
+        environment = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
+        result = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr[-3000:]
+        return folder
+
+    return of
+
+
+def test_a_method_a_source_an_engine_and_a_diagnostic_train_together(run):
+    folder = run(0)
+    rows = pd.read_csv(folder / "metrics.csv").dropna(subset=["longest/tokens"])
     assert rows["longest/tokens"].tolist() == [40.0, 40.0]
     assert rows["rollout/truncated"].tolist() == [1.0, 1.0]
-    responses = pd.read_parquet(project / "run" / "rollouts")
+    responses = pd.read_parquet(folder / "rollouts")
     assert set(responses["question"]) <= {f"{a}+2" for a in range(1, 9)}
     assert len(responses) == 2 * 4 * 2  # iterations, questions and samples: the experiment has no rephrasings
+
+
+def test_credit_a_term_a_curriculum_and_a_correction_train_together(run):
+    rows = pd.read_csv(run(1) / "metrics.csv").dropna(subset=["rollout/reward"])
+    assert len(rows) == 2
+    assert rows["rollout/mismatch_weight"].notna().all()
 
 
 def test_the_strategy_divides_by_the_mean(parts):
@@ -88,3 +108,28 @@ def test_the_engine_draws_by_its_seed(parts):
     tokens = [[completion.token_ids.tolist() for completion in drawn[0]] for drawn in (first, again, other)]
     assert tokens[0] == tokens[1] != tokens[2]
     assert float(first[0][0].logprobs[0]) == pytest.approx(-4.1588830)  # ln 64
+
+
+def test_credit_stops_after_the_first_tokens(parts):
+    response = torch.tensor([0, 0, 0, 1])
+    inputs = CreditInputs(
+        groups=None, advantages=torch.tensor([2.0, -1.0]), prompts=[], responses=[], response=response,
+        logprobs=torch.zeros(4), entropy=torch.zeros(4),
+    )  # fmt: skip
+    assert parts["FirstTokens"](count=2)(inputs).advantages.tolist() == [2.0, 2.0, 0.0, -1.0]
+
+
+def test_the_term_costs_correct_responses_their_length(parts):
+    rollouts = SimpleNamespace(lengths=torch.tensor([4, 10]), correct=torch.tensor([True, False]))
+    assert parts["CostPerToken"](cost=0.5)(rollouts, []).tolist() == [-2.0, 0.0]
+
+
+def test_the_curriculum_leaves_out_what_was_solved(parts):
+    chance = parts["UntilSolved"]().chance
+    assert (chance(Record()), chance(Record(solved_in_full=True))) == (1.0, 0.0)
+
+
+def test_the_correction_takes_the_root_of_the_ratio(parts):
+    correction = parts["Tempered"](weight="token", cap=2.0)
+    weights = correction.of_tokens(torch.tensor([9.0, 1 / 4]).log(), torch.tensor([0, 0])).weights
+    torch.testing.assert_close(weights, torch.tensor([2.0, 0.5]))  # 3 is truncated

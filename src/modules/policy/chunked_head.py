@@ -77,7 +77,7 @@ def head_scores(
     """
     hidden, weight, bias = _as_autocast(hidden, weight, bias)
     config = HeadConfig(temperature, entropy, chunk_size)
-    logprobs, entropies = _HeadScores.apply(hidden, weight, bias, targets, config)
+    logprobs, entropies = _HeadScores.apply(hidden, weight, bias, targets, config)  # type: ignore[no-untyped-call]
     return TokenScores(logprobs, None if entropy == "none" else entropies)
 
 
@@ -121,7 +121,7 @@ def head_loss(
             total += value.detach()
             gradients = torch.autograd.grad(value, leaves, materialize_grads=True)
             head.backward(rows, targets[rows], gradients[0], entropies[rows], gradients[-1])
-    total = _WithGradients.apply(total, head.gradients(), hidden, weight, bias)
+    total = _WithGradients.apply(total, head.gradients(), hidden, weight, bias)  # type: ignore[no-untyped-call]
     return TokenScores(logprobs, None if entropy == "none" else entropies, total)
 
 

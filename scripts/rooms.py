@@ -1,0 +1,102 @@
+"""The rooms of `src` in docs/architecture.md, as the imports have them, and how large the repository is.
+
+    python scripts/rooms.py             # write the section of the page, print the counts
+    python scripts/rooms.py --check     # exit with 1 where a limit is exceeded
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SRC = ROOT / "src"
+PAGE = ROOT / "docs" / "architecture.md"
+SECTION = re.compile(r"(?<=<!-- rooms -->\n).*(?=<!-- end of rooms -->)", re.DOTALL)
+
+
+def lines(*folders: str) -> int:
+    """Lines of the Python files below some folders, blank ones and all."""
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+
+
+def counts() -> dict[str, tuple[int, int]]:
+    """What is counted → how much there is, and how much there may be."""
+    return {
+        "lines of src": (lines("src"), 20_000),
+        "lines of src without contrib and lab": (lines("src") - lines("src/contrib", "src/lab"), 16_000),
+        "files of configs": (len(list((ROOT / "configs").rglob("*.yaml"))), 130),
+        "lines of scripts, benchmarks and studies": (lines("scripts", "benchmarks", "studies"), 5_500),
+    }
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Rooms that a file imports from when it is imported or run; what only type checkers import does not count."""
+    package = ("tagrpo", *path.relative_to(SRC).parts[:-1])
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level and node not in for_types:
+            module = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
+            yield from {[*filter(None, [*module, alias.name])][1] for alias in node.names}
+
+
+def rooms() -> dict[str, set[str]]:
+    """Room → the rooms that it imports from, those that import from nobody first."""
+    used = {
+        folder.name: {room for path in folder.rglob("*.py") for room in imports(path)} - {folder.name}
+        for folder in SRC.iterdir()
+        if (folder / "__init__.py").exists()
+    }
+    used = {room: {name for name in names if name in used} for room, names in used.items()}
+    return {room: used[room] for room in TopologicalSorter(used).static_order()}
+
+
+def reached(room: str, used: dict[str, set[str]]) -> set[str]:
+    """All rooms that a room imports from, those that do so through others included."""
+    return used[room].union(*(reached(name, used) for name in used[room]))
+
+
+def section() -> str:
+    """A drawing of the rooms without the arrows that follow from others, and a table."""
+    used = rooms()
+    arrows = [
+        f"    {room} --> {name}"
+        for room in used
+        for name in sorted(used[room])
+        if not any(name in reached(other, used) for other in used[room])
+    ]
+    rows = [
+        f"| [`{room}/`](../src/{room}) | {(ast.get_docstring(ast.parse((SRC / room / '__init__.py').read_text())) or '').splitlines()[0]} "
+        f"| {', '.join(sorted(used[room])) or '–'} |"
+        for room in reversed(used)
+    ]
+    head = ["| room of `src/` | who lives there | imports from |", "|---|---|---|"]
+    return "\n".join(["```mermaid", "flowchart TD", *reversed(arrows), "```", "", *head, *rows, ""])
+
+
+def main() -> None:
+    """Console entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    check, found = parser.parse_args().check, counts()
+    for name, (count, limit) in found.items():
+        print(f"{name:42} {count:7,} of {limit:7,}{'   exceeded' if count > limit else ''}")
+    if check:
+        sys.exit(any(count > limit for count, limit in found.values()))
+    PAGE.write_text(SECTION.sub(lambda _: section(), PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -127,7 +127,7 @@ def register() -> None:
 
     Hydra checks a file against an option of the same name, as if that were its schema. Here the file takes its place.
     """
-    ConfigRepository.get_schema_source = lambda _: _NoSchema("schema", "structured://")  # type: ignore[method-assign]
+    ConfigRepository.get_schema_source = lambda _: _NoSchema("schema", "structured://")  # type: ignore[assignment, method-assign]
     store = ConfigStore.instance()
     for name, path in method_files().items():
         for option, text in _sections(path).items():

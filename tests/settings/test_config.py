@@ -109,7 +109,7 @@ def command_of(group):
     # comparisons is the configuration of another command, and papers are what recipes are made from, composed above
     sorted(
         {p.name for p in CONFIGS.iterdir() if p.is_dir()} - {"comparisons", "papers", "__pycache__"}
-        | {"credit", "protocol", "data/evaluation"}
+        | {"credit", "protocol"}
     ),
 )
 def test_every_option_of_every_group_composes(group):

@@ -27,11 +27,10 @@ from tagrpo.runs.directory import begin, end
 from tagrpo.runs.grid import copy_run
 from tagrpo.settings.checks import read_questions
 from tagrpo.settings.config import build
+from tagrpo.settings.methods import options_of
 from tagrpo.settings.secrets import save_resolved
 
-PRESETS = sorted(
-    path.stem for path in (Path(__file__).parents[1] / "configs" / "comparisons" / "compare").glob("*.yaml")
-)
+PRESETS = list(options_of("comparisons/compare"))
 NO_TABLE = {"demo", "hard", "methods", "ta_grpo_2x2", "ta_grpo_rows"}
 NEEDED = ["+rephrasings=r.jsonl", "+questions=q.jsonl", "+test=t.jsonl"]
 TA_GRPO = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond"]

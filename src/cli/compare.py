@@ -105,8 +105,7 @@ def shared_overrides(cfg: DictConfig) -> list[str]:
         missing = "".join(f" {key}=…" for key in map(str, cfg) if OmegaConf.is_missing(cfg, key) and key in str(error))
         preset = HydraConfig.get().runtime.choices.get("compare")
         raise ValueError(
-            f"Expected{missing}, which the preset {preset} needs at scale={cfg.scale}, but it was not given. The first "
-            f"lines of configs/comparisons/compare/{preset}.yaml show the command."
+            f"Expected{missing}, which the preset {preset} needs at scale={cfg.scale}, but it was not given."
         ) from error
 
 

@@ -1,7 +1,7 @@
 """Reward terms: what is added to the verdict before advantages are taken. Pass@k never sees them.
 
 A term is a callable `(rollouts, groups) -> [R] float32`. It sees the responses of one rank, which always holds all
-responses to a question. Terms are chosen by name, from `configs/reward_terms/`:
+responses to a question. Terms are chosen by name; `tagrpo-train --help reward_terms` lists them:
 
     tagrpo-train experiment=grpo 'reward_terms=[overlong,noise]'
 

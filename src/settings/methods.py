@@ -7,8 +7,9 @@ in `contrib/<method>/method.yaml`. The rows of four sections become the options 
 - `authors`, `authors_scale`: what `recipe=authors` sets besides.
 
 A row's value is the paper's, else that of its authors' code, for `recipe=authors` the other way round; `here` takes the
-place of both, and `because` says why. A section `<group>/<option>` holds what the file of that name would hold. To
-delete a folder of `contrib` is to take its experiments, options and recipes away.
+place of both, and `because` says why. A section `<group>/<option>` holds what the file of that name would hold; where
+there is such a file, in `configs` or on Hydra's search path, the file is taken. To delete a folder of `contrib` is to
+take its experiments, options and recipes away.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.core_plugins.structured_config_source import StructuredConfigSource
 from hydra.core.config_store import ConfigStore
+from hydra.plugins.config_source import ConfigLoadError, ConfigResult
 from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_yaml_loader
 
@@ -35,7 +39,7 @@ class _Loader(yaml.CSafeLoader):
     yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
 
 
-_OPTION = re.compile(r"^(?P<name>\w+/\w+):\n(?P<text>(?:  .*\n|\n(?=  ))*)", re.MULTILINE)
+_OPTION = re.compile(r"^(?P<name>\w+(?:/\w+)+):\n(?P<text>(?:  .*\n|\n(?=  ))*)", re.MULTILINE)
 
 
 def configs() -> Path:
@@ -57,11 +61,10 @@ def _sections(path: Path) -> dict[str, str]:
 
 def options_of(group: str) -> dict[str, str]:
     """Option → its text in YAML, of a group's files and of the methods that add to it, in the order of their names."""
-    found = {path.stem: path.read_text() for path in (configs() / group).glob("*.yaml")}
-    for path in method_files().values():
-        found |= {
-            name.rpartition("/")[2]: text for name, text in _sections(path).items() if name.startswith(f"{group}/")
-        }
+    sections = [section for path in method_files().values() for section in _sections(path).items()]
+    own = group.removeprefix("comparisons/")
+    found = {name.rpartition("/")[2]: text for name, text in sections if name.rpartition("/")[0] == own}
+    found |= {path.stem: path.read_text() for path in (configs() / group).glob("*.yaml")}
     return dict(sorted(found.items()))
 
 
@@ -114,13 +117,22 @@ def _node(rows: dict[str, dict[str, Any]], recipe: str, start: dict[str, Any] | 
     return node
 
 
+class _NoSchema(StructuredConfigSource):
+    def load_config(self, config_path: str) -> ConfigResult:
+        raise ConfigLoadError(config_path)
+
+
 def register() -> None:
-    """Make all of them known to Hydra."""
+    """Make all of them known to Hydra.
+
+    Hydra checks a file against an option of the same name, as if that were its schema. Here the file takes its place.
+    """
+    ConfigRepository.get_schema_source = lambda _: _NoSchema("schema", "structured://")  # type: ignore[assignment, method-assign]
     store = ConfigStore.instance()
     for name, path in method_files().items():
         for option, text in _sections(path).items():
             package = re.search(r"^# @package (\S+)", text, re.MULTILINE)
-            group, option_name = option.split("/")
+            group, _, option_name = option.rpartition("/")
             store.store(
                 option_name, OmegaConf.create(yaml.load(text, Loader=_Loader)), group, package[1] if package else None
             )

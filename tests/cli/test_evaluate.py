@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,9 +18,10 @@ from tagrpo.cli.evaluate import evaluate, main, prepare, settings_of
 from tagrpo.runs.provenance import provenance
 from tagrpo.settings.checks import read_questions
 from tagrpo.settings.config import build
+from tagrpo.settings.methods import options_of
 from tagrpo.starter import starter_path
 
-PROTOCOLS = sorted(path.stem for path in (Path(__file__).parents[2] / "configs" / "protocol").glob("*.yaml"))
+PROTOCOLS = list(options_of("protocol"))
 SMALL = [
     "logger=csv", "callbacks=[pass_at_k]", "data.evaluation_samples=4", "data.evaluation.test_id.size=6",
     "data.evaluation_batch_size=2", "~data.evaluation.test_phrasing", "~data.evaluation.test_size",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -15,6 +14,8 @@ from tagrpo.settings import methods
 
 SOURCE = methods.CONTRIB.parent
 FOLDERS = sorted(path.parent.name for path in methods.CONTRIB.glob("*/method.yaml"))
+GROUPS = ("experiment", "advantage", "credit", "curriculum", "reward_terms", "compare")
+CORE = [option for path in (methods.configs() / "papers").glob("*.yaml") for option in methods._sections(path)]
 OPTIONS = {name: list(methods._sections(methods.CONTRIB / name / "method.yaml")) for name in FOLDERS}
 
 
@@ -33,7 +34,7 @@ def imported(path):
 def options_without(folders, tmp_path, monkeypatch):
     """Group → options, with these folders deleted from a copy."""
     shutil.copytree(methods.CONTRIB, tmp_path / "contrib", ignore=shutil.ignore_patterns("__pycache__", *folders))
-    store, groups = ConfigStore.instance(), ("experiment", "advantage", "credit", "curriculum", "settings")
+    store, groups = ConfigStore.instance(), (*GROUPS, "settings")
     kept = {name: node for name, node in store.repo.items() if name not in groups}
     monkeypatch.setattr(store, "repo", kept)
     monkeypatch.setattr(methods, "CONTRIB", tmp_path / "contrib")
@@ -45,8 +46,10 @@ def test_every_folder_is_a_method_and_names_no_option_twice():
     assert len(FOLDERS) == 20
     folders = {path.name for path in methods.CONTRIB.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders == set(FOLDERS)
-    core = [f"{path.parent.name}/{path.stem}" for path in methods.configs().glob("*/*.yaml")]
-    every = core + [option for options in OPTIONS.values() for option in options]
+    tree = methods.configs()
+    paths = [path.relative_to(tree).with_suffix("").as_posix() for path in tree.rglob("*/*.yaml")]
+    every = [path.removeprefix("comparisons/") for path in paths] + CORE
+    every += [option for options in OPTIONS.values() for option in options]
     assert len(set(every)) == len(every)
 
 
@@ -63,8 +66,7 @@ def test_nothing_else_imports_or_names_it(name):
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_what_it_adds_goes_with_it_and_nothing_else(name, tmp_path, monkeypatch):
-    before = {f"{group}/{option}" for group in ("experiment", "advantage", "credit", "curriculum")
-              for option in methods.options_of(group)}  # fmt: skip
+    before = {f"{group}/{option}" for group in GROUPS for option in methods.options_of(group)}
     left = options_without([name], tmp_path, monkeypatch)
     after = {f"{group}/{option}" for group, options in left.items() for option in options if group != "settings"}
     assert before - after == set(OPTIONS[name])
@@ -74,7 +76,8 @@ def test_what_it_adds_goes_with_it_and_nothing_else(name, tmp_path, monkeypatch)
 def test_without_any_of_them_the_core_composes_its_own_experiments(tmp_path, monkeypatch):
     left = options_without(FOLDERS, tmp_path, monkeypatch)["experiment"]
     assert {"grpo", "ta_grpo", "pass_at_k", "prompt_augmentation", "dapo"} <= left
-    assert left == {path.stem for path in Path(methods.configs() / "experiment").glob("*.yaml")}
+    core = {option.removeprefix("experiment/") for option in CORE if option.startswith("experiment/")}
+    assert left == {"grpo", "ta_grpo"} | core
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for experiment in left:
             assert compose("train", [f"experiment={experiment}"]).name == experiment

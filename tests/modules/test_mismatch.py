@@ -30,14 +30,14 @@ PRESETS = {
     "sequence_tis": ("sequence", 2.0, None, None),
     "sequence_mis": ("sequence", 2.0, "seq_sum_k1", (0.5, 2.0)),
     "geometric_rs": (None, None, "seq_mean_k1", (0.999, 1.001)),
-    "geometric_rs_token_tis": ("token", 2.0, "seq_mean_k1", (0.999, 1.001)),
-    "geometric_rs_sequence_tis": ("sequence", 2.0, "seq_mean_k1", (0.999, 1.001)),
+    "geometric_rs mismatch.weight=token mismatch.cap=2.0": ("token", 2.0, "seq_mean_k1", (0.999, 1.001)),
+    "geometric_rs mismatch.weight=sequence mismatch.cap=2.0": ("sequence", 2.0, "seq_mean_k1", (0.999, 1.001)),
     "divergence_rs": (None, None, "seq_mean_k3", 0.01),
-    "divergence_rs_token_tis": ("token", 2.0, "seq_mean_k3", 0.01),
-    "divergence_rs_sequence_tis": ("sequence", 2.0, "seq_mean_k3", 0.01),
+    "divergence_rs mismatch.weight=token mismatch.cap=2.0": ("token", 2.0, "seq_mean_k3", 0.01),
+    "divergence_rs mismatch.weight=sequence mismatch.cap=2.0": ("sequence", 2.0, "seq_mean_k3", 0.01),
     "icepop": ("token", None, "token_k1", (0.2, 2.0)),
 }
-"""Preset → verl's rollout_is, its threshold, rollout_rs and its threshold; k1 bounds are those of μ/π there."""
+"""Option and settings → verl's rollout_is, its threshold, rollout_rs, its threshold; bounds of k1 are those of μ/π."""
 
 
 def verl(log_ratio, mask, level, threshold, rejection, bounds):
@@ -69,7 +69,7 @@ def verl(log_ratio, mask, level, threshold, rejection, bounds):
 
 def preset(name):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        return instantiate(compose("train", [f"mismatch={name}"]).mismatch)
+        return instantiate(compose("train", f"mismatch={name}".split()).mismatch)
 
 
 def drawn(scale, seed=0):
@@ -101,7 +101,9 @@ def test_every_preset_has_been_compared_and_they_differ():
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         assert compose("train").policy.mismatch is None
     folder = resources.files("tagrpo.configs") / "mismatch"
-    assert sorted(PRESETS) == sorted(file.name.removesuffix(".yaml") for file in folder.iterdir())
+    assert sorted({name.split()[0] for name in PRESETS}) == sorted(
+        file.name.removesuffix(".yaml") for file in folder.iterdir()
+    )
     outcomes = {name: preset(name)(*drawn(0.05)).sums["square"] for name in PRESETS}
     assert len({round(square, 6) for square in outcomes.values()}) > 5
 

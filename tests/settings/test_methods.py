@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hydra import compose, initialize_config_module
+from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf
 
 from tagrpo.settings.methods import method_files, options_of, read, recipe_nodes, recipes_of
@@ -49,6 +50,22 @@ def test_a_row_is_stated_or_open_or_our_own(name):
 def test_papers_with_another_recipe_of_their_authors():
     theirs = {name for name, path in method_files().items() if "authors" in recipes_of(read(path))}
     assert theirs == {"ta_grpo", "dapo", "prompt_augmentation", "grpo_lead", "unlikeliness"}
+
+
+def test_a_file_of_ones_own_takes_the_place_of_an_option_of_that_name(tmp_path):
+    text = (
+        options_of("experiment")["grpo_ds"].replace("name: grpo_ds", "name: mine").replace("- grpo\n", "- ta_grpo_ds\n")
+    )
+    (tmp_path / "experiment").mkdir()
+    for name in ("grpo_ds", "another"):
+        (tmp_path / "experiment" / f"{name}.yaml").write_text(text)
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        for name in ("grpo_ds", "another"):
+            cfg = compose("train", [f"hydra.searchpath=[file://{tmp_path}]", f"experiment={name}"])
+            assert (cfg.name, cfg.data.num_rephrasings) == ("mine", 3)
+        assert compose("train", ["experiment=grpo_ds"]).data.num_rephrasings == 0
+        with pytest.raises(MissingConfigException, match=r"(?s)'experiment/grpo_dss'.*\tgrpo_ds\n"):
+            compose("train", ["experiment=grpo_dss"])
 
 
 def test_an_option_of_a_method_is_read_as_a_file_of_its_name_would_be():

@@ -55,7 +55,7 @@ TEMPLATES: Mapping[str, tuple[str, tuple[float, float, float] | None]] = {
     "count": ("Count: {question}", (0.0, 1.0, 0.0)),
     "steps": ("{question} = ?", (1.0, 0.0, 0.0)),
 }
-"""Template of configs/template/prompt_augmentation_demo.yaml → its text, and the strategies of solutions in it.
+"""Template of `template=prompt_augmentation_demo` → its text, and the strategies of solutions in it.
 
 The strategies are those of `Family`; None takes the family's own.
 """

@@ -1,7 +1,7 @@
 """Mazes in text, the task of Pass@k training (arXiv 2508.10751, A.1, Table 4 and Fig. 14), made by ourselves.
 
 From the paper: n × n characters, of which `S` is the start, `E` the end, `.` free and `*` a wall, as in Fig. 14 and in
-the authors' verifier (A.1 has the last two the other way round); sizes and numbers, in `configs/data/maze.yaml`. Not
+the authors' verifier (A.1 has the last two the other way round); sizes and numbers, in `data=maze`. Not
 from it, as it does not say how mazes are made: rooms at odd places, joined by a random tree, and half of all other
 passages (5 of 9 in its only example). Its own mazes are RUC-AIBOX/Passk_Training_Maze on the hub.
 """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from hydra import compose, initialize_config_module
@@ -11,6 +9,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from tagrpo.contrib.rl_zvp.credit import ZeroVarianceCredit
+from tagrpo.settings.methods import options_of
 
 
 @pytest.mark.parametrize("group_by", ["question", "prompt"])
@@ -52,9 +51,7 @@ def test_impossible_options_are_refused():
         ZeroVarianceCredit(0.1, "batch")
 
 
-@pytest.mark.parametrize(
-    "advantage", sorted(path.stem for path in (Path(__file__).parents[3] / "configs" / "advantage").glob("*.yaml"))
-)
+@pytest.mark.parametrize("advantage", options_of("advantage"))
 def test_credit_pools_as_every_strategy_does(advantage):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", [f"advantage={advantage}", "credit=zero_variance"])

@@ -6,7 +6,6 @@ import zlib
 from collections import Counter
 from itertools import combinations, product
 from math import sqrt
-from pathlib import Path
 
 import pytest
 import yaml
@@ -22,9 +21,9 @@ from tagrpo.datamodules.sources.arithmetic import (
 )
 from tagrpo.datamodules.sources.phrasings import FAMILIES, phrase, solution, vocabulary, words
 from tagrpo.datamodules.sources.word_problems import Operation, Problem, sample_problem
+from tagrpo.settings.methods import options_of
 from tagrpo.starter.architecture import build_tokenizer
 
-CONFIGS = Path(__file__).parents[3] / "configs"
 EVERY_SOURCE = list(product(SPLITS, REPHRASINGS))
 EVENT = re.compile(
     r"(?P<add>(buys|finds|plus|\+) (\d+)|(\d+) are given)"
@@ -172,7 +171,7 @@ def test_supervised_families_and_large_starts_occur_by_their_shares():
 
 
 def test_templated_examples_are_those_of_the_configuration_each_with_solutions_of_its_kind():
-    told = yaml.safe_load((CONFIGS / "template" / "prompt_augmentation_demo.yaml").read_text())["templates"]
+    told = yaml.safe_load(options_of("template")["prompt_augmentation_demo"])["templates"]
     assert {name: f"{text} <sep>" for name, (text, _) in TEMPLATES.items()} == {
         name: template["format"] for name, template in told.items()
     }

@@ -73,7 +73,7 @@ def kept_checkpoints(run: Path) -> dict[int, Path]:
     """Iteration → the checkpoint there, of those nearest to each quarter of training; checked.
 
     Raises:
-        TornCheckpointError: one of them is damaged.
+        DamagedFileError: one of them is damaged.
     """
     from ..runs.checkpoints import checkpoint_at
 

@@ -30,7 +30,7 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
 
     Raises:
         FileNotFoundError: there is no checkpoint, or no `config.yaml` beside its folder.
-        TornCheckpointError: the checkpoint is not complete, or damaged.
+        DamagedFileError: the checkpoint is not complete, or damaged.
         pickle.UnpicklingError: it could run code.
         ValueError: the settings name no model, or are not what a run writes.
         RuntimeError: the weights are not those of the model that the settings name.

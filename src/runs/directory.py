@@ -146,10 +146,7 @@ def run_to_continue(resume: str | None, directory: Path) -> Path | None:
     if resume is None:
         return None
     if resume == "last" and not checkpoints_in(directory / "checkpoints"):
-        raise FileNotFoundError(
-            f"Expected a complete checkpoint in {directory / 'checkpoints'} for resume=last, but there is none. Use "
-            "resume=auto to start anew where there is none, or check the run's directory."
-        )
+        raise no_checkpoint(directory / "checkpoints")
     if resume in ("auto", "last"):
         return directory
     path = Path(resume).expanduser().absolute()
@@ -157,6 +154,14 @@ def run_to_continue(resume: str | None, directory: Path) -> Path | None:
         raise FileNotFoundError(f"Expected a checkpoint at {path}, but there is nothing. Check resume.")
     run = path if (path / "checkpoints").is_dir() else path.parent.parent
     return directory if run.resolve() == directory.resolve() else run
+
+
+def no_checkpoint(directory: Path) -> FileNotFoundError:
+    """The error of resume=last where there is nothing to go on from."""
+    return FileNotFoundError(
+        f"Expected a complete checkpoint in {directory} for resume=last, but there is none. Use resume=auto to start "
+        "anew where there is none, or check the run's directory."
+    )
 
 
 def may_change(name: str) -> bool:

@@ -23,7 +23,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.distributed.checkpoint import metadata
 
-from .directory import checkpoints_in, iteration_of, no_checkpoint
+from .directory import checkpoints_in, existing, iteration_of, no_checkpoint
 from .files import (
     DamagedFileError,
     check_torch_file,
@@ -40,7 +40,7 @@ from .files import (
 MARKER = "complete.json"
 """Written into a folder of shards after all else: file → size in bytes and CRC-32."""
 METADATA = ".metadata"
-"""What torch writes about the shards."""
+"""torch's description of the shards."""
 REST = "meta.pt"
 """All that is no tensor of the model or the optimizer; as Lightning calls it."""
 SHARD_TYPES = {
@@ -51,7 +51,7 @@ SHARD_TYPES = {
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("torch.serialization", "_get_layout"),
 }
-"""What the metadata of shards may name beside torch's number types and the metadata's own; see `check_metadata`."""
+"""Types in the metadata of shards that are harmless, beside torch's number types and the metadata's own."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -107,8 +107,7 @@ def check(path: Path, setting: str = "resume") -> None:
         DamagedFileError: parts of it are missing or damaged.
         pickle.UnpicklingError: it could run code.
     """
-    if not path.exists() and not path.is_symlink():
-        raise FileNotFoundError(f"Expected a checkpoint at {path}, but there is nothing. Check {setting}.")
+    existing(path, setting)
     try:
         if path.is_dir():
             _check_folder(path)
@@ -165,7 +164,7 @@ class _GuardedUnpickler(pickle.Unpickler):
 
 
 def unsharded(path: Path) -> dict[str, Any]:
-    """What a folder of shards holds, as Lightning has it without sharding: on the CPU, parameters by their number.
+    """The content of a folder of shards as Lightning has it without sharding: on the CPU, parameters by their number.
 
     Raises:
         pickle.UnpicklingError: it could run code.
@@ -209,9 +208,7 @@ def newest(directory: Path) -> Path | None:
         try:
             check(path)
         except DamagedFileError as torn:
-            rank_zero_warn(
-                f"Passed over the checkpoint {path}: {torn}. It was not written to its end, or has been damaged since."
-            )
+            rank_zero_warn(f"Skipping damaged checkpoint {path}: {torn}.")
         else:
             return path
     return None
@@ -220,13 +217,8 @@ def newest(directory: Path) -> Path | None:
 def checkpoint_at(path: str | Path, setting: str) -> Path:
     """The checkpoint at a path, once it has been checked; of a run's directory the newest intact one.
 
-    Args:
-        path: Of a checkpoint, or of the directory of a run.
-        setting: That gave the path, for messages.
-
     Raises:
-        FileNotFoundError: there is none.
-        DamagedFileError: the checkpoint at the path is not complete.
+        FileNotFoundError, DamagedFileError: there is none that is complete; naming the setting that gave the path.
     """
     path = Path(path).expanduser()
     if (path / "checkpoints").is_dir():
@@ -255,8 +247,7 @@ def resolve(resume: str | Path | None, directory: Path) -> Path | None:
         directory: Where the run's checkpoints are.
 
     Raises:
-        FileNotFoundError: `last` without any, or nothing at the path.
-        DamagedFileError: the checkpoint at the path is not complete.
+        FileNotFoundError, DamagedFileError: there is none that is complete.
     """
     if resume is None:
         return None

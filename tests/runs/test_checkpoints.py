@@ -198,7 +198,7 @@ def test_torn_checkpoints_are_passed_over_with_a_warning(write, tear, tmp_path):
     good, torn = write(tmp_path, 9), write(tmp_path, 10)
     tear(torn)
     for resume in ("auto", "last"):
-        with pytest.warns(UserWarning, match="iteration-000010.ckpt.*has been damaged"):
+        with pytest.warns(UserWarning, match="Skipping damaged checkpoint .*iteration-000010.ckpt"):
             assert resolve(resume, tmp_path) == good
     with pytest.raises(DamagedFileError, match="directory of the run as resume"):
         resolve(torn, tmp_path)

@@ -30,15 +30,6 @@ from .forecast import (
     forecast,
 )
 
-MEANINGS = {
-    "gathered": "weights of other GPUs, gathered",
-    "head": "output head",
-    "reference": "reference policy",
-    "context": "CUDA, NCCL, fragments",
-    "engine": "engine, its weights and cache",
-}
-"""Parts of memory in more words."""
-
 
 def workload_of(cfg: DictConfig, ranks: int) -> Workload:
     """The run's shape, from its settings."""
@@ -126,11 +117,7 @@ def engine_of(cfg: DictConfig, gpu: Gpu, model: Model) -> Engine:
 
 
 def plan(cfg: DictConfig) -> tuple[Forecast, Workload, list[str]]:
-    """Needs of the run of a composed configuration, and what to change when it does not fit.
-
-    Raises:
-        ValueError: there is no such GPU, or settings contradict each other.
-    """
+    """Needs of the run of a composed configuration, and what to change when it does not fit."""
     check(cfg)
     if cfg.gpu not in GPUS:
         raise ValueError(f"Expected gpu to be one of {', '.join(GPUS)}, but got {cfg.gpu!r}.")
@@ -150,7 +137,7 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
     table = Table("GiB per GPU", "in an update", "while sampling", title=f"{work.ranks} × {gpu}, {limit:.0f} GiB each")
     for part in found.update:
         sizes = (f"{phase.get(part, 0.0):.1f}" for phase in (found.update, found.sampling))
-        table.add_row(MEANINGS.get(part, part), *sizes)
+        table.add_row(part, *sizes)
     totals = [sum(phase.values()) for phase in (found.update, found.sampling)]
     table.add_row("total", *(f"{total:.1f}" for total in totals), style="bold")
     console.print(table)

@@ -29,7 +29,7 @@ class DamagedFileError(ValueError):
 
 
 def partial_path(path: Path) -> Path:
-    """What `path` is called while it is being written or deleted."""
+    """The name of `path` while it is being written or deleted."""
     return path.with_name(f".partial-{path.name}")
 
 
@@ -38,9 +38,6 @@ def written_whole(path: Path) -> Iterator[Path]:
     """Give a path to write to in the place of `path`; at the end of the block it is forced to disk and renamed.
 
     When the block fails, what it wrote is deleted and `path` keeps its old content.
-
-    Raises:
-        OSError: the disk is full; the message says how much room there is.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
@@ -53,11 +50,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_written_whole(path: Path) -> Iterator[Path]:
-    """The same of a folder: at the end of the block its files are moved into `path`, where other files stay.
-
-    Raises:
-        OSError: the disk is full; the message says how much room there is.
-    """
+    """The same of a folder: at the end of the block its files are moved into `path`, where other files stay."""
     partial = partial_path(path.absolute())
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

@@ -146,7 +146,7 @@ class GridRun:
                 self.state, self.job = "queued", job
 
     def start(self, launcher: Launcher, environment: Environment) -> None:
-        """Submit the run as a job, which continues what there is of the run."""
+        """Submit the run; it resumes if a checkpoint exists."""
         directory = self.directory.absolute()
         if self.longer and self.after is not None and not directory.exists():
             copy_run(self.after.directory, directory)

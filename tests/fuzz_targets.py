@@ -80,7 +80,7 @@ def torch_file() -> Mapping[str, bytes]:
 
 def checkpoints(data: bytes) -> None:
     """Checkpoints: damaged ones, and those of strangers, whose checksums are right."""
-    from tagrpo.runs.checkpoints import TornCheckpointError, check
+    from tagrpo.runs.checkpoints import DamagedFileError, check
 
     path = Path(f"/dev/shm/fuzz-{os.getpid()}.ckpt")
     if data[:1] == b"F":
@@ -91,7 +91,7 @@ def checkpoints(data: bytes) -> None:
                 archive.writestr(name, data if name.endswith("data.pkl") else content)
     try:
         check(path)
-    except (TornCheckpointError, pickle.UnpicklingError):
+    except (DamagedFileError, pickle.UnpicklingError):
         pass
     finally:
         path.unlink()

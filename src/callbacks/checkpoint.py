@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
-from ..rollouts.cache import RolloutCache
-from ..runs.checkpoints import AtomicCheckpointIO, set_aside
+from ..runs.checkpoints import set_aside
 from ..runs.directory import checkpoints_in, iteration_of, name_of
 from ..runs.files import remove
 from ..runs.loggers import ResumableLogger
@@ -27,30 +25,26 @@ from .shared import total_iterations
 
 
 class Checkpointer(Callback):
-    """Writes a checkpoint every few iterations, and keeps the newest ones.
+    """Writes a checkpoint every few iterations to `<default_root_dir>/checkpoints`, and keeps the newest ones.
 
     A checkpoint is written between two iterations: after the update, the log and the validation of the one, before any
-    other callback sees the batch of the next (`Stage.CHECKPOINT`). A run that is resumed from it repeats nothing and
-    leaves nothing out. Lightning's `ModelCheckpoint` writes before the log and the validation, so that a resumed run
-    lacks them.
-
-    Beside what Lightning saves (weights, optimizer, schedule, loops, loader, states of callbacks) a checkpoint holds
-    the random states of torch, numpy and Python on every rank, and the state of each `ResumableLogger`.
+    other callback sees the batch of the next. Lightning's `ModelCheckpoint` writes before the log and the validation,
+    so that a resumed run lacks them. Beside what Lightning saves, it holds the random states of torch, numpy and Python
+    on every rank, and the state of each `ResumableLogger`.
 
     When any rank receives SIGTERM or SIGUSR1, all ranks finish their iteration, write a checkpoint, and leave with exit
-    code 0. During a test there is nothing to write. In a single process, an error while a batch is being sampled also
-    leaves a checkpoint: of the state before that batch.
+    code 0. In a single process, an error while a batch is being sampled also leaves a checkpoint: of the state before
+    that batch.
 
     Rollouts since the last checkpoint are kept in `rollout_cache` and used again when a run is resumed with the same
-    weights. Where an update is not reproducible to the bit, as on GPUs, this holds only for the first iteration after
-    the checkpoint: write one after each iteration (`every=1`) where rollouts are expensive.
+    weights. On GPUs, where updates differ in bits, these are the weights of the checkpoint alone: use `every=1` where
+    rollouts are expensive.
 
     Args:
         every: Iterations between checkpoints; there is also one at the end of training.
         keep: Number of newest checkpoints to keep; two, in case the disk damages one of them. None keeps all.
         fractions: Shares of the run's iterations, above 0 and below 1, whose checkpoints are written and kept besides;
             see `tagrpo-eval diagnose=`. Of a run that is made longer they are shares of its new length.
-        directory: Where to write; None is `checkpoints` in the trainer's `default_root_dir`.
         keep_rollouts: Whether rollouts are kept on disk until a checkpoint covers them.
 
     Raises:
@@ -63,7 +57,6 @@ class Checkpointer(Callback):
         self,
         every: int = 10,
         keep: int | None = 2,
-        directory: str | Path | None = None,
         keep_rollouts: bool = True,
         fractions: Sequence[float] = (),
     ) -> None:
@@ -78,12 +71,9 @@ class Checkpointer(Callback):
         self.every = every
         self.keep = keep
         self.fractions = tuple(fractions)
-        self.directory = Path(directory) if directory is not None else None
         self.keep_rollouts = keep_rollouts
         self.stop = StopRequest()
-        self._done = 0
-        self._epoch = 0
-        self._saved_at = 0
+        self._done = self._epoch = self._saved_at = 0
         self._progress: dict[str, Any] | None = None
         self._saving = False
         self._states_to_save: dict[str, Any] = {}
@@ -93,21 +83,13 @@ class Checkpointer(Callback):
 
     def directory_of(self, trainer: Trainer) -> Path:
         """Where the checkpoints of `trainer` are."""
-        return self.directory or Path(trainer.default_root_dir) / "checkpoints"
-
-    def _rollout_callbacks(self, trainer: Trainer) -> list[RolloutCallback]:
-        callbacks = trainer.callbacks if self.keep_rollouts else []  # type: ignore[attr-defined]
-        return [callback for callback in callbacks if isinstance(callback, RolloutCallback)]
+        return Path(trainer.default_root_dir) / "checkpoints"
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Have checkpoints written whole, and rollouts kept."""
+        """Begin at iteration 0, unless a checkpoint is loaded."""
         self._loggers = [logger for logger in trainer.loggers if isinstance(logger, ResumableLogger)]
         if stage == "fit":
             self._done, self._saved_at, self._progress, self._rng_to_restore = 0, 0, None, None
-            if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
-                trainer.strategy.checkpoint_io = AtomicCheckpointIO()
-            for callback in self._rollout_callbacks(trainer):
-                callback.pipeline.cache = RolloutCache(self.directory_of(trainer).with_name("rollout_cache"))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen to signals; move away checkpoints that this run will not lead to.
@@ -153,7 +135,7 @@ class Checkpointer(Callback):
         return set() if total is None else {round(fraction * total) for fraction in self.fractions}
 
     def _states(self, trainer: Trainer) -> dict[str, Any]:
-        """What the callbacks and the data module would put into a checkpoint now."""
+        """States of the callbacks and the data module, as a checkpoint has them."""
         states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}  # type: ignore[attr-defined]
         datamodule = trainer.datamodule  # type: ignore[attr-defined]
         return {
@@ -212,8 +194,9 @@ class Checkpointer(Callback):
 
     def _prune(self, trainer: Trainer) -> None:
         """Delete the oldest checkpoints, and rollouts that the newest covers."""
-        for callback in self._rollout_callbacks(trainer):
-            callback.pipeline.checkpointed()
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, RolloutCallback):
+                callback.pipeline.checkpointed()
         if trainer.is_global_zero and self.keep is not None:
             for path in checkpoints_in(self.directory_of(trainer))[: -self.keep]:
                 if iteration_of(path) not in self._milestones(trainer):

@@ -1,4 +1,4 @@
-"""What a run says while it works: a bar in a terminal, a line every few seconds anywhere else."""
+"""Progress of a run: a bar in a terminal, a line every few seconds anywhere else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIGURES = (
     ("zero_gradient/without_gradient", "without gradient {:.0f} %"),
     ("rollout/length", "{:.0f} tokens"),
 )
-"""What is shown of an iteration, as far as it is logged."""
+"""Scalar → how it is shown, as far as it is logged."""
 RECENT = 20
 """Iterations whose mean duration tells the time left."""
 
@@ -31,26 +31,24 @@ RECENT = 20
 class IterationProgress(ProgressBar):
     """Shows iterations, what they are like (`FIGURES`) and the time left; of a test, its batches.
 
-    Counts go on where a resumed run does, and the time left is told by the iterations of this process. In a terminal it
-    is a bar, and what is logged or printed meanwhile stands above it. Elsewhere it is a line, for the first and the
-    last iteration and every `seconds` seconds in between.
+    Counts go on where a resumed run does. In a terminal, what is logged or printed meanwhile stands above the bar.
 
     Args:
-        seconds: Between two lines, where the output is no terminal.
+        seconds: Between two lines, where the output is no terminal; the first and the last are always written.
         console: Where to write; None is the standard output.
     """
 
     def __init__(self, seconds: float = 5.0, console: Console | None = None) -> None:
         super().__init__()
         self.seconds = seconds
-        self._given = console
+        self._console = console or Console()
         self._enabled = True
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._handlers: list[tuple[logging.StreamHandler[Any], Any]] = []
         self._began, self._said = 0.0, -math.inf
         self._durations: deque[float] = deque(maxlen=RECENT)
-        self._tested = 0
+        self._tested = self._to_test = 0
 
     def disable(self) -> None:
         """Show nothing from now on; Lightning asks for it on all ranks but the first."""
@@ -63,7 +61,7 @@ class IterationProgress(ProgressBar):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin where the run is."""
         self._durations.clear()
-        self._began, self._said = time.monotonic(), -math.inf
+        self._began = time.monotonic()
         self._open("iteration", current_iteration(trainer) + 1, total_iterations(trainer, pl_module))
 
     def on_train_batch_end(
@@ -91,19 +89,17 @@ class IterationProgress(ProgressBar):
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin with the first batch of the test."""
-        self._tested, self._said = 0, -math.inf
-        self._open("test batch", 0, test_batches(trainer))
+        self._tested, self._to_test = 0, int(sum(trainer.num_test_batches))
+        self._open("test batch", 0, self._to_test)
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
         """Show the batch."""
         self._tested += 1
-        self._show("test batch", self._tested, test_batches(trainer), "")
+        self._show("test batch", self._tested, self._to_test, "")
 
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End."""
-        self._close()
+    on_test_end = on_train_end
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Give the terminal back."""
@@ -111,11 +107,11 @@ class IterationProgress(ProgressBar):
 
     def _open(self, what: str, done: int, total: int | None) -> None:
         self._close()
-        console = self._given or Console()
-        if not self._enabled or not console.is_terminal:
+        self._said = -math.inf
+        if not self._enabled or not self._console.is_terminal:
             return
         columns = (TextColumn("{task.description}"), BarColumn(24), TextColumn("{task.fields[figures]}"))
-        self._bar = Progress(*columns, console=console)
+        self._bar = Progress(*columns, console=self._console)
         self._task = self._bar.add_task(_place(what, done, total), total=total, completed=done, figures="")
         before = sys.stdout, sys.stderr
         self._bar.start()
@@ -129,13 +125,10 @@ class IterationProgress(ProgressBar):
         if self._bar is not None:
             place = _place(what, done, total)
             self._bar.update(self._task, completed=done, total=total, description=place, figures=figures)
-        elif self._enabled:
-            now = time.monotonic()
-            if now - self._said >= self.seconds or done == total:
-                self._said = now
-                console = self._given or Console()
-                line = " · ".join(filter(None, (_place(what, done, total), figures)))
-                console.print(line, highlight=False, soft_wrap=True)
+        elif self._enabled and (done == total or time.monotonic() - self._said >= self.seconds):
+            self._said = time.monotonic()
+            line = " · ".join(filter(None, (_place(what, done, total), figures)))
+            self._console.print(line, highlight=False, soft_wrap=True)
 
     def _close(self) -> None:
         if self._bar is not None:
@@ -150,13 +143,7 @@ def _place(what: str, done: int, total: int | None) -> str:
     return f"{what} {done}/{total}" if total is not None else f"{what} {done}"
 
 
-def _handlers() -> list[logging.StreamHandler[Any]]:
-    """The handlers of all loggers that write to a stream, and not to a file."""
+def _handlers() -> set[logging.StreamHandler[Any]]:
+    """The handlers of all loggers that write to a stream."""
     loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
-    found = {id(h): h for logger in loggers for h in logger.handlers if isinstance(h, logging.StreamHandler)}
-    return [handler for handler in found.values() if not isinstance(handler, logging.FileHandler)]
-
-
-def test_batches(trainer: Trainer) -> int:
-    """Batches of all test splits."""
-    return int(sum(trainer.num_test_batches))
+    return {handler for logger in loggers for handler in logger.handlers if isinstance(handler, logging.StreamHandler)}

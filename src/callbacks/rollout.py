@@ -39,7 +39,7 @@ class RolloutCallback(Callback):
 
     Works with any module whose batches are `QuestionBatch`-like (`groups`, `prompts`) and whose data module has a
     `tokenizer`; see `SampledPolicy` and `Chooser` for what else they may have. Writes `ledger.json` into the run
-    directory when training ends. `Checkpointer` sets `pipeline.cache` and calls `pipeline.checkpointed`.
+    directory when training ends. `Checkpointer` calls `pipeline.checkpointed`.
 
     Args:
         engine, verifier, sampling: As for `RolloutPipeline`.

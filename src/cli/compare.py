@@ -27,29 +27,25 @@ from ..settings.checks import check_types
 from ..settings.secrets import refuse_secrets, unread
 from .console import entry_point, explained
 
-SCALES = ("demo", "paper")
+KEYS = ("overrides", "after", "longer", "demo", "paper")
+"""Of a method that is a mapping."""
 
 
 @dataclass
 class Method:
-    """What a row of a comparison is run with.
-
-    Attributes:
-        overrides: Of tagrpo-train.
-        after: The method whose trained policy this one goes on from, in a run of its own; None: the model's.
-        longer: The method whose run this one is a copy of that goes on for longer; None: of none.
-    """
+    """A row of a comparison: overrides of tagrpo-train, and the row that it goes on from, if any."""
 
     overrides: list[str]
     after: str | None = None
+    """The row whose trained policy this one goes on from, in a run of its own."""
     longer: str | None = None
+    """The row whose run this one is a copy of that goes on for longer."""
 
 
 def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> dict[str, Method]:
     """The methods of a configuration, in its order: a list of experiments, or names with what they are.
 
-    A name has a list of overrides, or a mapping with the keys `overrides`, `after`, `longer`, and overrides of a single
-    scale under its name.
+    A name has a list of overrides, or a mapping with `KEYS`, those of scales for overrides at that scale alone.
 
     Raises:
         ValueError: a mapping has another key, or `after` or `longer` names no method that stands above it.
@@ -61,9 +57,10 @@ def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> di
         if isinstance(spec, ListConfig):
             found[name] = Method(list(spec))
             continue
-        if unknown := {str(key) for key in spec} - {"overrides", "after", "longer", *SCALES}:
-            keys = ", ".join(["overrides", "after", "longer", *SCALES])
-            raise ValueError(f"Expected methods.{name} to have keys of {keys}, but got {', '.join(sorted(unknown))}.")
+        if unknown := {str(key) for key in spec}.difference(KEYS):
+            raise ValueError(
+                f"Expected methods.{name} to have keys of {', '.join(KEYS)}, but got {', '.join(sorted(unknown))}."
+            )
         before = {key: spec[key] for key in ("after", "longer") if spec.get(key) is not None}
         for key, other in before.items():
             if other not in found:
@@ -73,11 +70,7 @@ def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> di
 
 
 def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
-    """Refuse methods that no run could be started with, before the first one is.
-
-    Raises:
-        ValueError: there are none, or one has settings that tagrpo-train does not know; naming both.
-    """
+    """Refuse methods that no run could be started with, before the first one is."""
     if not methods:
         raise ValueError("Expected methods, but got none. Choose a preset (compare=demo) or name them (methods=[…]).")
     GlobalHydra.instance().clear()  # of the configuration of comparisons, which has been read
@@ -93,11 +86,7 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
 
 
 def shared_overrides(cfg: DictConfig) -> list[str]:
-    """What all runs get: the chosen groups, the preset's overrides for its scale, and those of the command line.
-
-    Raises:
-        ValueError: one of them needs a setting that was not given.
-    """
+    """The overrides of all runs: the chosen groups, the preset's for its scale, and those of the command line."""
     chosen = [f"{group}={cfg[group]}" for group in ("scale", "recipe", "model") if cfg[group] is not None]
     try:
         return [*chosen, *cfg.overrides_at_scale.get(cfg.scale or "demo", []), *cfg.overrides]

@@ -1,4 +1,4 @@
-"""What all console scripts do before they hand over to Hydra, and how they end when their settings are wrong."""
+"""How every console script begins, and how it ends when its settings are wrong."""
 
 from __future__ import annotations
 
@@ -24,19 +24,16 @@ CHATTER = re.compile(
     r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|All "
     r"distributed processes registered|-{20}|\n?Initializing distributed"
 )
-"""What Lightning logs of every run."""
+"""Messages that Lightning logs of every run."""
 
 
 def entry_point(config: str | None = None) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    r"""Make a function a console script: no secrets among its arguments, help, and output that any terminal can show.
+    r"""Make a function a console script, which ends when an argument holds a secret, and with help when asked for it.
 
     A terminal that knows ASCII alone shows other characters as `\u2022`.
 
     Args:
         config: Name of the configuration that `--help` is about; None leaves help to the function.
-
-    Raises:
-        SystemExit: an argument holds a secret, or help was asked for.
     """
 
     def decorate(main: Callable[[], Any]) -> Callable[[], Any]:
@@ -76,9 +73,6 @@ def explained() -> Iterator[None]:
     """When the block fails, end the program with the error's message alone; with HYDRA_FULL_ERROR=1 show where, too.
 
     For what comes before a run begins, where errors are those of its settings.
-
-    Raises:
-        SystemExit: with the message.
     """
     try:
         yield

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from ..runs.directory import FINISHED, changes, checkpoints_in, flat, iteration_of, may_change
+from ..runs.directory import (
+    FINISHED,
+    changes,
+    checkpoints_in,
+    flat,
+    iteration_of,
+    may_change,
+    read_config,
+    then_and_now,
+)
 from ..runs.files import write_json, write_text
 
 if TYPE_CHECKING:
@@ -46,14 +55,14 @@ def ask_training_questions(cfg: DictConfig) -> None:
         raise ValueError("Expected `diagnose` without exact, checkpoint and against, but got both. Drop them.")
     if cfg.diagnose_questions is not None and cfg.diagnose_questions < 1:
         raise ValueError(f"Expected diagnose_questions to be at least 1, or null, but got {cfg.diagnose_questions}.")
-    then = _as_trained(OmegaConf.to_container(OmegaConf.load(run / "config.yaml")))
-    now = _as_trained(OmegaConf.to_container(cfg, resolve=True))
-    changed = {n: x for n, x in changes(then, now).items() if n not in MAY_DIFFER and not may_change(n)}
+    names = tuple(f"{name}." for name in AS_TRAINED)
+    both = changes(read_config(run / "config.yaml"), flat(OmegaConf.to_container(cfg, resolve=True)))
+    asked = {name: values for name, values in both.items() if f"{name}.".startswith(names)}
+    changed = {name: values for name, values in asked.items() if name not in MAY_DIFFER and not may_change(name)}
     if changed:
         raise ValueError(
-            f"Expected the settings with which {run} was trained, but got others:\n"
-            + "\n".join(f"  {name}: {old} then, {new} now" for name, (old, new) in changed.items())
-            + "\nRepeat those of its command: experiment=…, data=…, model=…, seed=…."
+            f"Expected the settings with which {run} was trained, but got others:\n{then_and_now(changed)}\nRepeat "
+            "those of its command: experiment=…, data=…, model=…, seed=…."
         )
     with open_dict(cfg):
         cfg.rollout.evaluation_sampling = cfg.rollout.sampling
@@ -64,16 +73,11 @@ def ask_training_questions(cfg: DictConfig) -> None:
         cfg.logger = None
 
 
-def _as_trained(settings: Any) -> dict[str, Any]:
-    names = tuple(f"{name}." for name in AS_TRAINED)
-    return {name: value for name, value in flat(settings).items() if f"{name}.".startswith(names)}
-
-
 def kept_checkpoints(run: Path) -> dict[int, Path]:
     """Iteration → the checkpoint there, of those nearest to each quarter of training; checked.
 
     Raises:
-        TornCheckpointError: one of them is damaged.
+        DamagedFileError: one of them is damaged.
     """
     from ..runs.checkpoints import checkpoint_at
 
@@ -104,7 +108,9 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
     diversity = next((c for c in callbacks if isinstance(c, EmbeddingDiversityMonitor)), None)
     if diversity is not None:
         diversity.max_questions = None
-    before = _measured_before(folder / "diagnose.json")
+    kept = folder / "diagnose.json"
+    measured = json.loads(kept.read_text())["checkpoints"] if kept.exists() else []
+    before = {digest(point["identity"]): point["questions"] for point in measured}
     encoder = digest(OmegaConf.select(cfg, "callbacks.embedding_diversity.encoder"))
     checkpoints = kept_checkpoints(trained)
     points: list[dict[str, Any]] = []
@@ -125,14 +131,6 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
             facts = {"run": str(trained), "finished": (trained / FINISHED).exists(), "settings": settings}
             write_json(folder / "diagnose.json", {**facts, "checkpoints": points})
     return _written(folder, trained) if run.trainer.is_global_zero else []
-
-
-def _measured_before(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Digest of what was measured → its rows."""
-    from ..runs.identity import digest
-
-    points = json.loads(path.read_text())["checkpoints"] if path.exists() else []
-    return {digest(point["identity"]): point["questions"] for point in points}
 
 
 def _written(folder: Path, trained: Path) -> list[str]:

@@ -17,7 +17,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from ..runs.directory import held, is_first_rank
+from ..runs.directory import existing, held, is_first_rank
 from ..runs.provenance import write_provenance
 from ..settings.checks import check_against, check_run, read_questions
 from ..settings.config import build
@@ -48,12 +48,6 @@ def evaluate(
     Returns:
         Everything that was logged: `pass@k/<split>/<k>` and more.
     """
-    from lightning.fabric.plugins.io import TorchCheckpointIO
-
-    from ..runs.checkpoints import AtomicCheckpointIO
-
-    if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
-        trainer.strategy.checkpoint_io = AtomicCheckpointIO()  # which reads folders of shards too
     trainer.test(
         module, datamodule=datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True if checkpoint else None
     )
@@ -86,13 +80,13 @@ def main(cfg: DictConfig) -> None:
                 ask_training_questions(cfg)
             check_run(cfg, trains=False)
             check_against(cfg.against, cfg.exact)
-            if cfg.checkpoint is not None and not Path(cfg.checkpoint).expanduser().exists():
-                raise FileNotFoundError(
-                    f"Expected a checkpoint at {cfg.checkpoint}, but there is nothing. Check checkpoint."
-                )
+            if cfg.checkpoint is not None:
+                existing(cfg.checkpoint, "checkpoint")
             stack.enter_context(held(directory))
             run = build(cfg)
-            checkpoint = checkpoint_of(cfg.checkpoint)
+            from ..runs.checkpoints import checkpoint_at
+
+            checkpoint = None if cfg.checkpoint is None else checkpoint_at(cfg.checkpoint, "checkpoint")
             read_questions(cfg, run, trains=False)
             identify = prepare(cfg, run, checkpoint)
         if is_first_rank():
@@ -110,13 +104,6 @@ def main(cfg: DictConfig) -> None:
                 show(metrics)
                 files = ["exact.json"] if cfg.exact else write(cfg, directory, identify())
             print("Written: " + ", ".join(str(directory / name) for name in files))
-
-
-def checkpoint_of(path: str | None) -> Path | None:
-    """The checkpoint that is meant by a path: itself, or the newest intact one of a run's directory."""
-    from ..runs.checkpoints import checkpoint_at
-
-    return None if path is None else checkpoint_at(path, "checkpoint")
 
 
 def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> Callable[[], dict[str, str]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runs.directory import flat, read_config
+from ..runs.directory import existing, flat, read_config
 from .console import entry_point, explained
 
 if TYPE_CHECKING:
@@ -30,9 +30,8 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
 
     Raises:
         FileNotFoundError: there is no checkpoint, or no `config.yaml` beside its folder.
-        TornCheckpointError: the checkpoint is not complete, or damaged.
-        pickle.UnpicklingError: it could run code.
-        ValueError: the settings name no model, or are not what a run writes.
+        ValueError: the checkpoint is damaged, or the settings are not what a run writes.
+        pickle.UnpicklingError: the checkpoint could run code.
         RuntimeError: the weights are not those of the model that the settings name.
     """
     from transformers import AutoTokenizer
@@ -84,11 +83,7 @@ def main() -> None:
     parser.add_argument("--config", help="config.yaml of the run; found beside the checkpoint's folder by default")
     arguments = parser.parse_args()
     with explained():
-        if not Path(arguments.checkpoint).expanduser().exists():
-            raise FileNotFoundError(
-                f"Expected a checkpoint, or the directory of a run, at {arguments.checkpoint}, but there is nothing. "
-                "Correct `checkpoint`."
-            )
+        existing(arguments.checkpoint, "`checkpoint`")
         config = read_config(Path(arguments.config)) if arguments.config else None
         path = export(arguments.checkpoint, arguments.folder, config)
     print(f"{path} -> {arguments.folder}")

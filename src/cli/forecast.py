@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 GIB = 2**30
 CONTEXT = 2.0
@@ -20,34 +21,30 @@ CACHED = 0.75
 """Share of an engine's memory that its weights may take: the rest is for keys, values and its own activations."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gpu:
-    """One of its kind."""
+class Gpu(NamedTuple):
+    """GiB that programs can have, as PyTorch reports them, and dense FLOP/s in bfloat16, as the vendor does."""
 
     memory: float
-    """GiB that programs can have."""
     rate: float
-    """Products in bfloat16, FLOP/s, dense."""
 
 
 GPUS = {
-    "h200": Gpu(memory=139.8, rate=989e12),
-    "h100": Gpu(memory=79.1, rate=989e12),
-    "a100": Gpu(memory=79.2, rate=312e12),
-    "a100_40gb": Gpu(memory=39.4, rate=312e12),
-    "l40s": Gpu(memory=44.4, rate=362e12),
+    "h200": Gpu(139.8, 989e12),
+    "h100": Gpu(79.1, 989e12),
+    "a100": Gpu(79.2, 312e12),
+    "a100_40gb": Gpu(39.4, 312e12),
+    "l40s": Gpu(44.4, 362e12),
 }
-"""Name → what a GPU has, after its vendor's data sheet; memory as PyTorch reports it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """Sizes of a causal language model."""
+    """Sizes of a causal language model: parameters, and widths of its layers."""
 
     parameters: int
     trained: int
     layer: int
-    """Parameters of one decoder layer, the largest."""
+    """Parameters of the largest decoder layer."""
     root: int
     """Parameters outside of the decoder layers: embeddings, head and last norm."""
     layers: int
@@ -55,49 +52,47 @@ class Model:
     inner: int
     """Width of the MLP."""
     queries: int
-    """Width of all queries: heads · head_dim."""
+    """Heads · head_dim."""
     keys: int
-    """Width of all keys, which is that of all values."""
+    """Of the keys, which is that of the values."""
     vocabulary: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """The sampling engine, seen from one training GPU."""
+    """Memory of the sampling engine on one training GPU, in GiB; none where the engine has GPUs of its own."""
 
     awake: float = 0.0
-    """GiB during sampling."""
+    """While it samples, cache included."""
     asleep: float = 0.0
-    """GiB during the update."""
-    own_gpus: bool = False
-    """Whether it has devices of its own."""
+    """During the update."""
     weights: float = 0.0
-    """GiB of its weights on each GPU, which `awake` has to hold beside a cache."""
+    """Part of `awake` that its weights take."""
     parallel: int = 1
     """GPUs that hold an engine together."""
+    own_gpus: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Work that a run gives its GPUs, and how they share it."""
+    """Work of an iteration over all ranks, lengths in tokens, and how the ranks share it."""
 
     ranks: int
     questions: int
-    """Per iteration, over all ranks."""
     responses: int
     """Per question, rephrasings included."""
     score_prompts: int
     """Distinct prompts per question that responses are scored under."""
     prompt: int
-    """Tokens of the longest prompt; the mean is taken to be half of it."""
+    """The longest; the mean is taken to be half of it."""
     longest: int
-    """Tokens of the longest response."""
+    """The longest response."""
     mean: float
-    """Tokens of the mean response."""
+    """The mean response."""
     mini_batches: int
     token_budget: int
     iterations: int | None
-    """None where it depends on how many questions there are."""
+    """Of the run; None where it depends on how many questions there are."""
     reference: bool
     """Whether there is a frozen second copy of the policy, for a KL term."""
     reference_forward: bool
@@ -128,18 +123,14 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Needs of a run, GPU by GPU."""
+    """Part → GiB on each GPU, at the peak of an update and while it samples; FLOP and seconds of an iteration."""
 
     update: dict[str, float]
-    """Part → GiB at the peak of an update."""
     sampling: dict[str, float]
-    """Part → GiB while it samples."""
     flop: float
-    """Of the update of an iteration over all GPUs, recomputation included."""
-    network: float
-    """Bytes that each GPU receives from the others in the update of an iteration."""
+    """Of the update, over all GPUs, recomputation included."""
     seconds: tuple[float, float]
-    """Wall seconds of an iteration, at the better and the worse share of the peak rate."""
+    """At the better and the worse share of the peak rate."""
 
 
 def activation_bytes(model: Model, work: Workload) -> float:
@@ -159,30 +150,25 @@ def activation_bytes(model: Model, work: Workload) -> float:
     return work.fullest * (kept + turn)
 
 
-def head_bytes(model: Model, work: Workload) -> float:
-    """Bytes of one chunk of logits and of its gradient."""
-    rows = min(max(2**27 // model.vocabulary, 1), work.fullest)
-    return rows * model.vocabulary * (2 * 2 if work.reduced else 2 * 4)
-
-
 def memory(model: Model, work: Workload) -> dict[str, float]:
     """Part → bytes of the training on one GPU at the peak of an update, in float32 with the two moments of AdamW."""
     share = 0.0 if work.offloaded else 1 / work.ranks if work.sharded else 1.0
     size = 2 if work.reduced else 4
     # FSDP2 gathers the root and, ahead of time, a second layer; autocast keeps copies of all weights.
     together = model.root + 2 * model.layer if work.sharded else model.parameters if work.reduced else 0
+    rows = min(max(2**27 // model.vocabulary, 1), work.fullest)  # of a chunk of logits, which has a gradient
     return {
         "weights": 4 * model.parameters * share,
         "gathered": size * together,
         "gradients": 4 * model.trained * (share + work.doubled),
         "optimizer": 8 * model.trained * share,
         "activations": activation_bytes(model, work),
-        "head": head_bytes(model, work),
+        "head": rows * model.vocabulary * 2 * size,
     }
 
 
 def forecast(model: Model, work: Workload, gpu: Gpu, engine: Engine) -> Forecast:
-    """Memory, arithmetic, traffic and time of a run."""
+    """Memory, arithmetic and time of a run."""
     update = {part: size / GIB for part, size in memory(model, work).items()}
     # FSDP2 keeps the root of a model gathered after a forward without gradient, in two bytes.
     copy = update["weights"] + (2 * model.root / GIB if work.sharded else 0.0)
@@ -193,47 +179,23 @@ def forecast(model: Model, work: Workload, gpu: Gpu, engine: Engine) -> Forecast
     # Two per weight and token; attention sees half of the prompt and response on average.
     seen = (work.prompt / 2 + work.mean) / 2
     forward = 2 * model.parameters + 4 * model.layers * model.queries * seen
-    steps = work.mini_batches * max(math.ceil(work.tokens / work.ranks / work.mini_batches / work.token_budget), 1)
-    moved = (2 * 2 + 2 * forwards) * model.parameters + 4 * model.trained
     sampled = 0.0 if engine.own_gpus else work.questions * work.responses * work.mean * forward
     useful = work.tokens * forward * (3 + forwards)
-    best, worst = (
+    worst, best = (
         (useful / update_share + sampled / sampling_share) / (work.ranks * gpu.rate)
-        for update_share, sampling_share in zip(reversed(UPDATE_SHARE), reversed(SAMPLING_SHARE), strict=True)
+        for update_share, sampling_share in zip(UPDATE_SHARE, SAMPLING_SHARE, strict=True)
     )
     return Forecast(
         update=update | extra | {"engine": engine.asleep},
         sampling=resting | extra | {"engine": engine.awake},
         flop=work.tokens * forward * (3 + work.checkpointing + forwards),
-        network=steps * moved * (work.ranks - 1) / work.ranks if work.sharded else 0.0,
         seconds=(best, worst),
     )
 
 
 def advice(found: Forecast, work: Workload, gpu: Gpu, engine: Engine, *, adapted: bool) -> list[str]:
     """Changes that help when a run does not fit, the cheapest first; empty when it fits."""
-    lines = []
-    excess = sum(found.update.values()) - gpu.memory
-    grows = found.update["activations"]
-    large = sum(found.update[part] for part in ("weights", "gradients", "optimizer")) > 0.2 * gpu.memory
-    if excess > 0:
-        smaller = int(work.token_budget * (1 - excess / grows) * 0.95) // 256 * 256 if grows > excess else 0
-        if work.checkpointing < 1:
-            lines.append(
-                "model.load.gradient_checkpointing=true: layers are computed again in the backward, a third more work"
-            )
-        if smaller >= work.prompt + work.longest:
-            lines.append(f"policy.token_budget={smaller}: the same update in more micro-batches")
-        if not work.sharded and work.ranks > 1:
-            lines.append("strategy=fsdp2: weights, gradients and optimizer state are spread over the GPUs")
-        if found.update["engine"] > CONTEXT:
-            lines.append("rollout.engine.sleep=true: vLLM gives its memory back during the update")
-        if large and not adapted:
-            lines.append("lora=default: no gradients and no optimizer state of the weights")
-        if large and work.sharded and not work.offloaded:
-            lines.append("strategy.cpu_offload=true: they stay in host memory; steps take several times longer")
-        if work.sharded:
-            lines.append("more GPUs: each holds a smaller part of weights, gradients and optimizer state")
+    lines = for_update(found, work, gpu, adapted=adapted) if sum(found.update.values()) > gpu.memory else []
     if engine.weights > CACHED * engine.awake:
         team = engine.parallel
         while engine.weights * engine.parallel / team > CACHED * engine.awake and team < work.ranks:
@@ -242,8 +204,8 @@ def advice(found: Forecast, work: Workload, gpu: Gpu, engine: Engine, *, adapted
             f"rollout.engine.tensor_parallel_size={team}: an engine's weights take {engine.weights:.1f} GiB, of the "
             f"{engine.awake:.1f} that rollout.engine.gpu_memory_utilization gives it on each GPU, cache included"
         )
-    elif sum(found.sampling.values()) > gpu.memory:
-        free = (gpu.memory - sum(size for part, size in found.sampling.items() if part != "engine")) / gpu.memory
+    elif (excess := sum(found.sampling.values()) - gpu.memory) > 0:
+        free = (found.sampling["engine"] - excess) / gpu.memory
         if free > 0.1:
             lines.append(
                 f"rollout.engine.gpu_memory_utilization={math.floor(free * 20) / 20:.2f}: less for vLLM's cache"
@@ -252,3 +214,26 @@ def advice(found: Forecast, work: Workload, gpu: Gpu, engine: Engine, *, adapted
             "rollout.engine.tensor_parallel_size=2, or rollout=vllm_server: an engine over several GPUs, or on its own"
         )
     return lines
+
+
+def for_update(found: Forecast, work: Workload, gpu: Gpu, *, adapted: bool) -> list[str]:
+    """Changes that make an update smaller, the cheapest first."""
+    excess, grows = sum(found.update.values()) - gpu.memory, found.update["activations"]
+    large = sum(found.update[part] for part in ("weights", "gradients", "optimizer")) > 0.2 * gpu.memory
+    smaller = int(work.token_budget * (1 - excess / grows) * 0.95) // 256 * 256 if grows > excess else 0
+    changes = {
+        "model.load.gradient_checkpointing=true: layers are computed again in the backward, a third more work": (
+            work.checkpointing < 1
+        ),
+        f"policy.token_budget={smaller}: the same update in more micro-batches": smaller >= work.prompt + work.longest,
+        "strategy=fsdp2: weights, gradients and optimizer state are spread over the GPUs": (
+            not work.sharded and work.ranks > 1
+        ),
+        "rollout.engine.sleep=true: vLLM gives its memory back during the update": found.update["engine"] > CONTEXT,
+        "lora=default: no gradients and no optimizer state of the weights": large and not adapted,
+        "strategy.cpu_offload=true: they stay in host memory; steps take several times longer": (
+            large and work.sharded and not work.offloaded
+        ),
+        "more GPUs: each holds a smaller part of weights, gradients and optimizer state": work.sharded,
+    }
+    return [change for change, helps in changes.items() if helps]

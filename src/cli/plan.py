@@ -30,15 +30,6 @@ from .forecast import (
     forecast,
 )
 
-MEANINGS = {
-    "gathered": "weights of other GPUs, gathered",
-    "head": "output head",
-    "reference": "reference policy",
-    "context": "CUDA, NCCL, fragments",
-    "engine": "engine, its weights and cache",
-}
-"""Parts of memory in more words."""
-
 
 def workload_of(cfg: DictConfig, ranks: int) -> Workload:
     """The run's shape, from its settings."""
@@ -126,11 +117,7 @@ def engine_of(cfg: DictConfig, gpu: Gpu, model: Model) -> Engine:
 
 
 def plan(cfg: DictConfig) -> tuple[Forecast, Workload, list[str]]:
-    """Needs of the run of a composed configuration, and what to change when it does not fit.
-
-    Raises:
-        ValueError: there is no such GPU, or settings contradict each other.
-    """
+    """Needs of the run of a composed configuration, and what to change when it does not fit."""
     check(cfg)
     if cfg.gpu not in GPUS:
         raise ValueError(f"Expected gpu to be one of {', '.join(GPUS)}, but got {cfg.gpu!r}.")
@@ -150,31 +137,20 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
     table = Table("GiB per GPU", "in an update", "while sampling", title=f"{work.ranks} × {gpu}, {limit:.0f} GiB each")
     for part in found.update:
         sizes = (f"{phase.get(part, 0.0):.1f}" for phase in (found.update, found.sampling))
-        table.add_row(MEANINGS.get(part, part), *sizes)
+        table.add_row(part, *sizes)
     totals = [sum(phase.values()) for phase in (found.update, found.sampling)]
     table.add_row("total", *(f"{total:.1f}" for total in totals), style="bold")
     console.print(table)
-
-    def told(*values: float) -> str:
-        return " to ".join(f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in values)
-
     responses = work.questions * work.responses
-    rows = [
-        ("responses of an iteration", f"{responses:,}"),
-        ("their tokens", f"{told(responses * work.mean / 1e6)} million"),
-        ("arithmetic of its update", f"{told(found.flop / 1e15)} PFLOP"),
-        ("what each GPU receives", f"{told(found.network / 1e9)} GB"),
-        ("seconds of an iteration", told(*found.seconds)),
-    ]
+    hours = "unknown: the run lasts for epochs; say questions=<how many there are>"
     if work.iterations is not None:
-        rows.append(("iterations", f"{work.iterations:,}"))
-        rows.append(("GPU hours", told(*(s * work.ranks * work.iterations / 3600 for s in found.seconds))))
-    else:
-        rows.append(("GPU hours", "unknown: the run lasts for epochs; say questions=<how many there are>"))
-    details = Table.grid(padding=(0, 2))
-    for row in rows:
-        details.add_row(*row)
-    console.print(details)
+        hours = " to ".join(f"{s * work.ranks * work.iterations / 3600:,.3g}" for s in found.seconds)
+    best, worst = found.seconds
+    console.print(
+        f"An iteration: {responses:,} responses, {responses * work.mean / 1e6:.3g} million tokens; its update "
+        f"{found.flop / 1e15:,.3g} PFLOP; {best:.3g} to {worst:.3g} seconds. Iterations: {work.iterations or '?'}. "
+        f"GPU hours: {hours}."
+    )
     console.print(
         f"Assumed: responses of {work.mean:.0f} tokens on average, {work.mean / work.longest:.0%} of the longest "
         f"(mean_length); {UPDATE_SHARE[0]:.0%} to {UPDATE_SHARE[1]:.0%} of the peak rate is useful work in an update "
@@ -186,9 +162,7 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
     if not lines:
         console.print(f"It fits: at most {max(totals):.1f} of {limit:.1f} GiB.")
         return
-    phases = zip(("An update", "Sampling"), totals, strict=True)
-    over = "".join(f" {phase} needs {total:.1f} of {limit:.1f} GiB." for phase, total in phases if total > limit)
-    console.print(f"It does not fit.{over} Each of these helps, the cheapest first; then plan again:")
+    console.print("It does not fit. Each of these helps, the cheapest first; then plan again:")
     for line in lines:
         console.print(f"- {line}", markup=False)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from .console import entry_point
 
 
-def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+@entry_point()
+def main() -> None:
+    """Console entry point."""
     parser = argparse.ArgumentParser(prog="tagrpo-report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or a folder with several")
     either = parser.add_mutually_exclusive_group()
@@ -26,13 +27,6 @@ def arguments() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="write the responses as logs for `inspect view` into this folder instead (pip install 'tagrpo[inspect]')",
     )
-    return parser
-
-
-@entry_point()
-def main() -> None:
-    """Console entry point."""
-    parser = arguments()
     given = parser.parse_args()
     if given.inspect is not None and given.megabytes is not None:
         parser.error("argument --megabytes: not allowed with argument --inspect")

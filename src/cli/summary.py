@@ -1,4 +1,4 @@
-"""What a run says at its end: results, where everything lies, and which commands go on from there."""
+"""The end of a run in the terminal: results, where everything lies, and which commands go on from there."""
 
 from __future__ import annotations
 
@@ -63,9 +63,10 @@ def conclude(metrics: Mapping[str, float], directory: Path, overrides: Sequence[
 
 def following(directory: Path, overrides: Sequence[str], name: str, found: set[str]) -> list[str]:
     """Commands that go on from a run: evaluate, export, report, train for longer."""
-    carried = [o for o in overrides if o.partition("=")[0].partition(".")[0] in CARRIED and not _names_model(o)]
     commands = []
     if "model" in found:
+        carried = [o for o in overrides if o.partition("=")[0].partition(".")[0] in CARRIED]
+        carried = [o for o in carried if not o.startswith(("model=", "model.path="))]
         parts = ["tagrpo-eval", f"name={name}", *carried, "model=pretrained", f"model.path={directory / 'model'}"]
         commands.append(shlex.join(parts))
     elif "checkpoints" in found:
@@ -75,7 +76,3 @@ def following(directory: Path, overrides: Sequence[str], name: str, found: set[s
         again = [o for o in overrides if not o.startswith(("iterations=", "resume="))]
         commands.append(shlex.join(["tagrpo-train", *again, "resume=auto"]) + " iterations=…")
     return commands
-
-
-def _names_model(override: str) -> bool:
-    return override.startswith(("model=", "model.path="))

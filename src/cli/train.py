@@ -35,15 +35,14 @@ def train(
     resume: str | Path | None = None,
     export: str | Path | None = None,
 ) -> dict[str, float]:
-    """Fit, export, test.
+    """Fit, unless the trainer has `max_steps=0`, export, and evaluate on the test splits.
 
     Args:
         module: The policy and its update.
         datamodule: Questions.
-        trainer: With the rollout callback and the diagnostics. With `max_steps=0` nothing is trained.
-        test: Evaluate on the test splits afterwards.
-        resume: Checkpoint to continue from: a path, `last` for the newest complete one of the run, or `auto`, which is
-            `last` if there is one; None starts anew.
+        trainer: With the rollout callback and the diagnostics.
+        test: Whether to evaluate.
+        resume: Checkpoint to continue from, see `resolve`; None starts anew.
         export: Folder to write the trained policy to in Hugging Face format; None writes none.
 
     Returns:
@@ -76,11 +75,7 @@ def record(cfg: DictConfig, run: Run, directory: Path) -> None:
 
 
 def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None:
-    """The metric that a sweeper optimises; None where the setting `objective` names none.
-
-    Raises:
-        ValueError: nothing of that name was logged.
-    """
+    """The metric that a sweeper optimises; None where the setting `objective` names none."""
     if name is not None and name not in metrics:
         raise ValueError(
             f"Expected `objective` to name a metric that the run logs, but it does not log {name!r}. It has logged: "

@@ -59,9 +59,9 @@ class RolloutPipeline:
         seed: Of all sampling.
         asynchronous: Whether `sample_next` will be used. Needs an engine that can; not together with `replay`.
         weights: See `NamedWeights`.
+        cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
 
     Attributes:
-        cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
         iteration: Training batches so far.
         ledger: What the run has paid for, learned from or not.
         failures: Name (`timeout`, …) → responses on this rank without a verdict, which count as wrong.
@@ -91,6 +91,7 @@ class RolloutPipeline:
         seed: int = 0,
         asynchronous: bool = False,
         weights: NamedWeights = own_parameters,
+        cache: RolloutCache | None = None,
     ) -> None:
         require(verifier, Verifier, "rollout.verifier")
         for name, term in (reward_terms or {}).items():
@@ -113,7 +114,7 @@ class RolloutPipeline:
             self.memory = replay.memory = memory or replay.memory
         self.seed = seed
         self.asynchronous = asynchronous
-        self.cache: RolloutCache | None = None
+        self.cache = cache
         self.iteration = 0
         self.ledger = dict.fromkeys(("prompts", "rollouts", "tokens", "discarded_questions"), 0)
         self.failures: Counter[str] = Counter()

@@ -1,9 +1,8 @@
 """Checkpoints on disk: whole or not there at all, and which of them a run is resumed from.
 
 `<run>/checkpoints/iteration-000020.ckpt` holds the state after 20 iterations: a file, or a folder of shards under
-FSDP2. Each is written under another name, forced to disk, and then renamed; a process that dies, or a disk that is
-full, leaves every earlier checkpoint as it was. Before one is loaded, all of it is compared with the checksums that
-were written with it, and nothing in it is unpickled but containers, numbers and tensors.
+FSDP2. Each is written under another name, forced to disk, and renamed. Before one is loaded, all of it is compared with
+the checksums that were written with it, and nothing in it is unpickled but containers, numbers and tensors.
 """
 
 from __future__ import annotations
@@ -24,11 +23,12 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.distributed.checkpoint import metadata
 
-from .directory import checkpoints_in, iteration_of
+from .directory import checkpoints_in, existing, iteration_of, no_checkpoint
 from .files import (
     DamagedFileError,
     check_torch_file,
     checksum,
+    damage_explained,
     disk_full_explained,
     partial_path,
     remove,
@@ -40,7 +40,7 @@ from .files import (
 MARKER = "complete.json"
 """Written into a folder of shards after all else: file → size in bytes and CRC-32."""
 METADATA = ".metadata"
-"""What torch writes about the shards."""
+"""torch's description of the shards."""
 REST = "meta.pt"
 """All that is no tensor of the model or the optimizer; as Lightning calls it."""
 SHARD_TYPES = {
@@ -51,28 +51,14 @@ SHARD_TYPES = {
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("torch.serialization", "_get_layout"),
 }
-"""What the metadata of shards may name beside torch's number types and the metadata's own; see `check_metadata`."""
-
-
-class TornCheckpointError(ValueError):
-    """A checkpoint that was not written to its end, or has been damaged since."""
+"""Types in the metadata of shards that are harmless, beside torch's number types and the metadata's own."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint to a file beside its own, forces it to disk, and renames it.
+    """Writes checkpoints whole, which Lightning's own does not force to disk before it renames them."""
 
-    Lightning's own serialises into memory, then through the folder for temporary files, and renames without forcing the
-    content to disk.
-    """
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Write `checkpoint` to `path`, a local file.
-
-        Raises:
-            OSError: there is no room; what was at `path` before is still there.
-        """
-        if storage_options is not None:
-            raise TypeError(f"Expected no storage_options for a local file, but got {storage_options!r}. Drop them.")
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: ARG002
+        """Write `checkpoint` to `path`, a local file."""
         with written_whole(Path(path)) as partial, partial.open("wb") as file:
             torch.save(checkpoint, file)
 
@@ -118,11 +104,10 @@ def check(path: Path, setting: str = "resume") -> None:
 
     Raises:
         FileNotFoundError: there is none.
-        TornCheckpointError: parts of it are missing or damaged.
+        DamagedFileError: parts of it are missing or damaged.
         pickle.UnpicklingError: it could run code.
     """
-    if not path.exists() and not path.is_symlink():
-        raise FileNotFoundError(f"Expected a checkpoint at {path}, but there is nothing. Check {setting}.")
+    existing(path, setting)
     try:
         if path.is_dir():
             _check_folder(path)
@@ -131,17 +116,15 @@ def check(path: Path, setting: str = "resume") -> None:
             check_torch_file(path)
         else:
             raise DamagedFileError("it is neither a file nor a folder")
-    except (DamagedFileError, OSError) as damage:
-        raise TornCheckpointError(str(damage)) from damage
+    except OSError as damage:
+        raise DamagedFileError(str(damage)) from damage
 
 
 def _check_folder(path: Path) -> None:
     if not (path / MARKER).is_file():
         raise DamagedFileError(f"it has no {MARKER}")
-    try:
+    with damage_explained(MARKER):
         expected = dict(json.loads((path / MARKER).read_text()))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise DamagedFileError(f"{MARKER} is damaged ({error})") from error
     missing = [name for name in (METADATA, *expected) if name not in expected or not (path / name).is_file()]
     if missing:
         raise DamagedFileError(f"it lacks {missing[0]}")
@@ -157,13 +140,8 @@ def check_metadata(path: Path) -> None:
         DamagedFileError: the metadata can't be read.
         pickle.UnpicklingError: they name something that is not known to be harmless, or entries of bytes.
     """
-    try:
-        with (path / METADATA).open("rb") as file:
-            _GuardedUnpickler(file).load()
-    except pickle.UnpicklingError:
-        raise
-    except Exception as error:  # there is hardly an exception that damaged bytes can't cause
-        raise DamagedFileError(f"{METADATA} can't be read ({type(error).__name__}: {error})") from error
+    with damage_explained(METADATA), (path / METADATA).open("rb") as file:
+        _GuardedUnpickler(file).load()
 
 
 class _GuardedUnpickler(pickle.Unpickler):
@@ -186,7 +164,7 @@ class _GuardedUnpickler(pickle.Unpickler):
 
 
 def unsharded(path: Path) -> dict[str, Any]:
-    """What a folder of shards holds, as Lightning has it without sharding: on the CPU, parameters by their number.
+    """The content of a folder of shards as Lightning has it without sharding: on the CPU, parameters by their number.
 
     Raises:
         pickle.UnpicklingError: it could run code.
@@ -229,10 +207,8 @@ def newest(directory: Path) -> Path | None:
     for path in reversed(checkpoints_in(directory)):
         try:
             check(path)
-        except TornCheckpointError as torn:
-            rank_zero_warn(
-                f"Passed over the checkpoint {path}: {torn}. It was not written to its end, or has been damaged since."
-            )
+        except DamagedFileError as torn:
+            rank_zero_warn(f"Skipping damaged checkpoint {path}: {torn}.")
         else:
             return path
     return None
@@ -241,13 +217,8 @@ def newest(directory: Path) -> Path | None:
 def checkpoint_at(path: str | Path, setting: str) -> Path:
     """The checkpoint at a path, once it has been checked; of a run's directory the newest intact one.
 
-    Args:
-        path: Of a checkpoint, or of the directory of a run.
-        setting: That gave the path, for messages.
-
     Raises:
-        FileNotFoundError: there is none.
-        TornCheckpointError: the checkpoint at the path is not complete.
+        FileNotFoundError, DamagedFileError: there is none that is complete; naming the setting that gave the path.
     """
     path = Path(path).expanduser()
     if (path / "checkpoints").is_dir():
@@ -259,8 +230,8 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
         return found
     try:
         check(path, setting)
-    except TornCheckpointError as torn:
-        raise TornCheckpointError(
+    except DamagedFileError as torn:
+        raise DamagedFileError(
             f"Expected a complete checkpoint at {path}, but {torn}. Give the directory of the run as {setting}, which "
             "takes the newest complete one."
         ) from torn
@@ -276,22 +247,18 @@ def resolve(resume: str | Path | None, directory: Path) -> Path | None:
         directory: Where the run's checkpoints are.
 
     Raises:
-        FileNotFoundError: `last` without any, or nothing at the path.
-        TornCheckpointError: the checkpoint at the path is not complete.
+        FileNotFoundError, DamagedFileError: there is none that is complete.
     """
     if resume is None:
         return None
     if str(resume) not in ("auto", "last"):
         return checkpoint_at(resume, "resume")
-    path_or_none = newest(directory)
-    if path_or_none is None:
-        if resume == "last":
-            raise FileNotFoundError(
-                f"Expected a complete checkpoint in {directory} for resume=last, but there is none. Use resume=auto to "
-                "start anew where there is none, or check the run's directory."
-            )
+    found = newest(directory)
+    if found is None and resume == "last":
+        raise no_checkpoint(directory)
+    if found is None:
         rank_zero_info(f"resume=auto: no complete checkpoint in {directory}; the run starts anew.")
-    return path_or_none
+    return found
 
 
 def set_aside(directory: Path, after: int) -> None:

@@ -1,12 +1,10 @@
-"""The directory of a run: one process at a time in it, one run in it, and what of its settings a resume may change.
-
-A directory is unused, or its run is continued (`resume`), or it is refused: results of two runs never mix in it.
-"""
+"""The directory of a run: one process at a time in it, one run in it, and what of its settings a resume may change."""
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -72,8 +70,8 @@ def is_first_rank() -> bool:
 
     Known before Lightning is imported, which takes seconds.
     """
-    told = (os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"))
-    return int(next((rank for rank in told if rank is not None), 0)) == 0
+    names = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+    return int(next((os.environ[name] for name in names if name in os.environ), 0)) == 0
 
 
 @contextmanager
@@ -81,7 +79,7 @@ def held(directory: Path) -> Iterator[None]:
     """Keep other processes out of a directory while the block runs; rank 0 does it for all.
 
     Raises:
-        RuntimeError: another process holds it, such as a run that has outlived the command that started it.
+        RuntimeError: another process holds it.
     """
     if not is_first_rank():
         yield
@@ -138,25 +136,38 @@ def used(directory: Path) -> bool:
 
 
 def run_to_continue(resume: str | None, directory: Path) -> Path | None:
-    """The directory of the run that `resume` continues; None where there is nothing to continue.
-
-    Raises:
-        FileNotFoundError: there is no checkpoint to continue from.
-    """
+    """The directory of the run that `resume` continues; None where there is nothing to continue."""
     if resume is None:
         return None
     if resume == "last" and not checkpoints_in(directory / "checkpoints"):
-        raise FileNotFoundError(
-            f"Expected a complete checkpoint in {directory / 'checkpoints'} for resume=last, but there is none. Use "
-            "resume=auto to start anew where there is none, or check the run's directory."
-        )
+        raise no_checkpoint(directory / "checkpoints")
     if resume in ("auto", "last"):
         return directory
-    path = Path(resume).expanduser().absolute()
-    if not path.exists():
-        raise FileNotFoundError(f"Expected a checkpoint at {path}, but there is nothing. Check resume.")
+    path = existing(resume, "resume").absolute()
     run = path if (path / "checkpoints").is_dir() else path.parent.parent
     return directory if run.resolve() == directory.resolve() else run
+
+
+def existing(path: str | Path, setting: str) -> Path:
+    """The path of a checkpoint, or of the directory of a run.
+
+    Raises:
+        FileNotFoundError: there is nothing; naming the setting.
+    """
+    path = Path(path).expanduser()
+    if not os.path.lexists(path):
+        raise FileNotFoundError(
+            f"Expected a checkpoint, or the directory of a run, at {path}, but there is nothing. Correct {setting}."
+        )
+    return path
+
+
+def no_checkpoint(directory: Path) -> FileNotFoundError:
+    """The error of resume=last where there is nothing to go on from."""
+    return FileNotFoundError(
+        f"Expected a complete checkpoint in {directory} for resume=last, but there is none. Use resume=auto to start "
+        "anew where there is none, or check the run's directory."
+    )
 
 
 def may_change(name: str) -> bool:
@@ -176,8 +187,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """The settings that a run has written, as plain containers. They may be a stranger's: nothing in them is resolved.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it holds something else, or something that could read the environment or fill the memory.
+        ValueError: there is something that could read the environment or fill the memory.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -200,7 +210,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def parsed(text: str) -> Any:
-    """What a YAML text says.
+    """The content of a YAML text.
 
     Raises:
         yaml.YAMLError: it is no YAML, or uses aliases, of which a few lines can make gigabytes.
@@ -210,15 +220,16 @@ def parsed(text: str) -> Any:
     return yaml.load(text, LOADER)
 
 
-def changes(then: dict[str, Any], now: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Setting → its value then and now, of all that differ.
+def changes(then: dict[str, Any], now: dict[str, Any], absent: Any = None) -> dict[str, tuple[Any, Any]]:
+    """Setting → its value then and now, or `absent`, of all that differ.
 
     >>> changes({"seed": 0, "data": {"size": 2}}, {"seed": 1, "data": {"size": 2}})
     {'seed': (0, 1)}
     """
     a, b = flat(then), flat(now)
     names = sorted(name for name in a.keys() | b.keys() if name.split(".")[0] not in ("history", "resume"))
-    return {name: (a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name)}
+    pairs = {name: (a.get(name, absent), b.get(name, absent)) for name in names}
+    return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
 
 
 def without_copies(changed: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
@@ -242,25 +253,40 @@ def flat(content: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def refuse(changed: dict[str, tuple[Any, Any]], directory: Path) -> None:
-    """Refuse to continue the run in `directory` where settings that must stay have changed.
+    """Refuse to continue the run in `directory` with other settings where they must stay.
 
     Raises:
         ValueError: naming them and both values.
     """
     if changed:
-        lines = [f"  {name}: {then} then, {now} now" for name, (then, now) in without_copies(changed).items()]
         raise ValueError(
             f"Expected the settings of the run in {directory} that shape what it learns, but got others:\n"
-            + "\n".join(lines)
-            + "\nSet them as they were. A resumed run may change iterations, optimizer.lr, callbacks, logger, the "
-            "hardware (trainer, strategy, rollout.engine) and what evaluations ask. For another experiment start a run "
-            "of its own: name=…"
+            f"{then_and_now(without_copies(changed))}\n"
+            "Set them as they were. A resumed run may change iterations, optimizer.lr, callbacks, logger, the hardware "
+            "(trainer, strategy, rollout.engine) and what evaluations ask. For another experiment start a run of its "
+            "own: name=…"
         )
 
 
+def then_and_now(changed: dict[str, tuple[Any, Any]]) -> str:
+    """A line for each change, to be read."""
+    return "\n".join(f"  {name}: {then} then, {now} now" for name, (then, now) in changed.items())
+
+
 def entry(changed: dict[str, tuple[Any, Any]], resume: str, run: Path) -> list[dict[str, Any]]:
-    """What the history gains by a resume: nothing where it changes nothing."""
+    """The lines that a resume adds to the history: none where it changes nothing."""
     source = [Path(resume)] if resume not in ("auto", "last") else checkpoints_in(run / "checkpoints")[-1:]
     settings = {name: {"then": old, "now": new} for name, (old, new) in without_copies(changed).items()}
     time = datetime.now(UTC).isoformat(timespec="seconds")
     return [{"time": time, "resumed_from": Path(*source).name, "changed": settings}] if changed else []
+
+
+def wandb_run_id(directory: str, resume: str | None) -> str:
+    """The id under which W&B knows the run, kept in `<directory>/wandb_id`: a new one unless the run is resumed."""
+    path = Path(directory) / "wandb_id"
+    if resume is not None and path.exists():
+        return path.read_text().strip()
+    name = secrets.token_hex(4)
+    if is_first_rank():
+        write_text(path, name + "\n")
+    return name

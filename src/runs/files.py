@@ -1,7 +1,6 @@
 """Files that are written whole, checked when they are read back, and locked against a second process.
 
-Whoever reads one finds its old content or its new content, never a part. Damage to a disk is noticed by CRC-32: torch
-stores that of every record of its files, but does not look at it when it loads them; `checksum` is that of any file.
+Whoever reads one finds its old content or its new content, never a part. Damage to a disk is noticed by CRC-32.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class DamagedFileError(ValueError):
 
 
 def partial_path(path: Path) -> Path:
-    """What `path` is called while it is being written or deleted."""
+    """The name of `path` while it is being written or deleted."""
     return path.with_name(f".partial-{path.name}")
 
 
@@ -39,9 +38,6 @@ def written_whole(path: Path) -> Iterator[Path]:
     """Give a path to write to in the place of `path`; at the end of the block it is forced to disk and renamed.
 
     When the block fails, what it wrote is deleted and `path` keeps its old content.
-
-    Raises:
-        OSError: the disk is full; the message says how much room there is.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
@@ -54,14 +50,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_written_whole(path: Path) -> Iterator[Path]:
-    """Give a folder to write to in the place of `path`; at the end of the block its files are forced to disk and moved.
-
-    Other files in `path` stay. A block that fails or is killed leaves `path` as it was, and what it has written goes
-    with the next one.
-
-    Raises:
-        OSError: the disk is full; the message says how much room there is.
-    """
+    """The same of a folder: at the end of the block its files are moved into `path`, where other files stay."""
     partial = partial_path(path.absolute())
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -143,17 +132,23 @@ def check_torch_file(path: Path) -> None:
     """
     import torch
 
-    try:
+    with damage_explained("it"):
         with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
-        if broken is None:  # torch is stricter about the table of contents
-            torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError:
+            if broken := archive.testzip():  # torch does not compare it when it loads
+                raise DamagedFileError(f"the checksum of its record {broken} is another one")
+        # torch is stricter about the table of contents
+        torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+
+
+@contextmanager
+def damage_explained(what: str) -> Iterator[None]:
+    """Turn any error of reading, which damaged bytes can cause, into a `DamagedFileError` that begins with `what`."""
+    try:
+        yield
+    except (pickle.UnpicklingError, DamagedFileError):
         raise
-    except Exception as error:  # there is hardly an exception that a damaged table of contents can't cause
-        raise DamagedFileError(f"it can't be read ({type(error).__name__}: {error})") from error
-    if broken is not None:
-        raise DamagedFileError(f"the checksum of its record {broken} is another one")
+    except Exception as error:
+        raise DamagedFileError(f"{what} can't be read ({type(error).__name__}: {error})") from error
 
 
 def remove(path: Path) -> None:
@@ -194,11 +189,14 @@ def disk_full_explained(path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:  # that of several ranks at once is no Exception
-        hidden = error.__context__ if isinstance(error, RuntimeError) and error.__cause__ is None else None
-        number = None if isinstance(error, KeyboardInterrupt | SystemExit) else _no_room(error)
-        if number is None and isinstance(hidden, KeyboardInterrupt | OSError):
-            raise hidden from None  # torch's zip writer hides it behind an error of its own
-        if number is None:
+        causes = list(_causes(error))
+        real = next((cause for cause in causes if isinstance(cause, OSError | KeyboardInterrupt | SystemExit)), None)
+        # torch's zip writer, whose write fell short, hides why behind an error of its own, or does not know it.
+        hidden = any("inline_container" in str(cause) for cause in causes)
+        number = real.errno if isinstance(real, OSError) else errno.ENOSPC if hidden and real is None else None
+        if number not in NO_ROOM:
+            if hidden and real is not None:
+                raise real from None
             raise
         free = shutil.disk_usage(path.parent).free
         raise OSError(
@@ -210,18 +208,9 @@ def disk_full_explained(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _no_room(error: BaseException | None, depth: int = 0) -> int | None:
-    """The number of the lack-of-room error that `error` is or was caused by; None where it is about something else."""
-    if error is None or depth > 8:
-        return None
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return error.errno
-    from torch.distributed.checkpoint import CheckpointException  # heavy; needed only after an error
-
-    ranks = [failure[0] for failure in error.failures.values()] if isinstance(error, CheckpointException) else []
-    causes = [error.__cause__, error.__context__, *ranks]
-    found = next((number for cause in causes if (number := _no_room(cause, depth + 1)) is not None), None)
-    explained = any(isinstance(cause, OSError | KeyboardInterrupt) for cause in causes)
-    if found is None and isinstance(error, RuntimeError) and "inline_container" in str(error) and not explained:
-        return errno.ENOSPC  # torch's zip writer, whose write fell short, does not say why
-    return found
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it was caused by; of torch's `CheckpointException` also what failed on each rank."""
+    yield error
+    ranks = [failure[0] for failure in getattr(error, "failures", {}).values()]
+    for cause in filter(None, [error.__cause__ or error.__context__, *ranks]):
+        yield from _causes(cause)

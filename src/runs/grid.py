@@ -5,15 +5,12 @@ submitit starts the jobs. On one machine it would start all at once, without GPU
 
 from __future__ import annotations
 
-import csv
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import time
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -39,26 +36,9 @@ Launcher = Mapping[str, Any]
 """`cluster`, which is `local` or `slurm`, and parameters of submitit's executor; null and 0 leave one out."""
 
 
-def note_end(directory: Path, code: int, seconds: float) -> bool:
-    """Note in a run's `run.json` how it ended. One that was told to stop ends with 0 too, and is not finished.
-
-    Args:
-        directory: Of the run.
-        code: What its process ended with.
-        seconds: That it took.
-
-    Returns:
-        Whether it is finished.
-    """
-    noted = json.loads((directory / "run.json").read_text())
-    finished = code == 0 and (directory / "test.json").exists()
-    write_json(directory / "run.json", noted | {"finished": finished, "seconds": seconds})
-    return finished
-
-
 @dataclass
 class Training(Checkpointable):
-    """What a job does: execute the command of a run, and note in its `run.json` how that ended.
+    """The job of a run: executes its command, and notes in its `run.json` how that ended.
 
     Before SLURM ends a job, submitit calls `checkpoint` and requeues the job; its run continues from the checkpoint.
     """
@@ -82,7 +62,10 @@ class Training(Checkpointable):
         with (self.directory / "log.txt").open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         code = self._process.wait()
-        note_end(self.directory, code, time.monotonic() - began)
+        noted = json.loads((self.directory / "run.json").read_text())
+        # One that was told to stop ends with 0 too.
+        finished = code == 0 and (self.directory / "test.json").exists()
+        write_json(self.directory / "run.json", noted | {"finished": finished, "seconds": time.monotonic() - began})
         if code:
             raise RuntimeError(f"Expected the run to end without an error, but it ended with {code}: see log.txt.")
 
@@ -100,7 +83,7 @@ class GridRun:
 
     It waits for the run `after`, whose policy it goes on from; with `longer` it is a copy of that run that goes on.
     `run.json` beside the run's files says which settings it has, how often it was started, and whether it has finished.
-    Changes of code or of YAML files are not noticed, only those of the command. submitit's files are in `job/`.
+    submitit's files are in `job/`.
     """
 
     method: str
@@ -114,8 +97,6 @@ class GridRun:
     seconds: float = field(default=0.0, init=False)
     place: int = field(default=0, init=False)
     starts: int = field(default=0, init=False)
-    shown: tuple[str, str] = field(default=("", ""), init=False)
-    """Its `progress` when it was last asked for."""
     job: submitit.Job[None] | None = field(default=None, init=False)
     _began: float = field(default=0.0, init=False)
 
@@ -165,7 +146,7 @@ class GridRun:
                 self.state, self.job = "queued", job
 
     def start(self, launcher: Launcher, environment: Environment) -> None:
-        """Submit the run as a job, which continues what there is of the run."""
+        """Submit the run; it resumes if a checkpoint exists."""
         directory = self.directory.absolute()
         if self.longer and self.after is not None and not directory.exists():
             copy_run(self.after.directory, directory)
@@ -195,7 +176,6 @@ class GridRun:
             self.seconds = time.monotonic() - self._began
         if self.job.done():
             self.state = "done" if self._noted()["finished"] else "failed"
-        self.shown = self.progress()
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to a local job and all that it has started. A job of SLURM is cancelled instead."""
@@ -211,19 +191,10 @@ class GridRun:
     def _noted(self) -> dict[str, Any]:
         return json.loads((self.directory / "run.json").read_text())
 
-    def progress(self) -> tuple[str, str]:
-        """Iteration, of how many where they are set, and the last mean reward, as far as the run has written them."""
-        metrics = self.directory / "metrics.csv"
-        if self.state in ("waiting", "kept") or not metrics.exists():
-            return "", ""
-        with metrics.open(newline="") as file:
-            rows = list(csv.DictReader([file.readline(), *deque(file, maxlen=100)]))
-        whole = [row for row in rows if None not in row.values() and row.get("rollout/reward")]
-        if not whole:
-            return "", ""
-        total = re.search(r"^iterations: (\d+)", (self.directory / "config.yaml").read_text(), re.MULTILINE)
-        done = f"{int(whole[-1]['step']) + 1}" + (f"/{total[1]}" if total else "")
-        return done, f"{float(whole[-1]['rollout/reward']):.2f}"
+    def progress(self) -> str:
+        """The last line on how far the run is that it has written; see `IterationProgress`."""
+        lines = tail_of(self.directory / "log.txt", 50) if self.active else []
+        return next((line for line in reversed(lines) if line.startswith(("iteration ", "test batch "))), "")
 
     def log_tail(self, lines: int = 15) -> str:
         """The last lines that the run wrote, or submitit where the run was not reached."""
@@ -232,8 +203,16 @@ class GridRun:
         path = self.directory / "log.txt"
         if self.job is not None and not (path.exists() and path.stat().st_size):
             path = self.job.paths.stderr
-        tail = path.read_text(errors="replace").splitlines()[-lines:] if path.exists() else []
-        return "\n".join([f"{path}:", *tail])
+        return "\n".join([f"{path}:", *tail_of(path, lines)])
+
+
+def tail_of(path: Path, lines: int) -> list[str]:
+    """The last lines of a file, as far as they are within its last 64 kB; none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - 2**16, 0))
+        return file.read().decode(errors="replace").splitlines()[-lines:]
 
 
 def copy_run(directory: Path, to: Path) -> None:
@@ -287,8 +266,8 @@ def stop(runs: list[GridRun]) -> None:
 
 def table_of(runs: list[GridRun]) -> Table:
     """The state of all runs."""
-    table = Table("method", "seed", "state", "iteration", "reward", "seconds")
+    table = Table("method", "seed", "state", "seconds", "progress")
     for run in runs:
         seconds = f"{run.seconds:.0f}" if run.seconds else ""
-        table.add_row(run.method, str(run.seed), run.state, *run.shown, seconds)
+        table.add_row(run.method, str(run.seed), run.state, seconds, run.progress())
     return table

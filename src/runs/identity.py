@@ -34,18 +34,14 @@ def digest(content: Any) -> str:
 def identity_of(
     cfg: DictConfig, policy: PolicyModule, data: QuestionDataModule, checkpoint: Path | None
 ) -> dict[str, str]:
-    """What is evaluated and how, part by part, each as a digest: equal ones may share their counts.
+    """A digest of each part of what `tagrpo-eval` evaluates and how: equal ones may share their counts.
 
-    Code of rewards and templates counts as far as it lies in the folders of their classes.
-
-    Args:
-        cfg: Of `tagrpo-eval`.
-        policy: Which has loaded its model.
-        data: Which has read its questions.
-        checkpoint: Whose weights replace those of the model; None for the model's own.
+    The policy has loaded its model, the data module has read its questions. Code of rewards and templates counts as far
+    as it lies in the folders of their classes.
     """
     splits = {name: loader.groups for name, loader in data.evaluation_loaders().items()}
-    reward, template = (_plain(part) for part in (cfg.reward, cfg.data.evaluation_template or cfg.template))
+    parts = (cfg.reward, cfg.data.evaluation_template or cfg.template, cfg.rollout.evaluation_sampling)
+    reward, template, sampling = (OmegaConf.to_container(part, resolve=True) for part in parts)
     engine = [str(cfg.rollout.engine.get(name, "")) for name in ("_target_", "dtype")]
     return {
         "weights": str(policy.loaded),
@@ -54,17 +50,12 @@ def identity_of(
         "tokenizer": tokenizer_digest(data.tokenizer),
         "data": digest({name: [tuple(group[:4]) for group in groups] for name, groups in splits.items()}),
         "reward": digest([_without(reward, "workers"), _code_of(reward)]),
-        "sampling": digest([_plain(cfg.rollout.evaluation_sampling), engine, cfg.seed]),
+        "sampling": digest([sampling, engine, cfg.seed]),
         "protocol": digest([template, _code_of(template), cfg.data.evaluation_samples]),
     }
 
 
-def _plain(node: DictConfig) -> Any:
-    return OmegaConf.to_container(node, resolve=True)
-
-
 def _without(content: Any, key: str) -> Any:
-    """`content` without what a key holds, at any depth."""
     if isinstance(content, Mapping):
         return {name: _without(value, key) for name, value in content.items() if name != key}
     return [_without(value, key) for value in content] if isinstance(content, list) else content
@@ -120,10 +111,9 @@ def targets(settings: Any) -> Iterator[str]:
 def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
     """Name of each parameter, and the sum of its bit patterns as integers; of this rank's part of it.
 
-    That is one pass over memory, where hashing would take seconds per gigabyte. A change that leaves every sum as it
-    was goes unnoticed; no optimizer step does that.
+    Hashing would take seconds per gigabyte. A change that leaves every sum as it was goes unnoticed; no step does that.
     """
-    return [(name, _bit_sum(parameter)) for name, parameter in module.named_parameters()]
+    return [(name, _bit_sum(own_part(parameter))) for name, parameter in module.named_parameters()]
 
 
 def own_part(parameter: Tensor) -> Tensor:
@@ -132,8 +122,7 @@ def own_part(parameter: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _bit_sum(parameter: Tensor) -> int:
-    tensor = own_part(parameter)
+def _bit_sum(tensor: Tensor) -> int:
     if not tensor.numel():
         return 0
     return int(tensor.contiguous().view(INTEGERS[tensor.element_size()]).sum(dtype=torch.int64))

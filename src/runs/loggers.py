@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
-from .files import disk_full_explained, sync, write_text, written_whole
+from .files import disk_full_explained, sync, written_whole
 
 
 class ResumableLogger(Logger, ABC):
@@ -39,10 +38,9 @@ class TableLogger(Protocol):
 
 
 class MetricsCSV(ResumableLogger):
-    """`metrics.csv`, one row for each call, which a resumed run cuts back to its checkpoint and then continues.
+    """`metrics.csv`, a row for each call, which a resumed run cuts back to its checkpoint and then continues.
 
-    The file is never emptied: where rows or columns change it is replaced by a new one. A new run in the same directory
-    replaces the file of the run before when it logs for the first time.
+    The file is never emptied: where rows or columns change it is replaced by a new one.
 
     Args:
         directory: Where `metrics.csv` lies.
@@ -91,11 +89,7 @@ class MetricsCSV(ResumableLogger):
         return {"rows": self._rows}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep as many rows; warn of those that are missing, unless the run goes on in another directory.
-
-        Raises:
-            ValueError: the file can't be read.
-        """
+        """Keep as many rows; warn of those that are missing, unless the run goes on in another directory."""
         self._rows, self._columns = state_dict["rows"], []
         found = len(_read_rows(self.path, self._rows)[1])
         if found < self._rows and (self.path.exists() or (self.path.parent / "checkpoints").exists()):
@@ -106,11 +100,7 @@ class MetricsCSV(ResumableLogger):
 
 
 def _read_rows(path: Path, count: int) -> tuple[Sequence[str], list[dict[str, Any]]]:
-    """Columns and whole rows among the first `count` of a CSV file; nothing where there is no file or nothing to keep.
-
-    Raises:
-        ValueError: it is no text.
-    """
+    """Columns and whole rows among the first `count` of a CSV file; nothing where there is none."""
     if not count or not path.exists():
         return [], []
     try:
@@ -238,16 +228,3 @@ class TrackioLogger(Logger):
         if self._run is not None:
             self._run.finish()
             self._run = None
-
-
-def wandb_run_id(directory: str, resume: str | None) -> str:
-    """The id under which W&B knows the run in `directory`: that of the run that it continues, else a new one.
-
-    Kept in `<directory>/wandb_id`.
-    """
-    path = Path(directory) / "wandb_id"
-    if resume is not None and path.exists():
-        return path.read_text().strip()
-    name = secrets.token_hex(4)
-    rank_zero_only(write_text)(path, name + "\n")
-    return name

@@ -1,7 +1,6 @@
 """Signals that ask a run to end: a scheduler that needs the machine sends SIGTERM, SLURM also SIGUSR1 where told to.
 
-They replace Lightning's handlers, which call collectives that ranks without a signal do not join, and which under SLURM
-write a checkpoint in the middle of whatever is going on.
+Lightning's own handlers call collectives that ranks without a signal do not join, and save in the middle of anything.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ class StopRequest:
     """Notes that this process was asked to end. `received` is read where it is safe to end."""
 
     listening: ClassVar[StopRequest | None] = None
-    """The one that hears the signals of this process."""
+    """The instance whose handlers are installed."""
 
     def __init__(self) -> None:
         self.received = False

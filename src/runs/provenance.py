@@ -41,7 +41,7 @@ def write_provenance(directory: Path) -> dict[str, str]:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git says about a folder; empty where there is no git or no repository."""
+    """Output of git in a folder; empty where there is no git or no repository."""
     try:
         command = ["git", "-C", str(folder), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.rstrip()

@@ -1,7 +1,6 @@
-"""What the settings of a command are checked for before anything heavy is imported, and the data before the model.
+"""Checks of settings before anything heavy is imported, and of the data before the model is loaded.
 
-`config.check` has the contradictions that any machine can see; here is what depends on the command line, on files, and
-on the machine that the run starts on.
+`config.check` has the contradictions that any machine can see; these depend on the command line, files and the machine.
 """
 
 from __future__ import annotations
@@ -48,27 +47,18 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
 
 
 def check_types(cfg: DictConfig) -> None:
-    """Refuse values on the command line that are of another type than the setting's default.
-
-    Raises:
-        ValueError: naming the setting, the value and the type.
-    """
-    settings = HydraConfig.get()
+    """Refuse values on the command line that are of another type than the setting's default."""
     parsed = OverridesParser.create().parse_overrides(given_overrides())
     plain = [
         override
         for override in parsed
-        if not override.is_add()
-        and not override.is_delete()
-        and not override.key_or_group.startswith(FREE)
-        and _is_leaf(cfg, override.key_or_group)
+        if not override.is_add() and not override.is_delete() and _is_leaf(cfg, override.key_or_group)
     ]
     if not plain:
         return
-    others = [override.input_line for override in parsed if override not in plain]
-    usual = compose(settings.job.config_name, [text for text in others if text is not None])
-    for override in plain:
-        name = override.key_or_group
+    others = [str(override.input_line) for override in parsed if override not in plain]
+    usual = compose(HydraConfig.get().job.config_name, others)
+    for name in (override.key_or_group for override in plain):
         value, default = _value(cfg, name), _value(usual, name)
         if (kind := _expected(value, default)) is not None:
             raise ValueError(f"Expected {name} to be {kind}, such as {default}, but got {value!r}. Correct {name}.")
@@ -81,7 +71,8 @@ def given_overrides() -> list[str]:
 
 
 def _is_leaf(cfg: DictConfig, name: str) -> bool:
-    return name not in HydraConfig.get().runtime.choices and not isinstance(_value(cfg, name), dict)
+    named = name in HydraConfig.get().runtime.choices or name.startswith(FREE)
+    return not named and not isinstance(_value(cfg, name), dict)
 
 
 def _value(cfg: DictConfig, name: str) -> Any:
@@ -103,20 +94,14 @@ def _expected(value: Any, default: Any) -> str | None:
     kind = KINDS.get(type(default))
     if value is None or kind is None:
         return None
-    if isinstance(default, list):
-        return None if isinstance(value, list) else kind
-    if isinstance(value, str | list | dict) or (isinstance(value, bool) and not isinstance(default, bool)):
-        return kind
-    whole = not isinstance(value, float) or value.is_integer()
-    return None if isinstance(default, float | bool) or whole else kind
+    if isinstance(default, list | bool):
+        return None if isinstance(value, list if isinstance(default, list) else int | float) else kind
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return None if number and (isinstance(default, float) or float(value).is_integer()) else kind
 
 
 def check_given(cfg: DictConfig) -> None:
-    """Refuse settings that have no default and were not given.
-
-    Raises:
-        ValueError: naming them.
-    """
+    """Refuse settings that have no default and were not given."""
     if missing := sorted(missing_settings(cfg)):
         raise ValueError(
             f"Expected {' '.join(f'{name}=…' for name in missing)}, which has no default, but it was not given. Add it "
@@ -134,15 +119,10 @@ def missing_settings(node: DictConfig, name: str = "") -> Iterator[str]:
 
 
 def check_files(cfg: DictConfig) -> None:
-    """Refuse a path of a file of questions, or of their rephrasings, where there is nothing.
-
-    Raises:
-        FileNotFoundError: naming the setting and the file that was looked for.
-    """
+    """Refuse a path of a file of questions, or of their rephrasings, where there is nothing."""
     for name, source in _sources(cfg.data, "data"):
-        path = source.get("path")
-        if path is not None:
-            path = str(path)
+        if source.get("path") is not None:
+            path = str(source.path)
             setting = "data_path" if path == str(cfg.data_path) else f"{name}.path"
             try:
                 known = CATALOGUE.get(str(source.get("dataset")))
@@ -169,27 +149,19 @@ def _sources(node: DictConfig, name: str) -> Iterator[tuple[str, DictConfig]]:
 
 
 def check_model(cfg: DictConfig) -> None:
-    """Refuse the directory of a run for a model.
-
-    Raises:
-        FileNotFoundError: naming the model that the run has written.
-    """
+    """Refuse the directory of a run for a model."""
     path = Path(str(cfg.model.path)).expanduser()
     if (path / "config.yaml").is_file() and not (path / "config.json").is_file():
         written = (path / "model" / "config.json").is_file()
+        change = f"Set model.path={path / 'model'}, which the run has written."
         raise FileNotFoundError(
             f"Expected model.path to be a model's folder, but {path} is the directory of a run. "
-            + (f"Set model.path={path / 'model'}, which the run has written." if written else "")
-            + (f"Write its policy with `tagrpo-export {path} {path / 'model'}` first." if not written else "")
+            + (change if written else f"Write its policy with `tagrpo-export {path} {path / 'model'}` first.")
         )
 
 
 def check_against(against: str | None, exact: bool) -> None:
-    """Refuse another evaluation to compare with that is none.
-
-    Raises:
-        FileNotFoundError: there is no evaluation in that directory.
-    """
+    """Refuse another evaluation to compare with that is none."""
     name = "exact.json" if exact else "test.json"
     if against is not None and not (Path(against) / name).is_file():
         raise FileNotFoundError(
@@ -199,11 +171,7 @@ def check_against(against: str | None, exact: bool) -> None:
 
 
 def check_machine(cfg: DictConfig) -> None:
-    """Refuse what this machine lacks: GPUs, vLLM.
-
-    Raises:
-        ValueError: naming the settings that need it and others that do not.
-    """
+    """Refuse settings that need what this machine lacks: GPUs, vLLM."""
     engine, accelerator = cfg.rollout.engine, str(cfg.trainer.accelerator)
     kind = str(engine.get("_target_", "")).rpartition(".")[2]
     if kind == "VLLMEngine" and importlib.util.find_spec("vllm") is None:
@@ -240,11 +208,7 @@ def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:
 
 
 def check_data(cfg: DictConfig, data: QuestionDataModule) -> None:
-    """Refuse a batch, a token budget or a context that does not fit the questions, which have been read.
-
-    Raises:
-        ValueError: naming the settings.
-    """
+    """Refuse a batch, a token budget or a context that does not fit the questions, which have been read."""
     context, limits = _context(cfg)
     for split, facts in data.report.items():
         training = split == "train"

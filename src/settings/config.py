@@ -1,12 +1,11 @@
 """From a composed configuration to built objects. No model is loaded yet, so that wrong settings fail at once.
 
-Nothing heavy is imported with this file: what a run is built from is, once its settings have been checked.
+Nothing heavy is imported with this file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +17,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from ..cli.console import quiet
+from ..runs.directory import wandb_run_id
 from ..starter import starter_path
-from .secrets import refuse_secrets
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 LARGEST = 3.4028234663852886e38
 """Of float32."""
 LIGHTNING_WAITS = 30
-"""Minutes in which ranks give up on one another where no strategy of ours says otherwise."""
+"""Default process-group timeout, in minutes."""
 
 
 def fused_optimizer(accelerator: str) -> bool | None:
@@ -48,7 +47,7 @@ def fused_optimizer(accelerator: str) -> bool | None:
 
 
 def run_name(name: str, seed: int) -> str:
-    """What loggers call a run: apart from the other runs of a sweep, whose settings its name shows."""
+    """The name of a run for loggers; in a sweep it shows the settings."""
     swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
     return f"{name}-seed{seed}" + (f"-{HydraConfig.get().sweep.subdir}" if swept else "")
 
@@ -60,12 +59,6 @@ def sweep_folder(number: int, overrides: str) -> str:
     '3,model.path=a-b,seed=1'
     """
     return f"{number},{overrides}".replace("/", "-")[:120].rstrip(",")
-
-
-def _wandb_run_id(directory: str, resume: str | None) -> str:
-    from ..runs.loggers import wandb_run_id
-
-    return wandb_run_id(directory, resume)
 
 
 OmegaConf.register_new_resolver("fused", fused_optimizer)
@@ -80,7 +73,7 @@ OmegaConf.register_new_resolver(
     "evaluation_folder", lambda run, name: f"{run}/diagnose" if run else f"runs/evaluation/{name}"
 )
 OmegaConf.register_new_resolver("wandb_offline", lambda: "WANDB_API_KEY" not in os.environ)
-OmegaConf.register_new_resolver("wandb_run_id", _wandb_run_id, use_cache=True)
+OmegaConf.register_new_resolver("wandb_run_id", wandb_run_id, use_cache=True)
 
 
 @dataclass(frozen=True)
@@ -101,20 +94,20 @@ class Run:
 
 
 def build(cfg: DictConfig) -> Run:
-    """Check the configuration and instantiate every part of it.
+    """Instantiate every part of a configuration that `checks.check_run` has passed.
 
     Raises:
-        ValueError: settings contradict each other; the message says what to change.
-        SystemExit: there is a secret among the settings.
+        ValueError: parts contradict each other; the message says what to change.
     """
-    refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
-    check(cfg)
     import torch
     import transformers
     from hydra.utils import instantiate
     from lightning.pytorch import seed_everything
     from lightning.pytorch.callbacks import Checkpoint
 
+    from ..callbacks import Checkpointer
+    from ..rollouts.cache import RolloutCache
+    from ..runs.checkpoints import AtomicCheckpointIO
     from ..runs.scalars import ScalarLog
     from ..runs.stages import in_order
 
@@ -124,7 +117,9 @@ def build(cfg: DictConfig) -> Run:
         torch.set_num_threads(cfg.threads)
     seed_everything(cfg.seed, workers=True, verbose=False)
     configured = [instantiate(callback) for callback in (cfg.callbacks or {}).values() if callback]
-    rollout = instantiate(cfg.rollout)
+    directory = Path(HydraConfig.get().runtime.output_dir)
+    kept = any(isinstance(callback, Checkpointer) and callback.keep_rollouts for callback in configured)
+    rollout = instantiate(cfg.rollout, cache=RolloutCache(directory / "rollout_cache") if kept else None)
     callbacks = in_order([*configured, rollout, ScalarLog()])
     loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]
     module = instantiate(cfg.policy)
@@ -141,20 +136,17 @@ def build(cfg: DictConfig) -> Run:
             cfg.trainer,
             callbacks=callbacks,
             logger=loggers,
+            plugins=[AtomicCheckpointIO()],
             # Otherwise Lightning adds a ModelCheckpoint of its own where none is configured.
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         ),
-        directory=Path(HydraConfig.get().runtime.output_dir),
+        directory=directory,
         rollout=rollout,
     )
 
 
 def check(cfg: DictConfig) -> None:
-    """Refuse settings that would fail only later, or would train something else than they say.
-
-    Raises:
-        ValueError: naming the settings and what to change.
-    """
+    """Refuse settings that would fail only later, or would train something else than they say."""
     if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):
         raise ValueError(
             f"Expected an experiment whose authors ran something else than their paper says, since recipe=authors, but "
@@ -226,11 +218,10 @@ def _check_waits(engine: DictConfig, trainer: DictConfig, strategy: DictConfig |
 
 def _check_finite(path: str, settings: object) -> None:
     """Refuse factors that make every reward or step infinite in float32."""
-    if isinstance(settings, Mapping | list):
-        items: Iterable[tuple[object, object]] = (
-            settings.items() if isinstance(settings, Mapping) else enumerate(settings)
-        )
-        for name, value in items:
+    if isinstance(settings, list):
+        settings = dict(enumerate(settings))
+    if isinstance(settings, dict):
+        for name, value in settings.items():
             _check_finite(f"{path}.{name}", value)
     elif isinstance(settings, float) and not abs(settings) <= LARGEST:
         raise ValueError(

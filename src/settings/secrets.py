@@ -28,7 +28,7 @@ SHORTEST = 8
 
 _PERHAPS = re.compile(r"(.*_)?key", re.IGNORECASE)
 _LONG = re.compile(r"(?=\D*\d)\S{8,}")
-"""What makes the value of a name that is `key`, or ends in it, a secret; a key to sort by is no such thing."""
+"""Values that are secrets where the name is `key` or ends in it; a key to sort by is no such thing."""
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _SPELLED = re.compile(
     r"(?P<known>\b[spr]k-(?=[\w-]{0,64}\d)[\w-]{8,}|\bhf_[^\W_]{30,}|\bgh[opsur]_\w{20,}|\bgithub_pat_\w{20,}"
@@ -55,7 +55,6 @@ def is_secret(name: str, text: str) -> bool:
 
 
 def _named_secret(name: str, text: str) -> bool:
-    """Whether the name of a setting says that its value is a secret."""
     last = re.split(r"[./@]", name)[-1].replace("-", "_")
     if not text or "${" in text:
         return False
@@ -109,17 +108,16 @@ def refuse_secret_arguments(arguments: Sequence[str]) -> None:
         SystemExit: naming the settings, not their values.
     """
     found = [name for argument in arguments for name in secret_pairs(argument)]
-    found += ["an argument" for argument in arguments if not found and is_secret("", argument)]
+    _leave(found or ["an argument" for argument in arguments if is_secret("", argument)])
+
+
+def _leave(found: list[str]) -> None:
     if found:
-        sys.exit(_advice(found))
-
-
-def _advice(found: list[str]) -> str:
-    return (
-        f"Expected no secrets among the settings, but got {', '.join(dict.fromkeys(found))}. Settings are written to "
-        "files and logs. Export the key as an environment variable (W&B, OpenAI and the Hugging Face hub read theirs "
-        "there), or refer to it as ${oc.env:NAME}."
-    )
+        sys.exit(
+            f"Expected no secrets among the settings, but got {', '.join(dict.fromkeys(found))}. Settings are written "
+            "to files and logs. Export the key as an environment variable (W&B, OpenAI and the Hugging Face hub read "
+            "theirs there), or refer to it as ${oc.env:NAME}."
+        )
 
 
 def unread(content: Any) -> Any:
@@ -135,32 +133,23 @@ def unread(content: Any) -> Any:
     return _REFERENCE.sub(r"\\\g<0>", content) if isinstance(content, str) else content
 
 
-def redacted(content: Any) -> Any:
+def redacted(content: Any, name: str = "") -> Any:
     """A copy without secrets: without values of settings whose names say so, and those of such environment variables.
 
     >>> redacted({"api_key": "abc", "model": "qwen"})
     {'api_key': '<removed>', 'model': 'qwen'}
     """
-    return _redacted(content, _of_environment())
-
-
-def _redacted(content: Any, values: list[str], name: str = "") -> Any:
     if isinstance(content, Mapping):
-        return {key: _redacted(value, values, str(key)) for key, value in content.items()}
+        return {key: redacted(value, str(key)) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [_redacted(value, values, name) for value in content]
+        return [redacted(value, name) for value in content]
     if not isinstance(content, str):
         return content
     if _named_secret(name, content):
         return REMOVED
-    for value in values:
+    for value in _of_environment():
         content = content.replace(value, REMOVED)
-    return _SPELLED.sub(_without_secret, content)
-
-
-def _without_secret(match: re.Match[str]) -> str:
-    (secret,) = filter(None, match.groupdict().values())
-    return match[0].replace(secret, REMOVED)
+    return _SPELLED.sub(lambda match: match[0].replace(match[match.lastgroup or 0], REMOVED), content)
 
 
 def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
@@ -173,17 +162,16 @@ def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
     found = list(literal_secrets(OmegaConf.to_container(cfg, resolve=False)))
     if is_secret("", str(directory)):  # a name that refers to a variable is resolved before it names a directory
         found.append("the name of the run's directory")
-    if not found:
-        return
-    shutil.rmtree(directory / ".hydra", ignore_errors=True)
-    for log in directory.glob("*.log"):
-        if not log.stat().st_size:
-            log.unlink()
-    with suppress(OSError):  # there is more in one of them
-        directory.rmdir()
-        while is_secret("", str(directory := directory.parent)):
+    if found:
+        shutil.rmtree(directory / ".hydra", ignore_errors=True)
+        for log in directory.glob("*.log"):
+            if not log.stat().st_size:
+                log.unlink()
+        with suppress(OSError):  # there is more in one of them
             directory.rmdir()
-    sys.exit(_advice(found))
+            while is_secret("", str(directory := directory.parent)):
+                directory.rmdir()
+    _leave(found)
 
 
 def save_resolved(cfg: DictConfig, directory: Path) -> None:

@@ -25,7 +25,7 @@ def test_the_same_settings_are_said_to_be_the_same(capsys, monkeypatch):
 
 def test_keys_of_one_side_only_are_absent_on_the_other():
     left, right = diff.settings(["experiment=grpo"]), diff.settings(["experiment=grpo_ds"])
-    found = diff.differences(left, right)
+    found = diff.changes(left, right, absent=diff.ABSENT)
     assert found["rollout.dynamic_sampling.pool"] == (diff.ABSENT, "prompt")
     assert found["name"] == ("grpo", "grpo_ds")
 

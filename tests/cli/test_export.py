@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 from tagrpo.cli.export import export, main
 from tagrpo.modules.policy.lora import LoraSettings
 from tagrpo.modules.policy.model import load_causal_lm
-from tagrpo.runs.checkpoints import TornCheckpointError, begin_folder, commit_folder
+from tagrpo.runs.checkpoints import DamagedFileError, begin_folder, commit_folder
 from tagrpo.starter import starter_path
 
 
@@ -124,9 +124,12 @@ def test_the_command_says_what_it_took_and_refuses_what_is_torn(tmp_path, monkey
     main()
     assert str(path) in capsys.readouterr().out
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(TornCheckpointError):
+    with pytest.raises(DamagedFileError):
         export(path, tmp_path / "other")
-    with pytest.raises(FileNotFoundError, match="complete checkpoint"), pytest.warns(UserWarning, match="Passed over"):
+    with (
+        pytest.raises(FileNotFoundError, match="complete checkpoint"),
+        pytest.warns(UserWarning, match="Skipping damaged"),
+    ):
         export(tmp_path / "run", tmp_path / "other")
     assert not (tmp_path / "other").exists()
 

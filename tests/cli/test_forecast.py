@@ -60,8 +60,6 @@ def test_work_grows_with_distinct_tokens_and_forwards_without_gradient():
     forward = 2 * 100 + 2 * 2 * 3 * 6 * 75
     # Forward, recomputation, twice as much backward; half of the old log-probs and all of the reference's.
     assert found.flop == pytest.approx(tokens * forward * (4 + 0.5 + 1))
-    # 13,200 tokens in two mini-batches on four ranks: two micro-batches each.
-    assert found.network == pytest.approx(4 * ((4 + 2 * 1.5) * 100 + 4 * 60) * 3 / 4)
     useful = tokens * forward * (3 + 1.5)
     assert found.seconds == pytest.approx([useful / (4 * 1e12 * share) for share in (0.4, 0.25)])
     sampled = 8 * 16 * 100 * forward
@@ -84,7 +82,7 @@ def lines_of(work=WORK, engine=NO_ENGINE, adapted=False, **parts):
     sizes = {"weights": 1.0, "gradients": 3.0, "optimizer": 4.0, "activations": 12.0, "gathered": 5.0, **parts}
     rest = {"weights": 1.0, "gradients": 1.0, "optimizer": 4.0, "reference": 3.0, "context": 2.0}
     found = Forecast(
-        update={**sizes, "engine": engine.asleep}, sampling={**rest, "engine": engine.awake}, flop=0.0, network=0.0,
+        update={**sizes, "engine": engine.asleep}, sampling={**rest, "engine": engine.awake}, flop=0.0,
         seconds=(0.0, 0.0),
     )  # fmt: skip
     return advice(found, work, GPU, engine, adapted=adapted)

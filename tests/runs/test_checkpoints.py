@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from tagrpo.runs.checkpoints import (
     AtomicCheckpointIO,
-    TornCheckpointError,
+    DamagedFileError,
     begin_folder,
     check,
     commit_folder,
@@ -198,9 +198,9 @@ def test_torn_checkpoints_are_passed_over_with_a_warning(write, tear, tmp_path):
     good, torn = write(tmp_path, 9), write(tmp_path, 10)
     tear(torn)
     for resume in ("auto", "last"):
-        with pytest.warns(UserWarning, match="iteration-000010.ckpt.*has been damaged"):
+        with pytest.warns(UserWarning, match="Skipping damaged checkpoint .*iteration-000010.ckpt"):
             assert resolve(resume, tmp_path) == good
-    with pytest.raises(TornCheckpointError, match="directory of the run as resume"):
+    with pytest.raises(DamagedFileError, match="directory of the run as resume"):
         resolve(torn, tmp_path)
     remove(torn)
     assert checkpoints_in(tmp_path) == [good]
@@ -298,7 +298,7 @@ def test_one_flipped_bit_in_any_tensor_is_noticed(intact, where, bit):
     at = content.index(values) + int(where * len(values))
     try:
         file.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
-        with pytest.raises(TornCheckpointError):
+        with pytest.raises(DamagedFileError):
             check(intact)
     finally:
         file.write_bytes(content)

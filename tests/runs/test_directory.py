@@ -18,7 +18,18 @@ from omegaconf import OmegaConf
 
 from tagrpo.cli import train
 from tagrpo.runs.checkpoints import AtomicCheckpointIO
-from tagrpo.runs.directory import begin, changes, flat, held, may_change, name_of, read_config, used, without_copies
+from tagrpo.runs.directory import (
+    begin,
+    changes,
+    flat,
+    held,
+    may_change,
+    name_of,
+    read_config,
+    used,
+    wandb_run_id,
+    without_copies,
+)
 
 SETTINGS = {
     "seed": 0, "iterations": 4, "resume": None, "name": "a",
@@ -244,6 +255,12 @@ def test_the_command_is_refused_or_goes_on_with_what_it_is_told(tmp_path, monkey
     assert json.loads((tmp_path / "provenance.json").read_text()) == made_with
     assert set(config.history[0].changed) == {"iterations", "optimizer.lr", "trainer.max_steps"}
     assert config.history[0].resumed_from == name_of(2)
+
+
+def test_wandb_knows_a_resumed_run_by_its_id(tmp_path):
+    first = wandb_run_id(str(tmp_path), None)
+    assert wandb_run_id(str(tmp_path), "last") == first
+    assert wandb_run_id(str(tmp_path), None) != first
 
 
 NESTED = st.recursive(

@@ -212,30 +212,13 @@ def test_an_end_from_outside_leaves_no_run_behind(tmp_path, number):
     assert not alive(pid)
 
 
-def progress_of(tmp_path, metrics, iterations=48):
+def test_progress_is_the_last_line_about_it_that_the_run_has_written(tmp_path):
     mine = grid_run(tmp_path, "a", "")
     mine.directory.mkdir(parents=True)
-    (mine.directory / "config.yaml").write_text(f"name: a\niterations: {iterations}\n")
-    (mine.directory / "metrics.csv").write_text(metrics)
-    before, mine.state = mine.progress(), "running"
-    assert before == ("", ""), "files of an earlier start say nothing"
-    return mine.progress()
-
-
-def test_progress_is_read_from_what_the_run_has_written(tmp_path):
-    metrics = "pass,rollout/reward,step\n,0.25,0\n,0.5,1\n0.7,,1\n,0.9"
-    assert progress_of(tmp_path, metrics) == ("2/48", "0.50"), "rows of a validation and torn rows are passed over"
-
-
-def test_progress_of_a_run_of_epochs_has_no_total(tmp_path):
-    assert progress_of(tmp_path, "step,rollout/reward\n0,0.25\n", "null") == ("1", "0.25")
-
-
-@pytest.mark.parametrize("metrics", ["", "step", "step,rollout/reward\n", "step,train/loss\n0,0.5\n"])
-def test_where_no_reward_is_written_there_is_no_progress(tmp_path, metrics):
-    assert progress_of(tmp_path, metrics) == ("", "")
-
-
-def test_progress_of_a_long_run_is_that_of_its_last_iteration(tmp_path):
-    metrics = "step,rollout/reward\n" + "".join(f"{i},0.5\n" for i in range(20000))
-    assert progress_of(tmp_path, metrics) == ("20000/48", "0.50")
+    lines = [*(f"iteration {i}/20000 · reward 0.50" for i in range(1, 20001)), "a warning", ""]
+    (mine.directory / "log.txt").write_text("\n".join(lines))
+    assert mine.progress() == "", "one that waits has none"
+    mine.state = "running"
+    assert mine.progress() == "iteration 20000/20000 · reward 0.50"
+    (mine.directory / "log.txt").unlink()
+    assert mine.progress() == ""

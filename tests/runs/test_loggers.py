@@ -25,7 +25,6 @@ from tagrpo.runs.loggers import (
     ResumableTensorBoard,
     TableLogger,
     TrackioLogger,
-    wandb_run_id,
 )
 
 
@@ -176,12 +175,6 @@ def test_trackio_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match="pip install trackio"):
         TrackioLogger("project", "run")
-
-
-def test_wandb_knows_a_resumed_run_by_its_id(tmp_path):
-    first = wandb_run_id(str(tmp_path), None)
-    assert wandb_run_id(str(tmp_path), "last") == first
-    assert wandb_run_id(str(tmp_path), None) != first
 
 
 ROWS = st.lists(st.dictionaries(st.sampled_from("abcd"), st.floats(-9, 9), min_size=1), min_size=1, max_size=8)

@@ -37,6 +37,7 @@ def build(tmp_path, *overrides):
     cfg = composed(f"hydra.run.dir={tmp_path}", *overrides)
     cfg.hydra.runtime.output_dir = str(tmp_path)
     HydraConfig.instance().set_config(cfg)
+    config.check(cfg)
     return config.build(cfg)
 
 

@@ -66,7 +66,7 @@ def test_a_secret_given_as_a_setting_ends_the_program_and_its_copies_are_deleted
     (tmp_path / ".hydra" / "overrides.yaml").write_text(f"- +logger.wandb.api_key={SECRET}\n")
     cfg = composed(tmp_path, f"+logger.wandb.api_key={SECRET}")
     with pytest.raises(SystemExit) as left:
-        build(cfg)
+        refuse_secrets(cfg, tmp_path)
     assert "logger.wandb.api_key" in str(left.value)
     assert SECRET not in str(left.value)
     assert files_with(SECRET, tmp_path) == []
@@ -142,7 +142,7 @@ def test_a_directory_named_after_a_secret_variable_is_removed(tmp_path, monkeypa
     (directory / ".hydra").mkdir(parents=True)
     (directory / "train.log").touch()
     with pytest.raises(SystemExit, match="the name of the run's directory"):
-        build(composed(directory, "+name2=${oc.env:HF_TOKEN}"))
+        refuse_secrets(composed(directory, "+name2=${oc.env:HF_TOKEN}"), directory)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -84,18 +84,6 @@ def print_outcome(reviewed: Sequence[Reviewed], undecided: bool, client: Client,
         print(f"{len(client.failures)} calls got no reply, one because: {example}. The same command asks again.")
 
 
-def write_audit(work: Path, reviewed: Sequence[Reviewed], undecided: bool, sample: int, seed: int) -> list[Path]:
-    """Write the table of all candidates, and the page for a human with a sample of the questions."""
-    from ..rephrasing.audit import audit_frame, for_spreadsheets, sample_groups
-    from ..rephrasing.candidates import escaped
-    from ..rephrasing.page import audit_page
-
-    table, page = work / "audit.csv", work / "audit.html"
-    write_text(table, escaped(for_spreadsheets(audit_frame(reviewed, undecided)).to_csv(index=False)))
-    write_text(page, escaped(audit_page(sample_groups(reviewed, sample, seed), "Rephrasings to judge", undecided)))
-    return [table, page]
-
-
 def built(part: DictConfig) -> Any:
     """The object of a part of the configuration; its price is no argument of it."""
     return instantiate({name: value for name, value in part.items() if name != "price"}, _convert_="all")
@@ -113,9 +101,10 @@ def with_commands(arguments: Sequence[str]) -> list[str]:
 
 def execute(cfg: DictConfig) -> bool:
     """Build what the configuration names and do what its command says; return whether every call got a reply."""
-    from ..rephrasing.audit import read_reviewed, recheck
-    from ..rephrasing.candidates import write_rows
+    from ..rephrasing.audit import read_reviewed, recheck, sample_groups
+    from ..rephrasing.candidates import escaped, write_rows
     from ..rephrasing.costs import Prices, estimate
+    from ..rephrasing.page import audit_page
     from ..rephrasing.rephraser import planned_calls, rephrase
 
     work, output = Path(cfg.work), cfg.output and Path(cfg.output)
@@ -131,7 +120,9 @@ def execute(cfg: DictConfig) -> bool:
             recheck(reviewed, checks)
             if judge is not None:
                 asyncio.run(judge.review(reviewed, client))
-            written += write_audit(work, reviewed, undecided, cfg.sample, cfg.seed)
+            page = audit_page(sample_groups(reviewed, cfg.sample, cfg.seed), "Rephrasings to judge", undecided)
+            write_text(work / "audit.html", escaped(page))
+            written.append(work / "audit.html")
         else:
             groups, rephraser = instantiate(cfg.source).load()[: cfg.limit], built(cfg.rephraser)
             if cfg.dry_run:

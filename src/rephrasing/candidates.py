@@ -97,33 +97,16 @@ class Reviewed:
         metadata = dict(group.metadata)
         described, refused = metadata.pop("provenance", None) or [], metadata.pop("refused", None) or []
         shortfall = str(metadata.pop("shortfall", None) or "")
-        if not isinstance(described, list) or not isinstance(refused, list):
-            raise ValueError(f"Question {group.id}: expected lists in `provenance` and `refused`. Remove them.")
         described = described or [{}] * len(group.rephrasings)
-        if len(described) != len(group.rephrasings):
-            raise ValueError(
-                f"Question {group.id}: expected one entry of `provenance` per rephrasing, but got {len(described)} for "
-                f"{len(group.rephrasings)}. Remove `provenance` from rows whose rephrasings were edited."
-            )
         try:
-            entries = [
-                *zip(group.rephrasings, described, strict=True),
-                *((_text_of(entry), entry) for entry in refused),
-            ]
-            candidates = [_candidate(**{**entry, "text": text}) for text, entry in entries]
-        except TypeError as error:
+            made = [{**entry, "text": text} for text, entry in zip(group.rephrasings, described, strict=True)]
+            candidates = [_candidate(**entry) for entry in [*made, *refused]]
+        except (TypeError, ValueError) as error:
             raise ValueError(
-                f"Question {group.id}: expected `provenance` and `refused` as tagrpo-rephrase writes them, lists of "
-                f"objects with `verdicts`, but {error}. Remove what was not written by it."
+                f"Question {group.id}: expected `provenance`, one entry per rephrasing, and `refused` as "
+                f"tagrpo-rephrase writes them, but: {error}. Remove `provenance` where rephrasings were edited."
             ) from error
         return cls(group._replace(metadata=metadata, rephrasings=()), candidates, shortfall)
-
-
-def _text_of(entry: Any) -> str:
-    text = entry.get("text") if isinstance(entry, dict) else None
-    if not isinstance(text, str):
-        raise TypeError(f"a refused rephrasing is {str(entry)[:80]!r}")
-    return text
 
 
 def review(pair: Pair, checks: Mapping[str, Check]) -> list[Verdict]:
@@ -155,4 +138,6 @@ def _described(candidate: Candidate) -> dict[str, Any]:
 
 
 def _candidate(text: str, verdicts: Iterable[Mapping[str, Any]] = (), **provenance: Any) -> Candidate:
+    if not isinstance(text, str):
+        raise TypeError(f"a rephrasing is {str(text)[:80]!r}")
     return Candidate(text, provenance, [Verdict(**verdict) for verdict in verdicts])

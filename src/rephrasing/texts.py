@@ -24,33 +24,18 @@ _PROSE = re.compile(
 _DIGITS = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
 _FRACTION_OF_DIGITS = re.compile(r"\\[dt]?frac\s*(?:(\d)\s*(\d)|\{?(\d+)\}?\s*\{?(\d+)\}?)")
 
-_UNITS = [
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
-_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_UNITS = "one|two|three|four|five|six|seven|eight|nine"
+_TEENS = "ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen"
+_TENS = "twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety"
 _SCALES = {"hundred": 100, "thousand": 1000, "million": 1_000_000}
-_SMALL = {word: n for n, word in enumerate(_UNITS, start=1)} | {w: 10 * n for n, w in enumerate(_TENS, start=2)}
+_SCALE = "|".join(_SCALES)
+_SMALL = {
+    **{word: n for n, word in enumerate(f"{_UNITS}|{_TEENS}".split("|"), start=1)},
+    **{word: 10 * n for n, word in enumerate(_TENS.split("|"), start=2)},
+}
 _WORDED = re.compile(
-    rf"\b(?:(?:(?P<tens>{'|'.join(_TENS)})(?:[- ](?P<unit>{'|'.join(_UNITS[:9])}))?|(?P<small>{'|'.join(_UNITS)}))\b"
-    rf"(?:[- ](?P<scale>{'|'.join(_SCALES)})\b)?|(?P<alone>{'|'.join(_SCALES)})\b)",
+    rf"\b(?:(?:(?P<tens>{_TENS})(?:[- ](?P<unit>{_UNITS}))?|(?P<small>{_TEENS}|{_UNITS}))\b"
+    rf"(?:[- ](?P<scale>{_SCALE})\b)?|(?P<alone>{_SCALE})\b)",
     re.IGNORECASE,
 )
 _MEANINGS = {

@@ -18,18 +18,17 @@ from ..types import QuestionBatch, QuestionGroup
 class QuestionLoader:
     """Batches of question groups, sharded over ranks, shuffled by (seed, epoch).
 
-    Every rank goes through the same order and takes its slice of each global batch; a question and its rephrasings stay
-    in one slice. A loader with the `state_dict` that was taken right after a batch resumes with the next batch. Without
-    a loaded state, each call of `iter` starts where the last epoch ended.
+    Every rank goes through the same order and takes its slice of each global batch. A loader with the `state_dict` that
+    was taken right after a batch resumes with the next batch; otherwise `iter` starts where the last epoch ended.
 
     Args:
         groups: Questions.
         make_batch: Turns groups and the number of the epoch into a batch.
         batch_size: Questions per batch over all ranks.
         shuffle: Whether each epoch has an order of its own.
-        drop_last: Whether to leave out the incomplete batch at the end of an epoch, so that all batches have full size.
+        drop_last: Whether to leave out the incomplete batch at the end of an epoch.
         place: Question id → number; questions are served in ascending order of it, equal ones as they would be anyhow.
-            Asked at the start of an epoch; what follows from it is part of the state.
+            Asked at the start of an epoch.
         seed: Seed of the order, and of the chances of `serve_by`.
         rank: This process.
         world_size: Number of processes.
@@ -102,9 +101,8 @@ class QuestionLoader:
     def serve_by(self, chance: Callable[[str], float]) -> None:
         """Serve a question only with the probability `chance(id)`, 0 … 1, which may change and is alike on every rank.
 
-        Others take the places of those that are left out, so that an epoch is shorter. All are served all the same
-        where fewer questions than a batch would be left. Whether a question is served follows from seed, epoch and
-        chance alone; several calls leave out what any of them does.
+        Whether it is served follows from seed, epoch and chance alone; several calls leave out what any of them does.
+        Others take its place, so that an epoch is shorter. All are served where fewer than a batch would be left.
         """
         self._chances.append(chance)
 

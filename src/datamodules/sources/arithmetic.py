@@ -1,9 +1,7 @@
 """The embedded task: word problems whose difficulty depends on how they are phrased.
 
-It is small enough for a policy of half a million parameters to learn it on one CPU core in minutes, and shows what
-TA-GRPO studies. Supervised training (`supervised_example`) sees the families of phrasing with very unequal frequency,
-so that a starter policy often fails in the rare ones; a rephrasing into a common family turns a hopeless question into
-one that it can solve.
+Supervised training sees the families of phrasing with very unequal frequency, so that a starter policy often fails in
+the rare ones; a rephrasing into a common family turns a hopeless question into one that it can solve.
 """
 
 from __future__ import annotations
@@ -36,13 +34,12 @@ class ArithmeticSplit(Split):
     """Inclusive range of the first number."""
 
 
+_TRAIN_ORIGINALS = {"mixed": _TRAINED, "hard": _HARD}
 _TEST_ORIGINALS = {"mixed": _RARE, "hard": _HARD}
 
 SPLITS: Mapping[str, ArithmeticSplit] = {
-    "train": ArithmeticSplit(buckets=range(6), originals={"mixed": _TRAINED, "hard": _HARD}, num_operations=(2, 3)),
-    "validation": ArithmeticSplit(
-        buckets=range(6, 7), originals={"mixed": _TRAINED, "hard": _HARD}, num_operations=(2, 3)
-    ),
+    "train": ArithmeticSplit(buckets=range(6), originals=_TRAIN_ORIGINALS, num_operations=(2, 3)),
+    "validation": ArithmeticSplit(buckets=range(6, 7), originals=_TRAIN_ORIGINALS, num_operations=(2, 3)),
     "test_id": ArithmeticSplit(buckets=range(7, 8), originals=_TEST_ORIGINALS),
     "test_phrasing": ArithmeticSplit(buckets=range(8, 9), originals={"mixed": ("hybrid",), "hard": ("hybrid",)}),
     "test_size": ArithmeticSplit(buckets=range(9, 10), originals=_TEST_ORIGINALS, start=(31, 60)),

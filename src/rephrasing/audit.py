@@ -30,6 +30,12 @@ def recheck(reviewed: Iterable[Reviewed], checks: Mapping[str, Check]) -> None:
                 before.append(candidate.text)
 
 
+def refuse_undecided(reviewed: Iterable[Reviewed]) -> None:
+    """Turn undecided verdicts into refusals."""
+    for candidate in [candidate for item in reviewed for candidate in item.candidates]:
+        candidate.verdicts = [v._replace(passed=v.passed is True) for v in candidate.verdicts]
+
+
 def by_check(reviewed: Iterable[Reviewed]) -> pd.DataFrame:
     """Verdicts per check: columns `passed`, `failed`, `undecided`, `alone` (refused by this check and no other)."""
     rows = []
@@ -43,19 +49,17 @@ def by_check(reviewed: Iterable[Reviewed]) -> pd.DataFrame:
     return frame.groupby("check", sort=False).sum().rename_axis(None)
 
 
-def by_instruction(reviewed: Sequence[Reviewed], undecided: bool = True) -> pd.DataFrame:
+def by_instruction(reviewed: Sequence[Reviewed]) -> pd.DataFrame:
     """Candidates per instruction or rule: columns `proposed`, `accepted`, `percent`."""
-    rows = [
-        (c.provenance.get("instruction", ""), accepted(c.verdicts, undecided)) for r in reviewed for c in r.candidates
-    ]
+    rows = [(c.provenance.get("instruction", ""), accepted(c.verdicts)) for r in reviewed for c in r.candidates]
     grouped = pd.DataFrame(rows, columns=["instruction", "accepted"]).groupby("instruction")["accepted"]
     table = pd.DataFrame({"proposed": grouped.size(), "accepted": grouped.sum().astype(int)})
     return table.assign(percent=100 * table["accepted"] / table["proposed"])
 
 
-def coverage(reviewed: Iterable[Reviewed], undecided: bool = True) -> dict[int, int]:
+def coverage(reviewed: Iterable[Reviewed]) -> dict[int, int]:
     """Number of accepted rephrasings → questions that have so many."""
-    return dict(sorted(Counter(len(item.kept(undecided)) for item in reviewed).items()))
+    return dict(sorted(Counter(len(item.kept()) for item in reviewed).items()))
 
 
 def sample_groups(reviewed: Sequence[Reviewed], size: int, seed: int) -> list[Reviewed]:

@@ -38,9 +38,9 @@ class Verdict(NamedTuple):
 Check = Callable[[Pair], Verdict]
 
 
-def accepted(verdicts: Iterable[Verdict], undecided: bool = True) -> bool:
-    """Whether no check failed; `undecided` says what a check counts as that could not decide."""
-    return all(undecided if verdict.passed is None else verdict.passed for verdict in verdicts)
+def accepted(verdicts: Iterable[Verdict]) -> bool:
+    """Whether no check failed."""
+    return all(verdict.passed is not False for verdict in verdicts)
 
 
 @dataclass
@@ -73,13 +73,13 @@ class Reviewed:
         """The question and one of its candidates."""
         return Pair(self.group.question, candidate.text, self.group.answer, tuple(others))
 
-    def kept(self, undecided: bool = True) -> list[Candidate]:
+    def kept(self) -> list[Candidate]:
         """The candidates that no check refused."""
-        return [c for c in self.candidates if accepted(c.verdicts, undecided)]
+        return [c for c in self.candidates if accepted(c.verdicts)]
 
-    def to_row(self, undecided: bool = True) -> dict[str, Any]:
+    def to_row(self) -> dict[str, Any]:
         """A row for `JsonLinesSource`: accepted rephrasings, the provenance of each, and the refused ones."""
-        kept = self.kept(undecided)
+        kept = self.kept()
         row = {
             **self.group.metadata,
             "id": self.group.id,
@@ -122,9 +122,9 @@ def review(pair: Pair, checks: Mapping[str, Check]) -> list[Verdict]:
     return [check(pair)._replace(check=name) for name, check in checks.items()]
 
 
-def write_rows(path: Path, reviewed: Sequence[Reviewed], undecided: bool = True) -> None:
+def write_rows(path: Path, reviewed: Sequence[Reviewed]) -> None:
     """Write all questions, those without a rephrasing too."""
-    lines = [json.dumps(item.to_row(undecided), ensure_ascii=False) + "\n" for item in reviewed]
+    lines = [json.dumps(item.to_row(), ensure_ascii=False) + "\n" for item in reviewed]
     write_text(path, escaped("".join(lines)))
 
 

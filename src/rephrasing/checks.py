@@ -1,8 +1,7 @@
 r"""Whether a rephrasing is still the same problem, as far as its text shows. Each check gives a verdict with a reason.
 
-That rephrasings are equivalent is assumed by TA-GRPO and checked by nobody: its limitation and an open question of its
-first version. These checks read texts; they can refuse a good rephrasing (one that writes a condition in words) and
-accept a bad one (that asks for something else with the same numbers). `judge` asks a model instead.
+These checks can refuse a good rephrasing (one that writes a condition in words) and accept a bad one (that asks for
+something else with the same numbers). `judge` asks a model instead.
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ def numbers_kept(pair: Pair) -> Verdict:
     r"""Every number of the original is in the rephrasing, and no other.
 
     Compares which numbers there are, not how often, in digits or as words (`five`); words such as `twice`, `half` and
-    `each` may stand for a number of the other text. Of an example (`For instance, …`) some may be missing. A number
-    that is written out with its operation done (`0.5` for `\frac12`) counts as another one.
+    `each` may stand for a number of the other text. Of an example (`For instance, …`) some may be missing.
 
     >>> numbers_kept(Pair("Tom has 3 cats and buys 2.", "Tom, who had three cats, buys two more."))
     Verdict(check='numbers_kept', passed=True, reason='all 2 numbers kept', value=None)
@@ -122,8 +120,7 @@ def _renamed(first: str, second: str) -> bool:
 def sequence_similarity(first: str, second: str) -> float:
     r"""How much of two texts is the same words in the same order, 0..1: twice the matched words over all words.
 
-    Line breaks and bullets count as words: a list is another text than its sentences in a row. Beyond 2,000 words,
-    frequent ones are left out, or endless repetitions would take minutes.
+    Line breaks and bullets count as words: a list is another text than its sentences in a row.
 
     >>> sequence_similarity("Tom has 3 cats", "Tom has 3 dogs"), sequence_similarity("What is $x$?", "what is x")
     (0.75, 1.0)

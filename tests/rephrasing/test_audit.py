@@ -12,6 +12,7 @@ from tagrpo.rephrasing.audit import (
     coverage,
     read_reviewed,
     recheck,
+    refuse_undecided,
     sample_groups,
 )
 from tagrpo.rephrasing.candidates import Candidate, Reviewed, Verdict, write_rows
@@ -49,8 +50,9 @@ def test_undecided_candidates_pass_or_not_as_told():
     for candidate in items[0].candidates:
         candidate.verdicts = [Verdict("judge", None, "?")]
     assert coverage(items) == {3: 1}
-    assert coverage(items, undecided=False) == {0: 1}
-    assert list(by_instruction(items, undecided=False)["accepted"]) == [0]
+    refuse_undecided(items)
+    assert coverage(items) == {0: 1}
+    assert list(by_instruction(items)["accepted"]) == [0]
 
 
 def test_what_is_written_is_what_is_read_back(tmp_path):

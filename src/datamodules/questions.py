@@ -50,8 +50,7 @@ class QuestionDataModule(LightningDataModule):
         max_prompt_tokens: Length limit of prompts.
         adaptive_rephrasings: Chooses how many of the N rephrasings of each question a batch uses, by what `memory`
             knows of it. None uses all N.
-        curriculum: Chooses which training questions are served and in which order, by what `memory` knows of them. None
-            serves all.
+        curriculum: Chooses which training questions are served, by what `memory` knows of them. None serves all.
         shuffle: Whether each training epoch has an order of its own; otherwise all have the source's.
         seed: Seed of the training order.
         max_evaluation_prompt_tokens: Length limit of evaluation prompts; None is `max_prompt_tokens`.
@@ -263,7 +262,6 @@ class QuestionDataModule(LightningDataModule):
         if self._train_loader is None:
             self._train_loader = self._loader("train", self.batch_size, self.samples_per_prompt, training=True)
             if (curriculum := self.curriculum) is not None:
-                self._train_loader.place = lambda id: curriculum.place(self.memory[id])
                 self._train_loader.serve_by(lambda id: curriculum.chance(self.memory[id]))
         return self._train_loader
 

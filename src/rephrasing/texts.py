@@ -3,6 +3,7 @@ r"""Texts of problems, taken apart: numbers, formulas, figures and words, in spe
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from functools import lru_cache
 
 from ..rewards.extraction import canonical_number
@@ -38,17 +39,19 @@ _WORDED = re.compile(
     rf"(?:[- ](?P<scale>{_SCALE})\b)?|(?P<alone>{_SCALE})\b)",
     re.IGNORECASE,
 )
+_DIGITS_AND_SCALE = re.compile(rf"(?<![\d.,])(\d{{1,9}}(?:\.\d{{1,9}})?)[- ]({_SCALE})\b", re.IGNORECASE)
 _MEANINGS = {
     "1": "a an one single once first each every per another alone weekly daily half halves halved third thirds quarter",
     "2": "twice double doubled doubles second couple pair both square squared half halves halved",
     "3": "thrice triple triples tripled cube cubed triangle third thirds",
     "4": "quarter quarters quadruple fourth fourths",
-    **{
-        str(n): f"{word} {word}s"
-        for n, word in enumerate(["fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=5)
-    },
+    "5": "fifth fifths",
+    "6": "sixth sixths",
+    "7": "seventh sevenths week weeks",
+    "8": "eighth eighths",
+    "9": "ninth ninths",
+    "10": "tenth tenths",
     "0": "zero origin positive negative nonzero nonnegative",
-    "7": "week weeks seventh sevenths",
     "12": "dozen",
     "50": "half",
     "0.5": "half",
@@ -98,11 +101,12 @@ def without_examples(text: str, other: str) -> str:
 def numbers(text: str) -> set[str]:
     r"""Numbers in digits or as words, in their canonical spelling; the word `one`, by itself, is none.
 
-    >>> sorted(numbers(r"$1,200 at 5.50% for \frac13 of twenty-one months; one of two hundred"))
-    ['1', '1200', '200', '21', '3', '5.5']
+    >>> sorted(numbers(r"$1,200 at 5.50% for \frac13 of twenty-one months; one of two hundred or 2.5 million"))
+    ['1', '1200', '200', '21', '2500000', '3', '5.5']
     """
     text = text.replace("{,}", ",").replace("\\!", "")
     text = _FRACTION_OF_DIGITS.sub(lambda m: f" {m[1] or m[3]} / {m[2] or m[4]} ", text)
+    text = _DIGITS_AND_SCALE.sub(lambda m: f"{Decimal(m[1]) * _SCALES[m[2].lower()]:f}", text)
     worded = {_value(match) for match in _WORDED.finditer(text) if match[0].lower() != "one"}
     return {canonical_number(found) or found for found in _DIGITS.findall(text)} | worded
 

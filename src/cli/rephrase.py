@@ -39,7 +39,7 @@ OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values
 
 @contextmanager
 def connected(work: Path, server: Server, batch: Mapping[str, Any] | None) -> Iterator[Client]:
-    """What answers calls: the cache in `work`, else the server, one by one or in batches."""
+    """A client that answers calls from the cache in `work`, else asks the server, one by one or in batches."""
     from rich.progress import Progress
 
     from ..rephrasing.batch import BatchClient

@@ -14,7 +14,7 @@ from .memory import Record, Visit
 
 @runtime_checkable
 class Curriculum(Protocol):
-    """Chooses among the training questions. Who derives from it inherits that all are served."""
+    """Chooses among the training questions; by default all are served."""
 
     def chance(self, record: Record) -> float:  # noqa: ARG002
         """Probability, from 0 to 1, that a question of which this is known is served when its turn comes."""

@@ -24,7 +24,7 @@ class Pair(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What one check says about a pair."""
+    """The result of one check of a pair."""
 
     check: str
     passed: bool | None
@@ -32,7 +32,7 @@ class Verdict(NamedTuple):
     reason: str
     """For a reader: what was found."""
     value: float | None = None
-    """What was measured, where something was."""
+    """The quantity that was measured, if any."""
 
 
 Check = Callable[[Pair], Verdict]
@@ -93,7 +93,7 @@ class Reviewed:
 
     @classmethod
     def from_group(cls, group: QuestionGroup) -> Reviewed:
-        """What a row says, read through a source; a file that lacks provenance has candidates without it."""
+        """Read a row of `to_row` back through a source; a file without provenance gives candidates without it."""
         metadata = dict(group.metadata)
         described, refused = metadata.pop("provenance", None) or [], metadata.pop("refused", None) or []
         shortfall = str(metadata.pop("shortfall", None) or "")

@@ -52,7 +52,7 @@ class Server:
         return openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=self.max_retries, timeout=self.timeout)
 
     def explain(self, error: openai.APIError | str) -> str:
-        """What went wrong, without the key, which servers like to quote."""
+        """The error in words, without the key, which servers like to quote."""
         cause = f" ({error.__cause__})" if isinstance(error, openai.APIConnectionError) else ""
         text, key = f"{error}{cause}", os.environ.get(self.api_key_env)
         return (text.replace(key, "[key]") if key else text)[:500]
@@ -123,7 +123,7 @@ class Client:
             self._failed_in_a_row = 0
 
     def _refused(self, error: openai.APIError) -> ServerRefusedError | None:
-        """What to say where the error concerns every call, not only this one."""
+        """The refusal of every call, where the error concerns not only this one."""
         status = error.status_code if isinstance(error, openai.APIStatusError) else 500
         self._failed_in_a_row += status >= 500 or status == 429
         if status in _REFUSES_EVERYBODY or error.code == "insufficient_quota":

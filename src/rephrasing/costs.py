@@ -15,14 +15,14 @@ CHARACTERS_PER_TOKEN = 3.5
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """What a model costs, per million tokens, in any currency."""
+    """Prices of a model, per million tokens, in any currency."""
 
     prompt: float
     completion: float
     cached: float | None = None
     """Of prompt tokens in the server's cache; None for the same as others."""
     batch_factor: float = 0.5
-    """What the batch interface costs, relative to these."""
+    """Price of the batch interface, relative to these."""
 
     def cost(self, usage: Usage, batch: bool = False) -> float:
         """Money for so many tokens.

@@ -33,7 +33,7 @@ class Instruction:
     count: int
     """Rephrasings wanted per question."""
     task: str
-    """What to do, with examples."""
+    """The instruction itself, with examples."""
     rules: bool = True
     """Whether our rules follow, of what must stay as it is; otherwise only the form of the reply is asked for."""
 

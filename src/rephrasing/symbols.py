@@ -118,7 +118,7 @@ def _spoken(text: str) -> set[str]:
 
 
 def differences(missing: Iterable[str], new: Iterable[str]) -> str:
-    """What is missing and what is new, for a message; empty where nothing is.
+    """Missing and new items, for a message; empty where there are none.
 
     >>> differences("b", "fedcba")
     'missing: b; new: a, b, c, d, e and 1 more'

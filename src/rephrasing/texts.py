@@ -143,7 +143,7 @@ def math_spans(text: str) -> tuple[re.Match[str], ...]:
 
 
 def formulas(text: str) -> set[str]:
-    r"""What stands in math mode, cut at commas and semicolons outside of brackets, each piece `compact`.
+    r"""The formulas in math mode, cut at commas and semicolons outside of brackets, each piece `compact`.
 
     >>> sorted(formulas(r"If $f(x,y)=3,\ x>0$ costs \$5 and \[y = 2,\] …"))
     ['f(x,y)=3', 'x>0', 'y=2']

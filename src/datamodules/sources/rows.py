@@ -25,23 +25,19 @@ def locate(path: str | Path, name: str, repository: str = "") -> Path:
         FileNotFoundError: there is nothing at `path`, or nothing of this dataset in the folder.
     """
     path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(
-            f"Expected the dataset `{name}` at {path}, but nothing is there. Set its `path` to a file or a folder, or "
-            "to null to read it from the hub."
-        )
     candidates = [path / f"{name}{suffix}" for suffix in FORMATS] + [path / name]
-    found = next((candidate for candidate in candidates if candidate.exists()), None)
-    if found is None and path.is_dir() and repository:
-        copies = {name.casefold(), repository.rpartition("/")[2].casefold(), repository.replace("/", "--").casefold()}
-        parts = [part.casefold().removeprefix("datasets--") for part in path.resolve().parts]
-        if not copies & set(parts):
-            raise FileNotFoundError(
-                f"Expected the dataset `{name}` in {path}, but there is neither {candidates[0]} (or .json, .parquet, "
-                f".csv) nor a folder {candidates[-1]} with a copy of {repository}. Put one of them there, or set its "
-                "`path` to null to read it from the hub."
-            )
-    return found or path
+    for candidate in candidates:
+        if candidate.exists():
+            return candidate
+    copies = {name.casefold(), repository.rpartition("/")[2].casefold(), repository.replace("/", "--").casefold()}
+    parts = {part.casefold().removeprefix("datasets--") for part in path.resolve().parts}
+    if path.is_file() or (path.is_dir() and (not repository or copies & parts)):
+        return path
+    raise FileNotFoundError(
+        f"Expected the dataset `{name}` at {path}, but there is neither such a file, nor {candidates[0]} (or .json, "
+        f".parquet, .csv), nor a folder {candidates[-1]} with a copy of {repository or 'its repository'}. Put one of "
+        "them there, or set its `path` to null to read it from the hub."
+    )
 
 
 def read_table(

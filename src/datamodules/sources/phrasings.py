@@ -87,6 +87,7 @@ FAMILIES: Mapping[str, Family] = {
 def phrase(problem: Problem, family: Family, rng: random.Random) -> str:
     """Tell `problem` in the words of `family`; `rng` picks among its synonyms.
 
+    >>> from tagrpo.datamodules.sources.word_problems import Operation
     >>> problem = Problem(23, (Operation("+", 4), Operation("*", 2)), person=0, thing=0)
     >>> phrase(problem, FAMILIES["passive"], random.Random(0))
     '23 apples are owned by Tom. 4 are given to him. They are doubled. Count?'

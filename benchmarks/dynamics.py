@@ -23,6 +23,7 @@ from tagrpo.analysis.plots import COLOURS, finished, panels, save, styled
 from tagrpo.datamodules.prompts import PromptRenderer
 from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
 from tagrpo.lab.dynamics import add_expected_gradient
+from tagrpo.lab.starters.tasks import TASKS
 from tagrpo.metrics.functional import exact_pass_at_k
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
 from tagrpo.modules.losses import PolicyLoss
@@ -33,7 +34,6 @@ from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig, TransformersEngine
 from tagrpo.seeds import derive_seed
-from tagrpo.starter.tasks import TASKS
 from tagrpo.types import AdvantageStrategy, QuestionBatch
 
 STRATEGIES: dict[str, AdvantageStrategy] = {

@@ -28,12 +28,12 @@ from scipy.stats import binom
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
+from tagrpo.lab.starters.architecture import prompt_text
+from tagrpo.lab.starters.tasks import TASKS
 from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.exact import correct_tokens, exact_success
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.rollouts import TransformersEngine
-from tagrpo.starter.architecture import prompt_text
-from tagrpo.starter.tasks import TASKS
 from tagrpo.types import QuestionGroup, Request, SamplingConfig
 
 ROWS = 2048  # of one forward of the engine

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from exact import Policy
 
+from tagrpo.lab.starters.tasks import TASKS
 from tagrpo.metrics.functional import exact_pass_at_k
-from tagrpo.starter.tasks import TASKS
 from tagrpo.types import SamplingConfig
 
 SPLITS = ("train", "test_id", "test_phrasing", "test_size")

@@ -31,7 +31,7 @@ METRIC = re.compile(rf"({NAMES}):(.*)", re.DOTALL)
 GROUPS = (
     "advantage", "loss", "credit", "mismatch", "curriculum", "optimizer", "policy", "lora", "data", "template",
     "reward", "reward_terms", "rollout", "dynamic_sampling", "callbacks", "logger", "trainer", "strategy",
-    "rephraser", "similarity",
+    "rephraser",
 )  # fmt: skip
 FORWARDED = {
     "tagrpo.modules.policy_module.PolicyModule": "tagrpo.modules.update.UpdateOptions",

@@ -39,7 +39,7 @@ OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values
 
 @contextmanager
 def connected(work: Path, server: Server, batch: Mapping[str, Any] | None) -> Iterator[Client]:
-    """What answers calls: the cache in `work`, else the server, one by one or in batches."""
+    """A client that answers calls from the cache in `work`, else asks the server, one by one or in batches."""
     from rich.progress import Progress
 
     from ..rephrasing.batch import BatchClient
@@ -68,32 +68,20 @@ def print_costs(title: str, costs: pd.DataFrame) -> None:
     print("Total cost: " + ("unknown, for lack of prices" if pd.isna(total) else f"{total:,.2f}"))
 
 
-def print_outcome(reviewed: Sequence[Reviewed], undecided: bool, client: Client, prices: Mapping[str, Prices]) -> None:
+def print_outcome(reviewed: Sequence[Reviewed], client: Client, prices: Mapping[str, Prices]) -> None:
     """Print what was paid, what passed, how many questions have how many rephrasings, and what got no reply."""
     from ..rephrasing.audit import by_check, by_instruction, coverage
     from ..rephrasing.costs import account
 
     answered = [(call, client.cache[key]) for key, call in client.calls.items() if key in client.cache]
     print_costs("Account", account(answered, prices))
-    print(f"Rephrasings:\n{by_instruction(reviewed, undecided).to_string(float_format='{:.1f}'.format)}")
+    print(f"Rephrasings:\n{by_instruction(reviewed).to_string(float_format='{:.1f}'.format)}")
     print(f"Verdicts:\n{by_check(reviewed).to_string()}")
-    counts = ", ".join(f"{questions} with {kept}" for kept, questions in coverage(reviewed, undecided).items())
+    counts = ", ".join(f"{questions} with {kept}" for kept, questions in coverage(reviewed).items())
     print(f"Questions by number of accepted rephrasings: {counts}.")
     if client.failures:
         example = next(iter(client.failures.values()))
         print(f"{len(client.failures)} calls got no reply, one because: {example}. The same command asks again.")
-
-
-def write_audit(work: Path, reviewed: Sequence[Reviewed], undecided: bool, sample: int, seed: int) -> list[Path]:
-    """Write the table of all candidates, and the page for a human with a sample of the questions."""
-    from ..rephrasing.audit import audit_frame, for_spreadsheets, sample_groups
-    from ..rephrasing.candidates import escaped
-    from ..rephrasing.page import audit_page
-
-    table, page = work / "audit.csv", work / "audit.html"
-    write_text(table, escaped(for_spreadsheets(audit_frame(reviewed, undecided)).to_csv(index=False)))
-    write_text(page, escaped(audit_page(sample_groups(reviewed, sample, seed), "Rephrasings to judge", undecided)))
-    return [table, page]
 
 
 def built(part: DictConfig) -> Any:
@@ -113,13 +101,13 @@ def with_commands(arguments: Sequence[str]) -> list[str]:
 
 def execute(cfg: DictConfig) -> bool:
     """Build what the configuration names and do what its command says; return whether every call got a reply."""
-    from ..rephrasing.audit import read_reviewed, recheck
-    from ..rephrasing.candidates import write_rows
+    from ..rephrasing.audit import read_reviewed, recheck, refuse_undecided, sample_groups
+    from ..rephrasing.candidates import escaped, write_rows
     from ..rephrasing.costs import Prices, estimate
+    from ..rephrasing.page import audit_page
     from ..rephrasing.rephraser import planned_calls, rephrase
 
     work, output = Path(cfg.work), cfg.output and Path(cfg.output)
-    undecided = {"keep": True, "drop": False}[cfg.undecided]
     checks = {name: instantiate(check) for name, check in cfg.checks.items() if check}
     judge = built(cfg.judge) if cfg.judge.model else None
     prices = {part.model: Prices(**part.price) for part in (cfg.rephraser, cfg.judge) if part.get("price")}
@@ -131,7 +119,6 @@ def execute(cfg: DictConfig) -> bool:
             recheck(reviewed, checks)
             if judge is not None:
                 asyncio.run(judge.review(reviewed, client))
-            written += write_audit(work, reviewed, undecided, cfg.sample, cfg.seed)
         else:
             groups, rephraser = instantiate(cfg.source).load()[: cfg.limit], built(cfg.rephraser)
             if cfg.dry_run:
@@ -140,9 +127,15 @@ def execute(cfg: DictConfig) -> bool:
                 return True
             save_resolved(cfg, work)
             reviewed = asyncio.run(rephrase(groups, rephraser, checks, judge, client))
+        if cfg.undecided == "drop":
+            refuse_undecided(reviewed)
+        if cfg.command == "audit":
+            page = audit_page(sample_groups(reviewed, cfg.sample, cfg.seed), "Rephrasings to judge")
+            write_text(work / "audit.html", escaped(page))
+            written.append(work / "audit.html")
         if output:
-            write_rows(output, reviewed, undecided)
-        print_outcome(reviewed, undecided, client, prices)
+            write_rows(output, reviewed)
+        print_outcome(reviewed, client, prices)
     print("Written: " + "\n         ".join(map(str, written)))
     return not client.failures
 

@@ -18,18 +18,15 @@ from ..types import QuestionBatch, QuestionGroup
 class QuestionLoader:
     """Batches of question groups, sharded over ranks, shuffled by (seed, epoch).
 
-    Every rank goes through the same order and takes its slice of each global batch; a question and its rephrasings stay
-    in one slice. A loader with the `state_dict` that was taken right after a batch resumes with the next batch. Without
-    a loaded state, each call of `iter` starts where the last epoch ended.
+    Every rank goes through the same order and takes its slice of each global batch. A loader with the `state_dict` that
+    was taken right after a batch resumes with the next batch; otherwise `iter` starts where the last epoch ended.
 
     Args:
         groups: Questions.
         make_batch: Turns groups and the number of the epoch into a batch.
         batch_size: Questions per batch over all ranks.
         shuffle: Whether each epoch has an order of its own.
-        drop_last: Whether to leave out the incomplete batch at the end of an epoch, so that all batches have full size.
-        place: Question id → number; questions are served in ascending order of it, equal ones as they would be anyhow.
-            Asked at the start of an epoch; what follows from it is part of the state.
+        drop_last: Whether to leave out the incomplete batch at the end of an epoch.
         seed: Seed of the order, and of the chances of `serve_by`.
         rank: This process.
         world_size: Number of processes.
@@ -45,7 +42,6 @@ class QuestionLoader:
     _: KW_ONLY
     shuffle: bool
     drop_last: bool
-    place: Callable[[str], float] | None = None
     seed: int = 0
     rank: int = 0
     world_size: int = 1
@@ -93,18 +89,17 @@ class QuestionLoader:
 
     def peek(self) -> QuestionBatch:
         """The next batch, without taking it; of the next epoch when this one is used up."""
-        before = self.epoch, self.cursor, self._ordered
+        before = self.epoch, self.cursor
         try:
             return self.draw()
         finally:
-            self.epoch, self.cursor, self._ordered = before
+            self.epoch, self.cursor = before
 
     def serve_by(self, chance: Callable[[str], float]) -> None:
         """Serve a question only with the probability `chance(id)`, 0 … 1, which may change and is alike on every rank.
 
-        Others take the places of those that are left out, so that an epoch is shorter. All are served all the same
-        where fewer questions than a batch would be left. Whether a question is served follows from seed, epoch and
-        chance alone; several calls leave out what any of them does.
+        Whether it is served follows from seed, epoch and chance alone; several calls leave out what any of them does.
+        Others take its place, so that an epoch is shorter. All are served where fewer than a batch would be left.
         """
         self._chances.append(chance)
 
@@ -133,22 +128,18 @@ class QuestionLoader:
         return self.make_batch([self.groups[order[place]] for place in mine], self.epoch)
 
     def _order(self) -> list[int]:
-        """The rows of `groups` in the order of this epoch, which is made up at its start."""
+        """The rows of `groups` in the order of this epoch."""
         if self._ordered is None or self._ordered[0] != self.epoch:
             order = list(range(len(self.groups)))
             if self.shuffle:
                 generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", self.epoch))
                 order = torch.randperm(len(self.groups), generator=generator).tolist()
-            if (place := self.place) is not None:
-                order.sort(key=lambda row: place(self.groups[row].id))
             self._ordered = self.epoch, order
         return self._ordered[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Epoch, position in it, batches served since `iter`, and the questions and seed that these refer to."""
-        place: dict[str, Any] = {"epoch": self.epoch, "cursor": self.cursor, "served": self.served}
-        if self.place is not None:
-            place["order"] = self._order()
+        place = {"epoch": self.epoch, "cursor": self.cursor, "served": self.served}
         return {**place, "questions": len(self.groups), "digest": self._digest, "seed": self.seed}
 
     @cached_property
@@ -169,5 +160,4 @@ class QuestionLoader:
                 "seed {}. Resume with data.train and seed as they were.".format(*then, *now)
             )
         self.epoch, self.cursor, self.served = state["epoch"], state["cursor"], state["served"]
-        self._ordered = (self.epoch, state["order"]) if self.place is not None and "order" in state else None
         self._resumed = True

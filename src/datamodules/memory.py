@@ -1,8 +1,7 @@
 """The memory of questions: how often each was sampled and solved in this run, and with which answers.
 
-Replay, adaptive numbers of rephrasings, curricula and the advantages that look back all read this one memory. It is
-updated with every batch that is sampled, by the verdicts of all ranks, so that it is the same on each of them; it is
-part of the pipeline's checkpoints. A run in which nobody reads it keeps none.
+Updated with every sampled batch by the verdicts of all ranks, so that it is the same on each; part of the pipeline's
+checkpoints. A run in which nobody reads it keeps none.
 """
 
 from __future__ import annotations
@@ -111,11 +110,10 @@ class QuestionMemory:
         assert batch.rollouts is not None
         batch.rollouts = replace(batch.rollouts, history=self._history(batch.groups, batch.rollouts))
         visits = []
-        for id, visit, answers in (
-            seen for part in gather_objects(_seen(batch.groups, batch.rollouts)) for seen in part
-        ):
-            self.records.setdefault(id, Record()).add(visit, answers)
-            visits.append(visit)
+        for part in gather_objects(_seen(batch.groups, batch.rollouts)):
+            for id, visit, answers in part:
+                self.records.setdefault(id, Record()).add(visit, answers)
+                visits.append(visit)
         return visits
 
     def _history(self, groups: Sequence[QuestionGroup], rollouts: Rollouts) -> History:

@@ -52,9 +52,7 @@ def find_overlaps(
 ) -> dict[str, list[Overlap]]:
     """Test questions whose n-grams occur, to a share of at least `threshold`, in one training question or rephrasing.
 
-    A question of fewer than n words overlaps only with exactly the same words. A question in other words is not found,
-    since its n-grams differ. The cost grows with the words of both sides, also where all questions have much wording in
-    common; it is that of all pairs only where many share at least the threshold but no wording is rare.
+    A question of fewer than n words overlaps only with exactly the same words. A question in other words is not found.
 
     Args:
         train: Training questions.
@@ -98,7 +96,7 @@ def find_overlaps(
             row, count = _most_alike(grams, kept, holders, threshold)
             if row is not None:
                 id, text = texts[row]
-                same_numbers = _numbers(words(text)) == _numbers(words(group.question))
+                same_numbers = _numbers(text) == _numbers(group.question)
                 overlaps[split].append(Overlap(group.id, id, round(count / len(grams), 3), same_numbers))
     return overlaps
 
@@ -135,5 +133,5 @@ def _ngrams(text: tuple[str, ...], n: int) -> set[Gram]:
     return {text[start : start + n] for start in range(max(1, len(text) - n + 1))} if text else set()
 
 
-def _numbers(text: tuple[str, ...]) -> Counter[str]:
-    return Counter(word for word in text if word.isdigit())
+def _numbers(question: str) -> Counter[str]:
+    return Counter(word for word in words(question) if word.isdigit())

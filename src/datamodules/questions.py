@@ -30,9 +30,8 @@ from .templates import PromptAugmentation, Template
 class QuestionDataModule(LightningDataModule):
     """Serves `QuestionBatch`es: a question and its rephrasings are always in one batch, on one rank.
 
-    Questions and rephrasings whose prompts are too long are left out (`PromptRenderer.fitting`). `report` says for each
-    split what was read, kept and left out, and why (`datamodules.report`); it is logged in short and written to
-    `data.json` in the run directory.
+    Questions and rephrasings whose prompts are too long are left out (`PromptRenderer.fitting`). `report` (see
+    `datamodules.report`) is logged in short and written to `data.json` in the run directory.
 
     Args:
         train: Source of the training questions; None for evaluation alone.
@@ -51,8 +50,7 @@ class QuestionDataModule(LightningDataModule):
         max_prompt_tokens: Length limit of prompts.
         adaptive_rephrasings: Chooses how many of the N rephrasings of each question a batch uses, by what `memory`
             knows of it. None uses all N.
-        curriculum: Chooses which training questions are served and in which order, by what `memory` knows of them. None
-            serves all.
+        curriculum: Chooses which training questions are served, by what `memory` knows of them. None serves all.
         shuffle: Whether each training epoch has an order of its own; otherwise all have the source's.
         seed: Seed of the training order.
         max_evaluation_prompt_tokens: Length limit of evaluation prompts; None is `max_prompt_tokens`.
@@ -176,12 +174,7 @@ class QuestionDataModule(LightningDataModule):
             rank_zero_warn(caution)
 
     def _check_rephrasings(self, groups: Sequence[QuestionGroup]) -> None:
-        """Refuse questions without the rephrasings that were asked for.
-
-        Raises:
-            ValueError: some have fewer than N and `on_fewer_rephrasings` is `error`; or none has any, which would
-                train another method.
-        """
+        """Refuse fewer than N rephrasings where that is an `error`, and none at all, which is another method."""
         if self.num_rephrasings == 0:
             return
         fewer = [group.id for group in groups if len(group.rephrasings) < (self.num_rephrasings or 1)]
@@ -248,20 +241,13 @@ class QuestionDataModule(LightningDataModule):
         """Go on from what `state_dict` returned; a curriculum that it knows nothing of begins.
 
         Raises:
-            ValueError: training is to go on with another tokenizer, or the state is of a version that kept success
-                rates of its own.
+            ValueError: training is to go on with another tokenizer.
         """
         training = self.trainer is not None and self.trainer.training
         if training and state_dict.get("tokenizer", self._tokenizer_digest) != self._tokenizer_digest:
             raise ValueError(
                 f"Expected the tokenizer that the run in the checkpoint has, but {self.tokenizer_path} holds another. "
                 "Resume with the data.tokenizer and model.path that it had."
-            )
-        if "adaptive_rephrasings" in state_dict and self.adaptive_rephrasings is not None:
-            raise ValueError(
-                "Expected a checkpoint with the memory of questions, but its data.adaptive_rephrasings is of a version "
-                "that kept success rates of its own. Resume with that version, or start from the exported policy with "
-                "model.path."
             )
         if self.curriculum is not None and "curriculum" in state_dict:
             self.curriculum.load_state_dict(state_dict["curriculum"])
@@ -276,7 +262,6 @@ class QuestionDataModule(LightningDataModule):
         if self._train_loader is None:
             self._train_loader = self._loader("train", self.batch_size, self.samples_per_prompt, training=True)
             if (curriculum := self.curriculum) is not None:
-                self._train_loader.place = lambda id: curriculum.place(self.memory[id])
                 self._train_loader.serve_by(lambda id: curriculum.chance(self.memory[id]))
         return self._train_loader
 

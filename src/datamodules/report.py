@@ -1,6 +1,4 @@
-"""Report on the questions of a run: counts, exclusions, fingerprints and overlaps, as plain data and in words.
-
-The data module keeps one report, split → facts, and writes it to `data.json`:
+"""The report on the questions of a run, `data.json`: split → facts.
 
 | fact | meaning |
 |---|---|
@@ -71,18 +69,15 @@ def cautions(split: str, report: Mapping[str, Any], max_prompt_tokens: int) -> I
     yield from (f"{split}: {warning}." for warning in report["warnings"])
 
 
-def add_overlaps(
-    reports: Mapping[str, dict[str, Any]], splits: Mapping[str, Sequence[QuestionGroup]], train: str = "train"
-) -> Iterator[str]:
+def add_overlaps(reports: Mapping[str, dict[str, Any]], splits: Mapping[str, Sequence[QuestionGroup]]) -> Iterator[str]:
     """Add to the reports what the test splits share with the training questions; each split is compared once.
 
-    Yields a sentence on each split with copies, that is overlaps in which all numbers are the same too. Overlaps with
-    other numbers, of which generated tasks are full, are only counted.
+    Yields a sentence on each split with copies: overlaps in which all numbers are the same too.
     """
-    tests = {name: g for name, g in splits.items() if name != train and "train_overlap" not in reports[name]}
-    if train not in splits or not tests:
+    tests = {name: g for name, g in splits.items() if name != "train" and "train_overlap" not in reports[name]}
+    if "train" not in splits or not tests:
         return
-    for split, overlaps in find_overlaps(splits[train], tests).items():
+    for split, overlaps in find_overlaps(splits["train"], tests).items():
         reports[split]["train_overlap"] = [overlap._asdict() for overlap in overlaps]
         copies = [f"{overlap.test} ({overlap.train})" for overlap in overlaps if overlap.same_numbers]
         if copies:

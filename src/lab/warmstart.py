@@ -29,18 +29,16 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
-from ..datamodules.sources.arithmetic import supervised_example
-from ..datamodules.sources.generated import SupervisedExample
-from ..datamodules.sources.phrasings import ANSWER_MARKER
 from ..datamodules.sources.word_problems import MAX_VALUE, Operation
 from ..modules.policy.causal_policy import CausalPolicy
 from ..modules.policy.exact import correct_tokens, exact_success
 from ..modules.policy.logprobs import Scorer
 from ..modules.policy.model import save_model
 from ..runs.files import write_json
-from ..starter.architecture import build_model, prompt_text
-from ..starter.tasks import TASKS
 from ..types import EnumeratingVerifier, QuestionGroup
+from .starters.architecture import build_model, prompt_text
+from .starters.examples import ANSWER_MARKER, SupervisedExample, arithmetic_example
+from .starters.tasks import TASKS
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +51,7 @@ class WarmstartConfig:
     """How long and how the starter is trained."""
 
     task: str = "arithmetic"
-    """One of `starter.tasks.TASKS`, whose settings replace the defaults below."""
+    """One of `starters.tasks.TASKS`, whose settings replace the defaults below."""
     seed: int = 0
     chain_steps: int = 500
     """Steps on chains of arithmetic facts; the first part of the schedule."""
@@ -225,7 +223,7 @@ def exact_solve_rate(
 def problem_sequence(
     tokenizer: PreTrainedTokenizerBase,
     rng: random.Random,
-    draw: Callable[[random.Random], SupervisedExample] = supervised_example,
+    draw: Callable[[random.Random], SupervisedExample] = arithmetic_example,
 ) -> TrainingSequence:
     """Draw a question with a response; the response is learned."""
     example = draw(rng)

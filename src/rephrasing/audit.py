@@ -1,4 +1,4 @@
-"""Rephrasings as data: one row per candidate with every verdict, what share passes, a sample for a human to read."""
+"""Rephrasings checked again, the share that passes, and a sample for a human to read."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ import pandas as pd
 
 from ..datamodules.sources.jsonl import JsonLinesSource
 from .candidates import Check, Reviewed, accepted, review
-
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""How a text begins that a spreadsheet takes for a formula."""
 
 
 def read_reviewed(path: str | Path) -> list[Reviewed]:
@@ -33,34 +30,10 @@ def recheck(reviewed: Iterable[Reviewed], checks: Mapping[str, Check]) -> None:
                 before.append(candidate.text)
 
 
-def audit_frame(reviewed: Sequence[Reviewed], undecided: bool = True) -> pd.DataFrame:
-    """One row per candidate.
-
-    Columns: `question` (id), `text`, `model`, `instruction` (both empty where unknown), `accepted`, `failed` (names of
-    the checks that refused it), `reason` (of the first of them), and for each check two columns: `<check>` with True,
-    False or None, and `<check>/value` with what it measured. `undecided` says what a check counts as that could not
-    decide.
-    """
-    columns = ["question", "text", "model", "instruction", "accepted", "failed", "reason"]
-    rows = []
-    for item, candidate in [(one, c) for one in reviewed for c in one.candidates]:
-        failed = [verdict for verdict in candidate.verdicts if not accepted([verdict], undecided)]
-        origin = [candidate.provenance.get(name, "") for name in ("model", "instruction")]
-        names, reason = ", ".join(verdict.check for verdict in failed), failed[0].reason if failed else ""
-        row = dict(zip(columns, (item.group.id, candidate.text, *origin, not failed, names, reason), strict=True))
-        for verdict in candidate.verdicts:
-            row |= {verdict.check: verdict.passed, f"{verdict.check}/value": verdict.value}
-        rows.append(row)
-    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
-
-
-def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with an apostrophe before texts that a spreadsheet would take for formulas.
-
-    >>> for_spreadsheets(pd.DataFrame({"text": ["=1+1", "What is 1 + 1?"]}))["text"].tolist()
-    ["'=1+1", 'What is 1 + 1?']
-    """
-    return frame.map(lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell)
+def refuse_undecided(reviewed: Iterable[Reviewed]) -> None:
+    """Turn undecided verdicts into refusals."""
+    for candidate in [candidate for item in reviewed for candidate in item.candidates]:
+        candidate.verdicts = [v._replace(passed=v.passed is True) for v in candidate.verdicts]
 
 
 def by_check(reviewed: Iterable[Reviewed]) -> pd.DataFrame:
@@ -76,16 +49,17 @@ def by_check(reviewed: Iterable[Reviewed]) -> pd.DataFrame:
     return frame.groupby("check", sort=False).sum().rename_axis(None)
 
 
-def by_instruction(reviewed: Sequence[Reviewed], undecided: bool = True) -> pd.DataFrame:
+def by_instruction(reviewed: Sequence[Reviewed]) -> pd.DataFrame:
     """Candidates per instruction or rule: columns `proposed`, `accepted`, `percent`."""
-    grouped = audit_frame(reviewed, undecided).groupby("instruction", sort=True)["accepted"]
+    rows = [(c.provenance.get("instruction", ""), accepted(c.verdicts)) for r in reviewed for c in r.candidates]
+    grouped = pd.DataFrame(rows, columns=["instruction", "accepted"]).groupby("instruction")["accepted"]
     table = pd.DataFrame({"proposed": grouped.size(), "accepted": grouped.sum().astype(int)})
     return table.assign(percent=100 * table["accepted"] / table["proposed"])
 
 
-def coverage(reviewed: Iterable[Reviewed], undecided: bool = True) -> dict[int, int]:
+def coverage(reviewed: Iterable[Reviewed]) -> dict[int, int]:
     """Number of accepted rephrasings → questions that have so many."""
-    return dict(sorted(Counter(len(item.kept(undecided)) for item in reviewed).items()))
+    return dict(sorted(Counter(len(item.kept()) for item in reviewed).items()))
 
 
 def sample_groups(reviewed: Sequence[Reviewed], size: int, seed: int) -> list[Reviewed]:

@@ -23,9 +23,8 @@ _OVER = ("completed", "failed", "expired", "cancelled")
 class BatchClient(Client):
     """Asks through `/v1/files` and `/v1/batches`; replies go to the same cache.
 
-    A batch is paid for when it is created, so the cache learns of its file and its calls before. After a kill or a lost
-    response, the batch is found by its file among the server's, and waited for, before another one is created. What a
-    batch lacks when it expires is asked for by the next session.
+    A batch is paid for when it is created, so the cache learns of its file and calls before. After a kill or a lost
+    response, the batch is found by its file among the server's. What it lacks when it expires the next session asks.
     """
 
     def __init__(self, *args: Any, poll_seconds: float = 60.0, calls_per_batch: int = 20_000) -> None:

@@ -1,4 +1,4 @@
-"""Paid replies by the key of their call, on disk before anybody looks at them; they survive `kill -9`."""
+"""Paid replies by the key of their call. Each is saved before it is read, so that a restart never pays twice."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ logger = logging.getLogger(__name__)
 class ReplyCache:
     """Key of a call → reply, in an append-only file of JSON lines; a context manager.
 
-    The body of a response is stored as it came and read afterwards, so that a malformed one is not paid for again. A
-    last line that was torn by a kill is cut off. The file is locked: two processes would pay for the same replies.
+    The body of a response is stored as it came and read afterwards, so that a malformed one is not paid for again.
+    Lines that a kill or an editor broke are skipped with a warning. The file is locked: two processes would pay twice.
 
     Raises:
         RuntimeError: another process has the file open.
-        ValueError: a line other than the last is broken; file and line are named.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,7 +32,15 @@ class ReplyCache:
         self._replies: dict[str, Reply] = {}
         self.batches: dict[str, dict[str, Any]] = {}
         """File of a batch of calls → what is known of the batch: `keys`, and `status` once it is over."""
-        self._read()
+        self._file.seek(0)
+        line = b""
+        for number, line in enumerate(self._file, start=1):
+            try:
+                self._take(json.loads(line))
+            except ValueError:
+                logger.warning("%s, line %d: skipped what is no JSON; it will be asked again.", path, number)
+        if line and not line.endswith(b"\n"):  # torn by a kill
+            self._file.write(b"\n")
 
     def add(self, key: str, body: str, batch: bool = False) -> None:
         """Store the body of a response; the first one of a key stays."""
@@ -62,25 +69,6 @@ class ReplyCache:
             self._replies[row["key"]] = read_reply(row["body"], row["time"], row["batch"])
         else:
             self.batches[row["file"]] = row
-
-    def _read(self) -> None:
-        self._file.seek(0)
-        position = 0
-        for number, line in enumerate(self._file, start=1):
-            try:
-                self._take(json.loads(line))
-            except ValueError as error:
-                if line.endswith(b"\n"):
-                    raise ValueError(
-                        f"{self._file.name}, line {number}: expected JSON, but {error}. Delete the line; what it held "
-                        "will be asked for again."
-                    ) from error
-                logger.warning("%s: cut off the last line, which was torn by a kill.", self._file.name)
-                self._file.truncate(position)
-                return
-            position += len(line)
-            if not line.endswith(b"\n"):  # torn before its line break
-                self._file.write(b"\n")
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""What a chat model is asked and what it replied. Replies are untrusted: reading one never raises."""
+"""Calls of a chat model and its replies, which are untrusted: reading one never raises."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ApiCall:
         return hashlib.sha256(json.dumps([self.body(), self.attempt], sort_keys=True).encode()).hexdigest()[:32]
 
     def body(self) -> dict[str, Any]:
-        """What the chat completions endpoint is sent."""
+        """The request to the chat completions endpoint."""
         messages = [{"role": "system", "content": self.system}, {"role": "user", "content": valid_unicode(self.user)}]
         return {"model": self.model, "messages": messages, **self.parameters}
 
@@ -58,7 +58,7 @@ class Reply:
     fault: str = ""
     """Why there is no text; empty where there is one."""
     model: str = ""
-    """What the server calls the model that replied."""
+    """The server's name of the model that replied."""
     id: str = ""
     """The server's name of the reply, for its support and its bill."""
     usage: Usage = Usage()  # noqa: RUF009 (a tuple, which nobody can change)

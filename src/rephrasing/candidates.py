@@ -24,7 +24,7 @@ class Pair(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What one check says about a pair."""
+    """The result of one check of a pair."""
 
     check: str
     passed: bool | None
@@ -32,15 +32,15 @@ class Verdict(NamedTuple):
     reason: str
     """For a reader: what was found."""
     value: float | None = None
-    """What was measured, where something was."""
+    """The quantity that was measured, if any."""
 
 
 Check = Callable[[Pair], Verdict]
 
 
-def accepted(verdicts: Iterable[Verdict], undecided: bool = True) -> bool:
-    """Whether no check failed; `undecided` says what a check counts as that could not decide."""
-    return all(undecided if verdict.passed is None else verdict.passed for verdict in verdicts)
+def accepted(verdicts: Iterable[Verdict]) -> bool:
+    """Whether no check failed."""
+    return all(verdict.passed is not False for verdict in verdicts)
 
 
 @dataclass
@@ -73,13 +73,13 @@ class Reviewed:
         """The question and one of its candidates."""
         return Pair(self.group.question, candidate.text, self.group.answer, tuple(others))
 
-    def kept(self, undecided: bool = True) -> list[Candidate]:
+    def kept(self) -> list[Candidate]:
         """The candidates that no check refused."""
-        return [c for c in self.candidates if accepted(c.verdicts, undecided)]
+        return [c for c in self.candidates if accepted(c.verdicts)]
 
-    def to_row(self, undecided: bool = True) -> dict[str, Any]:
+    def to_row(self) -> dict[str, Any]:
         """A row for `JsonLinesSource`: accepted rephrasings, the provenance of each, and the refused ones."""
-        kept = self.kept(undecided)
+        kept = self.kept()
         row = {
             **self.group.metadata,
             "id": self.group.id,
@@ -93,37 +93,20 @@ class Reviewed:
 
     @classmethod
     def from_group(cls, group: QuestionGroup) -> Reviewed:
-        """What a row says, read through a source; a file that lacks provenance has candidates without it."""
+        """Read a row of `to_row` back through a source; a file without provenance gives candidates without it."""
         metadata = dict(group.metadata)
         described, refused = metadata.pop("provenance", None) or [], metadata.pop("refused", None) or []
         shortfall = str(metadata.pop("shortfall", None) or "")
-        if not isinstance(described, list) or not isinstance(refused, list):
-            raise ValueError(f"Question {group.id}: expected lists in `provenance` and `refused`. Remove them.")
         described = described or [{}] * len(group.rephrasings)
-        if len(described) != len(group.rephrasings):
-            raise ValueError(
-                f"Question {group.id}: expected one entry of `provenance` per rephrasing, but got {len(described)} for "
-                f"{len(group.rephrasings)}. Remove `provenance` from rows whose rephrasings were edited."
-            )
         try:
-            entries = [
-                *zip(group.rephrasings, described, strict=True),
-                *((_text_of(entry), entry) for entry in refused),
-            ]
-            candidates = [_candidate(**{**entry, "text": text}) for text, entry in entries]
-        except TypeError as error:
+            made = [{**entry, "text": text} for text, entry in zip(group.rephrasings, described, strict=True)]
+            candidates = [_candidate(**entry) for entry in [*made, *refused]]
+        except (TypeError, ValueError) as error:
             raise ValueError(
-                f"Question {group.id}: expected `provenance` and `refused` as tagrpo-rephrase writes them, lists of "
-                f"objects with `verdicts`, but {error}. Remove what was not written by it."
+                f"Question {group.id}: expected `provenance`, one entry per rephrasing, and `refused` as "
+                f"tagrpo-rephrase writes them, but: {error}. Remove `provenance` where rephrasings were edited."
             ) from error
         return cls(group._replace(metadata=metadata, rephrasings=()), candidates, shortfall)
-
-
-def _text_of(entry: Any) -> str:
-    text = entry.get("text") if isinstance(entry, dict) else None
-    if not isinstance(text, str):
-        raise TypeError(f"a refused rephrasing is {str(entry)[:80]!r}")
-    return text
 
 
 def review(pair: Pair, checks: Mapping[str, Check]) -> list[Verdict]:
@@ -139,9 +122,9 @@ def review(pair: Pair, checks: Mapping[str, Check]) -> list[Verdict]:
     return [check(pair)._replace(check=name) for name, check in checks.items()]
 
 
-def write_rows(path: Path, reviewed: Sequence[Reviewed], undecided: bool = True) -> None:
+def write_rows(path: Path, reviewed: Sequence[Reviewed]) -> None:
     """Write all questions, those without a rephrasing too."""
-    lines = [json.dumps(item.to_row(undecided), ensure_ascii=False) + "\n" for item in reviewed]
+    lines = [json.dumps(item.to_row(), ensure_ascii=False) + "\n" for item in reviewed]
     write_text(path, escaped("".join(lines)))
 
 
@@ -155,4 +138,6 @@ def _described(candidate: Candidate) -> dict[str, Any]:
 
 
 def _candidate(text: str, verdicts: Iterable[Mapping[str, Any]] = (), **provenance: Any) -> Candidate:
+    if not isinstance(text, str):
+        raise TypeError(f"a rephrasing is {str(text)[:80]!r}")
     return Candidate(text, provenance, [Verdict(**verdict) for verdict in verdicts])

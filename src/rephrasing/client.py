@@ -33,8 +33,7 @@ class Server:
     timeout: float = 120.0
     """Seconds without a sign of the server, after which a call counts as failed."""
     max_retries: int = 8
-    """How often a failed call is repeated, ever later; a server's own Retry-After is respected. One of more than two
-    minutes fails the call, which the next session asks again."""
+    """How often a failed call is repeated by the `openai` client; a Retry-After of more than two minutes fails it."""
 
     def __post_init__(self) -> None:
         if not self.api_key_env.isidentifier():  # perhaps the key itself: not to be shown
@@ -53,7 +52,7 @@ class Server:
         return openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=self.max_retries, timeout=self.timeout)
 
     def explain(self, error: openai.APIError | str) -> str:
-        """What went wrong, without the key, which servers like to quote."""
+        """The error in words, without the key, which servers like to quote."""
         cause = f" ({error.__cause__})" if isinstance(error, openai.APIConnectionError) else ""
         text, key = f"{error}{cause}", os.environ.get(self.api_key_env)
         return (text.replace(key, "[key]") if key else text)[:500]
@@ -62,11 +61,8 @@ class Server:
 class Client:
     """Answers calls: from the cache where it can, else by asking the server, many at a time.
 
-    A reply is stored before it is read, and a stored one is never asked for again. Unknown is whether a server charges
-    for a reply that never arrived (a dropped connection, a timeout, a kill while it was on its way): such a call is
-    sent again under the same `Idempotency-Key`, which servers may use to charge once.
-
-    `on_progress` is called with (answered, wanted) after each call.
+    A reply that never arrived (a dropped connection, a timeout, a kill) is asked for again under the same
+    `Idempotency-Key`, which servers may use to charge once. `on_progress` is called with (answered, wanted).
     """
 
     def __init__(self, server: Server, cache: ReplyCache, on_progress: Callable[[int, int], None]) -> None:
@@ -127,7 +123,7 @@ class Client:
             self._failed_in_a_row = 0
 
     def _refused(self, error: openai.APIError) -> ServerRefusedError | None:
-        """What to say where the error concerns every call, not only this one."""
+        """The refusal of every call, where the error concerns not only this one."""
         status = error.status_code if isinstance(error, openai.APIStatusError) else 500
         self._failed_in_a_row += status >= 500 or status == 429
         if status in _REFUSES_EVERYBODY or error.code == "insufficient_quota":

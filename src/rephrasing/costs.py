@@ -15,14 +15,14 @@ CHARACTERS_PER_TOKEN = 3.5
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """What a model costs, per million tokens, in any currency."""
+    """Prices of a model, per million tokens, in any currency."""
 
     prompt: float
     completion: float
     cached: float | None = None
     """Of prompt tokens in the server's cache; None for the same as others."""
     batch_factor: float = 0.5
-    """What the batch interface costs, relative to these."""
+    """Price of the batch interface, relative to these."""
 
     def cost(self, usage: Usage, batch: bool = False) -> float:
         """Money for so many tokens.
@@ -39,32 +39,33 @@ class Prices:
 def estimate(
     calls: Iterable[ApiCall], prices: Mapping[str, Prices], answered: Container[str], batch: bool = False
 ) -> pd.DataFrame:
-    """What calls will cost, as in `summed`; equal ones are counted once, those whose keys are `answered` not at all.
+    """The expected cost, as in `summed`; equal calls are counted once, those whose keys are `answered` not at all.
 
     `cost` is for completions of the expected length, `at most` for such that run to their limit of tokens.
     """
     rows = []
-    for key, call in {call.key: call for call in calls}.items():
-        if key not in answered:
-            limit = int(call.parameters.get("max_completion_tokens") or call.parameters.get("max_tokens") or 0)
-            most = limit or call.expected_tokens
-            usual = min(call.expected_tokens, most)
-            prompt = round((len(call.system) + len(call.user)) / CHARACTERS_PER_TOKEN)
-            usages = [Usage(prompt_tokens=prompt, completion_tokens=tokens) for tokens in (usual, most)]
-            price = prices.get(call.model)
-            costs = [None if price is None else price.cost(usage, batch) for usage in usages]
-            rows.append((call.purpose, call.model, 1, prompt, usual, *costs))
+    for call in {call.key: call for call in calls if call.key not in answered}.values():
+        limit = call.parameters.get("max_completion_tokens") or call.parameters.get("max_tokens")
+        most = int(limit or call.expected_tokens)
+        usual = min(call.expected_tokens, most)
+        prompt = round((len(call.system) + len(call.user)) / CHARACTERS_PER_TOKEN)
+        costs = [_cost(prices, call, Usage(prompt, tokens), batch) for tokens in (usual, most)]
+        rows.append((call.purpose, call.model, 1, prompt, usual, *costs))
     return summed(rows)
 
 
 def account(answered: Iterable[tuple[ApiCall, Reply]], prices: Mapping[str, Prices]) -> pd.DataFrame:
-    """What replies cost, those of earlier sessions included: a table as in `summed`."""
+    """The cost of replies, those of earlier sessions included: a table as in `summed`."""
     rows = []
     for call, reply in answered:
-        price, usage = prices.get(call.model), reply.usage
-        cost = None if price is None else price.cost(usage, reply.batch)
-        rows.append((call.purpose, call.model, 1, usage.prompt_tokens, usage.completion_tokens, cost, cost))
+        cost = _cost(prices, call, reply.usage, reply.batch)
+        rows.append((call.purpose, call.model, 1, *reply.usage[:2], cost, cost))
     return summed(rows)
+
+
+def _cost(prices: Mapping[str, Prices], call: ApiCall, usage: Usage, batch: bool) -> float | None:
+    price = prices.get(call.model)
+    return None if price is None else price.cost(usage, batch)
 
 
 def summed(rows: Iterable[tuple[object, ...]]) -> pd.DataFrame:

@@ -32,19 +32,18 @@ def marked(original: str, rephrasing: str) -> str:
     return "".join(parts)
 
 
-def audit_page(sample: Sequence[Reviewed], title: str, undecided: bool = True) -> str:
-    """The page: every question with its answer and candidates, refused ones too, in the order of their proposal.
+def audit_page(sample: Sequence[Reviewed], title: str) -> str:
+    """Every question with its answer and candidates, refused ones too; verdicts of the checks on demand alone.
 
     The reader's judgements stay in the browser and are saved as JSON lines with the button, one per candidate:
-    `question`, `text`, `equivalent` (true, false, or null for unsure). Verdicts of the checks are shown only on demand,
-    so that they don't sway the reader.
+    `question`, `text`, `equivalent` (true, false, or null for unsure).
     """
     entries: list[dict[str, str]] = []
     sections = []
     for item in sample:
         question, answer = html.escape(item.group.question), html.escape(" or ".join(item.group.answer))
         head = f"<h2>{html.escape(item.group.id)}</h2><p class=text>{question}</p><p>Answer: <code>{answer}</code></p>"
-        cards = [_card(item, c, len(entries) + number, undecided) for number, c in enumerate(item.candidates)]
+        cards = [_card(item, c, len(entries) + number) for number, c in enumerate(item.candidates)]
         entries += [{"question": item.group.id, "text": candidate.text} for candidate in item.candidates]
         sections.append(f"<section>{head}{''.join(cards)}</section>")
     return Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8")).substitute(
@@ -56,9 +55,9 @@ def audit_page(sample: Sequence[Reviewed], title: str, undecided: bool = True) -
     )
 
 
-def _card(item: Reviewed, candidate: Candidate, number: int, undecided: bool) -> str:
+def _card(item: Reviewed, candidate: Candidate, number: int) -> str:
     origin = ", ".join(str(candidate.provenance.get(name, "unknown")) for name in ("instruction", "model"))
-    summary = f"{html.escape(origin)}: {'accepted' if accepted(candidate.verdicts, undecided) else 'refused'}"
+    summary = f"{html.escape(origin)}: {'accepted' if accepted(candidate.verdicts) else 'refused'}"
     outcomes = {True: "passed", False: "failed", None: "undecided"}
     verdicts = "".join(
         f"<li class={outcomes[v.passed]}>{html.escape(f'{v.check}: {outcomes[v.passed]}. {v.reason}')}</li>"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from ..datamodules.sources.base import plain
 from ..types import QuestionGroup
 from .calls import ApiCall, Reply
 from .candidates import Candidate, Check, Pair, Reviewed
@@ -32,7 +33,7 @@ class Instruction:
     count: int
     """Rephrasings wanted per question."""
     task: str
-    """What to do, with examples."""
+    """The instruction itself, with examples."""
     rules: bool = True
     """Whether our rules follow, of what must stay as it is; otherwise only the form of the reply is asked for."""
 
@@ -50,7 +51,7 @@ class Rephraser(Protocol):
         """Rephrasings wanted per question."""
 
     def calls(self, groups: Sequence[QuestionGroup]) -> list[ApiCall]:
-        """What it will surely ask a model; empty for one that asks none."""
+        """The calls that it will surely make; none for one that asks no model."""
 
     async def propose(
         self, groups: Sequence[QuestionGroup], checks: Mapping[str, Check], client: Client
@@ -138,7 +139,7 @@ class ModelRephraser:
 
 
 def read_rephrasings(text: str) -> list[str]:
-    """What stands between the tags, stripped, empty ones left out.
+    """The texts between the tags, stripped, empty ones left out.
 
     >>> read_rephrasings("Sure! <rephrasing>Add 1 to 1.</rephrasing>"), read_rephrasings("Add 1 to 1.")
     (['Add 1 to 1.'], [])
@@ -157,15 +158,14 @@ async def rephrase(
 ) -> list[Reviewed]:
     """Propose rephrasings, check their text, then ask the judge about those that passed; every question, in order.
 
-    Questions that read the same, white space aside, share their rephrasings, which are made for the first of them:
-    `datamodules.sources.rephrased` joins rephrasings to questions by their text.
+    Questions with the same `plain` text share their rephrasings, as in `datamodules.sources.rephrased`.
     """
     first = distinct(groups)
     reviewed = await rephraser.propose(list(first.values()), checks, client)
     if judge is not None:
         await judge.review(reviewed, client)
     made = dict(zip(first, reviewed, strict=True))
-    return [replace(made[same_text(group)], group=group) for group in groups]
+    return [replace(made[plain(group.question)], group=group) for group in groups]
 
 
 def planned_calls(groups: Sequence[QuestionGroup], rephraser: Rephraser, judge: Judge | None) -> list[ApiCall]:
@@ -176,13 +176,8 @@ def planned_calls(groups: Sequence[QuestionGroup], rephraser: Rephraser, judge: 
 
 
 def distinct(groups: Sequence[QuestionGroup]) -> dict[str, QuestionGroup]:
-    """Text → the first question that has it, in order."""
+    """`plain` text → the first question that has it, in order."""
     found: dict[str, QuestionGroup] = {}
     for group in groups:
-        found.setdefault(same_text(group), group)
+        found.setdefault(plain(group.question), group)
     return found
-
-
-def same_text(group: QuestionGroup) -> str:
-    """The question with its white space normalised."""
-    return " ".join(group.question.split())

@@ -3,8 +3,8 @@ r"""Texts of problems, taken apart: numbers, formulas, figures and words, in spe
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from functools import lru_cache
-from itertools import pairwise
 
 from ..rewards.extraction import canonical_number
 
@@ -21,46 +21,52 @@ _PROSE = re.compile(
     r"what|more|bill|cost|less|fee|plus|[a-z]{5,}),?(?=\s|\Z)|[.?]\s+[A-Z][a-z]"
 )
 """Words that no formula holds outside of `text`: not `xy` or `abc`, which are products."""
+
 _DIGITS = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
 _FRACTION_OF_DIGITS = re.compile(r"\\[dt]?frac\s*(?:(\d)\s*(\d)|\{?(\d+)\}?\s*\{?(\d+)\}?)")
-_WORD = re.compile(r"[A-Za-z]+(?:['’][a-z]+)?|\d+(?:\.\d+)?")
 
-_UNITS = "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_ORDINALS = "fifth sixth seventh eighth ninth tenth"
-CARDINALS: dict[str, str] = {
-    **{word: str(n) for n, word in enumerate(f"{_UNITS} eighteen nineteen".split(), start=2)},
-    **{word: str(10 * n) for n, word in enumerate(_TENS.split(), start=2)},
-    **{"hundred": "100", "thousand": "1000", "million": "1000000"},
+_UNITS = "one|two|three|four|five|six|seven|eight|nine"
+_TEENS = "ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen"
+_TENS = "twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety"
+_SCALES = {"hundred": 100, "thousand": 1000, "million": 1_000_000}
+_SCALE = "|".join(_SCALES)
+_SMALL = {
+    **{word: n for n, word in enumerate(f"{_UNITS}|{_TEENS}".split("|"), start=1)},
+    **{word: 10 * n for n, word in enumerate(_TENS.split("|"), start=2)},
 }
-"""Words that name a number and nothing else."""
-
+_WORDED = re.compile(
+    rf"\b(?:(?:(?P<tens>{_TENS})(?:[- ](?P<unit>{_UNITS}))?|(?P<small>{_TEENS}|{_UNITS}))\b"
+    rf"(?:[- ](?P<scale>{_SCALE})\b)?|(?P<alone>{_SCALE})\b)",
+    re.IGNORECASE,
+)
+_DIGITS_AND_SCALE = re.compile(rf"(?<![\d.,])(\d{{1,9}}(?:\.\d{{1,9}})?)[- ]({_SCALE})\b", re.IGNORECASE)
 _MEANINGS = {
-    "a an one single once first each every per another alone weekly daily": "1",
-    "twice double doubled doubles second couple pair both square squared": "2",
-    "half halves halved": "2 1 50 0.5 1/2",
-    "thrice triple triples tripled cube cubed triangle": "3",
-    "third thirds": "3 1",
-    "quarter quarters": "4 1 25",
-    "quadruple fourth fourths": "4",
-    "week weeks": "7",
-    "dozen": "12",
-    "percent hundredth": "100",
-    "thousandth": "1000",
-    "zero origin positive negative nonzero nonnegative": "0",
-    **{f"{word} {word}s": str(n) for n, word in enumerate(_ORDINALS.split(), start=5)},
+    "1": "a an one single once first each every per another alone weekly daily half halves halved third thirds quarter",
+    "2": "twice double doubled doubles second couple pair both square squared half halves halved",
+    "3": "thrice triple triples tripled cube cubed triangle third thirds",
+    "4": "quarter quarters quadruple fourth fourths",
+    "5": "fifth fifths",
+    "6": "sixth sixths",
+    "7": "seventh sevenths week weeks",
+    "8": "eighth eighths",
+    "9": "ninth ninths",
+    "10": "tenth tenths",
+    "0": "zero origin positive negative nonzero nonnegative",
+    "12": "dozen",
+    "50": "half",
+    "0.5": "half",
+    "1/2": "half",
+    "25": "quarter",
+    "100": "percent hundredth",
+    "1000": "thousandth",
 }
-LOOSE_NUMBERS = {word: numbers.split() for words, numbers in _MEANINGS.items() for word in words.split()}
-"""Words that may stand for a number of the other text, and need not: `half` for 1/2, `a` for 1."""
-
 _SPELLINGS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\\(?:left|right|displaystyle|limits|big|Big|bigg|Bigg)(?![A-Za-z])", ""),
         (r"\\\{", "⟦"),
         (r"\\\}", "⟧"),
-        (r"\\&", "＆"),
-        (r"\\[,;:!> ]|\\q?quad(?![A-Za-z])|~|&|\\\\", " "),
+        (r"\\[,;:!> &]|\\q?quad(?![A-Za-z])|~|&|\\\\", " "),
         (r"\\[dt]frac(?![A-Za-z])", r"\\frac"),
         (r"\\frac\s*(\d)\s*(\d)", r"\1/\2"),
         (r"\\frac\s*\{([^{}]{1,12})\}\s*\{([^{}]{1,12})\}", r"\1/\2"),
@@ -73,16 +79,14 @@ _SPELLINGS = tuple(
         (r"\{,\}", ","),
         (r"\\(?:text(?:bf|it|rm)?|mathrm|mbox|operatorname)\s*\{([^{}]*)\}", r'"\1"'),
         (r'\^\{?"(st|nd|rd|th)"\}?', r'"\1"'),
-        (r"\\%", "%"),
-        (r"\\?\$", ""),
+        (r"\\?\$|\\(?=%)", ""),
         (r"[−–]", "-"),
         (r"(\\[A-Za-z]+)[\s{}]+(?=[A-Za-z])", "\\1\0"),  # \sin x is no command \sinx
         (r"[{}\s]", ""),
     )
 )
-
-
 _EXAMPLE = re.compile(r"(?<!\S)For (?:example|instance)\b[^?]{0,600}?\.(?!\S)")
+_LETTER = re.compile(r'"[^"]*"|\\[A-Za-z]+|[A-Za-z]')
 
 
 def without_examples(text: str, other: str) -> str:
@@ -94,44 +98,33 @@ def without_examples(text: str, other: str) -> str:
     return _EXAMPLE.sub(" ", text) if _EXAMPLE.search(other) else text
 
 
-def numerals(text: str) -> set[str]:
-    r"""Numbers written in digits, in their canonical spelling.
+def numbers(text: str) -> set[str]:
+    r"""Numbers in digits or as words, in their canonical spelling; the word `one`, by itself, is none.
 
-    >>> sorted(numerals(r"$1,200 at 5.50% for \frac13 of 12 months, 5th floor"))
-    ['1', '12', '1200', '3', '5', '5.5']
+    >>> sorted(numbers(r"$1,200 at 5.50% for \frac13 of twenty-one months; one of two hundred or 2.5 million"))
+    ['1', '1200', '200', '21', '2500000', '3', '5.5']
     """
-    text = _FRACTION_OF_DIGITS.sub(lambda m: f" {m[1] or m[3]} / {m[2] or m[4]} ", text.replace("{,}", ","))
-    return {canonical_number(found) or found for found in _DIGITS.findall(text.replace("\\!", ""))}
+    text = text.replace("{,}", ",").replace("\\!", "")
+    text = _FRACTION_OF_DIGITS.sub(lambda m: f" {m[1] or m[3]} / {m[2] or m[4]} ", text)
+    text = _DIGITS_AND_SCALE.sub(lambda m: f"{Decimal(m[1]) * _SCALES[m[2].lower()]:f}", text)
+    worded = {_value(match) for match in _WORDED.finditer(text) if match[0].lower() != "one"}
+    return {canonical_number(found) or found for found in _DIGITS.findall(text)} | worded
 
 
-def number_words(text: str) -> set[str]:
-    """Numbers from two on that are written as words; compounds as their parts.
-
-    >>> sorted(number_words("Twenty-one of two hundred, and one more"))
-    ['100', '2', '20']
-    """
-    return {CARDINALS[word] for word in words(text) if word in CARDINALS}
+def _value(match: re.Match[str]) -> str:
+    parts = [_SMALL[match[name].lower()] for name in ("tens", "unit", "small") if match[name]]
+    scale = match["scale"] or match["alone"]
+    return str((sum(parts) or 1) * (_SCALES[scale.lower()] if scale else 1))
 
 
 def loose_numbers(text: str) -> set[str]:
-    """Numbers that words of the text may stand for: 2 for `twice`, 21 for `twenty-one`, 200 for `two hundred`.
+    """Numbers that words of the text may stand for, and need not: 2 for `twice`, 1 for `a`.
 
-    >>> sorted(loose_numbers("twice as many, twenty-five, two hundred"))
-    ['100', '2', '20', '200', '25', '5']
+    >>> sorted(loose_numbers("Twice as many in a week"))
+    ['1', '2', '7']
     """
-    found = {number for word in words(text) for number in LOOSE_NUMBERS.get(word, ())} | number_words(text)
-    values = [int(CARDINALS.get(word, word == "one")) for word in words(text)]  # 0 for other words
-    for first, second in pairwise(values):
-        if second >= 100 > first > 0:
-            found.add(str(first * second))
-        elif first >= 20 and 0 < second < 10:
-            found.add(str(first + second))
-    return found
-
-
-def words(text: str) -> list[str]:
-    """Words and numbers in lower case, punctuation left out."""
-    return [word.lower().replace("’", "'") for word in _WORD.findall(text)]
+    words = set(re.findall("[a-z]+", text.lower()))
+    return {number for number, names in _MEANINGS.items() if not words.isdisjoint(names.split())}
 
 
 @lru_cache(maxsize=64)
@@ -149,18 +142,23 @@ def math_spans(text: str) -> tuple[re.Match[str], ...]:
     return tuple((_MATH_BESIDE_MONEY if money else _MATH).finditer(text))
 
 
-def formulas(text: str) -> list[str]:
-    r"""What stands in math mode, as it is written; figures left out.
+def formulas(text: str) -> set[str]:
+    r"""The formulas in math mode, cut at commas and semicolons outside of brackets, each piece `compact`.
 
-    >>> formulas(r"If $x=1$ costs \$5 and \[y=2,\] …")
-    ['x=1', 'y=2,']
+    >>> sorted(formulas(r"If $f(x,y)=3,\ x>0$ costs \$5 and \[y = 2,\] …"))
+    ['f(x,y)=3', 'x>0', 'y=2']
     """
-    return [match[match.lastgroup] for match in math_spans(text) if match.lastgroup not in (None, "figure")]
+    found = set()
+    for match in math_spans(text):
+        if match.lastgroup not in (None, "figure"):
+            math = match[match.lastgroup].replace("{,}", "").replace("\\,", " ").replace("\\;", " ")
+            found |= {compact(piece) for piece in re.split(r"[,;](?![^()\[\]]{0,200}[)\]])", math)}
+    return found - {""}
 
 
 def figures(text: str) -> list[str]:
-    """Figures given as Asymptote code, spaces left out."""
-    return ["".join(match["figure"].split()) for match in math_spans(text) if match.lastgroup == "figure"]
+    """Figures given as Asymptote code, spaces left out, sorted."""
+    return sorted("".join(match["figure"].split()) for match in math_spans(text) if match.lastgroup == "figure")
 
 
 def prose(text: str) -> str:
@@ -192,34 +190,15 @@ def holds(text: str, spelled: str) -> bool:
     return bool(re.search(rf"(?<![\d.]){re.escape(spelled)}(?!\.?\d)", compact(text)))
 
 
-def pieces(math: str) -> list[str]:
-    r"""A formula cut at the commas and semicolons outside of brackets, each piece `compact`.
+def variables(piece: str) -> set[str]:
+    """The letters of a piece that are no part of a command or of words."""
+    return {letter for letter in _LETTER.findall(piece) if len(letter) == 1}
 
-    >>> pieces(r"f(x,y)=3,\ x>0")
-    ['f(x,y)=3', 'x>0']
+
+def with_names(piece: str, names: dict[str, str]) -> str:
+    r"""The piece with other letters for its variables.
+
+    >>> with_names(r"\sin(ax)+x_1", {"x": "t"})
+    '\\sin(at)+t_1'
     """
-    found, depth, start = [], 0, 0
-    math = math.replace("{,}", "").replace("\\,", " ").replace("\\;", " ")
-    for position, character in enumerate(math):
-        depth += (character in "([{") - (character in ")]}")
-        if character in ",;" and depth <= 0:
-            found.append(math[start:position])
-            start = position + 1
-    return [piece for piece in map(compact, [*found, math[start:]]) if piece]
-
-
-_COMMAND = re.compile(r'"[^"]*"|\\[A-Za-z]+|[A-Za-z]')
-
-
-def shape(piece: str) -> str:
-    r"""A piece with every variable replaced by `v`; commands and function names stay.
-
-    >>> shape(r"\sin(ax)+b_1"), shape(r"\sin(pq)+r_1")
-    ('\\sin(vv)+v_1', '\\sin(vv)+v_1')
-    """
-    return _COMMAND.sub(lambda match: match[0] if len(match[0]) > 1 else "v", piece)
-
-
-def variables(piece: str) -> list[str]:
-    """The letters of a piece that are no part of a command, in order."""
-    return [letter for letter in _COMMAND.findall(piece) if len(letter) == 1]
+    return _LETTER.sub(lambda match: names.get(match[0], match[0]), piece)

@@ -10,11 +10,11 @@ import torch
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 
-from tagrpo.datamodules.sources.generated import SupervisedExample
-from tagrpo.datamodules.sources.shortest_path import phrase, sample_problem, vocabulary
+from tagrpo.datamodules.sources.shortest_path import phrase, sample_problem
+from tagrpo.lab.starters.architecture import build_answer_tokenizer, build_model
+from tagrpo.lab.starters.examples import SupervisedExample, shortest_path_vocabulary
 from tagrpo.lab.warmstart import batches, fit, problem_sequence
 from tagrpo.settings.config import build
-from tagrpo.starter.architecture import build_answer_tokenizer, build_model
 
 SMALL = [
     "data=shortest_path", "data.train.regime=hard", "iterations=2", "logger=csv", "data.train.size=16", "seed=3",
@@ -29,7 +29,7 @@ SMALL = [
 def directions(tmp_path_factory):
     """A policy that knows paths of one or two steps, and a little where they lead."""
     path = tmp_path_factory.mktemp("policy")
-    tokenizer = build_answer_tokenizer(vocabulary())
+    tokenizer = build_answer_tokenizer(shortest_path_vocabulary())
     torch.manual_seed(0)
     model, rng = build_model(tokenizer), random.Random(0)
 

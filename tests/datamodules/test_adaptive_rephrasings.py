@@ -118,13 +118,6 @@ def test_evaluation_and_a_fixed_number_know_nothing_of_rates(make_batch):
     assert all(prompts_per_question(batch) == [4] * 4 for batch in loader)
 
 
-def test_a_state_with_rates_of_its_own_is_refused_and_ignored_by_a_fixed_number():
-    old = {"adaptive_rephrasings": {"rates": {"a": 0.5}}}
-    with pytest.raises(ValueError, match="memory of questions.*data.adaptive_rephrasings is of a version"):
-        make_datamodule().load_state_dict(old)
-    make_datamodule(adaptive_rephrasings=None).load_state_dict(old)
-
-
 @given(
     st.integers(0, 5), st.integers(0, 5), st.integers(1, 16), st.lists(st.integers(0, 8), max_size=6), st.integers(0, 9)
 )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from tagrpo.datamodules.curricula import ByDifficulty, Curriculum, NearRate, WithinBounds
+from tagrpo.datamodules.curricula import Curriculum, WithinBounds
 from tagrpo.datamodules.memory import Record, Visit
 from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
@@ -19,12 +17,8 @@ def visited(*right):
     return Record(visits=[Visit((2, 2), (min(r, 2), max(r - 2, 0))) for r in right])
 
 
-CURRICULA = [WithinBounds(0.25, 0.75), NearRate(), ByDifficulty()]
-
-
-@pytest.mark.parametrize("curriculum", CURRICULA)
-def test_a_question_that_was_never_sampled_is_served(curriculum):
-    assert curriculum.chance(Record()) == 1.0
+def test_a_question_that_was_never_sampled_is_served():
+    assert WithinBounds(0.25, 0.75).chance(Record()) == 1.0
 
 
 def test_bounds_hold_for_the_running_rate_of_the_whole_pool_and_include_their_ends():
@@ -34,30 +28,10 @@ def test_bounds_hold_for_the_running_rate_of_the_whole_pool_and_include_their_en
     assert WithinBounds(0.25, 0.5, decay=0.0).chance(visited(4, 0)) == 0, "the last visit alone"
 
 
-def test_the_chance_falls_with_the_distance_from_the_target_to_a_floor():
-    curriculum = NearRate(target=0.25, spread=0.5, floor=0.4)
-    expected = [max(0.4, math.exp(-((right / 4 - 0.25) ** 2) / (2 * 0.5**2))) for right in range(5)]
-    assert [curriculum.chance(visited(right)) for right in range(5)] == pytest.approx(expected)
-    assert expected[4] == 0.4
-
-
-def test_difficulty_orders_questions_and_new_ones_stand_in_the_middle():
-    records = {"easy": visited(4), "hard": visited(0), "middling": visited(2), "new": Record()}
-    order = sorted(records, key=lambda name: ByDifficulty().place(records[name]))
-    assert order == ["easy", "middling", "new", "hard"]
-    assert sorted(records, key=lambda name: ByDifficulty(hardest_first=True).place(records[name]))[0] == "hard"
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (WithinBounds, {"low": 0.6, "high": 0.5}), (WithinBounds, {"decay": 2.0}), (NearRate, {"floor": 0.0}),
-        (NearRate, {"spread": 0.0}), (ByDifficulty, {"decay": -1.0}),
-    ],
-)  # fmt: skip
-def test_impossible_options_are_refused(kind, options):
+@pytest.mark.parametrize("options", [{"low": 0.6, "high": 0.5}, {"decay": 2.0}])
+def test_impossible_options_are_refused(options):
     with pytest.raises(ValueError, match=rf"data\.curriculum.*{next(iter(options))}|decay.*data\.curriculum"):
-        kind(**options)
+        WithinBounds(**options)
 
 
 def datamodule_of(curriculum):
@@ -78,14 +52,6 @@ def test_a_data_module_serves_what_its_curriculum_wants_by_what_is_remembered():
     solved = first[:3]
     datamodule.memory.records = {id: visited(4 if id in solved else 1) for id in first}
     assert len({group.id for batch in loader for group in batch.groups} - set(solved)) == 4, "five make two batches"
-
-
-def test_a_data_module_serves_easy_questions_first():
-    datamodule = datamodule_of(ByDifficulty())
-    ids = [group.id for group in datamodule._splits["train"]]
-    datamodule.memory.records = {id: visited(row % 4) for row, id in enumerate(ids)}
-    served = [group.id for batch in datamodule.train_dataloader() for group in batch.groups]
-    assert [ids.index(id) % 4 for id in served] == [3, 3, 2, 2, 1, 1, 0, 0]
 
 
 class Counting(Curriculum):

@@ -8,8 +8,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tagrpo.datamodules.sources.arithmetic import REPHRASINGS, SPLITS, ArithmeticSource, supervised_example
+from tagrpo.datamodules.sources.arithmetic import REPHRASINGS, SPLITS, ArithmeticSource
 from tagrpo.lab import warmstart as module
+from tagrpo.lab.starters.architecture import build_model, build_tokenizer, prompt_text
+from tagrpo.lab.starters.examples import arithmetic_example
+from tagrpo.lab.starters.tasks import TASKS
 from tagrpo.lab.warmstart import (
     IGNORED,
     WarmstartConfig,
@@ -21,8 +24,6 @@ from tagrpo.lab.warmstart import (
     warmstart,
 )
 from tagrpo.starter import starter_path
-from tagrpo.starter.architecture import build_model, build_tokenizer, prompt_text
-from tagrpo.starter.tasks import TASKS
 
 TINY = WarmstartConfig(
     chain_steps=2,
@@ -53,7 +54,7 @@ def all_texts():
                 yield from (group.question, *group.rephrasings, prompt_text(group.question))
     rng = random.Random(0)
     for _ in range(300):
-        yield supervised_example(rng).response
+        yield arithmetic_example(rng).response
 
 
 def test_decoding_gives_every_question_and_solution_back(tokenizer):
@@ -146,7 +147,7 @@ def test_chains_are_true_and_only_their_results_are_learned(tokenizer):
 
 def test_of_a_problem_only_the_solution_and_its_end_are_learned(tokenizer):
     token_ids, labels = problem_sequence(tokenizer, random.Random(0))
-    example = supervised_example(random.Random(0))
+    example = arithmetic_example(random.Random(0))
     learned = labels != IGNORED
     assert tokenizer.decode(token_ids[~learned]) == f"{example.question} <sep>"
     assert tokenizer.decode(labels[learned]) == f"{example.response} <eos>"

@@ -8,12 +8,11 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from tagrpo.rephrasing.candidates import Pair, Reviewed, Verdict, accepted, review
+from tagrpo.rephrasing.candidates import Pair, Reviewed, accepted, review
 from tagrpo.rephrasing.checks import (
     TEXT_CHECKS,
     answer_not_leaked,
@@ -212,7 +211,12 @@ def test_renaming_is_allowed_one_to_one(question, rephrasing, kept):
     [
         ("Expand $(x+1)^2$.", "Expand $(t+1)^2$.", "x^2+2x+1", "the answer has such a letter"),
         ("Find the slope of $y=2x$.", "Find the slope of $v=2u$.", "2", "coordinates"),
-        ("Which $x$ solves $x+y=2$, $y=1$?", "Which $y$ solves $y+x=2$, $x=1$?", "1", "another variable"),
+        (
+            "Which $x$ solves $x+y=2$, $y=1$?",
+            "Which $y$ solves $y+x=2$, $x=1$?",
+            "1",
+            "missing: x+y=2, y=1",
+        ),
         ("Find $x+1$, where x is 2.", "Find $t+1$, where x is 2.", "3", "outside of the formulas"),
         (
             "In triangle ABC, $AB=3$ and $AC=AB$.",
@@ -280,32 +284,17 @@ def test_other_names_everywhere_are_a_difference_and_single_words_are_none():
     assert not not_identical(Pair(story, story.replace("mouse", "bird", 1))).passed
 
 
-def test_the_band_is_measured_with_the_encoder_that_is_given():
-    vectors = {"q": [1.0, 0.0], "near": [3.0, 4.0], "far": [0.0, 2.0]}
-
-    made = []
-
-    def make():
-        made.append(1)
-        return lambda texts: torch.tensor([vectors[text] for text in texts])
-
-    band = partial(similar, low=0.5, high=0.9, encoder=make)
-    assert band(Pair("q", "near")) == Verdict("similar", True, "similarity 0.600", pytest.approx(0.6))
-    assert band(Pair("q", "far")).reason == "similarity 0.000 is below 0.5"
-    assert band(Pair("q", "q")).reason == "similarity 1.000 is above 0.9"
-    assert made == [1], "the encoder is loaded once"
+def test_a_text_too_short_to_compare_passes_and_a_copy_does_not():
+    band = partial(similar, low=0.5, high=0.9)
+    assert band(Pair("What is it?", "A bird sings.")).passed
+    assert band(Pair("What is it that sings in the trees all day?", "Add 2.")).reason == "similarity 0.000 is below 0.5"
+    assert band(Pair("What is it?", "What is it?")).reason == "similarity 1.000 is above 0.9"
 
 
 def test_ngram_similarity_is_one_for_equal_texts_and_symmetric():
     assert ngram_similarity("What is  this?", "what is this?") == 1.0
     assert ngram_similarity("abcdef", "defabc") == ngram_similarity("defabc", "abcdef") == pytest.approx(2 * 2 / 8)
     assert ngram_similarity("", "") == 1.0
-
-
-def test_undecided_verdicts_count_as_told():
-    verdicts = [Verdict("judge", None, "?"), Verdict("numbers_kept", True, "")]
-    assert accepted(verdicts)
-    assert not accepted(verdicts, undecided=False)
 
 
 def test_checks_never_raise_on_hostile_texts():

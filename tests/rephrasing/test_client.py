@@ -78,7 +78,7 @@ def test_stored_replies_are_never_asked_again_and_the_file_survives_a_torn_line(
     path.write_bytes(content[:-40])  # killed in the middle of the fifth line
     with caplog.at_level(logging.WARNING):
         second, _ = ask(server, tmp_path, calls(5))
-    assert "torn" in caplog.text
+    assert "line 5: skipped" in caplog.text
     assert sorted(server.paid.values()) == [1, 1, 1, 1, 2], "only the torn reply is asked for again"
     assert [reply.text for reply in second] == [reply.text for reply in first]
     path.write_bytes(path.read_bytes()[:-1])  # killed just before the line break
@@ -96,12 +96,13 @@ def test_the_body_of_a_reply_is_stored_as_it_came(server, tmp_path):
     assert reply.text == "<rephrasing>Add 1 and 2, please \ufffd.</rephrasing>"
 
 
-def test_a_broken_line_in_the_middle_is_an_error_that_names_it(server, tmp_path):
+def test_a_broken_line_in_the_middle_is_named_and_costs_its_own_reply(server, tmp_path, caplog):
     ask(server, tmp_path, calls(2))
     path = tmp_path / "replies.jsonl"
     path.write_text("{broken\n" + path.read_text())
-    with pytest.raises(ValueError, match=r"replies.jsonl, line 1: expected JSON"):
-        ReplyCache(tmp_path / "replies.jsonl")
+    ask(server, tmp_path, calls(2))
+    assert "replies.jsonl, line 1: skipped" in caplog.text
+    assert sum(server.paid.values()) == 2
 
 
 def test_two_processes_cannot_pay_for_the_same_job(tmp_path):

@@ -290,7 +290,7 @@ def test_an_audit_asks_a_judge_about_rephrasings_that_somebody_else_made(server,
     assert sum(server.asked.values()) == 2
 
 
-@pytest.mark.parametrize("group", ["rephraser", "similarity", "source"])
+@pytest.mark.parametrize("group", ["rephraser", "source"])
 def test_every_option_builds_what_it_names(group, tmp_path):
     (tmp_path / "questions.jsonl").write_text("")
     required = {"model": "m", "dataset": "math_train"}

@@ -1,22 +1,18 @@
 """The embedded task: word problems whose difficulty depends on how they are phrased.
 
-It is small enough for a policy of half a million parameters to learn it on one CPU core in minutes, and shows what
-TA-GRPO studies. Supervised training (`supervised_example`) sees the families of phrasing with very unequal frequency,
-so that a starter policy often fails in the rare ones; a rephrasing into a common family turns a hopeless question into
-one that it can solve.
+Supervised training sees the families of phrasing with very unequal frequency, so that a starter policy often fails in
+the rare ones; a rephrasing into a common family turns a hopeless question into one that it can solve.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from .generated import GeneratedSource, Split, SupervisedExample, bucket
-from .phrasings import FAMILIES, phrase, solution
+from .generated import GeneratedSource, Split
+from .phrasings import FAMILIES, phrase
 from .word_problems import Problem, sample_problem
-
-LARGE_START_SHARE = 0.05
 
 _TRAINED = ("narrative", "question_first", "list", "passive", "reversed", "symbol")
 _RARE = ("question_first", "passive", "reversed")
@@ -36,29 +32,16 @@ class ArithmeticSplit(Split):
     """Inclusive range of the first number."""
 
 
+_TRAIN_ORIGINALS = {"mixed": _TRAINED, "hard": _HARD}
 _TEST_ORIGINALS = {"mixed": _RARE, "hard": _HARD}
 
 SPLITS: Mapping[str, ArithmeticSplit] = {
-    "train": ArithmeticSplit(buckets=range(6), originals={"mixed": _TRAINED, "hard": _HARD}, num_operations=(2, 3)),
-    "validation": ArithmeticSplit(
-        buckets=range(6, 7), originals={"mixed": _TRAINED, "hard": _HARD}, num_operations=(2, 3)
-    ),
+    "train": ArithmeticSplit(buckets=range(6), originals=_TRAIN_ORIGINALS, num_operations=(2, 3)),
+    "validation": ArithmeticSplit(buckets=range(6, 7), originals=_TRAIN_ORIGINALS, num_operations=(2, 3)),
     "test_id": ArithmeticSplit(buckets=range(7, 8), originals=_TEST_ORIGINALS),
     "test_phrasing": ArithmeticSplit(buckets=range(8, 9), originals={"mixed": ("hybrid",), "hard": ("hybrid",)}),
     "test_size": ArithmeticSplit(buckets=range(9, 10), originals=_TEST_ORIGINALS, start=(31, 60)),
 }
-
-
-TEMPLATES: Mapping[str, tuple[str, tuple[float, float, float] | None]] = {
-    "plain": ("{question}", None),
-    "compute": ("Compute: {question}", (0.0, 0.0, 1.0)),
-    "count": ("Count: {question}", (0.0, 1.0, 0.0)),
-    "steps": ("{question} = ?", (1.0, 0.0, 0.0)),
-}
-"""Template of `template=prompt_augmentation_demo` → its text, and the strategies of solutions in it.
-
-The strategies are those of `Family`; None takes the family's own.
-"""
 
 
 class ArithmeticSource(GeneratedSource[Problem]):
@@ -91,28 +74,3 @@ class ArithmeticSource(GeneratedSource[Problem]):
     def phrase(self, problem: Problem, family: str, rng: random.Random) -> str:
         """Tell a problem; `rng` picks among the family's synonyms."""
         return phrase(problem, FAMILIES[family], rng)
-
-
-def templated_example(rng: random.Random) -> SupervisedExample:
-    """Draw a supervised example in one of `TEMPLATES`, each as often, with a solution of the template's kind."""
-    text, strategies = TEMPLATES[rng.choice(list(TEMPLATES))]
-    example = supervised_example(rng, strategies)
-    return example._replace(question=text.format(question=example.question))
-
-
-def supervised_example(rng: random.Random, strategies: tuple[float, float, float] | None = None) -> SupervisedExample:
-    """Draw a question and a solution for supervised training, each family as often as its `share` says.
-
-    `strategies` are those of `Family`; None takes the family's own.
-
-    One in twenty starts from one of the large numbers that otherwise occur only in `test_size`: a policy that has never
-    read such a number can't even copy it. All problems come from the buckets of the training split.
-    """
-    split = SPLITS["train"]
-    start = SPLITS["test_size"].start if rng.random() < LARGE_START_SHARE else split.start
-    name = rng.choices(list(FAMILIES), [family.share for family in FAMILIES.values()])[0]
-    family = FAMILIES[name]
-    while bucket(problem := sample_problem(rng, split.num_operations, start)) not in split.buckets:
-        pass
-    writer = family if strategies is None else replace(family, strategies=strategies)
-    return SupervisedExample(phrase(problem, family, rng), solution(problem, writer, rng), name)

@@ -34,11 +34,9 @@ class ConcatenatedSource(Source):
             ValueError: two sources have a question of the same id.
         """
         groups: dict[str, QuestionGroup] = {}
+        reports: list[SourceReport] = []
         excluded: dict[str, list[str]] = defaultdict(list)
-        read = 0
-        origins: list[str] = []
         notes: list[str] = []
-        warnings: list[str] = []
         for name, source in self.sources.items():
             loaded = source.load()
             for group in loaded:
@@ -48,11 +46,13 @@ class ConcatenatedSource(Source):
             report = source.report or SourceReport(origin=name, read=len(loaded))
             for reason, ids in report.excluded.items():
                 excluded[reason] += ids
-            origins.append(report.origin)
-            read += report.read
+            reports.append(report)
             notes += [f"{name}: {note}" for note in (*report.notes, f"gives {len(loaded)} questions")]
-            warnings += report.warnings
         self.report = SourceReport(
-            origin=" + ".join(origins), read=read, excluded=dict(excluded), notes=notes, warnings=warnings
+            origin=" + ".join(report.origin for report in reports),
+            read=sum(report.read for report in reports),
+            excluded=dict(excluded),
+            notes=notes,
+            warnings=[warning for report in reports for warning in report.warnings],
         )
         return list(groups.values())

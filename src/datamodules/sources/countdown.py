@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...rewards.countdown import OPERATORS, operate, solutions
-from .generated import Family, GeneratedSource, SupervisedExample, bucket, splits_of, vocabulary_of
+from .generated import Family, GeneratedSource, bucket, splits_of
 
 LARGEST_TARGET, SMALLEST = 99, 2
 LARGEST = {"usual": 15, "test_size": 20}
 """Numbers are 2..15; in the split `test_size` at least one is 16..20."""
-LARGE_SHARE = 0.05
 COUNTS = {"easy": 3, "medium": 4, "hard": 4}
 """regime → numbers of a problem."""
 FEW_ANSWERS = 16
@@ -138,21 +137,3 @@ def phrase(problem: Problem, family: str, rng: random.Random) -> str:
     """
     numbers = list(map(str, rng.sample(problem.numbers, len(problem.numbers))))
     return FAMILIES[family].tell(numbers=numbers, first=numbers[0], others=numbers[1:], target=str(problem.target))
-
-
-def supervised_example(rng: random.Random) -> SupervisedExample:
-    """Draw a question of three or four numbers and one of its answers, families by their `share`.
-
-    One in twenty has a number that is otherwise left to `test_size`, so that its token is known. All problems come from
-    the buckets of the training split.
-    """
-    family = rng.choices(list(FAMILIES), [family.share for family in FAMILIES.values()])[0]
-    count, large = rng.choice(sorted(set(COUNTS.values()))), rng.random() < LARGE_SHARE
-    while bucket(problem := sample_problem(rng, count, large=large)) not in CountdownSource.splits["train"].buckets:
-        pass
-    return SupervisedExample(phrase(problem, family, rng), problem.expression, family)
-
-
-def vocabulary() -> list[str]:
-    """Every word that a question or an answer can hold, sorted."""
-    return vocabulary_of(FAMILIES.values(), [*map(str, range(1, LARGEST_TARGET + 1)), *OPERATORS, "(", ")"])

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import random
-import re
 import zlib
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from ...types import QuestionGroup
 from .base import Source
 
 NUM_BUCKETS = 10
-ANSWER_PATTERN = r"<sep>|[a-z][0-9]\b|[0-9]+|[A-Za-z]+|[^\sA-Za-z0-9]"
-"""One token in tasks whose answers can be listed: a word, a number, a cell of a grid, a punctuation mark."""
 
 
 class Problem(Protocol):
@@ -68,14 +65,6 @@ class Family:
         return self.layout.format(**texts)
 
 
-class SupervisedExample(NamedTuple):
-    """A question with a written response."""
-
-    question: str
-    response: str
-    family: str
-
-
 def splits_of(unseen: Sequence[str], **originals: Sequence[str]) -> Mapping[str, Split]:
     """Training, validation, and three tests: of the same kind, in families never trained, and of a larger size.
 
@@ -91,16 +80,6 @@ def splits_of(unseen: Sequence[str], **originals: Sequence[str]) -> Mapping[str,
         "test_phrasing": Split(buckets=range(8, 9), originals=hidden),
         "test_size": Split(buckets=range(9, 10), originals=originals),
     }
-
-
-def vocabulary_of(families: Iterable[Family], words: Iterable[str]) -> list[str]:
-    """`words` and those of the families' layouts, sorted.
-
-    >>> vocabulary_of([Family(layout="Make {target} from {numbers}.", link=" and ")], ["24"])
-    ['.', '24', 'Make', 'and', 'from']
-    """
-    texts = [f"{re.sub('{[a-z]+}', ' ', family.layout)} {family.link}" for family in families]
-    return sorted({*words, *re.findall(ANSWER_PATTERN, " ".join(texts))})
 
 
 def bucket(problem: Problem) -> int:

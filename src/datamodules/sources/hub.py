@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,9 @@ LETTERS = "ABCDEFGHIJ"
 class HubSource(Source):
     """A dataset of `catalogue.CATALOGUE`.
 
-    Rows without an answer, such as the two of MATH whose solution ends in an empty box, are left out, and so are
-    repetitions where the catalogue says so. `report` names them. It warns where the number of rows, the number of
-    questions or their fingerprint is not the expected one, because the copy is of another version or incomplete.
-
-    The choices of a multiple-choice question are shuffled by `seed` and the row's id, and follow the question as
-    `A) …`; the answer is the letter.
+    `report` names the rows that are left out: those without an answer, and repetitions where the catalogue says so. It
+    warns of a copy that is of another version or incomplete. The choices of a multiple-choice question are shuffled by
+    `seed` and the row's id, and follow the question as `A) …`; the answer is the letter.
 
     Args:
         dataset: Name in the catalogue.
@@ -64,13 +62,9 @@ class HubSource(Source):
         if chunk_size < 1:
             raise ValueError(f"Expected `chunk_size` to be at least 1, but got {chunk_size}.")
         check_ranges(within or {})
-        self.name = dataset
-        self.dataset = CATALOGUE[dataset]
-        self.path = path
-        self.rephrasings = rephrasings
-        self.chunks = chunks
-        self.chunk_size = chunk_size
-        self.seed = seed
+        self.dataset, self.known = dataset, CATALOGUE[dataset]
+        self.path, self.rephrasings = path, rephrasings
+        self.chunks, self.chunk_size, self.seed = chunks, chunk_size, seed
         self.within = within or {}
 
     def load(self) -> list[QuestionGroup]:
@@ -82,13 +76,13 @@ class HubSource(Source):
             ValueError: columns are missing, also those of `within`, an id is repeated, or there are fewer questions
                 than the chunks take.
         """
-        origin = self.dataset.hub if self.path is None else locate(self.path, self.name, self.dataset.hub)
-        known = self.dataset
+        known = self.known
+        origin = known.hub if self.path is None else locate(self.path, self.dataset, known.hub)
         table = read_table(origin, known.config, known.split, known.columns, known.folder)
         groups, excluded = self._read(table, origin)
         notes, warnings = self._compared(table.num_rows, groups)
         groups, outside = select(groups, self.within, origin)
-        if self.dataset.wrong_choices:
+        if known.wrong_choices:
             groups = [self._with_choices(group) for group in groups]
         if self.chunks is not None:
             groups = self._chunks(groups, origin)
@@ -105,11 +99,11 @@ class HubSource(Source):
 
     def _read(self, table: Any, origin: str | Path) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
         """The questions that can be asked and scored; and reason → ids of the others."""
-        known = self.dataset
+        known = self.known
         required = {"a question": known.question, "an answer": known.answer}
         required |= {wrong: [wrong] for wrong in known.wrong_choices}
         optional = {name: [name] for name in (*known.metadata, *([known.id] if known.id else []))}
-        excluded: dict[str, list[str]] = {"without_question": [], "without_answer": [], "repeated": []}
+        excluded: dict[str, list[str]] = defaultdict(list)
         seen: set[tuple[str, ...]] = set()
         kept: dict[str, QuestionGroup] = {}
         for number, row in enumerate(read_fields(table, origin, required, optional)):
@@ -126,18 +120,18 @@ class HubSource(Source):
             else:
                 kept[group.id] = group
                 seen.add(text)
-        return list(kept.values()), {reason: ids for reason, ids in excluded.items() if ids}
+        return list(kept.values()), dict(excluded)
 
     def _group(self, number: int, row: Mapping[str, Any]) -> QuestionGroup:
         """The question of a row; text or answer is empty where it has none."""
-        known = self.dataset
+        known = self.known
         name = row.get(known.id) if known.id else None
         metadata = {field: row[field] for field in known.metadata if field in row}
         if known.wrong_choices:
             metadata["wrong_choices"] = [str(row[choice]).strip() for choice in known.wrong_choices]
         answer = extract_reference(row["an answer"] or "") if known.worked else row["an answer"]
         return QuestionGroup(
-            id=f"{self.name}-{number if name is None else name}",
+            id=f"{self.dataset}-{number if name is None else name}",
             question=question_text(row["a question"]),
             rephrasings=(),
             answer=tuple(text for text in answers(answer) if text.lower() not in known.no_answer),
@@ -158,21 +152,16 @@ class HubSource(Source):
 
     def _compared(self, rows: int, groups: Sequence[QuestionGroup]) -> tuple[list[str], list[str]]:
         """A note on what was compared with the catalogue, and warnings of what differs from it."""
-        known, found = self.dataset, fingerprint(groups)
-        note = f"all {len(groups)} questions have the fingerprint {found}"
-        if known.fingerprint is None:
-            note += ", which could not be compared with a known one"
-        differences = [
-            f"{count} {what} instead of {expected}"
-            for what, expected, count in (
-                ("rows", known.rows, rows),
-                ("questions with an answer", known.questions or len(groups), len(groups)),
-                ("as fingerprint", known.fingerprint or found, found),
-            )
-            if count != expected
-        ]
-        warning = f"another version of {self.name}, or not all of it: {', '.join(differences)}"
-        return [note], [warning] if differences else []
+        known, found = self.known, fingerprint(groups)
+        unknown = ", which could not be compared with a known one" if known.fingerprint is None else ""
+        compared = {
+            "rows": (rows, known.rows),
+            "questions with an answer": (len(groups), known.questions or len(groups)),
+            "as fingerprint": (found, known.fingerprint or found),
+        }
+        differ = ", ".join(f"{is_} {what} instead of {was}" for what, (is_, was) in compared.items() if is_ != was)
+        warnings = [f"another version of {self.dataset}, or not all of it: {differ}"] if differ else []
+        return [f"all {len(groups)} questions have the fingerprint {found}{unknown}"], warnings
 
     def _chunks(self, groups: Sequence[QuestionGroup], origin: str | Path) -> list[QuestionGroup]:
         assert self.chunks is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ...rewards.extraction import extract_reference
 from ...types import QuestionGroup
@@ -21,7 +21,6 @@ class JsonLinesSource(Source):
         answer: Field with the answer: text, a number (142.0 reads as 142), or a list of accepted answers.
         rephrasings: Field with a list of rephrasings; rows may lack it.
         id: Field with a unique id; rows without one are called `<file name>-<row>`.
-        on_missing_answer: `error`; or `skip`, which leaves the question out and names it in `report`.
         within: Field → its smallest and largest value; see `selection.select`. For a curriculum, such as
             `{success_rate: [0, 0.75]}`.
         worked: Whether the answer is a worked solution, of which the last `\boxed{}` or what follows `####` counts.
@@ -30,7 +29,7 @@ class JsonLinesSource(Source):
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is of neither kind, or `on_missing_answer` is unknown.
+        ValueError: the file is of neither kind.
     """
 
     def __init__(
@@ -40,7 +39,6 @@ class JsonLinesSource(Source):
         answer: str = "answer",
         rephrasings: str = "rephrasings",
         id: str = "id",
-        on_missing_answer: Literal["error", "skip"] = "error",
         worked: bool = False,
         within: Ranges | None = None,
     ) -> None:
@@ -52,13 +50,7 @@ class JsonLinesSource(Source):
             )
         if self.path.suffix not in (".jsonl", ".parquet"):
             raise ValueError(f"Expected a .jsonl or .parquet file, but got {self.path}.")
-        if on_missing_answer not in ("error", "skip"):
-            raise ValueError(f"Expected `on_missing_answer` to be error or skip, but got {on_missing_answer!r}.")
-        self.question = question
-        self.answer = answer
-        self.rephrasings = rephrasings
-        self.id = id
-        self.on_missing_answer = on_missing_answer
+        self.question, self.answer, self.rephrasings, self.id = question, answer, rephrasings, id
         self.worked = worked
         self.within = within or {}
 
@@ -70,28 +62,18 @@ class JsonLinesSource(Source):
                 and row or id are named, of the first mistakes all at once.
         """
         groups: dict[str, QuestionGroup] = {}
-        without_answer: list[str] = []
 
         def take(number: int, row: dict[str, Any]) -> None:
             group = self._group(number, row)
             if group.id in groups:
                 raise RowError(f"a new id, but {group.id!r} stands in an earlier row")
-            if group.answer:
-                groups[group.id] = group
-            elif self.on_missing_answer == "skip":
-                without_answer.append(group.id)
-            else:
-                raise RowError(
-                    f"an answer in `{self.answer}`, but it is empty. Correct the row, or set on_missing_answer=skip"
-                )
+            if not group.answer:
+                raise RowError(f"an answer in `{self.answer}`, but it is empty. Correct the row, or leave it out")
+            groups[group.id] = group
 
         read_rows(self.path, take)
         kept, outside = select(list(groups.values()), self.within, self.path)
-        self.report = SourceReport(
-            origin=str(self.path),
-            read=len(groups) + len(without_answer),
-            excluded=({"without_answer": without_answer} if without_answer else {}) | outside,
-        )
+        self.report = SourceReport(origin=str(self.path), read=len(groups), excluded=outside)
         return kept
 
     def _group(self, number: int, row: dict[str, Any]) -> QuestionGroup:

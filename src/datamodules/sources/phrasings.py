@@ -1,25 +1,14 @@
-"""The families of phrasing that problems are told in, and their written solutions.
-
-In the `narrative` family, with a solution that goes from left to right:
-
-    Tom has 23 apples. He buys 4. He doubles them. How many?
-    23 + 4 = 27 * 2 = 54 #### 54
-"""
+"""The families of phrasing that word problems are told in."""
 
 from __future__ import annotations
 
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import product
 
-from .word_problems import PEOPLE, THINGS, Operation, Problem
-
-ANSWER_MARKER = "####"
-TOKEN_PATTERN = r"####|[0-9]|[A-Za-z]+|[^\sA-Za-z0-9]"
-"""One token: a word, a digit, a punctuation mark, or the answer marker."""
+from .word_problems import PEOPLE, THINGS, Problem
 
 
 @dataclass(frozen=True)
@@ -95,32 +84,10 @@ FAMILIES: Mapping[str, Family] = {
 }  # fmt: skip
 
 
-def words(text: str) -> list[str]:
-    """Split a text as the starter's tokenizer does.
-
-    >>> words("He buys 14.")
-    ['He', 'buys', '1', '4', '.']
-    """
-    return re.findall(TOKEN_PATTERN, text)
-
-
-def vocabulary() -> list[str]:
-    """Every word that a question or a solution can contain, sorted; found by telling one problem in every way."""
-    found = {*"0123456789", *"+-*=", ANSWER_MARKER}
-    operations = (Operation("+", 2), Operation("-", 2), Operation("*", 2))
-    openings = [operations[i:] + operations[:i] for i in range(3)]
-    for family in FAMILIES.values():
-        for add, subtract, double in product(family.add, family.subtract, family.double):
-            single = replace(family, add=(add,), subtract=(subtract,), double=(double,))
-            for opening, i in product(openings, range(len(PEOPLE))):
-                problem = Problem(2, opening, person=i, thing=i)
-                found.update(words(phrase(problem, single, random.Random(0))))
-    return sorted(found)
-
-
 def phrase(problem: Problem, family: Family, rng: random.Random) -> str:
     """Tell `problem` in the words of `family`; `rng` picks among its synonyms.
 
+    >>> from tagrpo.datamodules.sources.word_problems import Operation
     >>> problem = Problem(23, (Operation("+", 4), Operation("*", 2)), person=0, thing=0)
     >>> phrase(problem, FAMILIES["passive"], random.Random(0))
     '23 apples are owned by Tom. 4 are given to him. They are doubled. Count?'
@@ -140,25 +107,3 @@ def phrase(problem: Problem, family: Family, rng: random.Random) -> str:
     )
     # Sentences follow a full stop or a question mark.
     return re.sub(r"(?:^|[.?] )[a-z]", lambda match: match.group().upper(), text)
-
-
-def solution(problem: Problem, family: Family, rng: random.Random) -> str:
-    """Write a solution in one of the strategies of `family`, ending in the marker and the answer.
-
-    Additions come first only where that is valid: nothing is doubled, and no value leaves 0..99. Otherwise that
-    strategy goes from left to right.
-
-    >>> problem = Problem(9, (Operation("-", 4), Operation("+", 1)), person=0, thing=0)
-    >>> solution(problem, Family("", "", (), (), (), strategies=(0, 1, 0)), random.Random(0))
-    '9 + 1 = 10 - 4 = 6 #### 6'
-    """
-    strategy = rng.choices(("left_to_right", "additions_first", "direct"), family.strategies)[0]
-    if strategy == "direct":
-        return f"{ANSWER_MARKER} {problem.answer}"
-    if strategy == "additions_first" and all(symbol != "*" for symbol, _ in problem.operations):
-        additions_first = sorted(problem.operations, key=lambda operation: operation.symbol != "+")
-        regrouped = replace(problem, operations=tuple(additions_first))
-        problem = regrouped if regrouped.valid else problem
-    steps = zip(problem.operations, problem.values[1:], strict=True)
-    chain = " ".join(f"{symbol} {operand} = {value}" for (symbol, operand), value in steps)
-    return f"{problem.start} {chain} {ANSWER_MARKER} {problem.answer}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,7 @@ class RephrasingRowsSource(Source):
         config: str | None = "MATH-A9-U",
         split: str = "train",
     ) -> None:
-        self.path = path
-        self.dataset = dataset
-        self.config = config
-        self.split = split
+        self.path, self.dataset, self.config, self.split = path, dataset, config, split
 
     def load(self) -> list[QuestionGroup]:
         """Read the rows and link them.
@@ -96,24 +94,16 @@ def shared_lines(texts: Sequence[str]) -> str:
     >>> shared_lines(["1 + 1?", "1 + 2?"]), shared_lines(["Think.\n1 + 1?"])
     ('', '')
     """
-    first, last = (f"{extreme(texts, default='')}\n" for extreme in (min, max))
-    if first == last:
-        return ""
-    same = next((i for i, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
-    return first[: first.rfind("\n", 0, same) + 1]
-
-
-def _position(row: Mapping[str, Any]) -> float:
-    position = row.get("position")
-    return float(position) if position is not None and is_known(position) else 0.0
+    same = commonprefix([f"{text}\n" for text in texts]) if len(set(texts)) > 1 else ""  # noqa: RUF071 (texts, no paths)
+    return same[: same.rfind("\n") + 1]
 
 
 def _groups(linked: Mapping[Any, Sequence[Mapping[str, Any]]]) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
     """One group per index; and reason → ids of those that can't be one."""
     groups = []
-    excluded: dict[str, list[str]] = {"without_answer": [], "answers_differ": []}
+    excluded: dict[str, list[str]] = defaultdict(list)
     for index, rows in linked.items():
-        original, *others = sorted(rows, key=_position)
+        original, *others = sorted(rows, key=lambda row: row["position"] if is_known(row.get("position")) else 0)
         if not original["answer"]:
             excluded["without_answer"].append(str(index))
         elif any(row["answer"] != original["answer"] for row in others):
@@ -121,4 +111,4 @@ def _groups(linked: Mapping[Any, Sequence[Mapping[str, Any]]]) -> tuple[list[Que
         else:
             rephrasings = tuple(row["question"] for row in others)
             groups.append(QuestionGroup(str(index), original["question"], rephrasings, original["answer"]))
-    return groups, {reason: ids for reason, ids in excluded.items() if ids}
+    return groups, dict(excluded)

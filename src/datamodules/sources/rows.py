@@ -19,34 +19,25 @@ def locate(path: str | Path, name: str, repository: str = "") -> Path:
 
     A file is returned as it is. In a folder, it is the file `<name>.jsonl`, `.json`, `.parquet` or `.csv`, or the
     folder `<name>`, a copy of the hub's repository. A folder without any of these is such a copy itself where the
-    dataset's name, or that of `repository`, is part of its path.
-
-    Args:
-        path: A file or a folder.
-        name: Of the dataset.
-        repository: On the hub (`owner/name`); empty where any folder is taken for a copy.
+    dataset's name, or that of `repository` (`owner/name`), is part of its path; without `repository`, any is.
 
     Raises:
         FileNotFoundError: there is nothing at `path`, or nothing of this dataset in the folder.
     """
     path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(
-            f"Expected the dataset `{name}` at {path}, but nothing is there. Set its `path` to a file or a folder, or "
-            "to null to read it from the hub."
-        )
     candidates = [path / f"{name}{suffix}" for suffix in FORMATS] + [path / name]
-    found = next((candidate for candidate in candidates if candidate.exists()), None)
-    if found is None and path.is_dir() and repository:
-        copies = {name.casefold(), repository.rpartition("/")[2].casefold(), repository.replace("/", "--").casefold()}
-        parts = [part.casefold().removeprefix("datasets--") for part in path.resolve().parts]
-        if not copies & set(parts):
-            raise FileNotFoundError(
-                f"Expected the dataset `{name}` in {path}, but there is neither {candidates[0]} (or .json, .parquet, "
-                f".csv) nor a folder {candidates[-1]} with a copy of {repository}. Put one of them there, or set its "
-                "`path` to null to read it from the hub."
-            )
-    return found or path
+    for candidate in candidates:
+        if candidate.exists():
+            return candidate
+    copies = {name.casefold(), repository.rpartition("/")[2].casefold(), repository.replace("/", "--").casefold()}
+    parts = {part.casefold().removeprefix("datasets--") for part in path.resolve().parts}
+    if path.is_file() or (path.is_dir() and (not repository or copies & parts)):
+        return path
+    raise FileNotFoundError(
+        f"Expected the dataset `{name}` at {path}, but there is neither such a file, nor {candidates[0]} (or .json, "
+        f".parquet, .csv), nor a folder {candidates[-1]} with a copy of {repository or 'its repository'}. Put one of "
+        "them there, or set its `path` to null to read it from the hub."
+    )
 
 
 def read_table(
@@ -59,14 +50,8 @@ def read_table(
     """A `datasets.Dataset` from a file, from a folder in the hub's layout or, given a name, from the hub.
 
     Local copies are cached by their path and by the sizes and times of their files, because `datasets` mistakes two
-    copies of one repository for the same, and a copy that has changed for the old one.
-
-    Args:
-        origin: A path, or a name on the hub.
-        config: Configuration of a repository.
-        split: Split of a repository.
-        columns: The columns to read of a repository of Parquet files; None reads all.
-        folder: Folder of a repository that holds the files; None for all of it.
+    copies of one repository for the same, and a copy that has changed for the old one. Configuration, split, `columns`
+    and `folder` are those of a repository; None reads all.
 
     Raises:
         ValueError: a file of an unknown kind.
@@ -165,11 +150,7 @@ def read_fields(
 ) -> Iterator[dict[str, Any]]:
     """The fields of each row, read from the first of their columns that the table has; `a.b` is field b of column a.
 
-    Args:
-        table: From `read_table`.
-        origin: Where the table comes from, for messages.
-        required: Field → names of the columns that may hold it.
-        optional: The same for fields that may be missing: they are left out then.
+    `required` and `optional` map a field to the names of the columns that may hold it; `origin` is for messages.
 
     Raises:
         ValueError: the table has none of the columns of a required field.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,15 +37,15 @@ def select(
     Raises:
         ValueError: a question lacks a field.
     """
-    excluded: dict[str, list[str]] = {f"outside_{field}": [] for field in within}
+    excluded: dict[str, list[str]] = defaultdict(list)
     kept = []
     for group in groups:
-        outside = [field for field in within if not _is_within(group, field, within[field], origin)]
+        outside = [field for field, bounds in within.items() if not _is_within(group, field, bounds, origin)]
         if outside:
             excluded[f"outside_{outside[0]}"].append(group.id)
         else:
             kept.append(group)
-    return kept, {reason: ids for reason, ids in excluded.items() if ids}
+    return kept, dict(excluded)
 
 
 def _is_within(group: QuestionGroup, field: str, bounds: Sequence[float], origin: object) -> bool:

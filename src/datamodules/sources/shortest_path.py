@@ -13,12 +13,11 @@ from functools import cache
 from typing import Any
 
 from ...rewards.shortest_path import DIRECTIONS, Cell, move
-from .generated import Family, GeneratedSource, SupervisedExample, bucket, splits_of, vocabulary_of
+from .generated import Family, GeneratedSource, splits_of
 
 COLUMNS = "abcdef"
 WIDTH = {"usual": 5, "test_size": 6}
 """Grids are 5 × 5; in the split `test_size` 6 × 6."""
-LARGE_SHARE = 0.05
 NUM_WALLS = (3, 6)
 """Inclusive range."""
 LENGTHS = {"easy": range(3, 6), "medium": range(7, 9), "hard": range(2, 5)}
@@ -154,24 +153,3 @@ def phrase(problem: Problem, family: str, rng: random.Random) -> str:
     """Tell a problem, its walls in any order."""
     walls = list(map(name_of, rng.sample(problem.walls, len(problem.walls))))
     return FAMILIES[family].tell(start=name_of(problem.start), goal=name_of(problem.goal), walls=walls)
-
-
-def supervised_example(rng: random.Random) -> SupervisedExample:
-    """Draw a question and one of its answers, families by their `share`; paths of 4 to 8 steps in half of them.
-
-    One in twenty has a grid that is otherwise left to `test_size`, so that the names of its cells are known. All
-    problems come from the buckets of the training split.
-    """
-    family = rng.choices(list(FAMILIES), [family.share for family in FAMILIES.values()])[0]
-    lengths, large = rng.choice((range(1, 10), range(4, 9))), rng.random() < LARGE_SHARE
-    while (
-        bucket(problem := sample_problem(rng, lengths, large=large)) not in ShortestPathSource.splits["train"].buckets
-    ):
-        pass
-    return SupervisedExample(phrase(problem, family, rng), rng.choice(problem.answers), family)
-
-
-def vocabulary() -> list[str]:
-    """Every word that a question or an answer can hold, sorted."""
-    rows = range(1, WIDTH["test_size"] + 1)
-    return vocabulary_of(FAMILIES.values(), [*(f"{column}{row}" for column in COLUMNS for row in rows), *DIRECTIONS])

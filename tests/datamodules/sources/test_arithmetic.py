@@ -11,18 +11,23 @@ import pytest
 import yaml
 
 from tagrpo.datamodules.sources.arithmetic import (
-    LARGE_START_SHARE,
     REPHRASINGS,
     SPLITS,
-    TEMPLATES,
     ArithmeticSource,
-    supervised_example,
-    templated_example,
 )
-from tagrpo.datamodules.sources.phrasings import FAMILIES, phrase, solution, vocabulary, words
+from tagrpo.datamodules.sources.phrasings import FAMILIES, phrase
 from tagrpo.datamodules.sources.word_problems import Operation, Problem, sample_problem
+from tagrpo.lab.starters.architecture import build_tokenizer
+from tagrpo.lab.starters.examples import (
+    LARGE_SHARE,
+    TEMPLATES,
+    arithmetic_example,
+    arithmetic_vocabulary,
+    solution,
+    templated_example,
+    words,
+)
 from tagrpo.settings.methods import options_of
-from tagrpo.starter.architecture import build_tokenizer
 
 EVERY_SOURCE = list(product(SPLITS, REPHRASINGS))
 EVENT = re.compile(
@@ -93,7 +98,7 @@ def test_no_two_splits_share_a_problem_whatever_the_seed():
 
 def test_supervised_problems_come_from_the_training_buckets():
     rng = random.Random(0)
-    buckets = Counter(zlib.crc32(read(supervised_example(rng).question).encode()) % 10 for _ in range(2000))
+    buckets = Counter(zlib.crc32(read(arithmetic_example(rng).question).encode()) % 10 for _ in range(2000))
     assert set(buckets) == set(range(6))
 
 
@@ -128,7 +133,7 @@ def test_every_value_on_the_way_lies_between_0_and_99_and_nothing_large_is_doubl
 def test_written_solutions_are_true_step_by_step_and_end_in_the_answer():
     rng = random.Random(1)
     for _ in range(3000):
-        example = supervised_example(rng)
+        example = arithmetic_example(rng)
         chain, _, final = example.response.rpartition("#### ")
         assert int(final) == eval(read(example.question))
         if chain:
@@ -162,11 +167,11 @@ def test_additions_are_not_moved_before_a_doubling_nor_beyond_99():
 def test_supervised_families_and_large_starts_occur_by_their_shares():
     assert sum(family.share for family in FAMILIES.values()) == pytest.approx(1)
     rng, draws = random.Random(3), 6000
-    examples = [supervised_example(rng) for _ in range(draws)]
+    examples = [arithmetic_example(rng) for _ in range(draws)]
     families = Counter(example.family for example in examples)
     large = sum(int(re.search(r"\d+", read(example.question)).group()) > 30 for example in examples)
     shares = {name: family.share for name, family in FAMILIES.items()}
-    for count, share in [(families[name], shares[name]) for name in shares] + [(large, LARGE_START_SHARE)]:
+    for count, share in [(families[name], shares[name]) for name in shares] + [(large, LARGE_SHARE)]:
         assert abs(count - draws * share) <= 4 * sqrt(draws * share * (1 - share))
 
 
@@ -200,7 +205,7 @@ def test_families_that_are_never_trained_use_no_new_word():
         for _ in range(1000):
             said[family.share > 0].update(words(phrase(sample_problem(rng, (2, 3), (2, 60)), family, rng)))
     assert said[False] < said[True]
-    assert said[True] | {"=", "####"} == set(vocabulary())
+    assert said[True] | {"=", "####"} == set(arithmetic_vocabulary())
 
 
 @pytest.mark.parametrize(("regime", "expected"), [("mixed", 5), ("hard", 4)])

@@ -11,13 +11,16 @@ from tagrpo.datamodules.sources.jsonl import JsonLinesSource
 
 def test_questions_follow_each_other_and_reports_are_joined(tmp_path):
     path = tmp_path / "q.jsonl"
-    path.write_text('{"id": "a", "question": "x", "answer": "1"}\n{"id": "b", "question": "y"}\n')
-    source = ConcatenatedSource(
-        {"file": JsonLinesSource(path, on_missing_answer="skip"), "task": ArithmeticSource(size=3)}
-    )
+    rows = [
+        '{"id": "a", "question": "x", "answer": 1, "level": 1}',
+        '{"id": "b", "question": "y", "answer": 2, "level": 2}',
+    ]
+    path.write_text("\n".join(rows))
+    file = JsonLinesSource(path, within={"level": [0, 1]})
+    source = ConcatenatedSource({"file": file, "task": ArithmeticSource(size=3)})
     assert [group.id for group in source.load()] == ["a", *(group.id for group in ArithmeticSource(size=3).load())]
     assert source.report.read == 5
-    assert source.report.excluded == {"without_answer": ["b"]}
+    assert source.report.excluded == {"outside_level": ["b"]}
     assert source.report.notes == ["file: gives 1 questions", "task: gives 3 questions"]
     assert source.report.origin == f"{path} + task"
 

@@ -60,7 +60,7 @@ def test_parquet_reads_like_json_lines(tmp_path):
             {"problem": "x", "answer": "1"},
             r"row 2: expected a question in `question`, but the fields are problem, answer",
         ),
-        ({"question": "x", "answer": "  "}, r"row 2: expected an answer .* on_missing_answer=skip"),
+        ({"question": "x", "answer": "  "}, r"row 2: expected an answer .* or leave it out"),
         ({"question": "x"}, r"row 2: expected an answer"),
         ({"id": "ok", "question": "x", "answer": "1"}, r"row 2: expected a new id, but 'ok'"),
         ({"question": "x", "answer": "1", "rephrasings": "y"}, r"row 2: expected a list of texts"),
@@ -131,25 +131,13 @@ def read_or_refused(path, read):
         return []
 
 
-def test_questions_without_an_answer_can_be_skipped_and_are_named(tmp_path):
-    path = write(
-        tmp_path / "q.jsonl",
-        {"id": "ok", "question": "x", "answer": "1"},
-        {"id": "no", "question": "y", "answer": ""},
-    )
-    source = JsonLinesSource(path, on_missing_answer="skip")
-    assert [group.id for group in source.load()] == ["ok"]
-    assert (source.report.read, source.report.excluded) == (2, {"without_answer": ["no"]})
-
-
 def test_worked_solutions_give_their_final_answer(tmp_path):
     path = write(
         tmp_path / "q.jsonl",
         {"question": "x", "answer": "So $x=\\boxed{\\frac{1}{2}}$."},
         {"question": "y", "answer": "6*7=42\n#### 42"},
-        {"question": "z", "answer": "It is \\boxed{}."},
     )
-    groups = JsonLinesSource(path, worked=True, on_missing_answer="skip").load()
+    groups = JsonLinesSource(path, worked=True).load()
     assert [group.answer for group in groups] == [("\\frac{1}{2}",), ("42",)]
 
 

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerFast
 
-from ..datamodules.sources import arithmetic, countdown, shortest_path
-from ..datamodules.sources.base import Source
-from ..datamodules.sources.generated import SupervisedExample
-from ..rewards import CountdownReward, ShortestPathReward
-from ..types import EnumeratingVerifier
+from ...datamodules.sources.arithmetic import ArithmeticSource
+from ...datamodules.sources.base import Source
+from ...datamodules.sources.countdown import CountdownSource
+from ...datamodules.sources.shortest_path import ShortestPathSource
+from ...rewards import CountdownReward, ShortestPathReward
+from ...types import EnumeratingVerifier
+from . import examples
 from .architecture import build_answer_tokenizer, build_tokenizer
 
 
@@ -21,7 +23,7 @@ class Task(NamedTuple):
 
     source: Callable[..., Source]
     """Makes the validation questions."""
-    example: Callable[[random.Random], SupervisedExample]
+    example: Callable[[random.Random], examples.SupervisedExample]
     """Draws a question with a written response."""
     build_tokenizer: Callable[[], PreTrainedTokenizerFast]
     verifier: type[EnumeratingVerifier] | None = None
@@ -31,20 +33,20 @@ class Task(NamedTuple):
 
 
 TASKS: Mapping[str, Task] = {
-    "arithmetic": Task(arithmetic.ArithmeticSource, arithmetic.supervised_example, build_tokenizer),
+    "arithmetic": Task(ArithmeticSource, examples.arithmetic_example, build_tokenizer),
     # The same, having seen every template of prompt_augmentation_demo.
-    "arithmetic_templates": Task(arithmetic.ArithmeticSource, arithmetic.templated_example, build_tokenizer),
+    "arithmetic_templates": Task(ArithmeticSource, examples.templated_example, build_tokenizer),
     "shortest_path": Task(
-        shortest_path.ShortestPathSource,
-        shortest_path.supervised_example,
-        lambda: build_answer_tokenizer(shortest_path.vocabulary()),
+        ShortestPathSource,
+        examples.shortest_path_example,
+        lambda: build_answer_tokenizer(examples.shortest_path_vocabulary()),
         ShortestPathReward,
         {"chain_steps": 0, "word_steps": 3000, "gate": 0.2},
     ),
     "countdown": Task(
-        countdown.CountdownSource,
-        countdown.supervised_example,
-        lambda: build_answer_tokenizer(countdown.vocabulary()),
+        CountdownSource,
+        examples.countdown_example,
+        lambda: build_answer_tokenizer(examples.countdown_vocabulary()),
         CountdownReward,
         {"chain_steps": 0, "word_steps": 2600, "gate": 0.2},
     ),

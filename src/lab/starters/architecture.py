@@ -8,8 +8,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from ..datamodules.sources.generated import ANSWER_PATTERN
-from ..datamodules.sources.phrasings import TOKEN_PATTERN, vocabulary
+from .examples import ANSWER_PATTERN, TOKEN_PATTERN, arithmetic_vocabulary
 
 UNKNOWN = "<unk>"
 
@@ -37,7 +36,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     """
     special = {"pad_token": "<pad>", "eos_token": "<eos>", "sep_token": "<sep>", "unk_token": "<unk>"}
     # Digits are joined.
-    return _word_level(vocabulary(), TOKEN_PATTERN, special, [(r"(?<=[0-9]) (?=[0-9])", "")])
+    return _word_level(arithmetic_vocabulary(), TOKEN_PATTERN, special, [(r"(?<=[0-9]) (?=[0-9])", "")])
 
 
 def build_answer_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:

@@ -1,0 +1,1 @@
+"""What starter policies of the embedded tasks are made from."""

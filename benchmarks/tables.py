@@ -48,7 +48,7 @@ def update(figures: dict[str, Any]) -> str:
 
 
 def ceiling(figures: dict[str, Any]) -> str:
-    """What sharing prefixes saves of a padding-free update, beside the most that it can save."""
+    """Savings by shared prefixes in a padding-free update, beside the most that they can save."""
     others = [RESULTS / f"update_step_{size}.json" for size in ("1.7b", "4b")]
     rows = []
     for found in [figures, *(json.loads(path.read_text()) for path in others if path.exists())]:

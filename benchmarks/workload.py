@@ -1,4 +1,4 @@
-"""What the benchmarks share: models, experience, ways to update on it, clocks and memory."""
+"""Parts of all benchmarks: models, experience, ways to update on it, clocks and memory."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def machine(device: str) -> str:
-    """What the figures were measured on."""
+    """The machine that the figures were measured on."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     found = (

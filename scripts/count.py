@@ -19,7 +19,7 @@ def lines(*folders: str) -> int:
 
 
 def counts() -> dict[str, tuple[int, int]]:
-    """What is counted → how much there is, and how much there may be."""
+    """Name of a count → how much there is, and how much there may be."""
     return {
         "lines of src": (lines("src"), 20_000),
         "lines of src without contrib and lab": (lines("src") - lines("src/contrib", "src/lab"), 16_000),

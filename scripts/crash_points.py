@@ -39,7 +39,7 @@ from typing import Any
 
 LIBRARY = "crash_points.so"
 EVENTS = {"kill": (1, 0), "interrupt": (2, 0), "full": (3, errno.ENOSPC), "broken": (3, errno.EIO)}
-"""What happens at a point → the mode of `crash_points.c` and an error number."""
+"""Fault at a point → the mode of `crash_points.c` and an error number."""
 PR_SET_PDEATHSIG = 1
 OVERRIDES = [
     # Everything that has a state: replay, dynamic sampling, several templates, a schedule; an epoch ends in between.
@@ -129,7 +129,7 @@ class Trial:
             os._exit(status)
 
     def _work(self, rank: int) -> None:
-        """What `tagrpo-train` does."""
+        """Run `tagrpo-train`."""
         from lightning.pytorch import seed_everything
         from lightning.pytorch.utilities import rank_zero_only
         from omegaconf import OmegaConf
@@ -187,7 +187,7 @@ def logged(directory: Path) -> list[dict[str, str]]:
 
 
 def shown(directory: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows: name → steps and values."""
+    """Curves of TensorBoard: name → steps and values."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(directory / "tensorboard"), size_guidance={"scalars": 0})
@@ -197,7 +197,7 @@ def shown(directory: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def saved(path: Path) -> dict[str, Any]:
-    """What a checkpoint holds, without how many epochs and validation batches Lightning has begun, which none reads."""
+    """Content of a checkpoint, without the epochs and validation batches that Lightning has begun, which none reads."""
     import torch
 
     def kept(value: Any) -> Any:
@@ -209,7 +209,7 @@ def saved(path: Path) -> dict[str, Any]:
 
 
 def differences(whole: Path, other: Path) -> Iterator[str]:
-    """What is not the same in two directories of runs."""
+    """Differences between two directories of runs."""
     from tagrpo.rollouts.cache import cache_key
 
     expected, found = files_of(whole), files_of(other)
@@ -258,7 +258,7 @@ def undisturbed(trial: Trial, folder: Path) -> tuple[Path, list[str], float]:
 
 @contextmanager
 def written_in_place(path: Path) -> Iterator[Path]:
-    """What `tagrpo.runs.files.written_whole` must not be: the file has its name while it is written."""
+    """The wrong `tagrpo.runs.files.written_whole`: the file has its name while it is written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     yield path
 

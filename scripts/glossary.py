@@ -73,7 +73,7 @@ def metrics() -> list[Metric]:
 
 
 def patterns(names: str) -> Iterator[re.Pattern[str]]:
-    """What the columns that `names` stand for look like.
+    """Patterns of the columns that `names` stand for.
 
     >>> [bool(p.fullmatch("train/kl")) for p in patterns("`train/{loss,kl}`, `pass@k/<split>/<k>`")]
     [False, True, False]

@@ -38,7 +38,7 @@ SHARED = dict.fromkeys(EVALUATION, "all methods are evaluated alike") | {
 }
 """Key → why it differs from paper to paper and not here, unless a paper's file has a reason of its own."""
 PLAIN = re.compile(r"(not (stated|seen|defined)|std is not defined|full text not at hand)[\w ]{0,16}", re.IGNORECASE)
-"""What says no more than that a value is open."""
+"""A source that says no more than that a value is open."""
 SECTIONS = ("recipe", "scale", "authors", "authors_scale", "settings")
 STATED = {"paper", "authors", "open"}
 """Keys of a row, one of which it has if a paper says something of the setting."""
@@ -189,7 +189,7 @@ def code(*names: str) -> str:
 
 
 def heading(name: str) -> str:
-    """What the page calls a paper."""
+    """Name of a paper on the page."""
     return next(iter(papers()[name].get("names") or []), papers()[name]["title"])
 
 
@@ -199,12 +199,12 @@ def link(name: str) -> str:
 
 
 def title_of(experiment: str) -> str:
-    """What the first line of the experiment's file says after its command."""
+    """The text after the command in the first line of an experiment."""
     return re.split(r" {4,}", methods.options_of("experiment")[experiment].splitlines()[1])[1]
 
 
 def outcomes(file: str) -> Any:
-    """What the study has found, from a file beside its digests; nothing before it has been run."""
+    """Findings of the study, from a file beside its digests; none before it was run."""
     path = ROOT / "studies" / "second" / "digest" / file
     return json.loads(path.read_text()) if path.exists() else {}
 
@@ -215,7 +215,7 @@ def place(row: dict[str, Any]) -> str:
 
 
 def stated(row: dict[str, Any]) -> tuple[str, str]:
-    """What the paper says and what its authors' code has, with their places."""
+    """The values of the paper and of its authors' code, with their places."""
     paper = f"{cell(row['paper'])} ({row['source']})" if "paper" in row else f"open: {row['open']}"
     return paper, f"{cell(row['authors'])} ({row['authors_source']})" if "authors" in row else ""
 
@@ -272,7 +272,7 @@ def compared(name: str, paper: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def verdicts(paper: dict[str, Any]) -> Iterator[str]:
-    """What the study says of a paper's claims."""
+    """The study's verdicts on a paper's claims."""
     claims = [claim for claim in outcomes("verdicts.json") if claim["experiments"][0] in paper["own"]]
     counts = Counter(claim["verdict"] for claim in claims)
     lines = []

@@ -89,7 +89,7 @@ class Mutant:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What tells it from all others, while other lines of the file change."""
+        """Name that tells it from all others, while other lines of the file change."""
         return tuple(asdict(self).values())
 
 

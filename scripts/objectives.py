@@ -46,7 +46,7 @@ DIVISORS = {"sequence_mean": "own length", "token_mean": "all tokens", "constant
 
 
 class Experiment(NamedTuple):
-    """What of an experiment's configuration decides its expected update."""
+    """The settings of an experiment that decide its expected update."""
 
     setting: Setting
     """Advantage strategy, prompts and samples."""
@@ -99,7 +99,7 @@ def weights(methods: dict[str, Experiment]) -> str:
 
 
 def pools(original: Sequence[float] = (0.01, 0.1, 0.5), rephrasings: Sequence[float] = (0.01, 0.1, 0.5, 0.9)) -> str:
-    """What a pool of 4 × 8 does to the original question."""
+    """Effect of a pool of 4 × 8 on the original question."""
     columns = {
         "original": "p₀",
         "rephrasings": "p of 3 rephrasings",
@@ -191,7 +191,7 @@ def estimators(methods: dict[str, Experiment]) -> str:
 
 
 def anchoring(seeds: int = 8) -> str:
-    """What anchoring adds in pools of 4 × 4, and what a correction leaves of it: means over random policies."""
+    """Effect of anchoring in pools of 4 × 4, and what a correction leaves of it: means over random policies."""
     per_prompt = GroupAdvantage("prompt")
     named: dict[str, tuple[AdvantageStrategy, float | None]] = {
         "TA-GRPO: pooled, uncorrected": (GroupAdvantage(), None),

@@ -1,7 +1,7 @@
 """The rooms of `src` in docs/architecture.md, as the imports have them, and how large the repository is.
 
-    python scripts/rooms.py             # write the section of the page, print the counts
-    python scripts/rooms.py --check     # exit with 1 where a limit is exceeded
+python scripts/rooms.py             # write the section of the page, print the counts
+python scripts/rooms.py --check     # exit with 1 where a limit is exceeded
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def lines(*folders: str) -> int:
 
 
 def counts() -> dict[str, tuple[int, int]]:
-    """What is counted → how much there is, and how much there may be."""
+    """Name of a count → how much there is, and how much there may be."""
     return {
         "lines of src": (lines("src"), 20_000),
         "lines of src without contrib and lab": (lines("src") - lines("src/contrib", "src/lab"), 16_000),
@@ -68,6 +68,11 @@ def reached(room: str, used: dict[str, set[str]]) -> set[str]:
     return used[room].union(*(reached(name, used) for name in used[room]))
 
 
+def tenants(room: str) -> str:
+    """The first line of a room's docstring."""
+    return (ast.get_docstring(ast.parse((SRC / room / "__init__.py").read_text())) or "").partition("\n")[0]
+
+
 def section() -> str:
     """A drawing of the rooms without the arrows that follow from others, and a table."""
     used = rooms()
@@ -78,8 +83,7 @@ def section() -> str:
         if not any(name in reached(other, used) for other in used[room])
     ]
     rows = [
-        f"| [`{room}/`](../src/{room}) | {(ast.get_docstring(ast.parse((SRC / room / '__init__.py').read_text())) or '').splitlines()[0]} "
-        f"| {', '.join(sorted(used[room])) or '–'} |"
+        f"| [`{room}/`](../src/{room}) | {tenants(room)} | {', '.join(sorted(used[room])) or '–'} |"
         for room in reversed(used)
     ]
     head = ["| room of `src/` | who lives there | imports from |", "|---|---|---|"]

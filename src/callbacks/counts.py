@@ -57,7 +57,7 @@ class CountStore:
             intact = [json.loads(text) for seal, _, text in lines if seal == _checksum(text)]
             records += intact
             if damaged := len(lines) - len(intact):
-                rank_zero_warn(f"Passed over {damaged} of {len(lines)} lines of {file}, which were cut off or changed.")
+                rank_zero_warn(f"Skipping {damaged} of {len(lines)} lines of {file}: they were cut off or changed.")
         return records
 
     def append(self, rank: int, records: Sequence[Record]) -> None:

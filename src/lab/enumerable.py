@@ -111,7 +111,7 @@ def success_rates(logits: Tensor, responses: Responses, correct: Tensor) -> Tens
 
 
 class Policies(NamedTuple):
-    """What an update is made of: policies that differ in age. Each is [P, S, V] float64 logits, prompt 0 being q0."""
+    """The policies of an update, which differ in age. Each is [P, S, V] float64 logits, prompt 0 being q0."""
 
     current: Tensor
     """π_θ, which is updated."""

@@ -67,7 +67,7 @@ def plot_weights(settings: Mapping[str, Setting], points: int = 33) -> Figure:
 def pooling(
     original: Sequence[float], rephrasings: Sequence[float], num_rephrasings: int, samples: int
 ) -> pd.DataFrame:
-    """What a pool with rephrasings of another difficulty does to the responses to the original question.
+    """Effect of a pool with rephrasings of another difficulty on the responses to the original question.
 
     Args:
         original: Success rates of the original, p_0.

@@ -1,4 +1,4 @@
-"""What an advantage strategy optimises: the weight that it gives to each prompt's success rate, by exact sums.
+"""The objective of an advantage strategy: the weight that it gives to each prompt's success rate, by exact sums.
 
 Rewards are 1 and 0 and responses independent; prompt n of a question's P prompts has the success rate p_n. At ratio 1,
 each response under its own prompt, the expected policy gradient is

@@ -1,4 +1,4 @@
-"""What `RolloutRecorder` wrote for a run, as the columns of a page: a row is a response, a cell a question's visit."""
+"""The records of `RolloutRecorder` as columns of a page: a row is a response, a cell a question's visit."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ class Recorded:
         return cls(files, table.take(order))
 
     def __len__(self) -> int:
-        return self.table.num_rows
+        return int(self.table.num_rows)
 
     def numbers(self, name: str, kind: str) -> np.ndarray:
         """[R] a column of numbers; NaN or 0 where nothing was recorded."""
         column = self.table[name]
         plain = column.cast(pa.uint8()) if pa.types.is_boolean(column.type) else column
         empty = np.nan if kind.startswith("f") else 0
-        return pc.fill_null(plain, pa.scalar(empty, plain.type)).to_numpy().astype(kind)
+        return np.asarray(pc.fill_null(plain, pa.scalar(empty, plain.type)).to_numpy(), dtype=kind)
 
     @cached_property
     def codes(self) -> dict[str, tuple[np.ndarray, list[Any]]]:

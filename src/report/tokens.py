@@ -97,7 +97,7 @@ class Responses:
         start, group = np.flatnonzero(change), np.cumsum(change) - 1
         rank = np.arange(len(group)) - start[group]
         golden = (group * 0.6180339887498949) % 1
-        return np.lexsort((golden, rank))
+        return np.asarray(np.lexsort((golden, rank)))
 
     def _parts(self, kept: np.ndarray) -> Iterator[np.ndarray]:
         """The kept rows, cut into the rows of each block."""

@@ -45,7 +45,7 @@ class Vocabulary:
         return order[np.searchsorted(self.ids, ids, sorter=order)].astype("u4")
 
     def text(self, places: np.ndarray) -> str:
-        """What the tokens at these places read, special ones left out."""
+        """The text of the tokens at these places, special ones left out."""
         found = (self.pieces[place] for place in places.tolist() if not self.special[place])
         return b"".join(found).decode("utf-8", "replace")
 

@@ -86,7 +86,7 @@ def run_blocks(runs: Sequence[RunFiles], room: float) -> tuple[list[str], list[d
 
 
 def about_run(run: RunFiles, splits: Sequence[str], responses: int) -> dict[str, Any]:
-    """What the index says of a run."""
+    """The entry of a run in the index."""
     return {
         "method": run.method,
         "seed": run.seed,

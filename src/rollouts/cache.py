@@ -72,7 +72,7 @@ class RolloutCache:
         try:
             check_torch_file(path)
         except DamagedFileError as damage:
-            warnings.warn(f"Passed over the kept rollouts {path}: {damage}. They are made again.", stacklevel=2)
+            warnings.warn(f"Skipping the damaged rollouts {path}: {damage}. They are sampled again.", stacklevel=2)
             return None
         found = torch.load(path, weights_only=True)
         return found["content"] if found["key"] == key else None

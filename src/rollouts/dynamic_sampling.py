@@ -81,9 +81,12 @@ class DynamicSampling:
         """Rows of the questions that have a gradient, ascending, [≤ B] long."""
         values = rollouts.rewards if self.values == "rewards" else rollouts.correct.float()
         if self.pool == "question":
-            return torch.unique(rollouts.question)[~uniform_groups(values, rollouts.question)]
+            questions: Tensor = torch.unique(rollouts.question)
+            return questions[~uniform_groups(values, rollouts.question)]
         mixed = torch.unique(rollouts.prompt)[~uniform_groups(values, rollouts.prompt)]
-        return torch.unique(torch.tensor([p.question for p in rollouts.prompts], dtype=torch.long)[mixed])
+        of_prompt = torch.tensor([p.question for p in rollouts.prompts], dtype=torch.long)
+        mixed_questions: Tensor = torch.unique(of_prompt[mixed])
+        return mixed_questions
 
     def fill_up(self, batch: QuestionBatch, draw: Callable[[int], QuestionBatch]) -> Filled:
         """Replace the questions without gradient by ones with, while draws last. Collective.

@@ -45,7 +45,7 @@ class Success(NamedTuple):
 
 @dataclass
 class Record:
-    """What can be replayed of one question."""
+    """The responses to one question that can be replayed."""
 
     group: QuestionGroup
     successes: list[Success] = field(default_factory=list)

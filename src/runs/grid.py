@@ -189,7 +189,8 @@ class GridRun:
                 os.kill(int(self.job.job_id), number)
 
     def _noted(self) -> dict[str, Any]:
-        return json.loads((self.directory / "run.json").read_text())
+        noted: dict[str, Any] = json.loads((self.directory / "run.json").read_text())
+        return noted
 
     def progress(self) -> str:
         """The last line on how far the run is that it has written; see `IterationProgress`."""

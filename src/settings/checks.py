@@ -66,7 +66,8 @@ def check_types(cfg: DictConfig) -> None:
 
 def given_overrides() -> list[str]:
     """The overrides of the command line as they were written: nothing that they refer to is read."""
-    overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    overrides = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    assert isinstance(overrides, list)
     return overrides
 
 

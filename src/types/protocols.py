@@ -95,7 +95,7 @@ class Engine(Protocol):
     """Whether `sync` takes `SampledPolicy.separate_parameters`: once with the weights, then the adapters alone."""
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Take over the policy's weights: Hugging Face names and full tensors, tied ones once. Consumed to the end."""
+        """Load the policy's weights: Hugging Face names and full tensors, tied ones once. Must exhaust the iterator."""
         ...
 
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
@@ -116,7 +116,7 @@ class Engine(Protocol):
         ...
 
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
-        """Start what `generate` does and return at once. Nothing else is asked of the engine until `Finish` has been.
+        """Start `generate` in the background. Do not call the engine again until `Finish` returns.
 
         What runs meanwhile calls no collectives, leaves torch's random state alone and shares no weights with the
         trainer. `Finish` may be collective, and raises what `generate` does.

@@ -28,9 +28,9 @@ from .verdicts import estimate_of, moments_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmark.md"
 TEXT = Path(__file__).with_name("benchmark.md")
-"""What the page says around its tables."""
+"""Texts around the tables of the page."""
 GAINS_FILE = FOLDER / "gains.json"
-"""What `gains_of_experiments` returns, for docs/methods.md."""
+"""The result of `gains_of_experiments`, for docs/methods.md."""
 SETTINGS = ("arithmetic/mixed", "shortest_path/easy", "countdown/easy")
 OWN, STUDY = "benchmark", "factors"
 FROM_STUDY = ("grpo", "grpo_matched", "grpo_ds", "exposure", "anchored", "pooled", "ta_grpo", "ta_grpo_corrected")
@@ -134,7 +134,7 @@ def everywhere(rows: Sequence[Row]) -> list[Row]:
 
 
 def command(full: str) -> str:
-    """What defines the method in the command of a run: the experiment, and overrides after it."""
+    """The part of a run's command that defines the method: the experiment, and overrides after it."""
     parts = shlex.split(full)
     start = next(i for i, part in enumerate(parts) if part.startswith("experiment="))
     shown = [part for part in parts[start:] if not part.startswith(("callbacks", "resume=", "hydra.", "export="))]

@@ -55,7 +55,7 @@ SERIES = (
 )
 """Scalars whose means over each part of training are kept."""
 PROVENANCE = ("git_commit", "git_changed", "version/torch", "version/transformers", "version/lightning")
-"""What is kept of a run's `provenance.json`."""
+"""The part of a run's `provenance.json` that is kept."""
 PHASES = ("seconds/sync", "seconds/generate", "seconds/score", "seconds/update")
 """Phases of an iteration that count as training; validation and diagnostics differ between methods, and do not."""
 PARTS = 8
@@ -64,7 +64,7 @@ DIGITS = 4
 
 
 def entry_of(run: RunFiles) -> dict[str, Any]:
-    """What the digest says of one finished run.
+    """The entry of one finished run in the digest.
 
     Returns:
         `command`; `starts`: how often it was started; `ledger`: responses, tokens and updates of the training;

@@ -138,7 +138,7 @@ def simulated(
 
 
 def simulated_errors(claims: Sequence[tuple[Hypothesis, Tables]], rounds: int = ROUNDS) -> dict[str, Any]:
-    """What the procedure says in simulated studies.
+    """Verdicts of the procedure in simulated studies.
 
     Returns:
         `rounds`; `rates`: noise → effect, in smallest effects → one of `FAMILIES` → word, or `ANY` → share of the

@@ -47,7 +47,7 @@ Entries = Mapping[str, Sequence[Mapping[str, Any]]]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "study.md"
 SUMMARY = Path(__file__).parent / "summary.md"
 TEXT = Path(__file__).parent / "page.md"
-"""What the page says around its tables."""
+"""Texts around the tables of the page."""
 STUDY_ALONE = ("Where rephrasings differ in difficulty", "What was corrected", "Limits")
 """Sections that the runs of other grids have not."""
 FROZEN_WORDS = ("reproduces", "refuted", "undecided")
@@ -55,7 +55,7 @@ FROZEN = Path(__file__).parent / "frozen.json"
 """The verdicts of the frozen procedure, as data: its code is that of the commit that it names."""
 ERRORS = FOLDER / "errors.json"
 VERDICTS_FILE = FOLDER / "verdicts.json"
-"""What `outcomes` returns, for docs/methods.md."""
+"""The result of `outcomes`, for docs/methods.md."""
 STARTS = "factors"
 """The grid whose untrained policies the runs of the other grids began with."""
 OTHER_STARTERS = ("prompt_augmentation",)
@@ -134,7 +134,7 @@ def outcomes(results: Sequence[Result], entries: Entries) -> list[dict[str, Any]
 
 
 def unit_of(claim: Claim) -> str:
-    """What stands after a number of this claim."""
+    """The unit after a number of this claim."""
     if claim.in_points:
         return " points"
     label = next(iter(claim.pairs))

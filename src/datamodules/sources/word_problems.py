@@ -35,7 +35,7 @@ class Operation(NamedTuple):
 
     def __call__(self, value: int) -> int:
         """Apply the operation."""
-        return {"+": operator.add, "-": operator.sub, "*": operator.mul}[self.symbol](value, self.operand)
+        return int({"+": operator.add, "-": operator.sub, "*": operator.mul}[self.symbol](value, self.operand))
 
     def valid_for(self, value: int) -> bool:
         """Whether the result lies in 0..99, and what is doubled is no more than 30."""

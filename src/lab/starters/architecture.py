@@ -1,4 +1,4 @@
-"""What the starter policy is made of: its tokenizer, its untrained network, the prompt that it expects."""
+"""The starter policy before training: its tokenizer, its network, the prompt that it expects."""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ from ...datamodules.sources.generated import Family, Problem, Split, bucket
 from ...datamodules.sources.phrasings import Family as WordFamily
 from ...datamodules.sources.word_problems import PEOPLE, Operation, sample_problem
 from ...datamodules.sources.word_problems import Problem as WordProblem
+from ...rewards.countdown import OPERATORS
+from ...rewards.shortest_path import DIRECTIONS
 
 ANSWER_MARKER = "####"
 TOKEN_PATTERN = r"####|[0-9]|[A-Za-z]+|[^\sA-Za-z0-9]"
@@ -138,14 +140,14 @@ def arithmetic_vocabulary() -> list[str]:
 def countdown_vocabulary() -> list[str]:
     """Every word that a question or an answer can hold, sorted."""
     numbers = map(str, range(1, countdown.LARGEST_TARGET + 1))
-    return vocabulary_of(countdown.FAMILIES.values(), [*numbers, *countdown.OPERATORS, "(", ")"])
+    return vocabulary_of(countdown.FAMILIES.values(), [*numbers, *OPERATORS, "(", ")"])
 
 
 def shortest_path_vocabulary() -> list[str]:
     """Every word that a question or an answer can hold, sorted."""
     rows = range(1, shortest_path.WIDTH["test_size"] + 1)
     cells = [f"{column}{row}" for column in shortest_path.COLUMNS for row in rows]
-    return vocabulary_of(shortest_path.FAMILIES.values(), [*cells, *shortest_path.DIRECTIONS])
+    return vocabulary_of(shortest_path.FAMILIES.values(), [*cells, *DIRECTIONS])
 
 
 def vocabulary_of(families: Iterable[Family], words: Iterable[str]) -> list[str]:

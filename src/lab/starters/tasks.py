@@ -19,7 +19,7 @@ from .architecture import build_answer_tokenizer, build_tokenizer
 
 
 class Task(NamedTuple):
-    """What a starter policy is made from, by `tagrpo.lab.warmstart`."""
+    """Source and settings of a starter policy, for `tagrpo.lab.warmstart`."""
 
     source: Callable[..., Source]
     """Makes the validation questions."""
@@ -29,7 +29,7 @@ class Task(NamedTuple):
     verifier: type[EnumeratingVerifier] | None = None
     """Lists all correct answers, for an exact validation accuracy; None: answers are sampled."""
     settings: Mapping[str, Any] = {}
-    """What `WarmstartConfig` is to have other than its defaults."""
+    """Changes to the defaults of `WarmstartConfig`."""
 
 
 TASKS: Mapping[str, Task] = {

@@ -1,4 +1,4 @@
-"""The logarithm of arXiv 2508.10751, Eq. 17, is taken to be natural; the paper does not say (base 10: times 2.3)."""
+"""Exceeding Pass@k (arXiv 2508.10751, Eq. 17), with the natural logarithm: the paper names no base."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def main() -> None:
     sys.argv[1:] = server_arguments(model, options, nccl, current_platform.is_cpu())
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 
-    serve()
+    serve()  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

@@ -162,7 +162,8 @@ class TransformersEngine(Engine):
             use_cache=True,
             logits_to_keep=1,
         )
-        return outputs.logits[:, -1], state
+        logits: Tensor = outputs.logits
+        return logits[:, -1], state
 
     def _forward(self, chosen: Tensor, state: _State) -> Tensor:
         """[rows, V] logits after one more token `chosen` [rows] per row of the state."""
@@ -175,7 +176,8 @@ class TransformersEngine(Engine):
             use_cache=True,
         )
         state.length = state.length + 1
-        return outputs.logits[:, -1]
+        logits: Tensor = outputs.logits
+        return logits[:, -1]
 
     def close(self) -> None:
         """Drop the copy of the policy. Sampling that is still under way in a thread ends with an error, unnoticed."""
@@ -235,7 +237,7 @@ def _appended(kept: Tensor, rows: Tensor, new: Tensor) -> Tensor:
 
 def _cache(model: PreTrainedModel) -> DynamicCache:
     cache = DynamicCache(config=model.config)
-    cache.layers = [_Layer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    cache.layers = [_Layer() if type(layer) is DynamicLayer else layer for layer in cache.layers]  # type: ignore[no-untyped-call]
     return cache
 
 

@@ -71,7 +71,7 @@ class StreamWeightTransferEngine(WeightTransferEngine[StreamInitInfo, StreamUpda
 
     def finish_weight_update(self) -> None:
         """Bring the layers into the form that kernels want."""
-        finalize_layerwise_reload(self.model, self.model_config)
+        finalize_layerwise_reload(self.model, self.model_config)  # type: ignore[no-untyped-call]
         retie_output_head(self.model)
 
     def shutdown(self) -> None:

@@ -136,7 +136,7 @@ class Trial:
 
         from tagrpo.cli.train import train
         from tagrpo.runs.directory import begin, end, held
-        from tagrpo.settings.secrets import save_resolved
+        from tagrpo.runs.secrets import save_resolved
 
         rank_zero_only.rank = rank
         cfg = OmegaConf.masked_copy(self.cfg, [key for key in self.cfg if key != "hydra"])

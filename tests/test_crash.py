@@ -38,8 +38,8 @@ from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.rollouts.scoring import Scoring
 from tagrpo.runs.loggers import MetricsCSV
+from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.config import Run, build
-from tagrpo.settings.secrets import save_resolved
 from tagrpo.starter import starter_path
 
 PHASES = ("other", "sampling", "verification", "update", "checkpoint", "validation", "log")

@@ -13,8 +13,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from tagrpo.cli.train import train
+from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.config import build
-from tagrpo.settings.secrets import save_resolved
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 PICTURES = {"comparison": 4, "diagnostics": 5, "estimators": 3, "objectives": 3, "rephrasings": 2}

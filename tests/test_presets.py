@@ -25,10 +25,10 @@ from tagrpo.cli.train import train
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.runs.directory import begin, end
 from tagrpo.runs.grid import copy_run
+from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.checks import read_questions
 from tagrpo.settings.config import build
 from tagrpo.settings.methods import options_of
-from tagrpo.settings.secrets import save_resolved
 
 PRESETS = list(options_of("comparisons/compare"))
 NO_TABLE = {"demo", "hard", "methods", "ta_grpo_2x2", "ta_grpo_rows"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 ROOMS_OF_LIGHTNING = ("callbacks", "cli", "settings")
-LEAVES = ["distributed", "seeds", "settings.secrets"]
+LEAVES = ["distributed", "seeds", "runs.secrets"]
 """Pure files beside the pure rooms."""
 SHELLS = [
     "datamodules.questions",

@@ -23,8 +23,8 @@ from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseExce
 from rich.console import Console
 
 from ..runs.grid import Environment, GridRun, Launcher, run_grid
+from ..runs.secrets import refuse_secrets, unread
 from ..settings.checks import check_types
-from ..settings.secrets import refuse_secrets, unread
 from .console import entry_point, explained
 
 KEYS = ("overrides", "after", "longer", "demo", "paper")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -16,15 +13,10 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from ..settings.secrets import redacted, refuse_secret_arguments
+from ..runs.secrets import redacted, refuse_secret_arguments
 
 WRONG_USE = (ValueError, TypeError, OSError, ImportError, RuntimeError, HydraException, OmegaConfBaseException)
 """Errors that settings, files or the machine cause before a run begins."""
-CHATTER = re.compile(
-    r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|All "
-    r"distributed processes registered|-{20}|\n?Initializing distributed"
-)
-"""Messages that Lightning logs of every run."""
 
 
 def entry_point(config: str | None = None) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
@@ -52,20 +44,6 @@ def entry_point(config: str | None = None) -> Callable[[Callable[[], Any]], Call
         return run
 
     return decorate
-
-
-def quiet() -> None:
-    """Keep libraries from saying what nobody asked for; their warnings and errors stay, and so do our own messages.
-
-    Lightning logs to a handler of its own, beside the one of Hydra, which would show each line twice.
-    """
-    logging.getLogger("lightning.pytorch").handlers.clear()
-    for name in ("utilities.rank_zero", "trainer.connectors.checkpoint_connector"):
-        logging.getLogger(f"lightning.pytorch.{name}").addFilter(lambda record: not CHATTER.match(record.getMessage()))
-    for name in ("sentence_transformers", "httpx", "httpx2", "openai"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", r"`?isinstance\(treespec, LeafSpec\)")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 
 @contextmanager

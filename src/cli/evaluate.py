@@ -19,9 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..runs.directory import existing, held, is_first_rank
 from ..runs.provenance import write_provenance
+from ..runs.secrets import refuse_secrets, save_resolved
 from ..settings.checks import check_against, check_run, read_questions
 from ..settings.config import build
-from ..settings.secrets import refuse_secrets, save_resolved
 from .console import entry_point, explained
 from .diagnose import ask_training_questions, diagnose
 from .summary import show

@@ -23,8 +23,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from ..runs.files import write_text
+from ..runs.secrets import refuse_secrets, save_resolved
 from ..settings.checks import check_types, missing_settings
-from ..settings.secrets import refuse_secrets, save_resolved
 from .console import entry_point, explained
 
 if TYPE_CHECKING:

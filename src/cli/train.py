@@ -12,9 +12,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from ..runs.directory import begin, end, held, is_first_rank
+from ..runs.secrets import redacted, refuse_secrets, save_resolved
 from ..settings.checks import check_run, given_overrides, read_questions
 from ..settings.config import build
-from ..settings.secrets import redacted, refuse_secrets, save_resolved
 from .console import entry_point, explained
 from .summary import conclude
 

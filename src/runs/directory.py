@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from ..settings.secrets import redacted
 from .files import lock, write_text
 from .provenance import provenance
+from .secrets import redacted
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FINISHED = "finished"

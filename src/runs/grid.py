@@ -23,8 +23,8 @@ from rich.live import Live
 from rich.table import Table
 from submitit.helpers import Checkpointable, DelayedSubmission, clean_env
 
-from ..settings.secrets import redacted
 from .files import write_json, write_text
+from .secrets import redacted
 
 OWN = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts", "rollout_cache", "wandb*", ".lock")
 """Files that a copy of a run, which goes on, makes itself."""

@@ -5,7 +5,10 @@ Nothing heavy is imported with this file.
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +19,6 @@ from hydra.core.object_type import ObjectType
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from ..cli.console import quiet
 from ..runs.directory import wandb_run_id
 from ..starter import starter_path
 
@@ -31,6 +33,11 @@ LARGEST = 3.4028234663852886e38
 """Of float32."""
 LIGHTNING_WAITS = 30
 """Default process-group timeout, in minutes."""
+CHATTER = re.compile(
+    r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|All "
+    r"distributed processes registered|-{20}|\n?Initializing distributed"
+)
+"""Messages that Lightning logs of every run."""
 
 
 def fused_optimizer(accelerator: str) -> bool | None:
@@ -260,3 +267,17 @@ def exists(settings: str | None) -> bool:
     sources = [source.path for source in HydraConfig.get().runtime.config_sources if source.schema == "file"]
     known = ConfigStore.instance().get_type(path) == ObjectType.CONFIG
     return known or any((Path(folder) / path).is_file() for folder in sources)
+
+
+def quiet() -> None:
+    """Keep libraries from saying what nobody asked for; their warnings and errors stay, and so do our own messages.
+
+    Lightning logs to a handler of its own, beside the one of Hydra, which would show each line twice.
+    """
+    logging.getLogger("lightning.pytorch").handlers.clear()
+    for name in ("utilities.rank_zero", "trainer.connectors.checkpoint_connector"):
+        logging.getLogger(f"lightning.pytorch.{name}").addFilter(lambda record: not CHATTER.match(record.getMessage()))
+    for name in ("sentence_transformers", "httpx", "httpx2", "openai"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", r"`?isinstance\(treespec, LeafSpec\)")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")

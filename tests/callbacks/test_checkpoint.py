@@ -26,8 +26,8 @@ from tagrpo.cli.train import train
 from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.runs.checkpoints import unsharded
+from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.config import build
-from tagrpo.settings.secrets import save_resolved
 from tagrpo.starter import starter_path
 
 SMALL = [

@@ -24,9 +24,9 @@ from tagrpo.cli.diagnose import ask_training_questions, diagnose, kept_checkpoin
 from tagrpo.cli.train import train
 from tagrpo.metrics.functional import bootstrap_interval
 from tagrpo.runs.directory import checkpoints_in, end
+from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.checks import read_questions
 from tagrpo.settings.config import build
-from tagrpo.settings.secrets import save_resolved
 
 RUN = [
     "experiment=ta_grpo", "data.train.size=12", "data.batch_size=4", "data.samples_per_prompt=4", "logger=csv",

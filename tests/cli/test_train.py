@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM
 
 from tagrpo.cli.evaluate import evaluate
 from tagrpo.cli.train import objective_of, train
+from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.config import build
 from tagrpo.settings.methods import options_of
-from tagrpo.settings.secrets import save_resolved
 
 EXPERIMENTS = list(options_of("experiment"))
 SMALL = [

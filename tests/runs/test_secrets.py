@@ -19,8 +19,8 @@ from tagrpo.cli.console import entry_point
 from tagrpo.cli.train import train
 from tagrpo.runs.files import write_json
 from tagrpo.runs.grid import GridRun
+from tagrpo.runs.secrets import literal_secrets, redacted, refuse_secrets, save_resolved
 from tagrpo.settings.config import build
-from tagrpo.settings.secrets import literal_secrets, redacted, refuse_secrets, save_resolved
 
 SECRET = "sk-4f9a0c7d21"
 HIDDEN = "a plain text, of 27 letters"

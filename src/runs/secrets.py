@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ..runs.files import write_text
+from .files import write_text
 
 SECRET_NAME = re.compile(
     r"(.*_)?(api_?key|access_key|secret_key|private_key|(access|auth|api|hf|hub|bearer|refresh|session|wandb|github)_token"

@@ -17,12 +17,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf, open_dict
 
 from tagrpo.analysis.comparison import Methods
-from tagrpo.analysis.report import draw
 from tagrpo.analysis.runs import by_method, find_runs
 from tagrpo.analysis.sections import markdown
 from tagrpo.cli.compare import methods_of, runs_of, shared_overrides
 from tagrpo.cli.train import train
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
+from tagrpo.report.assemble import draw
 from tagrpo.runs.directory import begin, end
 from tagrpo.runs.grid import copy_run
 from tagrpo.runs.secrets import save_resolved

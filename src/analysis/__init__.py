@@ -1,1 +1,1 @@
-"""From run directories to tables, statistics, plots and reports. Needs neither a GPU nor Lightning."""
+"""From run directories to tables, statistics and plots. Needs neither a GPU nor Lightning."""

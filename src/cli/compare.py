@@ -147,7 +147,7 @@ def compare(
 ) -> list[GridRun]:
     """Run a grid, write the report on the runs that finished, and return those that failed."""
     failed = run_grid(runs, launcher, places, console)
-    from ..analysis.report import write_report  # imported late: it takes seconds, in which runs can begin
+    from ..report.assemble import write_report  # imported late: it takes seconds, in which runs can begin
 
     for run in failed:
         console.print(f"\n{run.log_tail()}", markup=False, soft_wrap=True)
@@ -172,7 +172,7 @@ def main(cfg: DictConfig) -> None:
         written: DictConfig = OmegaConf.create(unread(OmegaConf.to_container(cfg)))
         methods = methods_of(written.methods, cfg.scale)
         if cfg.report_only:
-            from ..analysis.report import write_report
+            from ..report.assemble import write_report
 
             console.print(write_report(root, order=list(methods)), soft_wrap=True)
             return

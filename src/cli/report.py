@@ -35,11 +35,11 @@ def main() -> None:
             sys.exit(f"tagrpo-report: Expected a run directory, or a folder with some, at {run}, but there is none.")
     try:
         if given.inspect is not None:
-            from ..analysis.inspect_logs import write_logs
+            from ..report.inspect_logs import write_logs
 
             print(*write_logs(given.inspect, *given.runs), sep="\n")
             return
-        from ..analysis.report import explore
+        from ..report.assemble import explore
 
         size = {} if given.megabytes is None else {"megabytes": given.megabytes}
         print(explore(*given.runs, output=given.output or given.runs[0] / "report.html", **size))

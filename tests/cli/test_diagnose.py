@@ -16,13 +16,13 @@ from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 
-from tagrpo.analysis.report import page_content, write_report
 from tagrpo.analysis.runs import by_method, find_directories
 from tagrpo.callbacks import RolloutCallback
 from tagrpo.callbacks.training_signal import rows_of
 from tagrpo.cli.diagnose import ask_training_questions, diagnose, kept_checkpoints
 from tagrpo.cli.train import train
 from tagrpo.metrics.functional import bootstrap_interval
+from tagrpo.report.assemble import page_content, write_report
 from tagrpo.runs.directory import checkpoints_in, end
 from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.checks import read_questions

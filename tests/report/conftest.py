@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tagrpo.analysis.report import explore
 from tagrpo.callbacks.recorder import rollout_table
+from tagrpo.report.assemble import explore
 
 sys.path.insert(0, str(Path(__file__).parent))  # for what the tests of this folder share
 

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from nasty_texts import NASTY
 
-from tagrpo.analysis.report import explore
 from tagrpo.metrics.functional import CAUSES
 from tagrpo.report import read_blocks
+from tagrpo.report.assemble import explore
 from tagrpo.report.blocks import block
 from tagrpo.report.recorded import CELL_CAUSES
 

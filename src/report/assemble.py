@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..analysis import plots
+from ..analysis.comparison import Methods
+from ..analysis.run_plots import diversity_densities, why_no_gradient
+from ..analysis.runs import RunFiles, by_method, find_directories, find_runs
+from ..analysis.sections import Section, made_with, markdown, sections, title
 from ..lab import exact_plots
 from ..metrics.functional import CAUSES
-from ..report import MEGABYTES, write_page
-from ..report.figures import LEARNING, SERIES, comparison_figures, diversity_figure, training_figures
 from ..runs.files import write_json, write_text
-from . import plots
-from .comparison import Methods
-from .run_plots import diversity_densities, why_no_gradient
-from .runs import RunFiles, by_method, find_directories, find_runs
-from .sections import Section, made_with, markdown, sections, title
+from .figures import LEARNING, SERIES, comparison_figures, diversity_figure, training_figures
+from .write import MEGABYTES, write_page
 
 
 def write_report(*roots: Path, order: Sequence[str] = ()) -> Path:

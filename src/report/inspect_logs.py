@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..report.recorded import MEANS, Recorded
-from .runs import RunFiles, find_directories
+from ..analysis.runs import RunFiles, find_directories
+from .recorded import MEANS, Recorded
 
 TEXTS = ("prompt", "response", "answer")
 

@@ -7,7 +7,7 @@ import sys
 import pandas as pd
 import pytest
 
-from tagrpo.analysis.inspect_logs import write_logs
+from tagrpo.report.inspect_logs import write_logs
 
 
 def test_inspect_reads_every_response_back(trained, tmp_path):

@@ -9,7 +9,7 @@ from itertools import chain, count
 import torch
 from torch import Tensor
 
-from ..types import Completion, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Verifier
+from ..types import Completion, Prompt, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Verifier
 from .cache import RolloutCache, cache_key
 
 Decode = Callable[[list[Tensor]], list[str]]
@@ -83,17 +83,15 @@ class Scoring:
         return in_order
 
 
-def with_replayed(
-    sampled: Sequence[Sequence[Completion]], replayed: Mapping[int, Completion]
-) -> list[list[Completion]]:
-    """[P][G] responses with past successes, given by row of their prompt, behind the samples of that prompt."""
-    return [[*samples, *([replayed[row]] if row in replayed else [])] for row, samples in enumerate(sampled)]
+def with_past(prompts: Sequence[Prompt], sampled: Sequence[Sequence[Completion]]) -> list[list[Completion]]:
+    """[P][G] responses: the samples of each prompt, then its past success if it has one."""
+    pairs = zip(prompts, sampled, strict=True)
+    return [[*samples, *([] if prompt.past is None else [prompt.past])] for prompt, samples in pairs]
 
 
 def assemble(
     batch: QuestionBatch,
     completions: Sequence[Sequence[Completion]],
-    replayed: Mapping[int, Completion],
     texts: Sequence[str],
     scores: Sequence[Score],
     staleness: int,
@@ -104,21 +102,21 @@ def assemble(
     Args:
         batch: What was asked.
         completions: [P][G] responses, past successes among them.
-        replayed: Row of a prompt → the past success among its responses.
         texts: [R] decoded responses.
         scores: [R] what the verifier says of them.
         staleness: Optimizer steps since the weights that sampled.
         seconds: Shared, not copied: later phases of the iteration add theirs.
     """
     flat = list(chain.from_iterable(completions))
-    prompt = torch.repeat_interleave(torch.tensor([len(samples) for samples in completions], dtype=torch.long))
-    past = [sample is replayed.get(row) for row, samples in enumerate(completions) for sample in samples]
+    rows = torch.repeat_interleave(torch.tensor([len(samples) for samples in completions], dtype=torch.long))
+    pairs = zip(batch.prompts, completions, strict=True)
+    past = [sample is prompt.past for prompt, samples in pairs for sample in samples]
     correct = torch.tensor([score.correct for score in scores], dtype=torch.bool)
     return Rollouts(
         prompts=batch.prompts,
-        prompt=prompt,
-        question=torch.tensor([p.question for p in batch.prompts], dtype=torch.long)[prompt],
-        rephrasing=torch.tensor([p.rephrasing for p in batch.prompts], dtype=torch.long)[prompt],
+        prompt=rows,
+        question=torch.tensor([p.question for p in batch.prompts], dtype=torch.long)[rows],
+        rephrasing=torch.tensor([p.rephrasing for p in batch.prompts], dtype=torch.long)[rows],
         token_ids=[completion.token_ids for completion in flat],
         logprobs=[completion.logprobs for completion in flat],
         truncated=torch.tensor([completion.truncated for completion in flat], dtype=torch.bool),

@@ -31,7 +31,7 @@ from ..types import (
     require,
 )
 from .ahead import Generation, if_of_request
-from .cache import RolloutCache, cache_key
+from .cache import RolloutCache, request_key
 from .dynamic_sampling import DynamicSampling, no_draw
 from .engines.base import checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
@@ -228,7 +228,7 @@ class RolloutPipeline:
         generation = sampled or self._start(batch, policy, step, position, seconds)
         completions = with_past(batch.prompts, generation.result(seconds))
         with seconds.measure("score"):
-            scoring = generation.scoring or self._scoring(batch, position)
+            scoring = generation.scoring or Scoring(batch, self.verifier, self.decode)
             texts, scores = scoring.scored(completions)
             rollouts = assemble(batch, completions, texts, scores, step - generation.step, seconds)
             if position[0] == "fit":
@@ -249,14 +249,14 @@ class RolloutPipeline:
 
         The engine samples as soon as they are waited for; with `ahead`, at once and in the background.
         """
-        request, scoring = self._request(batch, position), self._scoring(batch, position)
-        generation = Generation(cache_key(request), step, scoring, phase="wait" if ahead else "generate")
-        if scoring.cache is not None:
-            key = cache_key(self.engine.weights_digest(policy, step), generation.key)
-            generation.completions = scoring.cache.completions(scoring.position, key)
+        request, scoring = self._request(batch, position), Scoring(batch, self.verifier, self.decode)
+        generation = Generation(request_key(request), step, scoring, phase="wait" if ahead else "generate")
+        if self.cache is not None and position[0] == "fit":
+            key = f"{self.engine.weights_digest(policy, step)}/{generation.key}"
+            generation.completions = self.cache.find(position[1:], key)
             if not max_over_ranks(generation.completions is None):  # syncing and sampling need every rank
                 return generation
-            generation.keep = partial(scoring.cache.keep_completions, scoring.position, key)
+            generation.keep = partial(self.cache.keep, position[1:], key)
         with seconds.measure("sync"):
             engine = self.engine.at(policy, step)
         if ahead:
@@ -272,7 +272,7 @@ class RolloutPipeline:
             return None
         self.wait(seconds)
         generation, self._next = self._next, None
-        return if_of_request(generation, cache_key(self._request(batch, position)))
+        return if_of_request(generation, request_key(self._request(batch, position)))
 
     def _request(self, batch: QuestionBatch, position: Position) -> Request:
         stage, first, second = position
@@ -282,10 +282,6 @@ class RolloutPipeline:
             sampling=self.sampling if stage == "fit" else self.evaluation_sampling,
             seed=derive_seed(self.seed, stage, first, second, rank()),
         )
-
-    def _scoring(self, batch: QuestionBatch, position: Position) -> Scoring:
-        cache = self.cache if position[0] == "fit" else None
-        return Scoring(batch, self.verifier, self.decode, cache, position[1:])
 
     def weights_replaced(self) -> None:
         """Weights have changed without an optimizer step, as when a checkpoint was loaded: nothing older is used."""

@@ -10,31 +10,18 @@ import torch
 from torch import Tensor
 
 from ..types import Completion, Prompt, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Verifier
-from .cache import RolloutCache, cache_key
 
 Decode = Callable[[list[Tensor]], list[str]]
 """[n] of [T] long → [n] texts without special tokens."""
 
 
 class Scoring:
-    """The scoring of one batch. Made before it is sampled, so that workers can score while the engine samples.
+    """The scoring of one batch. Made before it is sampled, so that workers can score while the engine samples."""
 
-    `cache` keeps the scores on disk under `position`, the iteration and the draw; None keeps none.
-    """
-
-    def __init__(
-        self,
-        batch: QuestionBatch,
-        verifier: Verifier,
-        decode: Decode,
-        cache: RolloutCache | None = None,
-        position: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, batch: QuestionBatch, verifier: Verifier, decode: Decode) -> None:
         self.references = [batch.groups[prompt.question].answer for prompt in batch.prompts]
         self.verifier = verifier
         self.decode = decode
-        self.cache = cache
-        self.position = position
         self._early: dict[int, tuple[list[str], Callable[[], list[Score]]]] = {}
 
     def deliver(self, prompt: int, completions: list[Completion]) -> None:
@@ -46,41 +33,25 @@ class Scoring:
     def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
         """[R] texts and [R] scores of all responses, [P][G] by prompt: those delivered early, and the others."""
         texts: dict[int, str] = {}
-        early: dict[int, Callable[[], list[Score]]] = {}
+        scores: dict[int, Score] = {}
+        waiting: dict[int, Callable[[], list[Score]]] = {}
         row = 0
         for prompt, samples in enumerate(completions):
             if prompt in self._early:
-                delivered, early[row] = self._early[prompt]
+                delivered, waiting[row] = self._early[prompt]
                 texts.update(zip(count(row), delivered))  # a replayed response may follow them
             row += len(samples)
         flat = list(chain.from_iterable(completions))
         late = [row for row in range(len(flat)) if row not in texts]
         if late:  # tokenizers make one text of nothing, and a rank may have no question in the last evaluation batch
             texts.update(zip(late, self.decode([flat[row].token_ids for row in late]), strict=True))
-        in_order = [texts[row] for row in range(len(flat))]
-        references = [[self.references[prompt]] * len(samples) for prompt, samples in enumerate(completions)]
-        return in_order, self.scores(in_order, list(chain.from_iterable(references)), early)
-
-    def scores(
-        self, texts: Sequence[str], references: Sequence[Sequence[str]], early: Mapping[int, Callable[[], list[Score]]]
-    ) -> list[Score]:
-        """[R] scores of [R] `texts`: from the cache if it has them, else from workers and verifier, and kept.
-
-        `early` are those that workers have been given: row → what waits for the scores of the responses from there on.
-        """
-        key = cache_key(texts, references, self.verifier) if self.cache is not None else ""
-        found = self.cache.scores(self.position, key) if self.cache is not None else None
-        if found is not None:
-            return found
-        scores = {row: score for start, wait in early.items() for row, score in enumerate(wait(), start)}
-        late = [row for row in range(len(texts)) if row not in scores]
+        for row, wait in waiting.items():
+            scores.update(zip(count(row), wait()))
         if late:
+            references = [self.references[p] for p, samples in enumerate(completions) for _ in samples]
             others = self.verifier.score_batch([texts[row] for row in late], [references[row] for row in late])
             scores.update(zip(late, others, strict=True))
-        in_order = [scores[row] for row in range(len(texts))]
-        if self.cache is not None:
-            self.cache.keep_scores(self.position, key, in_order)
-        return in_order
+        return [texts[row] for row in range(len(flat))], [scores[row] for row in range(len(flat))]
 
 
 def with_past(prompts: Sequence[Prompt], sampled: Sequence[Sequence[Completion]]) -> list[list[Completion]]:

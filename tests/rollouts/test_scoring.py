@@ -10,7 +10,6 @@ import torch
 
 from tagrpo import types
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig
-from tagrpo.rollouts.cache import RolloutCache
 from tagrpo.rollouts.scoring import Scoring, with_past, with_terms
 from tagrpo.rollouts.summary import means_of, totals_of
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
@@ -132,34 +131,6 @@ def test_a_batch_without_prompts_is_neither_decoded_nor_scored():
 
     scoring = Scoring(QuestionBatch(groups=[], prompts=[]), Late(), refuse)
     assert scoring.scored([]) == ([], [])
-
-
-def test_scores_on_disk_are_used_for_the_same_texts_and_the_same_verifier(tmp_path):
-    class Strict(Late):
-        def __init__(self, share=1.0):
-            self.share = share
-
-        def __call__(self, text, references):
-            return Score(self.share == 1.0 and text in references, text)
-
-    class Forgetful(Strict):
-        def __init__(self, share=1.0):
-            super().__init__(share)
-            self._asked = 0  # private: not a setting
-
-        def score_batch(self, texts, references):
-            self._asked += 1
-            return super().score_batch(texts, references)
-
-    def scored(verifier, sampled):
-        scoring = Scoring(two_questions(), verifier, decode, RolloutCache(tmp_path), (0, 0))
-        return scoring.scored(sampled)[1], verifier._asked
-
-    first, asked = scored(Forgetful(), responses([3, 2, 3]))
-    assert asked == 1
-    assert scored(Forgetful(), responses([3, 2, 3])) == (first, 0)
-    assert scored(Forgetful(0.5), responses([3, 2, 3]))[1] == 1
-    assert scored(Forgetful(), responses([3, 2, 2]))[1] == 1
 
 
 def test_a_reward_that_is_not_finite_is_refused_by_the_name_of_its_term(make_batch):

@@ -14,6 +14,7 @@ from hydra.core.config_store import ConfigStore
 from tagrpo.settings import methods
 
 SOURCE = methods.CONTRIB.parent
+GROUPS = ("experiment", "advantage", "credit", "curriculum", "reward_terms")
 FOLDERS = sorted(path.parent.name for path in methods.CONTRIB.glob("*/method.yaml"))
 OPTIONS = {name: list(methods._sections(methods.CONTRIB / name / "method.yaml")) for name in FOLDERS}
 
@@ -33,7 +34,10 @@ def imported(path):
 def options_without(folders, tmp_path, monkeypatch):
     """Group → options, with these folders deleted from a copy."""
     shutil.copytree(methods.CONTRIB, tmp_path / "contrib", ignore=shutil.ignore_patterns("__pycache__", *folders))
-    store, groups = ConfigStore.instance(), ("experiment", "advantage", "credit", "curriculum", "settings")
+    store, groups = (
+        ConfigStore.instance(),
+        ("experiment", "advantage", "credit", "curriculum", "reward_terms", "settings"),
+    )
     kept = {name: node for name, node in store.repo.items() if name not in groups}
     monkeypatch.setattr(store, "repo", kept)
     monkeypatch.setattr(methods, "CONTRIB", tmp_path / "contrib")
@@ -63,7 +67,7 @@ def test_nothing_else_imports_or_names_it(name):
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_what_it_adds_goes_with_it_and_nothing_else(name, tmp_path, monkeypatch):
-    before = {f"{group}/{option}" for group in ("experiment", "advantage", "credit", "curriculum")
+    before = {f"{group}/{option}" for group in GROUPS
               for option in methods.options_of(group)}  # fmt: skip
     left = options_without([name], tmp_path, monkeypatch)
     after = {f"{group}/{option}" for group, options in left.items() for option in options if group != "settings"}

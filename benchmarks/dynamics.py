@@ -95,7 +95,7 @@ class Study:
         update = PolicyUpdate(scorer, strategy, loss, optimizer, options)
         yield scorer
         for step, batch in enumerate(self.batches):
-            update(pipeline.roll_out(batch, scorer.policy.model, step), num_questions=BATCH)
+            update(pipeline.roll_out(batch, scorer.policy.model, step).rollouts, num_questions=BATCH)
             yield scorer
         pipeline.close()
 

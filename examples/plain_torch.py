@@ -40,7 +40,7 @@ def main(steps: int = 6) -> list[float]:
 
     correct = []
     for step in range(steps):
-        rollouts = pipeline.roll_out(QuestionBatch(groups=groups, prompts=prompts), policy.model, step)
+        rollouts = pipeline.roll_out(QuestionBatch(groups=groups, prompts=prompts), policy.model, step).rollouts
         update(rollouts, num_questions=len(groups))
         correct.append(float(rollouts.correct.float().mean()))
     pipeline.close()

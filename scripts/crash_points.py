@@ -201,24 +201,27 @@ def saved(path: Path) -> dict[str, Any]:
     import torch
 
     def kept(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.dtype, value.tolist()
+        if isinstance(value, list | tuple):
+            return [kept(item) for item in value]
         if not isinstance(value, dict):
             return value
-        return {k: kept(v) for k, v in value.items() if k not in ("ready", "started") and "val_loop" not in str(k)}
+        names = sorted((k for k in value if k not in ("ready", "started") and "val_loop" not in str(k)), key=repr)
+        return {name: kept(value[name]) for name in names}
 
     return kept(torch.load(path, weights_only=True))
 
 
 def differences(whole: Path, other: Path) -> Iterator[str]:
     """Differences between two directories of runs."""
-    from tagrpo.rollouts.cache import cache_key
-
     expected, found = files_of(whole), files_of(other)
     yield from (f"{name} is {'missing' if name in expected else 'too much'}" for name in expected.keys() ^ found.keys())
     for name in expected.keys() & found.keys():
         if name.endswith((".metadata", "complete.json")):
             continue  # names that torch makes up, and sums of files that are compared themselves
         if name.endswith((".ckpt", "meta.pt")):
-            same = cache_key(saved(expected[name])) == cache_key(saved(found[name]))
+            same = repr(saved(expected[name])) == repr(saved(found[name]))
         else:
             same = expected[name].read_bytes() == found[name].read_bytes()
         if not same:

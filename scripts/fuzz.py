@@ -32,10 +32,16 @@ def fuzz(target: str, runs: int) -> None:
     import atheris
 
     with atheris.instrument_imports(
-        include=["tagrpo.rewards", "tagrpo.rephrasing", "tagrpo.runs.checkpoints", "tagrpo.runs.files"]
+        include=[
+            "tagrpo.rewards",
+            "tagrpo.contrib.grpo_lead",
+            "tagrpo.rephrasing",
+            "tagrpo.runs.checkpoints",
+            "tagrpo.runs.files",
+        ]
     ):
+        import tagrpo.contrib.grpo_lead.terms
         import tagrpo.rephrasing.calls
-        import tagrpo.rewards.terms
         import tagrpo.runs.checkpoints  # noqa: F401
     if target == "replies":
         atheris.instrument_func(json.loads)

@@ -60,7 +60,7 @@ PARTS = {
         "contrib modules/test_mismatch.py modules/test_update_credit.py modules/test_update_staleness.py",
     ),
     "memory": ("datamodules/memory.py", "datamodules/test_memory.py"),
-    "replay": ("rollouts/replay.py", "rollouts/test_replay.py"),
+    "replay": ("contrib/exgrpo/replay.py", "contrib/exgrpo/test_replay.py"),
 }
 """Name → files of src to change, tests that may notice; the examples of the file may, too."""
 COMPARISONS = "Eq_NotEq NotEq_Eq Lt_LtE Lt_Gt LtE_Lt LtE_GtE Gt_GtE Gt_Lt GtE_Gt GtE_LtE Is_IsNot IsNot_Is"

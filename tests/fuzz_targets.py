@@ -44,8 +44,8 @@ def verifiers() -> tuple[tuple[Callable, str | tuple[str, ...]], ...]:
 
 def verdicts(data: bytes) -> None:
     """Verdicts of all verifiers that judge in the process itself, and format rewards."""
+    from tagrpo.contrib.grpo_lead.terms import longest_repetition
     from tagrpo.rewards.format import MARKERS, format_reward
-    from tagrpo.rewards.terms import longest_repetition
 
     text = data.decode("utf-8", "replace")
     for verifier, reference in verifiers():

@@ -56,7 +56,6 @@ AT_ONCE = [
     (TRAIN, ["data=countdown", "model.path=unmade"], "model.path"),
     (TRAIN, ["model.path=run"], "model.path=run/model"),
     (TRAIN, ["rollout=vllm"], "rollout=(vllm_cpu|transformers)"),
-    (TRAIN, ["rollout=vllm_server", "rollout.engine.transfer=nccl"], "rollout.engine.transfer=stream"),
     (TRAIN, ["resume=none.ckpt"], "none.ckpt.* resume"),
     (TRAIN, ["resume=last"], "resume=auto"),
     (TRAIN, ["hydra.run.dir=run"], "another name="),

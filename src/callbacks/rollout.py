@@ -114,12 +114,12 @@ class RolloutCallback(Callback):
         options: dict[str, Any] = {"observe": data.observe} if isinstance(data, Chooser) else {}
         if self.pipeline.dynamic_sampling is not None:
             options["draw"] = loader.draw
-        if self.pipeline.replay is not None:
-            options["entropy"] = module.response_entropy
-        rollouts = self.pipeline.roll_out(batch, pl_module, trainer.global_step, **options)
+        learned = self.pipeline.roll_out(batch, pl_module, trainer.global_step, **options)
+        # Lightning hands this very object to the module and to other callbacks.
+        batch.groups, batch.prompts, batch.rollouts = learned.groups, learned.prompts, learned.rollouts
         log_scalars(pl_module, self.pipeline.scalars)
         if self.pipeline.asynchronous and another_follows(trainer, updates_of(module)):
-            self.pipeline.sample_next(loader.peek(), pl_module, trainer.global_step, rollouts.seconds)
+            self.pipeline.sample_next(loader.peek(), pl_module, trainer.global_step, batch.rollouts.seconds)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -131,13 +131,15 @@ class RolloutCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Roll the validation batch out."""
-        self.pipeline.evaluate(batch, pl_module, trainer.global_step, ("validate", dataloader_idx, batch_idx))
+        position = ("validate", dataloader_idx, batch_idx)
+        batch.rollouts = self.pipeline.evaluate(batch, pl_module, trainer.global_step, position).rollouts
 
     def on_test_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Roll the test batch out."""
-        self.pipeline.evaluate(batch, pl_module, trainer.global_step, ("test", dataloader_idx, batch_idx))
+        position = ("test", dataloader_idx, batch_idx)
+        batch.rollouts = self.pipeline.evaluate(batch, pl_module, trainer.global_step, position).rollouts
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the budget that the run has used."""

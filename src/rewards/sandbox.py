@@ -33,12 +33,10 @@ def outcomes_of(compare: Callable[[Any], Any], jobs: list[Any], cpu_seconds: flo
         if child == 0:
             _compare_and_exit(compare, jobs[len(outcomes) :], writing, cpu_seconds, memory_bytes)
         os.close(writing)
-        try:
-            with open(reading, "rb") as pipe:
-                outcomes += [json.loads(line) for line in pipe if line.endswith(b"\n")]
-        finally:
-            os.kill(child, signal.SIGKILL)  # where this process is asked to end meanwhile
-            _, status = os.waitpid(child, 0)
+        with open(reading, "rb") as pipe:
+            outcomes += [json.loads(line) for line in pipe if line.endswith(b"\n")]
+        os.kill(child, signal.SIGKILL)  # it may have closed the pipe and gone on
+        _, status = os.waitpid(child, 0)
         if len(outcomes) < len(jobs):
             timed_out = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM)
             outcomes.append([None, "timeout" if timed_out else "crash"])
@@ -50,7 +48,7 @@ def _compare_and_exit(
 ) -> NoReturn:
     """Write a line for each job, under the limits. The child does only this."""
     try:
-        for name in (signal.SIGPROF, signal.SIGALRM, signal.SIGTERM):
+        for name in (signal.SIGPROF, signal.SIGALRM):
             signal.signal(name, signal.SIG_DFL)  # which ends the process, whatever the file's imports installed
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, hard))
@@ -79,16 +77,10 @@ def _write(descriptor: int, message: Any) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-def _exit_once(*_: object) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the end of the child
-    sys.exit(0)
-
-
 def main(file: str, cpu_seconds: str, memory_bytes: str) -> None:
     """Load the file and serve its `compare` until standard input ends."""
     reply_to = os.dup(1)
     os.dup2(2, 1)  # what a library prints must not reach the protocol
-    signal.signal(signal.SIGTERM, _exit_once)
     compare = runpy.run_path(file)["compare"]
     gc.collect()
     gc.freeze()  # collections in a child would otherwise copy every page of this process

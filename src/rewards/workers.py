@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -100,8 +101,8 @@ class _Running:
         self.pid = os.getpid()
         self.batches: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._command = command
-        self._stopped = threading.Event()
-        self._lock = threading.Lock()  # guards _processes against a start while stopping
+        self._stopped = False
+        self._lock = threading.Lock()  # guards _stopped, and _processes, none of which has been waited for
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(workers)]
         for thread in self._threads:
@@ -110,10 +111,10 @@ class _Running:
     def stop(self) -> None:
         if self.pid != os.getpid():  # a forked copy owns neither the threads nor the processes
             return
-        self._stopped.set()
         with self._lock:
+            self._stopped = True
             for process in self._processes:
-                process.terminate()
+                os.killpg(process.pid, signal.SIGKILL)
         for _ in self._threads:
             self.batches.put(None)
         for thread in self._threads:
@@ -140,7 +141,6 @@ class _Running:
                 for future, outcome in zip(futures, json.loads(reply), strict=True):
                     future.set_result(Outcome(*outcome))
             except BaseException as error:  # raised where the caller waits
-                process = None
                 for future in futures:
                     future.set_exception(error)
         if process is not None:
@@ -148,31 +148,26 @@ class _Running:
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self._lock:
-            if self._stopped.is_set():
+            if self._stopped:
                 raise CancelledError("The worker pool was closed.")
             process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for this process, not for its workers
+                start_new_session=True,  # Ctrl-C is for this process; its forks are killed with it
                 env={**os.environ, "PYTHONHASHSEED": "0"},  # sympy's search order, hence outcomes at the limit
             )
             self._processes.add(process)
             return process
 
     def _end(self, process: subprocess.Popen[bytes]) -> int:
-        process.terminate()
-        try:
-            code = process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
+        """Kill a process with its forks; returns its exit code, which is its own if it had ended before."""
         with self._lock:
             self._processes.discard(process)
-        for pipe in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()  # type: ignore[union-attr]
-        return code
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(BrokenPipeError), process:  # closes the pipes and waits
+            pass
+        return process.wait()
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
     pipeline = RolloutPipeline(partial(TransformersEngine, path), FinalAnswerReward(), decode, SamplingConfig())
     for step, batch in enumerate(batches):
-        rollouts = pipeline.roll_out(batch, model, step)  # then an optimizer step on them
+        rollouts = pipeline.roll_out(batch, model, step).rollouts  # then an optimizer step on them
 
 Plain Python and torch; `RolloutCallback` connects it with a Lightning trainer.
 """
@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -20,28 +21,48 @@ from ..datamodules.memory import QuestionMemory, Visit
 from ..distributed import max_over_ranks, rank, sum_over_ranks
 from ..seeds import derive_seed
 from ..types import (
-    Completion,
     Engine,
     QuestionBatch,
     Request,
     RewardTerm,
-    Rollouts,
     SamplingConfig,
     Seconds,
     Verifier,
     require,
 )
 from .ahead import Generation, if_of_request
-from .cache import RolloutCache, cache_key
+from .cache import RolloutCache, request_key
 from .dynamic_sampling import DynamicSampling, no_draw
 from .engines.base import checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
-from .replay import MeanEntropy, SuccessReplay, no_entropy
-from .scoring import Decode, Scoring, assemble, with_replayed, with_terms
+from .scoring import Decode, Scoring, assemble, with_past, with_terms
 from .summary import means_of, totals_of
 
 Position = tuple[str, int, int]
 """Stage and two counters that no other batch of the run has; in training the iteration and the draw."""
+
+
+class Replay(Protocol):
+    """Lets past successes join the responses to training batches; `tagrpo.contrib.exgrpo` has one."""
+
+    memory: QuestionMemory
+    """That of the pipeline."""
+
+    def substitute(self, batch: QuestionBatch, iteration: int, policy: Any) -> QuestionBatch:
+        """Give some prompts of a batch a `past` success. `policy` is a `SampledPolicy`. Collective."""
+        ...
+
+    def observe(self, batch: QuestionBatch) -> dict[str, float]:
+        """Take in a rolled-out batch, which `memory` remembers; returns what is to be logged. Collective."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for a resume, the same on every rank."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        ...
 
 
 class RolloutPipeline:
@@ -86,7 +107,7 @@ class RolloutPipeline:
         evaluation_sampling: SamplingConfig | None = None,
         reward_terms: Mapping[str, RewardTerm] | None = None,
         dynamic_sampling: DynamicSampling | None = None,
-        replay: SuccessReplay | None = None,
+        replay: Replay | None = None,
         memory: QuestionMemory | None = None,
         seed: int = 0,
         asynchronous: bool = False,
@@ -129,35 +150,37 @@ class RolloutPipeline:
         *,
         draw: Callable[[], QuestionBatch] = no_draw,
         observe: Callable[[list[Visit]], None] = lambda _: None,
-        entropy: MeanEntropy = no_entropy,
-    ) -> Rollouts:
-        """Sample and score a training batch, attach its rollouts, count them.
+    ) -> QuestionBatch:
+        """Sample and score a training batch and count it; returns the batch that is to be learned from.
+
+        That has `rollouts`; replay and dynamic sampling also exchange `groups` and `prompts`. `batch` stays as it is.
 
         Args:
-            batch: `rollouts` are attached; replay and dynamic sampling also exchange `groups` and `prompts`.
+            batch: Questions and their prompts.
             policy: Its weights sample.
             step: Optimizer steps that it has made.
             draw: Returns a further batch, out of turn; for dynamic sampling.
             observe: Called with what `memory` has learned from each batch that was sampled, learned from or not.
-            entropy: Mean entropy of responses under the policy; for replay.
         """
         failed = self.failures.total()
 
-        def rolled_out(batch: QuestionBatch, number: int, replayed: Mapping[int, Completion]) -> QuestionBatch:
-            batch.rollouts = self._roll_out(batch, policy, step, ("fit", self.iteration, number), replayed)
+        def rolled_out(batch: QuestionBatch, number: int) -> QuestionBatch:
+            batch = self._roll_out(batch, policy, step, ("fit", self.iteration, number))
             totals = sum_over_ranks(totals_of(batch))
             self.ledger |= {name: self.ledger[name] + int(totals[name]) for name in ("prompts", "rollouts", "tokens")}
             if self.memory is not None:
                 observe(self.memory.remember(batch))
             return batch
 
-        replayed = self.replay.substitute(batch, self.iteration, entropy) if self.replay is not None else {}
-        rolled_out(batch, 0, replayed)
-        self.scalars = self.replay.observe(batch) if self.replay is not None else {}
+        self.scalars = {}
+        if self.replay is None:
+            batch = rolled_out(batch, 0)
+        else:
+            batch = rolled_out(self.replay.substitute(batch, self.iteration, policy), 0)
+            self.scalars = self.replay.observe(batch)
         if self.dynamic_sampling is not None:
-            filled = self.dynamic_sampling.fill_up(batch, lambda number: rolled_out(draw(), number, {}))
-            new = filled.batch
-            batch.groups, batch.prompts, batch.rollouts = new.groups, new.prompts, new.rollouts
+            filled = self.dynamic_sampling.fill_up(batch, lambda number: rolled_out(draw(), number))
+            batch = filled.batch
             self.ledger["discarded_questions"] += int(sum_over_ranks({"n": filled.discarded})["n"])
             self.scalars["dynamic_sampling/draws"] = float(filled.draws)
             self.scalars["dynamic_sampling/limit_reached"] = float(filled.limit_reached)
@@ -169,17 +192,15 @@ class RolloutPipeline:
         self.scalars |= means_of(totals) | budget
         if self.asynchronous:
             self.scalars["rollout/staleness"] = totals["staleness"] / totals["rollouts"]
-        assert batch.rollouts is not None
-        return batch.rollouts
+        return batch
 
-    def evaluate(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> Rollouts:
-        """Sample and score a batch of validation or test, attach its rollouts; the ledger does not count them.
+    def evaluate(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
+        """Sample and score a batch of validation or test; returns it with `rollouts`. The ledger does not count them.
 
         Args as for `roll_out`; `position` is `validate` or `test` and two counters that no other batch of it has.
         """
         self.wait(Seconds())
-        batch.rollouts = self._roll_out(batch, policy, step, position, {})
-        return batch.rollouts
+        return self._roll_out(batch, policy, step, position)
 
     def sample_next(self, batch: QuestionBatch, policy: nn.Module, step: int, seconds: Seconds) -> None:
         """Let the engine sample the next batch while the policy learns from the present one.
@@ -201,22 +222,20 @@ class RolloutPipeline:
         if self._next is not None:
             self._next.join(seconds)
 
-    def _roll_out(
-        self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position, replayed: Mapping[int, Completion]
-    ) -> Rollouts:
-        """The scored responses to one batch, past successes (row of their prompt → response) among them."""
+    def _roll_out(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
+        """The batch with its scored responses, past successes among them."""
         seconds = Seconds()
         sampled = self._sampled_before(batch, position, seconds)
         generation = sampled or self._start(batch, policy, step, position, seconds)
-        completions = with_replayed(generation.result(seconds), replayed)
+        completions = with_past(batch.prompts, generation.result(seconds))
         with seconds.measure("score"):
-            scoring = generation.scoring or self._scoring(batch, position)
+            scoring = generation.scoring or Scoring(batch, self.verifier, self.decode)
             texts, scores = scoring.scored(completions)
-            rollouts = assemble(batch, completions, replayed, texts, scores, step - generation.step, seconds)
+            rollouts = assemble(batch, completions, texts, scores, step - generation.step, seconds)
             if position[0] == "fit":
                 rollouts = with_terms(rollouts, batch, self.reward_terms)
         self.failures.update(score.failure for score in scores if score.failure)
-        return rollouts
+        return replace(batch, rollouts=rollouts)
 
     def _start(
         self,
@@ -231,14 +250,14 @@ class RolloutPipeline:
 
         The engine samples as soon as they are waited for; with `ahead`, at once and in the background.
         """
-        request, scoring = self._request(batch, position), self._scoring(batch, position)
-        generation = Generation(cache_key(request), step, scoring, phase="wait" if ahead else "generate")
-        if scoring.cache is not None:
-            key = cache_key(self.engine.weights_digest(policy, step), generation.key)
-            generation.completions = scoring.cache.completions(scoring.position, key)
+        request, scoring = self._request(batch, position), Scoring(batch, self.verifier, self.decode)
+        generation = Generation(request_key(request), step, scoring, phase="wait" if ahead else "generate")
+        if self.cache is not None and position[0] == "fit":
+            key = f"{self.engine.weights_digest(policy, step)}/{generation.key}"
+            generation.completions = self.cache.find(position[1:], key)
             if not max_over_ranks(generation.completions is None):  # syncing and sampling need every rank
                 return generation
-            generation.keep = partial(scoring.cache.keep_completions, scoring.position, key)
+            generation.keep = partial(self.cache.keep, position[1:], key)
         with seconds.measure("sync"):
             engine = self.engine.at(policy, step)
         if ahead:
@@ -254,7 +273,7 @@ class RolloutPipeline:
             return None
         self.wait(seconds)
         generation, self._next = self._next, None
-        return if_of_request(generation, cache_key(self._request(batch, position)))
+        return if_of_request(generation, request_key(self._request(batch, position)))
 
     def _request(self, batch: QuestionBatch, position: Position) -> Request:
         stage, first, second = position
@@ -264,10 +283,6 @@ class RolloutPipeline:
             sampling=self.sampling if stage == "fit" else self.evaluation_sampling,
             seed=derive_seed(self.seed, stage, first, second, rank()),
         )
-
-    def _scoring(self, batch: QuestionBatch, position: Position) -> Scoring:
-        cache = self.cache if position[0] == "fit" else None
-        return Scoring(batch, self.verifier, self.decode, cache, position[1:])
 
     def weights_replaced(self) -> None:
         """Weights have changed without an optimizer step, as when a checkpoint was loaded: nothing older is used."""

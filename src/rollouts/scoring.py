@@ -9,32 +9,19 @@ from itertools import chain, count
 import torch
 from torch import Tensor
 
-from ..types import Completion, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Verifier
-from .cache import RolloutCache, cache_key
+from ..types import Completion, Prompt, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Verifier
 
 Decode = Callable[[list[Tensor]], list[str]]
 """[n] of [T] long → [n] texts without special tokens."""
 
 
 class Scoring:
-    """The scoring of one batch. Made before it is sampled, so that workers can score while the engine samples.
+    """The scoring of one batch. Made before it is sampled, so that workers can score while the engine samples."""
 
-    `cache` keeps the scores on disk under `position`, the iteration and the draw; None keeps none.
-    """
-
-    def __init__(
-        self,
-        batch: QuestionBatch,
-        verifier: Verifier,
-        decode: Decode,
-        cache: RolloutCache | None = None,
-        position: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, batch: QuestionBatch, verifier: Verifier, decode: Decode) -> None:
         self.references = [batch.groups[prompt.question].answer for prompt in batch.prompts]
         self.verifier = verifier
         self.decode = decode
-        self.cache = cache
-        self.position = position
         self._early: dict[int, tuple[list[str], Callable[[], list[Score]]]] = {}
 
     def deliver(self, prompt: int, completions: list[Completion]) -> None:
@@ -46,54 +33,36 @@ class Scoring:
     def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
         """[R] texts and [R] scores of all responses, [P][G] by prompt: those delivered early, and the others."""
         texts: dict[int, str] = {}
-        early: dict[int, Callable[[], list[Score]]] = {}
+        scores: dict[int, Score] = {}
+        waiting: dict[int, Callable[[], list[Score]]] = {}
         row = 0
         for prompt, samples in enumerate(completions):
             if prompt in self._early:
-                delivered, early[row] = self._early[prompt]
+                delivered, waiting[row] = self._early[prompt]
                 texts.update(zip(count(row), delivered))  # a replayed response may follow them
             row += len(samples)
         flat = list(chain.from_iterable(completions))
         late = [row for row in range(len(flat)) if row not in texts]
         if late:  # tokenizers make one text of nothing, and a rank may have no question in the last evaluation batch
             texts.update(zip(late, self.decode([flat[row].token_ids for row in late]), strict=True))
-        in_order = [texts[row] for row in range(len(flat))]
-        references = [[self.references[prompt]] * len(samples) for prompt, samples in enumerate(completions)]
-        return in_order, self.scores(in_order, list(chain.from_iterable(references)), early)
-
-    def scores(
-        self, texts: Sequence[str], references: Sequence[Sequence[str]], early: Mapping[int, Callable[[], list[Score]]]
-    ) -> list[Score]:
-        """[R] scores of [R] `texts`: from the cache if it has them, else from workers and verifier, and kept.
-
-        `early` are those that workers have been given: row → what waits for the scores of the responses from there on.
-        """
-        key = cache_key(texts, references, self.verifier) if self.cache is not None else ""
-        found = self.cache.scores(self.position, key) if self.cache is not None else None
-        if found is not None:
-            return found
-        scores = {row: score for start, wait in early.items() for row, score in enumerate(wait(), start)}
-        late = [row for row in range(len(texts)) if row not in scores]
+        for row, wait in waiting.items():
+            scores.update(zip(count(row), wait()))
         if late:
+            references = [self.references[p] for p, samples in enumerate(completions) for _ in samples]
             others = self.verifier.score_batch([texts[row] for row in late], [references[row] for row in late])
             scores.update(zip(late, others, strict=True))
-        in_order = [scores[row] for row in range(len(texts))]
-        if self.cache is not None:
-            self.cache.keep_scores(self.position, key, in_order)
-        return in_order
+        return [texts[row] for row in range(len(flat))], [scores[row] for row in range(len(flat))]
 
 
-def with_replayed(
-    sampled: Sequence[Sequence[Completion]], replayed: Mapping[int, Completion]
-) -> list[list[Completion]]:
-    """[P][G] responses with past successes, given by row of their prompt, behind the samples of that prompt."""
-    return [[*samples, *([replayed[row]] if row in replayed else [])] for row, samples in enumerate(sampled)]
+def with_past(prompts: Sequence[Prompt], sampled: Sequence[Sequence[Completion]]) -> list[list[Completion]]:
+    """[P][G] responses: the samples of each prompt, then its past success if it has one."""
+    pairs = zip(prompts, sampled, strict=True)
+    return [[*samples, *([] if prompt.past is None else [prompt.past])] for prompt, samples in pairs]
 
 
 def assemble(
     batch: QuestionBatch,
     completions: Sequence[Sequence[Completion]],
-    replayed: Mapping[int, Completion],
     texts: Sequence[str],
     scores: Sequence[Score],
     staleness: int,
@@ -104,21 +73,21 @@ def assemble(
     Args:
         batch: What was asked.
         completions: [P][G] responses, past successes among them.
-        replayed: Row of a prompt → the past success among its responses.
         texts: [R] decoded responses.
         scores: [R] what the verifier says of them.
         staleness: Optimizer steps since the weights that sampled.
         seconds: Shared, not copied: later phases of the iteration add theirs.
     """
     flat = list(chain.from_iterable(completions))
-    prompt = torch.repeat_interleave(torch.tensor([len(samples) for samples in completions], dtype=torch.long))
-    past = [sample is replayed.get(row) for row, samples in enumerate(completions) for sample in samples]
+    rows = torch.repeat_interleave(torch.tensor([len(samples) for samples in completions], dtype=torch.long))
+    pairs = zip(batch.prompts, completions, strict=True)
+    past = [sample is prompt.past for prompt, samples in pairs for sample in samples]
     correct = torch.tensor([score.correct for score in scores], dtype=torch.bool)
     return Rollouts(
         prompts=batch.prompts,
-        prompt=prompt,
-        question=torch.tensor([p.question for p in batch.prompts], dtype=torch.long)[prompt],
-        rephrasing=torch.tensor([p.rephrasing for p in batch.prompts], dtype=torch.long)[prompt],
+        prompt=rows,
+        question=torch.tensor([p.question for p in batch.prompts], dtype=torch.long)[rows],
+        rephrasing=torch.tensor([p.rephrasing for p in batch.prompts], dtype=torch.long)[rows],
         token_ids=[completion.token_ids for completion in flat],
         logprobs=[completion.logprobs for completion in flat],
         truncated=torch.tensor([completion.truncated for completion in flat], dtype=torch.bool),

@@ -185,11 +185,6 @@ def check_machine(cfg: DictConfig) -> None:
             "Expected a GPU for rollout.engine.sleep=true, which moves vLLM's memory out of it, but "
             "trainer.accelerator=cpu. Use rollout=vllm_cpu, or trainer=gpu."
         )
-    if accelerator == "cpu" and engine.get("transfer") == "nccl":
-        raise ValueError(
-            "Expected a GPU for rollout.engine.transfer=nccl, but trainer.accelerator=cpu. Use "
-            "rollout.engine.transfer=stream, or trainer=gpu."
-        )
     if accelerator in ("gpu", "cuda"):
         import torch
 

@@ -48,6 +48,8 @@ class Prompt(NamedTuple):
     """[L0] long: the original question in the same template; equal to `token_ids` where that was sampled."""
     num_samples: int
     """G: responses to draw."""
+    past: Completion | None = None
+    """A response of an earlier policy that joins those that are drawn; for replay."""
 
 
 @dataclass

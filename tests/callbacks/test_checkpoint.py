@@ -108,7 +108,7 @@ def test_rollouts_are_not_sampled_twice_when_their_update_fails(whole, tmp_path,
         trained(tmp_path, *options)
     # The first update was done, of the second only its rollouts; no checkpoint covers either.
     assert len(generations) == 2
-    assert len(list((tmp_path / "rollout_cache").iterdir())) == 4
+    assert len(list((tmp_path / "rollout_cache").iterdir())) == 2
     resumed = trained(tmp_path, *options, resume="auto")
     assert len(generations) == 3
     assert_equal(weights_of(resumed), whole[1])
@@ -219,7 +219,7 @@ def test_what_a_kill_after_the_last_checkpoint_has_left_is_cleared_up(tmp_path):
     trained(tmp_path)
     extra = tmp_path / "checkpoints" / "iteration-000001.ckpt"
     extra.write_bytes((tmp_path / "checkpoints" / "iteration-000003.ckpt").read_bytes())
-    kept = tmp_path / "rollout_cache" / "000002-0-0.scores.pt"
+    kept = tmp_path / "rollout_cache" / "000002-0-0.pt"
     kept.touch()
     trained(tmp_path, resume="last")
     assert names(tmp_path) == ["iteration-000002.ckpt", "iteration-000003.ckpt"]

@@ -17,11 +17,11 @@ from transformers import AutoModelForCausalLM
 from tagrpo import types
 from tagrpo.callbacks import RolloutCallback, ThroughputMonitor
 from tagrpo.callbacks.rollout import weights_of
+from tagrpo.contrib.exgrpo.replay import SuccessReplay
 from tagrpo.datamodules.loader import QuestionLoader
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMEngine
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
 from tagrpo.rollouts.engines.transformers import TransformersEngine
-from tagrpo.rollouts.replay import SuccessReplay
 from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Score
 from tests.helpers import WaitingEngine
 

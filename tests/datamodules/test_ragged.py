@@ -69,7 +69,7 @@ def rolled_out(datamodule, right):
     engine = Engine(datamodule.tokenizer, batch, right)
     decode = datamodule.tokenizer.batch_decode
     pipeline = RolloutPipeline(lambda: engine, FinalAnswerReward(), decode, SamplingConfig(max_new_tokens=4))
-    return pipeline.roll_out(batch, torch.nn.Linear(1, 1), 0)
+    return pipeline.roll_out(batch, torch.nn.Linear(1, 1), 0).rollouts
 
 
 def reward_groups(rollouts):

@@ -78,6 +78,6 @@ def test_a_token_that_others_can_read_or_guess_is_refused(monkeypatch, tmp_path)
 
 
 def test_a_server_starts_behind_the_guard_and_on_this_machine_only():
-    arguments = server_arguments("model", [], nccl=False, cpu=False)
+    arguments = server_arguments("model", [], cpu=False)
     assert arguments[arguments.index("--host") + 1] == "127.0.0.1"
     assert arguments[arguments.index("--middleware") + 1] == "tagrpo.rollouts.engines.access.RequireToken"

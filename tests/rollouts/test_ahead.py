@@ -55,7 +55,7 @@ def test_the_engine_samples_beside_the_update_with_the_weights_from_before_it():
     found = []
     for step in range(3):
         updated.clear()
-        rollouts = pipeline.roll_out(asking(step), policy, 3 * step)
+        rollouts = pipeline.roll_out(asking(step), policy, 3 * step).rollouts
         found.append((sampled_by(rollouts), rollouts.staleness.tolist(), pipeline.scalars["rollout/staleness"]))
         if step < 2:
             pipeline.sample_next(asking(step + 1), policy, 3 * step, rollouts.seconds)
@@ -71,40 +71,40 @@ def test_the_engine_samples_beside_the_update_with_the_weights_from_before_it():
 def test_evaluation_waits_and_gets_the_weights_of_its_time():
     engine, policy = WaitingEngine(), make_policy()
     pipeline = make_pipeline(engine)
-    first = pipeline.roll_out(asking(0), policy, 0)
+    first = pipeline.roll_out(asking(0), policy, 0).rollouts
     pipeline.sample_next(asking(1), policy, 0, first.seconds)
     update(policy)
-    assert sampled_by(pipeline.evaluate(asking(50), policy, 3, ("validate", 0, 0))) == 3
-    assert sampled_by(pipeline.roll_out(asking(1), policy, 3)) == 0
+    assert sampled_by(pipeline.evaluate(asking(50), policy, 3, ("validate", 0, 0)).rollouts) == 3
+    assert sampled_by(pipeline.roll_out(asking(1), policy, 3).rollouts) == 0
 
 
 def test_a_failure_is_raised_when_the_batch_is_needed_and_that_batch_can_be_sampled_anew():
     engine, policy = WaitingEngine(fail_at=[1]), make_policy()
     pipeline = make_pipeline(engine)
-    first = pipeline.roll_out(asking(0), policy, 0)
+    first = pipeline.roll_out(asking(0), policy, 0).rollouts
     pipeline.sample_next(asking(1), policy, 0, first.seconds)
     update(policy)
     pipeline.wait(first.seconds)
     state = pipeline.state_dict()
     with pytest.raises(EngineError, match="gone"):
         pipeline.roll_out(asking(1), policy, 3)
-    assert sampled_by(pipeline.roll_out(asking(1), policy, 3)) == 3
+    assert sampled_by(pipeline.roll_out(asking(1), policy, 3).rollouts) == 3
     resumed = make_pipeline(WaitingEngine())
     resumed.load_state_dict(state)
-    assert sampled_by(resumed.roll_out(asking(1), policy, 3)) == 3
+    assert sampled_by(resumed.roll_out(asking(1), policy, 3).rollouts) == 3
 
 
 def test_a_state_holds_the_responses_and_the_resumed_run_learns_from_them(tmp_path):
     policy = make_policy()
     pipeline = make_pipeline(WaitingEngine())
-    first = pipeline.roll_out(asking(0), policy, 0)
+    first = pipeline.roll_out(asking(0), policy, 0).rollouts
     pipeline.sample_next(asking(1), policy, 0, first.seconds)
     torch.save(pipeline.state_dict(), tmp_path / "state")
     engine = WaitingEngine()
     resumed = make_pipeline(engine)
     resumed.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
     update(policy)
-    rollouts = resumed.roll_out(asking(1), policy, 3)
+    rollouts = resumed.roll_out(asking(1), policy, 3).rollouts
     assert (sampled_by(rollouts), rollouts.staleness.tolist(), engine.calls) == (0, [3, 3], [])
 
 
@@ -112,11 +112,11 @@ def test_what_was_sampled_before_the_crash_comes_from_disk(tmp_path):
     def run(engine):
         policy, pipeline = make_policy(), make_pipeline(engine)
         pipeline.cache = RolloutCache(tmp_path)
-        first = pipeline.roll_out(asking(0), policy, 0)
+        first = pipeline.roll_out(asking(0), policy, 0).rollouts
         pipeline.sample_next(asking(1), policy, 0, first.seconds)
         update(policy)
         pipeline.wait(first.seconds)
-        return pipeline.roll_out(asking(1), policy, 3)
+        return pipeline.roll_out(asking(1), policy, 3).rollouts
 
     before, engine = run(WaitingEngine()), WaitingEngine()
     after = run(engine)
@@ -128,11 +128,11 @@ def test_what_was_sampled_before_the_crash_comes_from_disk(tmp_path):
 def test_responses_to_other_prompts_than_those_that_came_are_not_used():
     engine, policy = WaitingEngine(), make_policy()
     pipeline = make_pipeline(engine)
-    first = pipeline.roll_out(asking(0), policy, 0)
+    first = pipeline.roll_out(asking(0), policy, 0).rollouts
     pipeline.sample_next(asking(40), policy, 0, first.seconds)
     update(policy)
     with pytest.warns(UserWarning, match="Another batch came"):
-        assert sampled_by(pipeline.roll_out(asking(1), policy, 3)) == 3
+        assert sampled_by(pipeline.roll_out(asking(1), policy, 3).rollouts) == 3
 
 
 def test_a_generation_is_used_for_its_own_request_alone():

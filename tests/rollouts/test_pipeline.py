@@ -11,11 +11,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo import types
+from tagrpo.contrib.exgrpo.replay import SuccessReplay
 from tagrpo.datamodules.memory import QuestionMemory
 from tagrpo.rollouts import EngineError, RolloutPipeline, SamplingConfig, TransformersEngine, VLLMEngine
 from tagrpo.rollouts.cache import RolloutCache
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
-from tagrpo.rollouts.replay import SuccessReplay
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 
 IDS = torch.tensor([7, 8])
@@ -99,8 +99,9 @@ def step_on(policy):
 
 def test_responses_are_scored_and_attached_in_the_order_of_the_prompts():
     batch = make_batch()
-    rollouts = make_pipeline(Engine()).roll_out(batch, make_policy(), 0)
-    assert batch.rollouts is rollouts
+    rolled_out = make_pipeline(Engine()).roll_out(batch, make_policy(), 0)
+    rollouts = rolled_out.rollouts
+    assert (rolled_out.groups, rolled_out.prompts, batch.rollouts) == (batch.groups, batch.prompts, None)
     assert rollouts.prompt.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
     assert rollouts.question.tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
     assert rollouts.rephrasing.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
@@ -207,12 +208,12 @@ def test_reward_terms_are_added_in_training_and_kept_apart_from_the_verdict():
         "id": lambda rollouts, groups: torch.full((8,), 0.5),
     }
     pipeline, policy = make_pipeline(Engine(), reward_terms=terms), make_policy()
-    rollouts = pipeline.roll_out(make_batch(), policy, 0)
+    rollouts = pipeline.roll_out(make_batch(), policy, 0).rollouts
     assert rollouts.correct.tolist() == [True, False, False, False, True, False, True, True]
     torch.testing.assert_close(rollouts.rewards, rollouts.correct.float() + 0.5 - 0.1 * rollouts.lengths)
     torch.testing.assert_close(rollouts.reward_terms["long"], -0.1 * rollouts.lengths)
     assert pipeline.scalars["rollout/reward_term/long"] == pytest.approx(-0.1 * 15 / 8)
-    evaluated = pipeline.evaluate(make_batch("test"), policy, 0, ("test", 0, 0))
+    evaluated = pipeline.evaluate(make_batch("test"), policy, 0, ("test", 0, 0)).rollouts
     assert (evaluated.reward_terms, evaluated.rewards.tolist()) == ({}, evaluated.correct.float().tolist())
 
 
@@ -224,9 +225,9 @@ def test_a_replayed_success_joins_its_prompt_and_is_not_paid_for_again():
 
     engine, policy = Engine(), make_policy()
     pipeline = make_pipeline(engine, replay=SuccessReplay(ratio=0.5, start=0.3))
-    entropy = lambda prompts, responses: torch.zeros(len(responses))  # noqa: E731
-    pipeline.roll_out(three_of("mixed a", "mixed b"), policy, 0, entropy=entropy)
-    rollouts = pipeline.roll_out(three_of("mixed c", "mixed d"), policy, 1, entropy=entropy)
+    policy.response_entropy = lambda prompts, responses: torch.zeros(len(responses))
+    pipeline.roll_out(three_of("mixed a", "mixed b"), policy, 0)
+    rollouts = pipeline.roll_out(three_of("mixed c", "mixed d"), policy, 1).rollouts
     assert [request.num_samples for request in engine.requests] == [[3, 3], [3, 2]]
     assert rollouts.replayed.tolist() == [False] * 5 + [True]
     assert rollouts.prompt.tolist() == [0, 0, 0, 1, 1, 1]
@@ -259,17 +260,18 @@ def test_questions_without_gradient_are_replaced_until_the_draws_are_used_up(fir
 
     limit_reached = "flat" in expected
     with pytest.warns(UserWarning, match="max_draws") if limit_reached else nullcontext():
-        rollouts = pipeline.roll_out(batch, make_policy(), 0, draw=lambda: draws.pop(0), observe=observed.extend)
+        learned = pipeline.roll_out(batch, make_policy(), 0, draw=lambda: draws.pop(0), observe=observed.extend)
     assert pipeline.scalars["dynamic_sampling/limit_reached"] == limit_reached
     assert pipeline.scalars["dynamic_sampling/draws"] == discarded / 2
-    assert [group.id for group in batch.groups] == expected
-    assert rollouts.question.tolist() == [0, 0, 1, 1]
+    assert [group.id for group in learned.groups] == expected
+    assert [group.id for group in batch.groups] == first, "the batch that was given stays as it is"
+    assert learned.rollouts.question.tolist() == [0, 0, 1, 1]
     drawn = 2 + discarded
     assert pipeline.ledger["discarded_questions"] == discarded
     assert pipeline.ledger["rollouts"] == 2 * drawn, "what is thrown away is paid for"
     assert list(memory.records) == [*first, *sum(later, [])][:drawn], "and tells how hard its question is"
     assert [sum(visit.samples) for visit in observed] == [2] * drawn
-    assert rollouts.history.samples.tolist() == [0] * 4, "nothing was known before"
+    assert learned.rollouts.history.samples.tolist() == [0] * 4, "nothing was known before"
 
 
 def test_the_verifier_is_asked_once_a_batch_and_closed():
@@ -289,7 +291,7 @@ def test_after_a_crash_rollouts_come_from_disk_if_nothing_they_follow_from_has_c
         engine = Engine()
         pipeline = make_pipeline(engine, **options)
         pipeline.cache = RolloutCache(tmp_path)
-        return pipeline.roll_out(make_batch(), policy, 0), pipeline, len(engine.requests)
+        return pipeline.roll_out(make_batch(), policy, 0).rollouts, pipeline, len(engine.requests)
 
     policy = make_policy()
     sampled, _, asked = roll_out(policy)
@@ -347,14 +349,6 @@ def test_replay_is_refused_beside_asynchronous_sampling():
 def test_what_an_option_needs_is_asked_for_by_name():
     with pytest.raises(ValueError, match=r"draw=…\) with rollout\.dynamic_sampling"):
         make_pipeline(Engine(), dynamic_sampling=DynamicSampling()).roll_out(asking("flat"), make_policy(), 0)
-    pipeline = make_pipeline(Engine(), replay=SuccessReplay(start=0.0))
-    pipeline.replay.started = True
-    past = asking("mixed")
-    make_pipeline(Engine()).roll_out(past, make_policy(), 0)
-    pipeline.memory.remember(past)
-    pipeline.replay.observe(past)
-    with pytest.raises(ValueError, match=r"entropy=…\) with rollout\.replay"):
-        pipeline.roll_out(asking("mixed 2"), make_policy(), 0)
 
 
 def test_a_plain_loop_learns_with_a_real_engine(tiny_policy):
@@ -374,7 +368,7 @@ def test_a_plain_loop_learns_with_a_real_engine(tiny_policy):
     for step in range(12):
         group = QuestionGroup("a", "q", (), ("7",))
         batch = QuestionBatch(groups=[group], prompts=[Prompt(0, 0, "plain", "q", prompt, prompt, 256)])
-        rollouts = pipeline.roll_out(batch, model, step)
+        rollouts = pipeline.roll_out(batch, model, step).rollouts
         shares.append(float(rollouts.rewards.mean()))
         logprobs = torch.log_softmax(model(prompt[None]).logits[0, -1], -1)[torch.cat(list(rollouts.token_ids))]
         torch.testing.assert_close(logprobs.detach(), torch.cat(list(rollouts.logprobs)), atol=1e-4, rtol=1e-4)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tagrpo import types
+from tagrpo.contrib.exgrpo.replay import SuccessReplay
 from tagrpo.datamodules.loader import QuestionLoader
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
-from tagrpo.rollouts.replay import SuccessReplay
 from tagrpo.seeds import derive_seed
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 
@@ -77,6 +77,7 @@ class Run:
             asynchronous=ahead,
         )
         self.policy, self.step, self.batches = torch.nn.Linear(1, 1, bias=False), 0, None
+        self.policy.response_entropy = entropy
         torch.nn.init.zeros_(self.policy.weight)
 
     def train(self):
@@ -91,7 +92,8 @@ class Run:
         while batch is None:
             self.batches = iter(self.loader)
             batch = next(self.batches, None)
-        rollouts = self.pipeline.roll_out(batch, self.policy, self.step, draw=self.loader.draw, entropy=entropy)
+        batch = self.pipeline.roll_out(batch, self.policy, self.step, draw=self.loader.draw)
+        rollouts = batch.rollouts
         if self.pipeline.asynchronous:
             self.pipeline.sample_next(self.loader.peek(), self.policy, self.step, types.Seconds())
         with torch.no_grad():

@@ -10,8 +10,7 @@ import torch
 
 from tagrpo import types
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig
-from tagrpo.rollouts.cache import RolloutCache
-from tagrpo.rollouts.scoring import Scoring, with_replayed, with_terms
+from tagrpo.rollouts.scoring import Scoring, with_past, with_terms
 from tagrpo.rollouts.summary import means_of, totals_of
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 
@@ -98,7 +97,7 @@ class Engine(types.Engine):
 
 def rolled_out(verifier, scored=None):
     pipeline = RolloutPipeline(lambda: Engine(scored), verifier, decode, SamplingConfig(max_new_tokens=4))
-    return pipeline.evaluate(two_questions(), torch.nn.Linear(1, 1), 0, ("validate", 0, 0))
+    return pipeline.evaluate(two_questions(), torch.nn.Linear(1, 1), 0, ("validate", 0, 0)).rollouts
 
 
 def test_each_prompt_is_scored_while_the_next_is_sampled_with_the_same_scores():
@@ -114,10 +113,12 @@ def test_each_prompt_is_scored_while_the_next_is_sampled_with_the_same_scores():
 @pytest.mark.parametrize("delivered", [(), (1,), (2, 0, 1)])
 def test_what_was_not_delivered_and_past_successes_are_scored_at_the_end(delivered):
     verifier = Early()
-    scoring, sampled = Scoring(two_questions(), verifier, decode), responses([3, 2, 3])
+    batch, sampled = two_questions(), responses([3, 2, 3])
+    batch.prompts = [*PROMPTS[:1], PROMPTS[1]._replace(past=PAST), *PROMPTS[2:]]
+    scoring = Scoring(batch, verifier, decode)
     for prompt in delivered:
         scoring.deliver(prompt, sampled[prompt])
-    texts, scores = scoring.scored(with_replayed(sampled, {1: PAST}))
+    texts, scores = scoring.scored(with_past(batch.prompts, sampled))
     assert texts == ["0 0", "0 1", "0 2", "1 0", "1 1", "9 9", "2 0", "2 1", "2 2"]
     assert [score.correct for score in scores] == [False, True, False, False, False, True, True, False, True]
     late = [text for text in texts if text == "9 9" or int(text[0]) not in delivered]
@@ -130,34 +131,6 @@ def test_a_batch_without_prompts_is_neither_decoded_nor_scored():
 
     scoring = Scoring(QuestionBatch(groups=[], prompts=[]), Late(), refuse)
     assert scoring.scored([]) == ([], [])
-
-
-def test_scores_on_disk_are_used_for_the_same_texts_and_the_same_verifier(tmp_path):
-    class Strict(Late):
-        def __init__(self, share=1.0):
-            self.share = share
-
-        def __call__(self, text, references):
-            return Score(self.share == 1.0 and text in references, text)
-
-    class Forgetful(Strict):
-        def __init__(self, share=1.0):
-            super().__init__(share)
-            self._asked = 0  # private: not a setting
-
-        def score_batch(self, texts, references):
-            self._asked += 1
-            return super().score_batch(texts, references)
-
-    def scored(verifier, sampled):
-        scoring = Scoring(two_questions(), verifier, decode, RolloutCache(tmp_path), (0, 0))
-        return scoring.scored(sampled)[1], verifier._asked
-
-    first, asked = scored(Forgetful(), responses([3, 2, 3]))
-    assert asked == 1
-    assert scored(Forgetful(), responses([3, 2, 3])) == (first, 0)
-    assert scored(Forgetful(0.5), responses([3, 2, 3]))[1] == 1
-    assert scored(Forgetful(), responses([3, 2, 2]))[1] == 1
 
 
 def test_a_reward_that_is_not_finite_is_refused_by_the_name_of_its_term(make_batch):

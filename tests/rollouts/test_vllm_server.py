@@ -84,9 +84,6 @@ class FakeServer:
     def weight_info(self, _):
         return {"weight_version": self.version}
 
-    def get_world_size(self, _):
-        return {"world_size": 2}
-
     def v1_models(self, _):
         return {"data": [{"max_model_len": 100}]}
 
@@ -261,10 +258,6 @@ def test_weights_of_adapted_layers_travel_in_as_few_bytes_as_lose_nothing(server
         assert all(torch.equal(server.weights[n].bfloat16(), merged[n].bfloat16()) for n in merged)
 
 
-def test_nccl_gets_merged_weights(make_engine, server):
-    assert not make_engine(server.url, transfer="nccl").merges_adapters
-
-
 def test_a_session_that_a_dead_trainer_has_left_open_is_ended(server, make_engine):
     ended = []
 
@@ -375,9 +368,7 @@ def test_a_server_that_was_started_without_the_routes_is_named_with_what_to_do(s
         make_engine(server.url).sync(WEIGHTS)
 
 
-@pytest.mark.parametrize(
-    "options", [{"url": "localhost:8000"}, {"url": []}, {"transfer": "disk"}, {"retries": -1}, {"timeout": 0.0}]
-)
+@pytest.mark.parametrize("options", [{"url": "localhost:8000"}, {"url": []}, {"retries": -1}, {"timeout": 0.0}])
 def test_options_that_make_no_sense_are_refused(tiny_policy, options):
     with pytest.raises(ValueError, match=r"rollout\.engine"):
         VLLMServerEngine(str(tiny_policy), **{"url": "http://localhost:8000", **options})
@@ -442,65 +433,6 @@ def test_a_trainer_with_another_token_is_told_so(server, make_engine, monkeypatc
     monkeypatch.setenv("TAGRPO_TOKEN", "the token of somebody else")
     with pytest.raises(EngineError, match=r"answered 401.*TAGRPO_TOKEN.*same value"):
         engine.sync(WEIGHTS)
-
-
-@pytest.mark.vllm
-def test_a_failed_nccl_transfer_is_reported_with_its_cause(server, make_engine, monkeypatch):
-    from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
-
-    class Engine:
-        def send_weights(self):
-            raise RuntimeError("the cause")
-
-        def shutdown(self):
-            raise RuntimeError("what followed")
-
-    monkeypatch.setattr(WeightTransferTrainerFactory, "trainer_init", lambda *_, **__: Engine())
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
-    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
-    with pytest.raises(RuntimeError, match="the cause"):
-        make_engine(server.url, transfer="nccl").sync(WEIGHTS)
-
-
-@pytest.mark.vllm
-def test_nccl_goes_through_vllms_own_transfer_engine(server, make_engine, monkeypatch):
-    """The GPU transfer with vLLM's trainer engine replaced: what it is given, and what it finds when it calls back."""
-    from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
-
-    sent = {}
-
-    class Engine:
-        def __init__(self, info, client, source):
-            self.info, self.client, self.source = info, client, source
-            client.init_weight_transfer_engine({"rank_offset": 1})
-
-        def send_weights(self):
-            self.client.start_weight_update()
-            described = [(meta.name, meta.dtype, meta.shape) for meta in self.source.metadata()]
-            for (name, tensor), expected in zip(self.source, described, strict=True):
-                assert (name, tensor.dtype, tuple(tensor.shape)) == expected
-                sent[name] = tensor
-            server.weights = dict(sent)
-            self.client.finish_weight_update()
-
-        def shutdown(self):
-            sent["closed"] = self.info
-
-    def trainer_init(info, client, source):
-        assert info.backend == "nccl"
-        return Engine(info, client, source)
-
-    monkeypatch.setattr(WeightTransferTrainerFactory, "trainer_init", trainer_init)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
-    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
-    engine = make_engine(server.url, transfer="nccl")
-    engine.sync(WEIGHTS)
-    info = sent.pop("closed")
-    assert (info.world_size, info.rank, info.master_address) == (3, 0, "127.0.0.1"), "two workers and the trainer"
-    assert sent.keys() == {"a", "b"}
-    assert server.calls.index("init_weight_transfer_engine") < server.calls.index("start_weight_update")
-    assert server.calls.index("finish_weight_update") < server.calls.index("shutdown_weight_transfer_engine")
-    assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
 
 
 @pytest.mark.vllm

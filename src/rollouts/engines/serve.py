@@ -18,10 +18,10 @@ import sys
 from .access import VARIABLE, RequireToken, shared_token
 
 
-def server_arguments(model: str, options: list[str], nccl: bool, cpu: bool) -> list[str]:
+def server_arguments(model: str, options: list[str], cpu: bool) -> list[str]:
     """The command line of vLLM's server.
 
-    >>> server_arguments("Qwen/Qwen3-1.7B", ["--port", "9000"], nccl=False, cpu=False)[-2:]
+    >>> server_arguments("Qwen/Qwen3-1.7B", ["--port", "9000"], cpu=False)[-2:]
     ['--port', '9000']
     """
     return [
@@ -31,7 +31,7 @@ def server_arguments(model: str, options: list[str], nccl: bool, cpu: bool) -> l
         *("--load-format", "dummy"),
         *("--logprobs-mode", "processed_logprobs"),  # at the sampling temperature, of the tokens that were drawn
         *("--worker-extension-cls", "tagrpo.rollouts.engines.vllm_worker.WorkerExtension"),
-        *("--weight-transfer-config", json.dumps({"backend": "nccl" if nccl else "stream"})),
+        *("--weight-transfer-config", json.dumps({"backend": "stream"})),
         "--enable-scale-out",  # tokens in, tokens out, each response with the version of its weights
         # vLLM can't step a CPU generator back, which it does for requests with a seed when a prefill is cut.
         *(("--no-enable-chunked-prefill",) if cpu else ()),
@@ -49,16 +49,14 @@ def end_with_parent() -> None:
 
 
 def main() -> None:
-    """Entry point: `python -m tagrpo.rollouts.engines.serve MODEL [--nccl] [options of vllm serve]`."""
+    """Entry point: `python -m tagrpo.rollouts.engines.serve MODEL [options of vllm serve]`."""
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
-    model, nccl = sys.argv[1], "--nccl" in sys.argv
-    options = [option for option in sys.argv[2:] if option != "--nccl"]
     os.environ[VARIABLE] = shared_token()
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # opens the routes that update weights
     from vllm.platforms import current_platform
 
-    sys.argv[1:] = server_arguments(model, options, nccl, current_platform.is_cpu())
+    sys.argv[1:] = server_arguments(sys.argv[1], sys.argv[2:], current_platform.is_cpu())
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 
     serve()  # type: ignore[no-untyped-call]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -17,7 +17,7 @@ from ...modules.policy.adapters import A, is_part
 from ...runs.preemption import asked_to_stop
 from .access import shared_token
 from .base import EngineError
-from .server_weights import Server, Weights
+from .server_weights import Server
 
 LOG = logging.getLogger(__name__)
 SAY_SECONDS = 5.0
@@ -29,14 +29,12 @@ class ServerFleet:
 
     Rank 0 alone holds a copy of the weights, in host memory, and sends them; all ranks know which servers are ready.
 
-    Args as for `VLLMServerEngine`. `transfer` sends weights to one server; `retries` is how often a server that answers
-    may refuse them.
+    Args as for `VLLMServerEngine`; `retries` is how often a server that answers may refuse the weights.
     """
 
     def __init__(
         self,
         urls: Sequence[str],
-        transfer: Callable[[Server, Weights], None],
         dtype: torch.dtype,
         timeout: float,
         retries: int,
@@ -44,7 +42,6 @@ class ServerFleet:
     ) -> None:
         self.run, token = gather_objects((uuid.uuid4().hex, shared_token()))[0]
         self.servers = [Server(url.rstrip("/"), timeout, token) for url in urls]
-        self.transfer = transfer
         self.dtype = dtype
         self.retries = retries
         self.patience = patience
@@ -140,7 +137,7 @@ class ServerFleet:
             if held != self.version:
                 alone = held.startswith(self.base_version)
                 sent = [(name, t) for name, t in self.weights.items() if is_part(name) or not alone]
-                server.exchange_weights(self.transfer, sent, self.version)
+                server.exchange_weights(sent, self.version)
         except (httpx.HTTPError, OSError, EngineError) as error:
             return f"{type(error).__name__}: {error}"
         return None

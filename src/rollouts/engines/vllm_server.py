@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -23,7 +23,6 @@ from ...seeds import derive_seed
 from ...types import Completion, Deliver, Engine, Finish, Request, ignore
 from .base import EngineError, check_context, in_thread, stop_token_ids, vllm_sampling
 from .server_fleet import ServerFleet
-from .server_weights import nccl_transfer, stream_transfer
 
 MOST_SAMPLES = 64
 """Of one request: vLLM refuses more than its `max_num_seqs`."""
@@ -34,15 +33,13 @@ class VLLMServerEngine(Engine):
 
     Under several ranks each samples its own prompts; `sync`, `generate` and what `generate_async` returns are
     collective. A server that does not answer is asked again, at most `retries` times in a row, and left out while
-    another one works. When none is left for `patience` seconds, every rank raises.
+    another one works. When none is left for `patience` seconds, every rank raises. Of a policy with adapters the
+    weights are sent once and then the adapters alone, for which a server keeps the weights in host memory.
 
     Args:
         model_path: Folder or hub name, for the stop tokens.
         url: Of one server or of several with the same model, such as `http://10.0.0.7:8000`.
         dtype: Type in which weights travel; that of the server.
-        transfer: `stream` sends over HTTP and works everywhere; of a policy with adapters it sends the weights once and
-            then the adapters alone, for which the server keeps the weights in host memory. `nccl` sends all weights
-            every time, from GPU to GPU, and needs a server that was started with `--nccl`.
         concurrency: HTTP requests of one rank under way at one time, each for samples of one prompt.
         timeout: Seconds that one request may take, sampling and sending of weights included.
         retries: How often what failed is tried again.
@@ -53,32 +50,30 @@ class VLLMServerEngine(Engine):
     """
 
     asynchronous = True
+    merges_adapters = True
 
     def __init__(
         self,
         model_path: str,
         url: str | Sequence[str],
         dtype: str = "bfloat16",
-        transfer: Literal["stream", "nccl"] = "stream",
         concurrency: int = 64,
         timeout: float = 1800.0,
         retries: int = 3,
         patience: float = 600.0,
     ) -> None:
         urls = [url] if isinstance(url, str) else list(url)
-        if not urls or not all(urlsplit(u).hostname for u in urls) or transfer not in ("stream", "nccl"):
+        if not urls or not all(urlsplit(u).hostname for u in urls):
             raise ValueError(
-                "Expected rollout.engine.url such as http://localhost:8000, or a list, and transfer stream or nccl, "
-                f"but got {url!r} and {transfer!r}. Start a server with `python -m tagrpo.rollouts.engines.serve`."
+                "Expected rollout.engine.url such as http://localhost:8000, or a list, "
+                f"but got {url!r}. Start a server with `python -m tagrpo.rollouts.engines.serve`."
             )
         if concurrency < 1 or retries < 0 or min(timeout, patience) <= 0:
             raise ValueError(
                 "Expected rollout.engine with concurrency ≥ 1, retries ≥ 0 and positive timeout and patience, "
                 f"but got {concurrency}, {retries}, {timeout} and {patience}."
             )
-        send = stream_transfer if transfer == "stream" else nccl_transfer
-        self.fleet = ServerFleet(urls, send, getattr(torch, dtype), timeout, retries, patience)
-        self.merges_adapters = transfer == "stream"
+        self.fleet = ServerFleet(urls, getattr(torch, dtype), timeout, retries, patience)
         self.stop_ids = stop_token_ids(model_path)
         self.concurrency = concurrency
         self.retries = retries

@@ -1,7 +1,7 @@
 """The receiving end of `weight_stream`, inside a vLLM server's workers.
 
 A server loads this module through `--worker-extension-cls` (see `serve.py`); importing it makes `stream` known to vLLM
-as a weight-transfer backend, beside its own `nccl`.
+as a weight-transfer backend.
 """
 
 from __future__ import annotations

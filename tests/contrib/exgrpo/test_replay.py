@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from tagrpo.contrib.exgrpo import replay as module
+from tagrpo.contrib.exgrpo.replay import Record, SuccessReplay
 from tagrpo.datamodules import memory
-from tagrpo.rollouts import replay as module
-from tagrpo.rollouts.replay import Record, SuccessReplay
 from tagrpo.types import QuestionGroup
 from tests.helpers import on_two_ranks
 
@@ -22,8 +22,20 @@ def with_ids(batch, *ids):
     return batch
 
 
-def no_entropy(prompts, responses):
-    return torch.zeros(len(responses))
+class Policy:
+    """Its entropies are those that are given, zeros without; `asked` is what it was asked for."""
+
+    def __init__(self, entropies=None):
+        self.entropies, self.asked = entropies, []
+
+    def response_entropy(self, prompts, responses):
+        self.asked += zip(prompts, responses, strict=True)
+        return torch.tensor(self.entropies or [0.0] * len(responses))
+
+
+def replayed_in(batch):
+    """Row of a prompt → the past success among its responses."""
+    return {row: prompt.past for row, prompt in enumerate(batch.prompts) if prompt.past is not None}
 
 
 def recorded(rates):
@@ -106,13 +118,9 @@ def test_the_last_questions_give_way_to_the_surest_successes(make_batch):
     observed(replay, past)
     batch = with_ids(make_batch(PARTLY, seed=2), "a", "b", "c", "d")
     batch.rollouts = None
-    asked = []
-
-    def entropy(prompts, responses):
-        asked.extend(zip(prompts, responses, strict=True))
-        return torch.tensor([0.9, 0.3, 0.1])
-
-    replayed = replay.substitute(batch, 0, entropy)
+    policy = Policy([0.9, 0.3, 0.1])
+    batch = replay.substitute(batch, 0, policy)
+    asked, replayed = policy.asked, replayed_in(batch)
     # Two of four questions may be replayed, one is on record: the last gives way.
     assert [group.id for group in batch.groups] == ["a", "b", "c", "past"]
     assert [(p.question, p.rephrasing, p.num_samples) for p in batch.prompts] == [
@@ -130,9 +138,7 @@ def test_nothing_is_replayed_before_the_start(make_batch):
     replay = SuccessReplay(start=0.9)
     observed(replay, with_ids(make_batch([PARTLY[0]]), "past"))
     batch = with_ids(make_batch(PARTLY), "a", "b", "c", "d")
-    prompts = list(batch.prompts)
-    assert replay.substitute(batch, 0, no_entropy) == {}
-    assert batch.prompts == prompts
+    assert replay.substitute(batch, 0, Policy()) is batch
 
 
 def test_a_replayed_success_counts_neither_as_new_nor_towards_the_rate(make_batch):
@@ -163,7 +169,8 @@ def test_what_is_on_record_survives_a_checkpoint(make_batch, tmp_path):
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     other.memory.load_state_dict(replay.memory.state_dict())
     batches = [with_ids(make_batch(PARTLY, seed=3), "e", "f", "g", "h") for _ in range(2)]
-    results = [r.substitute(batch, 5, no_entropy) for r, batch in zip((replay, other), batches, strict=True)]
+    batches = [r.substitute(batch, 5, Policy()) for r, batch in zip((replay, other), batches, strict=True)]
+    results = [replayed_in(batch) for batch in batches]
     assert list(results[0]) == list(results[1]) != []
     assert [g.id for g in batches[0].groups] == [g.id for g in batches[1].groups]
     for left, right in zip(results[0].values(), results[1].values(), strict=True):
@@ -177,8 +184,8 @@ def test_ranks_share_what_they_find_and_replay_different_questions(make_batch, m
     def run(rank):
         found = with_ids(make_batch([PARTLY[rank], PARTLY[1]], seed=rank), f"x{rank}", f"y{rank}")
         observed(replays[rank], found)
-        batches[rank] = with_ids(make_batch(PARTLY[:2], seed=9), f"u{rank}", f"v{rank}")
-        replays[rank].substitute(batches[rank], 0, no_entropy)
+        served = with_ids(make_batch(PARTLY[:2], seed=9), f"u{rank}", f"v{rank}")
+        batches[rank] = replays[rank].substitute(served, 0, Policy())
 
     on_two_ranks(monkeypatch, run, module, memory)
     assert list(replays[0].records) == list(replays[1].records) == ["x0", "y0", "x1", "y1"]
@@ -244,11 +251,6 @@ def test_state_keeps_everything_of_a_question(make_batch):
     assert again.records.keys() == replay.records.keys() == {"a", "b"}
     for id, record in replay.records.items():
         assert again.records[id].group == record.group == batch.groups["ab".index(id)]
-    chosen = again.substitute(with_ids(make_batch(PARTLY), "p", "q", "r", "s"), 0, no_entropy)
+    chosen = replayed_in(again.substitute(with_ids(make_batch(PARTLY), "p", "q", "r", "s"), 0, Policy()))
     assert chosen
     assert not any(success.truncated for success in chosen.values())
-
-
-def test_a_state_with_rates_of_its_own_is_refused():
-    with pytest.raises(ValueError, match="memory of questions.*model.path"):
-        SuccessReplay().load_state_dict({"started": True, "retired": [], "records": []})

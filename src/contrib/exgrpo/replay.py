@@ -11,24 +11,16 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..datamodules.memory import QuestionMemory
-from ..distributed import gather_objects, rank, world_size
-from ..types import Completion, Prompt, QuestionBatch, QuestionGroup
-
-MeanEntropy = Callable[[Sequence[Prompt], Sequence[Tensor]], Tensor]
-"""(prompts, responses) → [n] mean entropy per token under the current policy, nats."""
-
-
-def no_entropy(*_: object) -> Tensor:
-    """Stands for the `entropy` that a caller has not given."""
-    raise ValueError("Expected roll_out(…, entropy=…) with rollout.replay, but got none. Give that of the policy.")
+from ...datamodules.memory import QuestionMemory
+from ...distributed import gather_objects, rank, world_size
+from ...types import Completion, Prompt, QuestionBatch, QuestionGroup, SampledPolicy
 
 
 class Success(NamedTuple):
@@ -115,42 +107,32 @@ class SuccessReplay:
                 del by_rate[rate]
         return drawn
 
-    def substitute(self, batch: QuestionBatch, iteration: int, entropy: MeanEntropy) -> dict[int, Completion]:
-        """Replace the last ⌊ratio · B⌋ questions of `batch` by recorded ones, as far as there are any. Collective.
+    def substitute(self, batch: QuestionBatch, iteration: int, policy: SampledPolicy) -> QuestionBatch:
+        """`batch` with its last ⌊ratio · B⌋ questions replaced by recorded ones, as far as there are any. Collective.
 
-        The prompt that the replayed success answers asks for one sample less. The loss weighs the success by its ratio
-        to the policy that sampled it, see `PolicyLoss.replay_shaping`. `groups` and `prompts` of `batch` are changed in
-        place. The draws follow from `iteration`, the number of the batch. `entropy` is called on every rank, with as
-        many prompts as this rank has candidates.
-
-        Returns:
-            Row in `batch.prompts` → the success that joins the samples of this prompt.
+        The prompt that the replayed success answers has it as `past` and asks for one sample less. The loss weighs the
+        success by its ratio to the policy that sampled it, see `PolicyLoss.replay_shaping`. The draws follow from
+        `iteration`, the number of the batch.
         """
         if not (self.started and self.records):  # alike on every rank
-            return {}
+            return batch
         served = gather_objects([group.id for group in batch.groups])
         wanted = int(self.ratio * len(batch.groups))
         drawn = self.draw(wanted * world_size(), iteration, {id for ids in served for id in ids})
         mine = [self.records[id] for id in drawn[rank() :: world_size()]]
-        chosen = self._lowest_entropy(mine, entropy)
-        kept = len(batch.groups) - len(chosen)
-        batch.groups = [*batch.groups[:kept], *(record.group for record in mine)]
-        batch.prompts = [prompt for prompt in batch.prompts if prompt.question < kept]
-        replayed = {}
-        for question, success in enumerate(chosen, start=kept):
-            for row, prompt in enumerate(success.prompts):
-                samples = prompt.num_samples
-                if row == success.row:
-                    replayed[len(batch.prompts)] = Completion(
-                        token_ids=success.token_ids, logprobs=success.logprobs, truncated=False
-                    )
-                    samples -= 1
-                batch.prompts.append(prompt._replace(question=question, num_samples=samples))
-        return replayed
+        kept = len(batch.groups) - len(mine)
+        prompts = [prompt for prompt in batch.prompts if prompt.question < kept]
+        for question, success in enumerate(self._lowest_entropy(mine, policy), start=kept):
+            past = Completion(token_ids=success.token_ids, logprobs=success.logprobs, truncated=False)
+            asked = [prompt._replace(question=question) for prompt in success.prompts]
+            answered = asked[success.row]
+            asked[success.row] = answered._replace(num_samples=answered.num_samples - 1, past=past)
+            prompts += asked
+        return replace(batch, groups=[*batch.groups[:kept], *(record.group for record in mine)], prompts=prompts)
 
-    def _lowest_entropy(self, records: Sequence[Record], entropy: MeanEntropy) -> list[Success]:
+    def _lowest_entropy(self, records: Sequence[Record], policy: SampledPolicy) -> list[Success]:
         candidates = [success for record in records for success in record.successes]
-        values = entropy([s.prompts[s.row] for s in candidates], [s.token_ids for s in candidates])
+        values = policy.response_entropy([s.prompts[s.row] for s in candidates], [s.token_ids for s in candidates])
         parts = values.split([len(record.successes) for record in records])
         return [record.successes[int(part.argmin())] for record, part in zip(records, parts, strict=True)]
 
@@ -191,7 +173,7 @@ class SuccessReplay:
         for prompt, count in zip(batch.prompts, responses, strict=True):
             of_question = prompts.setdefault(prompt.question, [])
             place.append(len(of_question))
-            of_question.append(prompt._replace(num_samples=count))
+            of_question.append(prompt._replace(num_samples=count, past=None))
         found = []
         for question, group in enumerate(batch.groups):
             rows = ((rollouts.question == question) & ~rollouts.replayed).nonzero()[:, 0]
@@ -222,16 +204,7 @@ class SuccessReplay:
         return {"started": self.started, "records": records}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned.
-
-        Raises:
-            ValueError: the state is of a version that kept success rates of its own.
-        """
-        if "retired" in state:
-            raise ValueError(
-                "Expected a checkpoint with the memory of questions, but its replay is of a version that kept success "
-                "rates of its own. Resume with that version, or start from the exported policy with model.path."
-            )
+        """Go on from what `state_dict` returned."""
         self.started = state["started"]
         self.records = {}
         for group, successes in state["records"]:

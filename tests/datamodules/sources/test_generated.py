@@ -1,16 +1,12 @@
 """What holds for both tasks whose answers can be listed: families, splits, supervised examples, their words."""
 
-import random
 import re
 from collections import Counter
 from itertools import combinations, product
-from math import sqrt
 
 import pytest
 
 from tagrpo.datamodules.sources import countdown, shortest_path
-from tagrpo.lab.starters import examples as starter_examples
-from tagrpo.lab.starters.architecture import build_answer_tokenizer, prompt_text
 from tagrpo.rewards import CountdownReward, ShortestPathReward
 
 CELL = re.compile(r"\b[a-f][1-6]\b")
@@ -20,11 +16,6 @@ TASKS = {
 }
 SPLITS = ["train", "validation", "test_id", "test_phrasing", "test_size"]
 REGIMES = ["easy", "medium", "hard"]
-EXAMPLES = {"countdown": starter_examples.countdown_example, "shortest_path": starter_examples.shortest_path_example}
-VOCABULARIES = {
-    "countdown": starter_examples.countdown_vocabulary,
-    "shortest_path": starter_examples.shortest_path_vocabulary,
-}
 every_task = pytest.mark.parametrize("task", TASKS)
 every_source = pytest.mark.parametrize(("task", "split", "regime"), list(product(TASKS, SPLITS, REGIMES)))
 
@@ -90,62 +81,6 @@ def test_the_test_of_phrasing_is_told_in_a_family_that_is_never_trained(task):
     assert {g.metadata["family"] for g in source("test_phrasing", "medium", 20).load()} == {"hybrid"}
     assert module.FAMILIES["hybrid"].share == 0
     assert sum(family.share for family in module.FAMILIES.values()) == pytest.approx(1)
-
-
-@every_task
-def test_supervised_examples_are_correct_come_from_training_and_occur_by_their_shares(task):
-    module, source, reward = TASKS[task]
-    rng, draws = random.Random(3), 3000
-    examples = [EXAMPLES[task](rng) for _ in range(draws)]
-    held_out = {
-        asked(group.question)
-        for split, regime in product(SPLITS[1:], REGIMES)
-        for group in source(split, regime, 300, 0).load()
-    }
-    assert not held_out & {asked(example.question) for example in examples}
-    families = Counter(example.family for example in examples)
-    for name, family in module.FAMILIES.items():
-        assert abs(families[name] - draws * family.share) <= 4 * sqrt(draws * family.share * (1 - family.share))
-    for example in examples:
-        assert reward(example.response, example.response).correct
-
-
-@every_task
-def test_one_supervised_example_in_twenty_is_as_large_as_the_test_of_size(task):
-    rng, draws = random.Random(4), 3000
-    large = sum(
-        bool(re.search(r"[a-f]6|f[1-6]", example.question))
-        if task == "shortest_path"
-        else max(asked(example.question)[1]) > 15
-        for example in (EXAMPLES[task](rng) for _ in range(draws))
-    )
-    # Of large grids nine in ten name a cell that small ones don't have.
-    assert 0.03 < large / draws < 0.065
-
-
-@every_task
-def test_the_tokenizer_of_the_vocabulary_gives_every_text_back(task):
-    source = TASKS[task][1]
-    tokenizer = build_answer_tokenizer(VOCABULARIES[task]())
-    rng = random.Random(5)
-    texts = [text for _ in range(300) for text in EXAMPLES[task](rng)[:2]]
-    for split, regime in product(SPLITS, REGIMES):
-        texts += [prompt_text(q) for g in source(split, regime, 20).load() for q in (g.question, *g.rephrasings)]
-    unknown = tokenizer.convert_tokens_to_ids("<unk>")
-    for text in texts:
-        ids = tokenizer(text).input_ids
-        assert unknown not in ids, text
-        assert tokenizer.decode(ids, skip_special_tokens=True) == text
-
-
-@every_task
-def test_only_the_stop_token_is_left_out_when_an_answer_is_decoded(task):
-    # Else other tokens than those that are summed over would read as the same answer.
-    tokenizer = build_answer_tokenizer(VOCABULARIES[task]())
-    assert tokenizer.all_special_ids == [tokenizer.eos_token_id]
-    words = [tokenizer.decode([token], skip_special_tokens=True) for token in range(len(tokenizer))]
-    assert words.count("") == 1
-    assert len(set(words)) == len(tokenizer)
 
 
 @every_task

@@ -8,7 +8,6 @@ import zlib
 from collections import Counter
 from itertools import product
 from math import sqrt
-from pathlib import Path
 
 import pytest
 import yaml
@@ -26,11 +25,11 @@ from tagrpo.lab.starters.examples import (
     templated_example,
     words,
 )
+from tagrpo.settings.methods import options_of
 
 from ...datamodules.sources.test_arithmetic import read
 from ...datamodules.sources.test_generated import REGIMES, SPLITS, TASKS, asked, every_task
 
-CONFIGS = Path(__file__).parents[3] / "configs"
 EXAMPLES = {"countdown": starter_examples.countdown_example, "shortest_path": starter_examples.shortest_path_example}
 VOCABULARIES = {
     "countdown": starter_examples.countdown_vocabulary,
@@ -90,7 +89,7 @@ def test_supervised_families_and_large_starts_occur_by_their_shares():
 
 
 def test_templated_examples_are_those_of_the_configuration_each_with_solutions_of_its_kind():
-    told = yaml.safe_load((CONFIGS / "template" / "prompt_augmentation_demo.yaml").read_text())["templates"]
+    told = yaml.safe_load(options_of("template")["prompt_augmentation_demo"])["templates"]
     assert {name: f"{text} <sep>" for name, (text, _) in TEMPLATES.items()} == {
         name: template["format"] for name, template in told.items()
     }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from copy import copy
 from functools import partial
 from typing import Any, Protocol
 
@@ -235,7 +235,9 @@ class RolloutPipeline:
             if position[0] == "fit":
                 rollouts = with_terms(rollouts, batch, self.reward_terms)
         self.failures.update(score.failure for score in scores if score.failure)
-        return replace(batch, rollouts=rollouts)
+        rolled_out = copy(batch)  # it may be of a class of the caller's
+        rolled_out.rollouts = rollouts
+        return rolled_out
 
     def _start(
         self,

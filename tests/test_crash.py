@@ -112,7 +112,7 @@ def mark(memories: list[mmap.mmap]) -> None:
         setattr(owner, method, run)
 
     marked(TransformersEngine, "generate", "sampling")
-    marked(Scoring, "scores", "verification")
+    marked(Scoring, "scored", "verification")
     marked(RolloutCallback, "on_validation_batch_start", "validation")
     marked(PolicyModule, "training_step", "update")
     marked(Checkpointer, "save", "checkpoint", lambda self, *_: self._progress and self._saved_at != self._done)

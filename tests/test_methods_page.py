@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_module
 
-from tagrpo.cli.diff import differences
+from tagrpo.runs.directory import changes
 from tagrpo.settings import methods
 
 ROOT = Path(__file__).parents[1]
@@ -106,7 +106,7 @@ def test_every_command_is_one(name):
 @pytest.mark.parametrize("scale", ["demo", "paper"])
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_on_common_settings_methods_differ_in_what_defines_them_alone(experiment, scale):
-    found = differences(script.settings("grpo", "common", scale), script.settings(experiment, "common", scale))
+    found = changes(script.settings("grpo", "common", scale), script.settings(experiment, "common", scale))
     keys = set(found) - {"name", "data.train.num_rephrasings"}  # the embedded task makes as many as are asked for
     defining = PAPERS[EXPERIMENTS[experiment]]["defines"][experiment]
     assert {key for key in keys if not any(f"{key}.".startswith(f"{name}.") for name in defining)} == set()

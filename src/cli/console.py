@@ -39,6 +39,8 @@ def entry_point(config: str | None = None) -> Callable[[Callable[[], Any]], Call
                 from .help import show_help
 
                 sys.exit(show_help(config, [word for word in sys.argv[1:] if not word.startswith("-")]))
+            if config is not None:
+                import tagrpo.configs  # noqa: F401  Hydra's completion lists options before it imports them
             return main()
 
         return run

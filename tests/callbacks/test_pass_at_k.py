@@ -160,10 +160,10 @@ def test_a_damaged_count_is_left_out_with_a_warning(tmp_path, batches):
     lines = file.read_text().splitlines()
     changed = lines[0].replace('"correct": 0', '"correct": 1') if '"correct": 0' in lines[0] else lines[0] + " "
     file.write_text("\n".join([changed, *lines[1:-1], lines[-1][:-5]]))
-    with pytest.warns(UserWarning, match=rf"Passed over 2 of {len(lines)} lines"):
+    with pytest.warns(UserWarning, match=rf"Skipping 2 of {len(lines)} lines"):
         assert CountStore(tmp_path).read() == records[1:-1]
     CountStore(tmp_path).append(0, [records[-1]])
-    with pytest.warns(UserWarning, match="Passed over 2"):
+    with pytest.warns(UserWarning, match="Skipping 2"):
         assert CountStore(tmp_path).read() == records[1:]
 
 

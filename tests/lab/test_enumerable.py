@@ -158,10 +158,6 @@ class TableScorer(Scorer):
         number = next(n for n, word in enumerate(words) if word.tolist() == ids)
         return responses.prompts[responses.prompt[row]][0], torch.nonzero(WORDS.response == number)[:, 0]
 
-    def forward(self, packed, entropy="none", loss=None):
-        table = self.policy.table
-        return TokenScores(*(f(table, WORDS)[tuple(packed.place)] for f in (token_logprobs, token_entropies)))
-
     def reference_logprobs(self, packed):
         return token_logprobs(self.reference, WORDS)[tuple(packed.place)]
 
@@ -170,6 +166,9 @@ class Table(torch.nn.Module):
     def __init__(self, table):
         super().__init__()
         self.table = torch.nn.Parameter(table.clone())
+
+    def forward(self, packed, entropy="none", loss=None):
+        return TokenScores(*(f(self.table, WORDS)[tuple(packed.place)] for f in (token_logprobs, token_entropies)))
 
 
 def updated(ages, response, prompt, strategy, loss, options):

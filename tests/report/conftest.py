@@ -10,13 +10,40 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hydra import compose, initialize_config_module
+from hydra.core.hydra_config import HydraConfig
 
 from tagrpo.callbacks.recorder import rollout_table
+from tagrpo.cli.train import train
 from tagrpo.report.assemble import explore
+from tagrpo.settings.config import build
 
 sys.path.insert(0, str(Path(__file__).parent))  # for what the tests of this folder share
 
 from nasty_texts import NASTY
+
+OVERRIDES = [
+    "experiment=ta_grpo", "name=small", "seed=0", "iterations=3", "logger=csv", "data.batch_size=4",
+    "data.samples_per_prompt=4", "data.train.size=12", "data.evaluation_samples=4", "~data.evaluation.test_phrasing",
+    "~data.evaluation.test_size", "data.evaluation.test_id.size=8", "callbacks=[zero_gradient,pass_at_k,recorder]",
+    "+trainer.enable_progress_bar=false", "callbacks.pass_at_k.ks=[1,2,4]", "+reward_terms@rollout.reward_terms=length",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """The directory of a run of TA-GRPO over three iterations, with shaped rewards."""
+    directory = tmp_path_factory.mktemp("runs") / "small" / "seed0"
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", [*OVERRIDES, f"hydra.run.dir={directory}"], return_hydra_config=True)
+    cfg.hydra.runtime.output_dir = str(directory)
+    HydraConfig.instance().set_config(cfg)
+    run = build(cfg)
+    try:
+        train(run.module, run.datamodule, run.trainer)
+    finally:
+        run.close()
+    return directory
 
 
 @pytest.fixture(scope="session")

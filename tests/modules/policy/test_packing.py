@@ -146,11 +146,11 @@ def test_two_prompts_are_packed_token_by_token():
     assert repeated.owner.tolist() == [-1, 0, -1, 1, 1]
 
 
-def test_a_batch_moves_with_all_tensors_but_its_rows():
+def test_a_batch_moves_with_all_tensors_but_its_rows_and_lengths():
     packed = pack([torch.tensor([7])], torch.tensor([0]), [torch.tensor([1])], torch.tensor([0]))
     moved = packed.to("meta")
     kept = {name for name, value in vars(moved).items() if isinstance(value, torch.Tensor) and not value.is_meta}
-    assert kept == {"rows"}
+    assert kept == {"rows", "lengths"}
     assert {name for name, value in vars(moved).items() if isinstance(value, torch.Tensor)} > {"rows", "targets"}
     assert (moved.spans, moved.share_prefix) == (packed.spans, True)
     assert packed.blocks is packed.blocks  # made once

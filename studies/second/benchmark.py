@@ -51,10 +51,10 @@ class Method:
     """k → setting → [seeds, questions] pass@k over that of the untrained policy."""
 
     def mean(self, name: str, settings: Sequence[str]) -> float:
-        """Of a number of the ledger, or of seconds, over settings."""
+        """Of a number of the ledger, over settings."""
         values: dict[str, list[float]] = {}
         for run in self.runs:
-            values.setdefault(f"{run['task']}/{run['regime']}", []).append({**run, **run["ledger"]}[name])
+            values.setdefault(f"{run['task']}/{run['regime']}", []).append(run["ledger"][name])
         return float(np.mean([np.mean(values[setting]) for setting in settings]))
 
 
@@ -153,7 +153,7 @@ def page(rows: Sequence[Row], digests: Digests) -> str:
     partial = [row for row in rows if row not in ranked]
     starts = settings_of([run for run in digests[STUDY] if setting_of(run) in SETTINGS]).values()
     means = [100 * np.mean([of.pass_at_k(BASE, k, SPLIT).to_numpy().mean() for of in starts]) for k in SHOWN]
-    untrained = ["untrained", "", *(f"0 (of {mean:.1f} %)" for mean in means), "", "", "", "0", "0", "0", ""]
+    untrained = ["untrained", "", *(f"0 (of {mean:.1f} %)" for mean in means), "", "", "", "0", "0", ""]
     sides = {
         side: [row for row in ranked if (row.corrected[of].low > 0 if above else row.corrected[of].high < 0)]
         for side, of, above in (("ahead", 0, True), ("behind", 0, False), ("better", 1, True), ("worse", 1, False))
@@ -191,12 +191,12 @@ def _table(rows: Sequence[Row], *first: Sequence[str]) -> Iterator[str]:
             "" if row.name == row.reference else row.difference.signed,
             f"`{row.reference}`",
             f"{row.drawn:.2f}×",
-            *(f"{row.method.mean(name, row.settings):,.0f}" for name in ("rollouts", "updates", "seconds")),
+            *(f"{row.method.mean(name, row.settings):,.0f}" for name in ("rollouts", "updates")),
             f"`{row.command}`",
         ]
         for row in rows
     ]
-    yield from table([*header, "responses", "updates", "seconds", "command"], [*first, *shown])
+    yield from table([*header, "responses", "updates", "command"], [*first, *shown])
 
 
 def draw_gains(rows: Sequence[Row], path: Path) -> None:

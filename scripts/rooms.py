@@ -56,11 +56,12 @@ def rooms() -> dict[str, set[str]]:
     """Room → the rooms that it imports from, those that import from nobody first."""
     used = {
         folder.name: {room for path in folder.rglob("*.py") for room in imports(path)} - {folder.name}
-        for folder in SRC.iterdir()
+        for folder in sorted(SRC.iterdir())
         if (folder / "__init__.py").exists()
     }
     used = {room: {name for name in names if name in used} for room, names in used.items()}
-    return {room: used[room] for room in TopologicalSorter(used).static_order()}
+    order = list(TopologicalSorter(used).static_order())  # refuses circles
+    return {room: used[room] for room in sorted(order, key=lambda room: (len(reached(room, used)), room))}
 
 
 def reached(room: str, used: dict[str, set[str]]) -> set[str]:

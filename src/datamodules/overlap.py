@@ -53,6 +53,7 @@ def find_overlaps(
     """Test questions whose n-grams occur, to a share of at least `threshold`, in one training question or rephrasing.
 
     A question of fewer than n words overlaps only with exactly the same words. A question in other words is not found.
+    N-grams that most of the training texts hold, and more than 64, are taken for a common layout and do not count.
 
     Args:
         train: Training questions.
@@ -90,14 +91,15 @@ def find_overlaps(
                     holders[gram].append(len(kept))
                 kept.append(found)
                 texts.append((group.id, text))
+    usual = {gram for gram, rows in holders.items() if len(rows) > max(len(texts) / 2, 64)}
     overlaps: dict[str, list[Overlap]] = {split: [] for split in tests}
     for split, groups in tests.items():
         for group, grams in zip(groups, grams_of[split], strict=True):
-            row, count = _most_alike(grams, kept, holders, threshold)
+            row, count = _most_alike(own := grams - usual, kept, holders, threshold)
             if row is not None:
                 id, text = texts[row]
                 same_numbers = _numbers(text) == _numbers(group.question)
-                overlaps[split].append(Overlap(group.id, id, round(count / len(grams), 3), same_numbers))
+                overlaps[split].append(Overlap(group.id, id, round(count / len(own), 3), same_numbers))
     return overlaps
 
 

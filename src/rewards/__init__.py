@@ -12,9 +12,10 @@ from .math import MathReward
 from .maze import MazeReward
 from .mixed import MixedReward
 from .multiple_choice import MultipleChoiceReward
+from .plain_answer import PlainAnswerReward
 from .shortest_path import ShortestPathReward
 
 __all__ = [
     "BackgroundVerifier", "CountdownReward", "FinalAnswerReward", "MathReward", "MazeReward", "MixedReward",
-    "MultipleChoiceReward", "Score", "ShortestPathReward",
+    "MultipleChoiceReward", "PlainAnswerReward", "Score", "ShortestPathReward",
 ]  # fmt: skip

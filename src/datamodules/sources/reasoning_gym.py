@@ -1,0 +1,118 @@
+"""Questions of the generators of reasoning-gym (https://pypi.org/project/reasoning-gym), for verifiers of our own.
+
+`reasoning_gym.yaml` says of each task which form its answer has, or why it is left out. The package's scorers are
+never called: several evaluate the answer as Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ...rewards.plain_answer import PlainAnswerReward
+from ...seeds import derive_seed
+from ...types import QuestionGroup
+from ..overlap import words
+from .base import Source, SourceReport, plain
+from .generated import NUM_BUCKETS
+
+TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+"""Task → the `form` of its answer and more arguments of its verifier, or `unsupported`: the reason."""
+SPLITS = {"train": range(7), "test": range(7, NUM_BUCKETS)}
+"""Split → its parts of all questions, which are parted by a hash."""
+PROGRAM = """
+import json, random, signal, sys
+from reasoning_gym.factory import create_dataset
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # an end without words when enough is read
+task, options, seed, size = json.loads(sys.argv[1])
+pipe, sys.stdout = sys.stdout, sys.stderr  # some generators print
+random.seed(seed)  # some do not pass their seed on
+for item in map(create_dataset(task, seed=seed, size=size, **options).__getitem__, range(size)):
+    answers = item["metadata"].get("valid_answers") or [item["answer"]]
+    row = item["question"], answers, item["metadata"].get("difficulty")
+    print(json.dumps(row, default=str), file=pipe, flush=True)
+"""
+
+
+def verifier(task: str) -> PlainAnswerReward:
+    """What judges the answers to a task; refuses those that are unknown or not supported with a ValueError."""
+    known = TASKS.get(task, {"unsupported": f"it is none of {', '.join(TASKS)}"})
+    if "unsupported" in known:
+        raise ValueError(f"Expected a supported task in data.task, but got {task!r}: {known['unsupported']}.")
+    return PlainAnswerReward(**{name: value for name, value in known.items() if name != "note"})  # type: ignore[abstract]
+
+
+def question_data(task: str, options: Mapping[str, Any], **settings: Any) -> Any:  # noqa: ARG001
+    """A data module of these settings.
+
+    Args:
+        task: A generator of reasoning-gym, see docs/reasoning_gym.md; the sources and the verifier refer to it.
+        options: Settings of the generator, such as `{max_terms: 3}` for `chain_sum`; the sources refer to them.
+        settings: Of `QuestionDataModule`.
+    """
+    from ..questions import QuestionDataModule
+
+    return QuestionDataModule(**settings)
+
+
+class ReasoningGymSource(Source):
+    """Questions of one task. A smaller `size` gives the first questions of a larger one.
+
+    No two questions have the same words and symbols in whatever order, neither of one split nor of both, whatever seeds
+    and sizes they have. Questions whose answer lacks the task's form, such as an empty one, are left out. `metadata`
+    holds `task`, `split` and the generator's `difficulty`.
+
+    Args:
+        task: A supported task.
+        split: `train` or `test`.
+        size: Number of questions; the report warns where 20 items for each are too few to find them.
+        options: Settings of the generator.
+        seed: Chooses the questions within the split's own part.
+
+    Raises:
+        ValueError: an unknown split, or a task that is not supported; on loading, what the generator complains of.
+    """
+
+    def __init__(
+        self, task: str, split: str = "train", size: int = 512, options: Mapping[str, Any] | None = None, seed: int = 0
+    ) -> None:
+        if split not in SPLITS:
+            raise ValueError(f"Expected `split` to be one of {', '.join(SPLITS)} but got {split!r}.")
+        self.verifier = verifier(task)
+        self.task, self.split, self.size, self.options, self.seed = task, split, size, dict(options or {}), seed
+
+    def load(self) -> list[QuestionGroup]:
+        """Generate the questions."""
+        found: dict[str, QuestionGroup] = {}
+        for question, answers, difficulty in self._items(20 * self.size + 100):
+            key = f"{sorted(words(question))} {sorted(plain(question))}"
+            if zlib.crc32(key.encode()) % NUM_BUCKETS in SPLITS[self.split] and key not in found:
+                with suppress(ValueError):
+                    self.verifier.check_reference(answers)
+                    facts = {"task": self.task, "split": self.split, "difficulty": difficulty}
+                    id = f"{self.task}-{self.split}-{self.seed}-{len(found):05d}"
+                    found[key] = QuestionGroup(id, question, (), tuple(answers), facts)
+            if len(found) == self.size:
+                break
+        fewer = [f"Expected {self.size} questions, but found {len(found)}"] * (len(found) < self.size)
+        self.report = SourceReport(origin=f"reasoning-gym, {self.task}", read=len(found), warnings=fewer)
+        return list(found.values())
+
+    def _items(self, count: int) -> Iterator[tuple[str, list[str], Any]]:
+        """Question, answers and difficulty, from a process with a fixed hash seed and a numpy state of its own."""
+        job = json.dumps([self.task, self.options, derive_seed(self.seed, "reasoning_gym", self.task) % 2**31, count])
+        command = [sys.executable, "-P", "-W", "ignore", "-c", PROGRAM, job]
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            yield from map(json.loads, process.stdout or ())
+            if process.wait():
+                raise ValueError(f"Expected reasoning-gym to generate {self.task} with {self.options}, but it failed; see above.")

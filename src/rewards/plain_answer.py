@@ -1,0 +1,135 @@
+"""The final answer of a plain response, read in the form that the task asks for; no box or marker is needed."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+
+from ..types import Score, Verifier
+from .extraction import Reference, canonical_number, extract_answer, last_boxed, references_of
+
+LONGEST = 8_000
+"""Characters at the end of a response that are read, so that no response costs more than milliseconds."""
+_NUMBER = re.compile(
+    r"(?<![\w.])[-+]?(?:\d{1,60}(?:\.\d{1,60})?|\.\d{1,60})(?:e[-+]?\d{1,3})?(?:\s?/\s?\d{1,60})?(?!\d)", re.A | re.I
+)
+_THOUSANDS = re.compile(r"(?<![\w.,])\d{1,3}(?:,\d{3}){1,20}(?![\d,])", re.ASCII)
+_WORD = r"(?<!\w)(?:-(?=\d))?\w+(?:['’-]\w+)*"
+_NOT_CELLS = str.maketrans(dict.fromkeys("[,|<>∧∨'\"`$", " "))
+
+
+def _numbers(text: str) -> list[str]:
+    """Spellings that `Fraction` reads."""
+    found = []
+    for match in _NUMBER.findall(text):
+        number, _, divisor = match.replace(" ", "").partition("/")
+        number = canonical_number(format(Decimal(number), "f")) or number
+        found.append(str(Fraction(number) / int(divisor)) if divisor.strip("0") else number)
+    return found
+
+
+def _number(text: str) -> str | None:
+    found = _numbers(_THOUSANDS.sub(lambda match: match[0].replace(",", ""), text))
+    return found[-1] if found else None
+
+
+def _sequence(text: str, order: Callable[[list[str]], list[str]]) -> str | None:
+    lists = re.findall(r"\[([^\[\]]*)\]", text)
+    found = order(_numbers(lists[-1] if lists else re.split("[=:]", text)[-1]))
+    return " ".join(found) if found or (lists and not lists[-1].strip()) else None
+
+
+def _matches(text: str, pattern: str, *, every: bool) -> str | None:
+    """What `pattern` or its groups find behind the last `=`, last or every time, bare of decoration."""
+    found = (match.groups() or (match[0],) for match in re.finditer(pattern, text.rpartition("=")[2].casefold()))
+    bare = [[" ".join(item.split()).strip(" .`'\"*$[]()+") for item in "/".join(g).split(",")] for g in found]
+    kept = sorted({", ".join(sorted(items)) for items in bare}) if every else map(", ".join, bare[-1:])
+    return "; ".join(kept) or None
+
+
+def _grid(text: str) -> str | None:
+    blocks: list[list[str]] = [[]]
+    for line in re.split(r"[\n\]]", text):
+        cells = line.translate(_NOT_CELLS).split()
+        if any(len(cell) > 1 and re.search(r"[^\W\d_]", cell) for cell in cells):
+            blocks.append([])  # words stand between grids
+        elif cells:
+            blocks[-1].append(" ".join(canonical_number(cell) or cell for cell in cells))
+    return next(("\n".join(block) for block in reversed(blocks) if block), None)
+
+
+class PlainAnswerReward(Verifier):
+    r"""Correct when the final answer, read in a given form, is a reference answer.
+
+    The first of these that has the form decides: the last box, alone, where there is one; what follows `####`, "answer
+    is" or "answer:" (`extract_answer`); the last line, then those before it. `Score.answer` is None where nothing has
+    it. Case, quotes and what else decorates a text never count. Nothing is evaluated.
+
+    | form | what is read, and when it is correct |
+    |---|---|
+    | `number` | the last number: equal in value; `1,000.0`, `1e3` and `2000/2` are `1000` |
+    | `numbers`, `multiset` | all numbers of the last `[…]`, or behind the last `=` or `:`: in order, or in any order |
+    | `word`, `text`, `set` | the last match of `pattern`, by default a word; the line; all matches, in any order |
+    | `grid` | the last block of rows without words, also as `[[…], […]]`: the same cells |
+
+    Args:
+        form: One of these.
+        digits: Significant digits to which numbers must agree, no further than the decimals of the reference; whole
+            numbers that have no more must be equal. None: all must.
+        pattern: Regular expression for `word` and `set`; where it has groups, they are what is read.
+
+    Raises:
+        ValueError: an unknown form.
+
+    >>> reward = PlainAnswerReward("number")
+    >>> reward("3 dozen are 36.", "36"), reward("No idea.", "36")
+    (Score(correct=True, answer='36', failure=None), Score(correct=False, answer=None, failure=None))
+    """
+
+    def __init__(self, form: str = "number", digits: int | None = None, pattern: str = _WORD) -> None:
+        readers: dict[str, Callable[[str], str | None]] = {
+            "number": _number, "numbers": partial(_sequence, order=list), "grid": _grid,
+            "multiset": partial(_sequence, order=partial(sorted, key=Fraction)),
+            "set": partial(_matches, pattern=pattern, every=True),
+            "word": partial(_matches, pattern=pattern, every=False),
+            "text": partial(_matches, pattern=r"\S.*", every=False),
+        }  # fmt: skip
+        if form not in readers:
+            raise ValueError(f"Expected `form` to be one of {', '.join(readers)}, but got {form!r}.")
+        self.form, self.digits, self._reader = form, digits, readers[form]
+
+    def __call__(self, response: str, reference: Reference) -> Score:
+        """Score one response against its reference answers."""
+        answer = self._final(response[-LONGEST:])
+        return Score(any(self._same(answer, self._read(text)) for text in references_of(reference)), answer)
+
+    def check_reference(self, reference: Reference) -> None:
+        """Refuse references that do not have the form."""
+        for text in references_of(reference):
+            if self._read(text) is None:
+                raise ValueError(f"Expected a reference answer of the form `{self.form}`, but got {text[:80]!r}.")
+
+    def _read(self, text: str) -> str | None:
+        return self._reader(unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-"))
+
+    def _final(self, response: str) -> str | None:
+        boxed, lines = last_boxed(response), [extract_answer(response) or "", *reversed(response.splitlines())]
+        texts = [boxed] if boxed is not None else [response] if self.form == "grid" else lines
+        return next((answer for text in texts if (answer := self._read(text)) is not None), None)
+
+    def _same(self, answer: str | None, reference: str | None) -> bool:
+        if answer is None or reference is None or self.form not in ("number", "numbers", "multiset"):
+            return answer is not None and answer == reference
+        found, right = answer.split(), reference.split()
+        return len(found) == len(right) and all(map(self._close, found, right))
+
+    def _close(self, number: str, reference: str) -> bool:
+        """Whether they differ by at most half a unit of the last digit that counts."""
+        decimals = len(reference.partition(".")[2])
+        last = max(-decimals, Decimal(reference).adjusted() - self.digits + 1) if self.digits else 0
+        half = Fraction(10) ** last / 2 if self.digits and (decimals or last > 0) else 0
+        return abs(Fraction(number) - Fraction(reference)) <= half

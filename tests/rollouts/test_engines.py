@@ -131,6 +131,30 @@ def test_another_architecture_samples_too(tmp_path):
             )
 
 
+def test_shared_heads_of_keys_are_not_copied_and_nothing_changes(tiny_policy, monkeypatch):
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    heads, sampled = set(), []
+    attend = torch.nn.functional.scaled_dot_product_attention
+    for name in (transformers_engine.GROUPED_ATTENTION, "sdpa"):
+        engine = TransformersEngine(str(tiny_policy))
+        assert engine.model.config._attn_implementation == transformers_engine.GROUPED_ATTENTION
+        engine.model.set_attn_implementation(name)
+        engine.sync(model.named_parameters())
+        with monkeypatch.context() as patch:
+            if name != "sdpa":
+                patch.setattr(
+                    transformers_engine.F,
+                    "scaled_dot_product_attention",
+                    lambda q, k, v, **options: heads.add((q.shape[1], k.shape[1])) or attend(q, k, v, **options),
+                )
+            sampled.append(engine.generate(Request(PROMPTS, [3, 3, 3], SamplingConfig(max_new_tokens=8), 0)))
+    assert heads == {(model.config.num_attention_heads, model.config.num_key_value_heads)}
+    assert model.config.num_key_value_heads < model.config.num_attention_heads
+    for ours, theirs in zip(*(itertools.chain(*results) for results in sampled), strict=True):
+        assert ours.token_ids.tolist() == theirs.token_ids.tolist()
+        assert torch.equal(ours.logprobs, theirs.logprobs)
+
+
 def test_a_model_with_recurrent_layers_is_refused(tmp_path):
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
     MambaForCausalLM(MambaConfig(vocab_size=50, eos_token_id=1, bos_token_id=1, **sizes)).save_pretrained(tmp_path)

@@ -23,7 +23,9 @@ def draw(
     Raises:
         FloatingPointError: a row of `logits` gives no probabilities.
     """
-    logits = logits.float() / (sampling.temperature or 1.0)
+    logits = logits.float()
+    if sampling.temperature not in (0, 1):
+        logits = logits / sampling.temperature
     logprobs = torch.log_softmax(logits, -1)
     if bool((broken := logprobs[:, 0].isnan()).any()):  # one NaN or infinity makes the whole row NaN
         raise FloatingPointError(NO_PROBABILITIES.format(int(broken.sum()), len(logits)))

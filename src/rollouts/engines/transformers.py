@@ -13,15 +13,19 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
     AutoConfig,
     AutoModelForCausalLM,
     DynamicCache,
     PreTrainedModel,
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.masking_utils import sdpa_mask
 
 from ...types import Completion, Deliver, Engine, Finish, Request, SamplingConfig, ignore
 from .base import check_context, in_thread, stop_token_ids
@@ -29,6 +33,7 @@ from .drawing import draw
 
 COMPACT_BELOW = 0.75
 """Finished rows leave the cache when less than this share of it is still being sampled."""
+GROUPED_ATTENTION = "tagrpo_grouped"
 
 
 class TransformersEngine(Engine):
@@ -58,6 +63,8 @@ class TransformersEngine(Engine):
             raise ValueError(
                 f"Expected a model whose state is keys and values alone, but {model_path} has others. Use rollout=vllm."
             )
+        if self.device.type == "cpu" and _groups_heads(self.model):
+            self.model.set_attn_implementation(GROUPED_ATTENTION)
         self.stop_ids = torch.tensor(stop_token_ids(model_path), device=self.device)
         self.context = int(getattr(config, "max_position_embeddings", 0)) or 2**31
         self.max_rows = max_rows
@@ -191,6 +198,47 @@ def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Te
     rows = zip(*of_rows, finished.tolist(), strict=True)
     # Views would keep all of a large tensor alive, and would be pickled with all of it.
     return [Completion(token_ids=ids.clone(), logprobs=values.clone(), truncated=not end) for ids, values, end in rows]
+
+
+def _groups_heads(model: PreTrainedModel) -> bool:
+    """Whether the model attends through SDPA, with fewer heads of keys than of queries."""
+    config = model.config
+    heads = getattr(config, "num_attention_heads", 0)
+    return config._attn_implementation == "sdpa" and 0 < getattr(config, "num_key_value_heads", heads) < heads
+
+
+def grouped_attention(
+    module: nn.Module,  # noqa: ARG001 (part of the interface)
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """SDPA in which query heads share heads of keys, for CPUs. Where there is a mask transformers' own copies the keys.
+
+    Args:
+        module: The attention layer.
+        query: [n, H, Lq, D].
+        key: [n, H_kv, Lk, D]; H is a multiple of H_kv.
+        value: [n, H_kv, Lk, D].
+        attention_mask: [n, 1, Lq, Lk] bool; None is causal.
+        scaling: Factor of the dot products; None means 1/√D.
+
+    Returns:
+        [n, Lq, H, D], and None for the attention weights.
+    """
+    causal = attention_mask is None and query.shape[2] > 1
+    attended = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, is_causal=causal, scale=scaling, enable_gqa=True
+    )
+    return attended.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)
+AttentionMaskInterface.register(GROUPED_ATTENTION, sdpa_mask)
 
 
 class _State:

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ..runs.directory import wandb_run_id
 from ..starter import starter_path
+from ..starter.smollm2 import smollm2_folder
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -70,6 +71,7 @@ def sweep_folder(number: int, overrides: str) -> str:
 
 OmegaConf.register_new_resolver("fused", fused_optimizer)
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
+OmegaConf.register_new_resolver("smollm2", lambda: str(smollm2_folder()))
 OmegaConf.register_new_resolver(
     "updates", lambda iterations, mini: -1 if iterations is None else int(iterations) * mini
 )

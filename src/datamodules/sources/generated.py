@@ -7,12 +7,15 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from ...types import QuestionGroup
 from .base import Source
 
 NUM_BUCKETS = 10
+PATIENCE = 10_000
+"""Draws without a new problem, after which there are taken to be no more."""
 
 
 class Problem(Protocol):
@@ -152,12 +155,19 @@ class GeneratedSource(Source, Generic[P]):
         return [self._group(index, next(problems)) for index in range(self.size)]
 
     def _problems(self) -> Iterator[P]:
-        """Yield problems of the split without end, no two of which ask the same."""
-        rng, seen = random.Random(f"{self.split}/{self.seed}"), set()
-        while True:
+        """Yield problems of the split, no two of which ask the same.
+
+        Raises:
+            ValueError: none of `PATIENCE` draws in a row was new.
+        """
+        rng, seen, last = random.Random(f"{self.split}/{self.seed}"), set(), 0
+        for draw in count():
+            if draw - last > PATIENCE:
+                raise ValueError(f"Expected `size` to be at most {len(seen)}, the problems of {self.split}.")
             problem = self.sample(rng)
             if bucket(problem) in self.splits[self.split].buckets and problem.key not in seen:
                 seen.add(problem.key)
+                last = draw
                 yield problem
 
     def _group(self, index: int, problem: P) -> QuestionGroup:

@@ -1,8 +1,11 @@
 """Where the seconds of a whole iteration go: both engines, and TRL on the same prompts.
 
     python benchmarks/iteration.py --json benchmarks/results/iteration.json
+    python benchmarks/iteration.py --cells grpo/transformers grpo/vllm_cpu grpo/trl --iterations 3 \
+        --json benchmarks/results/iteration_smollm2.json data=multiplication data.batch_size=16 data.samples_per_prompt=4 \
+        rollout.sampling.max_new_tokens=16 policy.mini_batches=1 loss.kl_coef=0
 
-Each cell is a process of its own that trains the embedded task as `make demo` does. Phases are wall seconds: sync,
+Each cell is a process of its own that trains the embedded task as `make demo` does, or the settings given. Phases are wall seconds: sync,
 generate, score, update; `encoder` is the sentence encoder's, `diagnostics` all other callbacks' but the rollout's;
 `overhead` is what these leave of the iteration: loading, logging, Lightning itself. The first two iterations, which
 start engines and workers, are left out. Shares are those of medians, so that one pause of the
@@ -97,13 +100,13 @@ def run_cell(method: str, iterations: int, overrides: Sequence[str], folder: str
     return phases.rows[WARM_UP:]
 
 
-def trl_cell(method: str, iterations: int) -> list[dict[str, float]]:
+def trl_cell(method: str, iterations: int, overrides: Sequence[str]) -> list[dict[str, float]]:
     """[iterations] seconds per phase of TRL's trainer; methods that sample under the prompt that they score."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("train", [f"experiment={method}"])
+        cfg = compose("train", [f"experiment={method}", *overrides])
     datamodule, verifier = instantiate(cfg.data), instantiate(cfg.reward)
     datamodule.setup("fit")
     loader = iter(datamodule.train_dataloader())
@@ -164,6 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Seconds of an iteration by phase: both engines, and TRL.")
     parser.add_argument("--iterations", type=int, default=15, help="measured, per cell")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument("--cells", nargs="+", default=CELLS, help="method/engine; the engine may be trl")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     parser.add_argument("overrides", nargs="*", help="of the configuration, for every cell")
     arguments = parser.parse_args()
@@ -171,7 +175,7 @@ def main() -> None:
     if arguments.cell:
         method, engine = arguments.cell.split("/")
         if engine == "trl":
-            rows = trl_cell(method, arguments.iterations)
+            rows = trl_cell(method, arguments.iterations, arguments.overrides)
         else:
             with tempfile.TemporaryDirectory() as folder:
                 overrides = [f"rollout={engine}", *arguments.overrides]
@@ -179,7 +183,7 @@ def main() -> None:
         arguments.json.write_text(json.dumps(summary(rows)))
         return
     cells: dict[str, Any] = {}
-    for cell in CELLS:
+    for cell in arguments.cells:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "cell.json"
             command = [sys.executable, __file__, "--cell", cell, "--iterations", str(arguments.iterations)]

@@ -2,17 +2,17 @@
 
     python benchmarks/iteration.py --json benchmarks/results/iteration.json
     python benchmarks/iteration.py --cells grpo/transformers grpo/vllm_cpu grpo/trl --iterations 3 \
-        --json benchmarks/results/iteration_smollm2.json data=multiplication data.batch_size=16 data.samples_per_prompt=4 \
-        rollout.sampling.max_new_tokens=16 policy.mini_batches=1 loss.kl_coef=0
+        --json benchmarks/results/iteration_smollm2.json data=multiplication data.batch_size=16 \
+        data.samples_per_prompt=4 rollout.sampling.max_new_tokens=16 policy.mini_batches=1 loss.kl_coef=0
 
-Each cell is a process of its own that trains the embedded task as `make demo` does, or the settings given. Phases are wall seconds: sync,
-generate, score, update; `encoder` is the sentence encoder's, `diagnostics` all other callbacks' but the rollout's;
-`overhead` is what these leave of the iteration: loading, logging, Lightning itself. The first two iterations, which
-start engines and workers, are left out. Shares are those of medians, so that one pause of the
-machine does not count.
+Each cell is a process of its own that trains the embedded task as `make demo` does, or what the settings say. Phases
+are wall seconds: sync, generate, score, update; `encoder` is the sentence encoder's, `diagnostics` all other callbacks'
+but the rollout's; `overhead` is what these leave of the iteration: loading, logging, Lightning itself. `cpu` are the
+iteration's CPU seconds, of all threads. The first two iterations, which start engines and workers, are left out. Shares
+are those of medians, so that one pause of the machine does not count.
 
 TRL samples the same number of responses to the same prompts with the same policy through `model.generate`, scores them
-with the same verifier and makes the same two optimizer steps; its `update` is what generation and scoring leave.
+with the same verifier and makes the same optimizer steps; its `update` is what generation and scoring leave.
 """
 
 import argparse
@@ -54,6 +54,7 @@ class Phases(Callback):
     def __init__(self, profiler: SimpleProfiler) -> None:
         self.profiler, self.rows = profiler, list[dict[str, float]]()
         self.start: float | None = None
+        self.cpu = 0.0
         self.before: dict[str, float] = {}
         self.named: dict[str, float] = {}
 
@@ -73,9 +74,9 @@ class Phases(Callback):
             diagnostics = sum(value for name, value in spent.items() if name not in NO_DIAGNOSTICS)
             row = {**self.named, "encoder": spent.get(ENCODER, 0.0), "diagnostics": diagnostics}
             total = now - self.start
-            row |= {"overhead": total - sum(row.values()), "iteration": total}
+            row |= {"overhead": total - sum(row.values()), "iteration": total, "cpu": time.process_time() - self.cpu}
             self.rows.append(row)
-        self.start, self.before = now, seen
+        self.start, self.before, self.cpu = now, seen, time.process_time()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.named = {**batch.rollouts.seconds, "update": outputs["seconds_update"]}
@@ -130,12 +131,12 @@ def trl_cell(method: str, iterations: int, overrides: Sequence[str]) -> list[dic
         processing_class=datamodule.tokenizer,
     )  # fmt: skip
     spent = {"generate": 0.0, "score": 0.0}
-    starts: list[tuple[float, dict[str, float]]] = []
+    starts: list[tuple[float, float, dict[str, float]]] = []
 
     def timed(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if phase == "generate":
-                starts.append((time.perf_counter(), dict(spent)))
+                starts.append((time.perf_counter(), time.process_time(), dict(spent)))
             start = time.perf_counter()
             try:
                 return function(*args, **kwargs)
@@ -147,16 +148,17 @@ def trl_cell(method: str, iterations: int, overrides: Sequence[str]) -> list[dic
     trainer._generate = timed("generate", trainer._generate)
     trainer._calculate_rewards = timed("score", trainer._calculate_rewards)
     trainer.train()
-    starts.append((time.perf_counter(), dict(spent)))
+    starts.append((time.perf_counter(), time.process_time(), dict(spent)))
     rows_out = []
-    for (start, before), (end, after) in pairwise(starts):
+    for (start, cpu, before), (end, cpu_after, after) in pairwise(starts):
         row = {phase: after[phase] - before[phase] for phase in spent}
-        rows_out.append({**row, "iteration": end - start, "update": end - start - sum(row.values())})
+        update = end - start - sum(row.values())
+        rows_out.append({**row, "update": update, "iteration": end - start, "cpu": cpu_after - cpu})
     return rows_out[WARM_UP:]
 
 
 def summary(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
-    seconds = {phase: median(row[phase] for row in rows) for phase in (*PHASES, "iteration") if phase in rows[0]}
+    seconds = {phase: median(row[phase] for row in rows) for phase in (*PHASES, "iteration", "cpu") if phase in rows[0]}
     if "encoder" in seconds:  # every eighth iteration: a median would hide it
         seconds["encoder"] = sum(row["encoder"] for row in rows) / len(rows)
     shares = {p: seconds[p] / seconds["iteration"] for p in ("sync", "diagnostics", "overhead") if p in seconds}

@@ -173,7 +173,7 @@ def _costs(methods: Methods) -> Section:
         row = [method]
         for unit in UNITS:
             ours, theirs = (fmean([run.per_question(unit) for run in methods.runs[m]]) for m in (method, first))
-            cost = cost_per_gradient(ours, 1, share)
+            cost = cost_per_gradient(ours, share)
             row.append(f"{cost:,.0f}" if cost >= 100 else f"{cost:.3g}")
             if unit != "seconds" and method != first:
                 found = break_even(ours, share, theirs, zero[first])

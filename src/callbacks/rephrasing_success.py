@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..metrics import DifficultyHomogeneity, MeanByName
-from ..metrics.functional import difficulty_variance, group_effective_sample_share
+from ..distributed import gather_objects
+from ..metrics import MeanByName
+from ..metrics.functional import (
+    difficulty_variance,
+    group_effective_sample_share,
+    homogeneity,
+    pooled_difficulty_test,
+)
 from ..runs.scalars import log_scalars
 from ..types import Fields
 from .shared import of_this_batch
@@ -47,7 +54,6 @@ class RephrasingSuccessMonitor(Callback):
 
     def __init__(self) -> None:
         self.means = MeanByName()
-        self.difficulty = DifficultyHomogeneity()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -60,7 +66,9 @@ class RephrasingSuccessMonitor(Callback):
             # Where all ranks have but one of a kind, the means over all responses say it already.
             if len({name.split("/")[1] for name in means if name.count("/") > 1 and name.startswith(kind)}) == 1:
                 means = {name: mean for name, mean in means.items() if not name.startswith(f"{kind}/") or name in WHOLE}
-        test = of_this_batch(self.difficulty, rollouts.correct, rollouts.prompt, rollouts.question)
+        found = homogeneity(rollouts.correct, rollouts.prompt, rollouts.question)
+        parts = gather_objects([column.tolist() for column in found])
+        test = pooled_difficulty_test(*(list(chain(*column)) for column in zip(*parts, strict=True)))
         if test.questions:
             means["rephrasing/difficulty_p_value"] = test.p_value
         log_scalars(pl_module, means)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..types import Fields
 from .base import RecordMetric
-from .functional import bootstrap_intervals, pass_at_k_curve
+from .functional import bootstrap_intervals, pass_at_k
 from .functional.answers import majority_probability
 
 Record = dict[str, Any]
@@ -187,7 +187,7 @@ def averages(report: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Seque
 def _curve(rows: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> Tensor:
     """[Q, K] pass@k of the questions with these `n` and `correct`."""
     n, correct = (torch.tensor([row[name] for row in rows]) for name in ("n", "correct"))
-    return pass_at_k_curve(n, correct, ks)
+    return torch.stack([pass_at_k(n, correct, k) for k in ks], -1)
 
 
 def _intervals(ks: Sequence[int], *curves: Tensor) -> dict[int, dict[str, float]]:

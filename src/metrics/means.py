@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from math import fsum, isnan, nan
+from collections.abc import Mapping, Sequence
+from math import fsum, isnan
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .base import RecordMetric
-from .functional import exact_parts
+from .functional import exact_parts, group_index, pass_at_k
 
 
 class MeanByName(RecordMetric):
@@ -39,34 +39,27 @@ class MeanByName(RecordMetric):
         return {name: fsum(terms) / counts[name] for name, terms in parts.items()}
 
 
-class GroupMean(MeanByName):
-    """Mean over groups of what a function of `tagrpo.metrics.functional` gives for each of them.
-
-    An update takes whole groups. Groups that have nothing of the kind, for which the function gives NaN, are left out.
+class PassAtK(MeanByName):
+    """Unbiased pass@k as `pass@<k>`, means over questions; see `functional.pass_at_k`.
 
     Args:
-        function: Returns [num_groups] values from the arguments of `update`.
+        ks: The k of interest, each at most the samples per question.
         kwargs: Options of `torchmetrics.Metric`.
 
-    >>> from tagrpo.metrics.functional import answer_diversity, uniform_groups
-    >>> uniform = GroupMean(uniform_groups)  # share of questions whose responses all have the same reward
-    >>> uniform.update(torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.tensor([0, 0, 1, 1]))
-    >>> uniform.compute()
-    tensor(0.5000, dtype=torch.float64)
-    >>> wrong = GroupMean(answer_diversity)
-    >>> wrong.update(["1", "2", "2", "7"], torch.tensor([False, False, False, True]), torch.tensor([0, 0, 1, 1]))
-    >>> wrong.compute()  # group 0 has 1 and 2, group 1 has 2
-    tensor(1.5000, dtype=torch.float64)
+    >>> metric = PassAtK(ks=(1, 2))
+    >>> metric.update(torch.tensor([True, False, False, False]), torch.tensor([0, 0, 1, 1]))
+    >>> metric.compute()
+    {'pass@1': 0.25, 'pass@2': 0.5}
     """
 
-    def __init__(self, function: Callable[..., Tensor], **kwargs: Any) -> None:
+    higher_is_better = True
+
+    def __init__(self, ks: Sequence[int] = (1, 2, 4, 8, 16, 32), **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.function = function
+        self.ks = tuple(ks)
 
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        """Add the groups that the arguments of the function describe."""
-        super().update({"mean": self.function(*args, **kwargs)})
-
-    def compute(self) -> Tensor:  # type: ignore[override]
-        """[] float64 mean; NaN before any value."""
-        return torch.tensor(super().compute().get("mean", nan), dtype=torch.float64)
+    def update(self, correct: Tensor, question: Tensor) -> None:  # type: ignore[override]
+        """Add [R] bool verdicts of all responses to each question; `question` [R] long."""
+        index, count = group_index(question)
+        right = torch.bincount(index, weights=correct.double(), minlength=count)
+        super().update({f"pass@{k}": pass_at_k(torch.bincount(index), right, k) for k in self.ks})

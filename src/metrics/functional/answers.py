@@ -15,15 +15,7 @@ from .groups import group_index
 
 
 def answer_diversity(answers: Sequence[str | None], correct: Tensor, group: Tensor) -> Tensor:
-    """Distinct wrong answers per group (Pass@k training, Fig. 7a); responses without an answer are not counted.
-
-    Args:
-        answers: [R] normalised final answers, None where none was found.
-        correct: [R] bool.
-        group: [R] long.
-
-    Returns:
-        [num_groups] long on the CPU, in ascending order of group ids.
+    """[num_groups] long on the CPU, distinct wrong answers (Pass@k training, Fig. 7a); a missing one does not count.
 
     >>> answer_diversity(["1", "2", "2", "7"], torch.tensor([False, False, False, True]), torch.tensor([0, 0, 0, 0]))
     tensor([2])
@@ -35,16 +27,9 @@ def answer_diversity(answers: Sequence[str | None], correct: Tensor, group: Tens
 
 
 def answer_entropy(answers: Sequence[str | None], group: Tensor) -> Tensor:
-    """Entropy of the distribution of final answers in each group; a missing answer counts as one answer.
+    """[num_groups] float64 on the CPU, entropy of the final answers in nats; a missing answer counts as one answer.
 
     The plug-in estimate: with n responses at most log n, and too low by about (answers − 1) / 2n.
-
-    Args:
-        answers: [R] normalised final answers, None where none was found.
-        group: [R] long.
-
-    Returns:
-        [num_groups] float64 on the CPU, nats, in ascending order of group ids.
 
     >>> answer_entropy(["1", "2", "1", "1"], torch.tensor([0, 0, 1, 1]))  # log 2, and 0
     tensor([0.6931, 0.0000], dtype=torch.float64)
@@ -59,24 +44,15 @@ def answer_entropy(answers: Sequence[str | None], group: Tensor) -> Tensor:
 
 
 def maj_at_k(answers: Sequence[str | None], correct: Tensor, group: Tensor, k: int) -> Tensor:
-    """Probability that the majority of k samples is right, for each group of n samples; exact.
+    """[num_groups] float64 on the CPU, exact probability that the majority of k of a group's n samples is right.
 
     The mean, over all C(n, k) subsets, of whether the most frequent answer is correct. Responses judged correct vote
     together, however they write their answer; a response without an answer is one of the k, but does not vote; a subset
     where t wrong answers have as many votes as the correct one counts 1 / (1 + t). At k = 1 this is the accuracy, at
     k = n the majority vote of all samples.
 
-    Args:
-        answers: [R] normalised final answers, None where none was found.
-        correct: [R] bool.
-        group: [R] long.
-        k: Samples that vote, 1 ≤ k ≤ n.
-
-    Returns:
-        [num_groups] float64 on the CPU, in ascending order of group ids.
-
     Raises:
-        ValueError: k is outside its range.
+        ValueError: k is outside 1 … n.
 
     >>> correct = torch.tensor([True, True, False])  # of the three pairs one is right and two are ties
     >>> maj_at_k(["7", "7.0", "2"], correct, torch.tensor([0, 0, 0]), k=2)

@@ -19,18 +19,17 @@ class BreakEven:
     """Whether it gets more questions with a gradient for the same cost."""
 
 
-def cost_per_gradient(cost: float, questions: float, zero_gradient: float) -> float:
-    """Cost of one question with a gradient: cost / (questions · (1 − zero_gradient / 100)); infinite without any.
+def cost_per_gradient(cost: float, zero_gradient: float) -> float:
+    """Cost of one question with a gradient: cost / (1 − zero_gradient / 100); infinite without any.
 
     Args:
-        cost: In tokens, rollouts or seconds.
-        questions: Questions learned from.
-        zero_gradient: Percentage of them that gave no gradient, 0..100.
+        cost: Of one question, in tokens, rollouts or seconds.
+        zero_gradient: Percentage of questions that gave no gradient, 0..100.
 
-    >>> cost_per_gradient(800.0, 10, 60.0)  # four questions for 800
+    >>> cost_per_gradient(80.0, 60.0)  # four questions of ten
     200.0
     """
-    informative = questions * (1 - zero_gradient / 100)
+    informative = 1 - zero_gradient / 100
     return cost / informative if informative > 0 else float("inf")
 
 
@@ -46,9 +45,6 @@ def break_even(cost: float, zero_gradient: float, baseline_cost: float, baseline
         zero_gradient: Percentage of its questions without gradient, 0..100.
         baseline_cost: Of one question to the baseline, in the same unit, positive.
         baseline_zero_gradient: Percentage of its questions without gradient, 0..100.
-
-    Raises:
-        ValueError: a cost is not positive, or a percentage outside 0..100.
 
     >>> break_even(4.0, 0.0, 1.0, 80.0)  # four times the samples, five times the questions with a gradient
     BreakEven(cost_ratio=4.0, gradient_ratio=5.0, threshold=75.0, pays=True)

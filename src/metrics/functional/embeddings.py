@@ -15,11 +15,11 @@ def mean_pairwise_distance(embeddings: Tensor, group: Tensor) -> Tensor:
     Σ_{i≠j} cos = |Σ_i u_i|² − n for unit vectors u.
 
     Args:
-        embeddings: [R, D] float, any non-zero length. A zero vector counts as orthogonal to all others.
+        embeddings: [R, D] float of any length; a zero vector counts as orthogonal to all others.
         group: [R] long.
 
     Returns:
-        [num_groups] float64 in 0..2, in ascending order of group ids; NaN for a single response.
+        [num_groups] float64 in 0..2; NaN for a single response.
 
     >>> mean_pairwise_distance(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 0, 0]))
     tensor([0.6667], dtype=torch.float64)

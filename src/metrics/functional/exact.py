@@ -20,9 +20,6 @@ def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
     Returns:
         [Q, len(ks)] float64.
 
-    Raises:
-        ValueError: a p lies outside 0..1, or a k below 1.
-
     >>> exact_pass_at_k(torch.tensor([0.5, 1e-6], dtype=torch.float64), [1, 2, 10**6])
     tensor([[5.0000e-01, 7.5000e-01, 1.0000e+00],
             [1.0000e-06, 2.0000e-06, 6.3212e-01]], dtype=torch.float64)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -21,9 +19,6 @@ def pass_at_k(num_samples: Tensor | int, num_correct: Tensor | int, k: int) -> T
     Returns:
         float64, of the broadcast shape.
 
-    Raises:
-        ValueError: k or c is outside its range.
-
     >>> pass_at_k(4, 1, 2)  # 1 − C(3, 2) / C(4, 2) = 1 − 3 / 6
     tensor(0.5000, dtype=torch.float64)
     """
@@ -39,13 +34,3 @@ def pass_at_k(num_samples: Tensor | int, num_correct: Tensor | int, k: int) -> T
     factors = ((n - c)[..., None] - i).clamp(min=0) / (n[..., None] - i)
     success: Tensor = 1 - factors.prod(-1)
     return success
-
-
-def pass_at_k_curve(num_samples: Tensor | int, num_correct: Tensor, ks: Sequence[int]) -> Tensor:
-    """[Q, len(ks)] float64 pass@k of each of Q questions; see `pass_at_k`.
-
-    >>> pass_at_k_curve(2, torch.tensor([0, 1]), [1, 2])
-    tensor([[0.0000, 0.0000],
-            [0.5000, 1.0000]], dtype=torch.float64)
-    """
-    return torch.stack([pass_at_k(num_samples, num_correct, k) for k in ks], -1)

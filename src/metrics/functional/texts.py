@@ -11,17 +11,14 @@ from .groups import group_index
 
 
 def distinct_n(token_ids: Sequence[Tensor], group: Tensor, n: int) -> Tensor:
-    """Distinct n-grams of each group over all its n-grams (Li et al. 2016, arXiv 1510.03055), 0..1.
+    """[num_groups] float64 in 0..1, distinct n-grams over all n-grams (Li et al. 2016, arXiv 1510.03055).
 
-    It falls as groups and responses grow: compare only pools of the same size.
+    It falls as groups and responses grow: compare only pools of the same size. NaN for a group without any n-gram.
 
     Args:
         token_ids: [R] of [T_r] long, non-negative. Responses shorter than n have no n-gram.
         group: [R] long.
         n: Length of the n-grams, at least 1.
-
-    Returns:
-        [num_groups] float64, in ascending order of group ids; NaN for a group without any n-gram.
 
     Raises:
         ValueError: n is less than 1.
@@ -50,14 +47,7 @@ def distinct_n(token_ids: Sequence[Tensor], group: Tensor, n: int) -> Tensor:
 
 
 def distinct_share(items: Sequence[Hashable], group: Tensor) -> Tensor:
-    """Distinct items of each group over all its items: 1 where all differ, 1 / n where all n are the same.
-
-    Args:
-        items: [R] texts, or anything that can be told apart.
-        group: [R] long.
-
-    Returns:
-        [num_groups] float64 on the CPU, in ascending order of group ids.
+    """[num_groups] float64 on the CPU, distinct of [R] items over all of them: 1 where all differ.
 
     >>> distinct_share(["a", "b", "a", "a"], torch.tensor([0, 0, 1, 1]))
     tensor([1.0000, 0.5000], dtype=torch.float64)

@@ -20,7 +20,7 @@ def group_effective_sample_share(log_weights: Tensor, group: Tensor) -> Tensor:
         group: [R] long.
 
     Returns:
-        [num_groups] float64 in 0..1, in ascending order of group ids; NaN where all are NaN.
+        [num_groups] float64 in 0..1; NaN where all are NaN.
 
     >>> group_effective_sample_share(torch.tensor([3.0, 1.0, 1.0]).log(), torch.tensor([0, 0, 1]))  # 1.6 of 2, 1 of 1
     tensor([0.8000, 1.0000], dtype=torch.float64)

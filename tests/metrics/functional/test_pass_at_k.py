@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from tagrpo.metrics.functional import pass_at_k, pass_at_k_curve
+from tagrpo.metrics.functional import pass_at_k
 
 
 @pytest.mark.parametrize("n", range(1, 13))
@@ -23,13 +23,6 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_correct_sample(n):
 def test_many_samples_lose_no_precision():
     # 1 − C(999, 500) / C(1000, 500) = 1/2 exactly.
     assert float(pass_at_k(1000, 1, 500)) == pytest.approx(0.5, abs=1e-12)
-
-
-def test_curve_holds_a_column_per_k():
-    correct = torch.tensor([0, 2, 5])
-    curve = pass_at_k_curve(5, correct, [1, 3])
-    torch.testing.assert_close(curve[:, 0], correct.double() / 5)
-    torch.testing.assert_close(curve[:, 1], pass_at_k(5, correct, 3))
 
 
 def test_counts_out_of_range_are_refused():

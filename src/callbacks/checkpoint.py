@@ -21,7 +21,7 @@ from ..runs.loggers import ResumableLogger
 from ..runs.preemption import StopRequest
 from ..runs.stages import Stage
 from .rollout import RolloutCallback
-from .shared import total_iterations
+from .shared import check_at_least_one, total_iterations
 
 
 class Checkpointer(Callback):
@@ -60,9 +60,7 @@ class Checkpointer(Callback):
         keep_rollouts: bool = True,
         fractions: Sequence[float] = (),
     ) -> None:
-        for name, value in (("every", every), ("keep", keep)):
-            if value is not None and value < 1:
-                raise ValueError(f"Expected callbacks.checkpoint.{name} to be at least 1, but got {value}. Correct it.")
+        check_at_least_one("checkpoint", every=every, keep=keep)
         if not all(0 < fraction < 1 for fraction in fractions):
             raise ValueError(
                 f"Expected callbacks.checkpoint.fractions to hold numbers between 0 and 1, but got {list(fractions)}. "

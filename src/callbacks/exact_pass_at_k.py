@@ -16,10 +16,9 @@ from ..metrics.functional import bootstrap_intervals, exact_pass_at_k, support_c
 from ..modules.policy.exact import BatchSuccess, check_sampling
 from ..modules.policy_module import PolicyModule
 from ..rollouts.engines.base import stop_token_ids
-from ..runs.files import write_json
 from ..runs.scalars import log_scalars
 from ..types import EnumeratingVerifier, SamplingConfig, require
-from .shared import current_iteration
+from .shared import write_evaluation
 
 Success = dict[str, dict[str, float]]
 """split → question id → probability that a response is correct."""
@@ -121,12 +120,7 @@ class ExactPassAtK(Callback):
                 **shares,
                 "questions": [{"id": id, "success": p} for id, p in questions.items()],
             }
-        if trainer.is_global_zero:
-            iteration = current_iteration(trainer) + 1
-            content = {"iteration": iteration, "global_step": trainer.global_step, "splits": splits}
-            folder = Path(trainer.default_root_dir)
-            write_json(folder / "evaluations" / f"exact-{iteration:06d}.json", content)
-            write_json(folder / "exact.json", content)
+        write_evaluation(trainer, "exact", {}, {"splits": splits})
 
     def _curve(self, success: Iterable[float]) -> Tensor:
         """[Q, K] pass@k."""

@@ -12,11 +12,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..distributed import gather_objects, rank
 from ..metrics import EvaluationCounts
 from ..metrics.evaluation import QuestionCounts, Record, Splits, averages, count_batch, merge_counts, summarise
-from ..runs.files import write_json
 from ..runs.scalars import log_scalars
 from ..types import Fields
 from .counts import CountStore
-from .shared import current_iteration
+from .shared import current_iteration, write_evaluation
 
 SCALARS = ("majority", "wrong_answers", "length", "truncated")
 
@@ -73,7 +72,7 @@ class PassAtKEvaluator(Callback):
         self.store = None if store is None else CountStore(store)
         self.counts = EvaluationCounts()
         self._known: Splits = {}
-        # All ranks' counts are in what is logged; Lightning would advise to reduce it, once for each scalar.
+        # What is logged holds all ranks' counts; Lightning would advise to reduce it, once for each scalar.
         warnings.filterwarnings(
             "ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@k|pass@k_\w+)/"
         )
@@ -92,13 +91,7 @@ class PassAtKEvaluator(Callback):
         self.counts.reset()
 
     def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
         """Count a batch."""
         self.counts.update(count_batch(batch))
@@ -120,21 +113,13 @@ class PassAtKEvaluator(Callback):
         self.counts.reset()
         self.counts.update(records if rank() == 0 else [])
 
-    def on_test_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
+    def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         """Take out what the store has counted before."""
         if known := self._known.get(Fields("batch", batch).split):
             keep_questions(batch, [not _is_complete(batch, i, known) for i in range(len(batch.groups))])
 
     def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
         """Count a batch, and store it."""
         records = count_batch(batch)
@@ -148,22 +133,17 @@ class PassAtKEvaluator(Callback):
 
     def _report(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         report = {name: summarise(questions, self.ks) for name, questions in self.counts.compute().items()}
-        for name, summary in report.items():
-            metrics = {f"pass@k/{name}/{k}": x["value"] for k, x in summary["pass_at_k"].items()}
-            metrics |= {f"majority@k/{name}/{k}": x["value"] for k, x in summary["majority_at_k"].items()}
-            log_scalars(pl_module, {**metrics, **{f"{scalar}/{name}": summary[scalar] for scalar in SCALARS}})
         found = averages(report, self.averages)
+        metrics: dict[str, float] = {}
+        for name, summary in report.items():
+            metrics |= {f"pass@k/{name}/{k}": x["value"] for k, x in summary["pass_at_k"].items()}
+            metrics |= {f"majority@k/{name}/{k}": x["value"] for k, x in summary["majority_at_k"].items()}
+            metrics |= {f"{scalar}/{name}": summary[scalar] for scalar in SCALARS}
         for name, average in found.items():
-            metrics = {f"pass@k_average/{name}/{k}": x["value"] for k, x in average["pass_at_k"].items()}
+            metrics |= {f"pass@k_average/{name}/{k}": x["value"] for k, x in average["pass_at_k"].items()}
             metrics |= {f"pass@k_by_question/{name}/{k}": x["value"] for k, x in average["by_question"].items()}
-            log_scalars(pl_module, metrics)
-        if trainer.is_global_zero:
-            iteration = current_iteration(trainer) + 1
-            content = {"stage": stage, "iteration": iteration, "global_step": trainer.global_step}
-            content |= {"groups": found, "splits": report}
-            folder = Path(trainer.default_root_dir)
-            write_json(folder / "evaluations" / f"{stage}-{iteration:06d}.json", content)
-            write_json(folder / f"{stage}.json", content)
+        log_scalars(pl_module, metrics)
+        write_evaluation(trainer, stage, {"stage": stage}, {"groups": found, "splits": report})
 
 
 def _is_complete(batch: Any, row: int, known: Mapping[str, QuestionCounts]) -> bool:

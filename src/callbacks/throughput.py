@@ -51,7 +51,7 @@ class ThroughputMonitor(Callback):
         """Log the iteration before this one, now that it is over."""
         now = time.perf_counter()
         if self._start is not None:
-            log_scalars(pl_module, self._figures(now))
+            log_scalars(pl_module, self._figures(now - self._start))
         self._start = now
 
     def on_train_batch_end(
@@ -77,17 +77,14 @@ class ThroughputMonitor(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the last iteration, which no other one follows."""
         if self._start is not None:
-            figures = self._figures(time.perf_counter())
+            figures = self._figures(time.perf_counter() - self._start)
             for logger in trainer.loggers:
                 logger.log_metrics(figures, step=current_iteration(trainer) + 1)
 
-    def _figures(self, now: float) -> dict[str, float]:
-        assert self._start is not None
-        total = now - self._start
+    def _figures(self, total: float) -> dict[str, float]:
         phases = {**self._rollouts, **self._phases}
         figures = {f"seconds/{phase}": seconds for phase, seconds in phases.items()}
-        figures["seconds/other"] = total - sum(phases.values())
-        figures["seconds/iteration"] = total
+        figures |= {"seconds/other": total - sum(phases.values()), "seconds/iteration": total}
         figures["throughput/tokens_per_second"] = self._tokens / total
         if generate := phases.get("generate"):
             figures["throughput/generated_per_second"] = self._tokens / generate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,18 +37,6 @@ class QuestionCounts:
     """Response tokens."""
     truncated: int = 0
     """Responses that the length limit ended."""
-
-    def add(self, rollouts: Any, rows: Iterable[int]) -> None:
-        """Count rows of the rollouts."""
-        for row in rows:
-            correct, answer = bool(rollouts.correct[row]), rollouts.answers[row]
-            self.n += 1
-            self.correct += correct
-            self.tokens += len(rollouts.token_ids[row])
-            self.truncated += bool(rollouts.truncated[row])
-            if answer is not None:
-                self.right.update([answer] if correct else [])
-                self.wrong.update([] if correct else [answer])
 
     def merge(self, other: QuestionCounts) -> None:
         """Add what another batch or rank counted for the same question."""
@@ -87,7 +75,7 @@ class EvaluationCounts(RecordMetric):
     """Adds up counts by split and question; a question that comes again adds its responses."""
 
     def update(self, records: Iterable[Record]) -> None:
-        """Add records, those of `count_batch` or others that were kept."""
+        """Add records of `count_batch`."""
         self.add(*records)
 
     def compute(self) -> Splits:
@@ -96,21 +84,24 @@ class EvaluationCounts(RecordMetric):
 
 
 def count_batch(batch: Any) -> list[Record]:
-    """Records of the questions of one batch that have any response.
-
-    Args:
-        batch: An object or a mapping with `split`, `groups[…].id`, `groups[…].metadata` where there is such a thing,
-            and `rollouts.{question, correct, answers, token_ids, truncated}`.
-    """
+    """Records of the questions of one batch that have any response; `PassAtKEvaluator` says what it reads."""
     records = []
     batch = Fields("batch", batch)
+    rollouts = batch.rollouts
     for i, group in enumerate(batch.groups):
-        rows = (batch.rollouts.question == i).nonzero()[:, 0].tolist()
+        rows = (rollouts.question == i).nonzero()[:, 0].tolist()
         if rows:
-            counts = QuestionCounts(dict(getattr(group, "metadata", {})))
-            counts.add(batch.rollouts, rows)
-            content = {**asdict(counts), "right": sorted(counts.right), "wrong": dict(counts.wrong)}
-            records.append({"split": batch.split, "id": group.id, "counts": content})
+            verdicts = [(rollouts.answers[row], bool(rollouts.correct[row])) for row in rows]
+            counts = {
+                "metadata": dict(getattr(group, "metadata", {})),
+                "n": len(rows),
+                "correct": sum(right for _, right in verdicts),
+                "right": sorted({answer for answer, right in verdicts if right and answer is not None}),
+                "wrong": dict(Counter(answer for answer, right in verdicts if not right and answer is not None)),
+                "tokens": sum(len(rollouts.token_ids[row]) for row in rows),
+                "truncated": sum(bool(rollouts.truncated[row]) for row in rows),
+            }
+            records.append({"split": batch.split, "id": group.id, "counts": counts})
     return records
 
 

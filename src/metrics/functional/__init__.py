@@ -9,19 +9,17 @@ from .budget import BreakEven, break_even, cost_per_gradient
 from .causes import CAUSES, zero_gradient_causes
 from .densities import kernel_density
 from .difficulty import DifficultyTest, difficulty_test, difficulty_variance, homogeneity, pooled_difficulty_test
-from .embeddings import mean_pairwise_distance
-from .exact import exact_pass_at_k, support_change
 from .groups import (
+    group_effective_sample_share,
     group_index,
     uniform_groups,
     uniform_subset_probability,
     zero_gradient_probability,
 )
 from .intervals import Interval, bootstrap_interval, bootstrap_intervals
-from .pass_at_k import pass_at_k
+from .pass_at_k import exact_pass_at_k, pass_at_k, support_change
 from .sums import exact_parts
-from .texts import distinct_n, distinct_share
-from .weights import group_effective_sample_share
+from .texts import distinct_n, distinct_share, mean_pairwise_distance
 
 __all__ = [
     "CAUSES", "BreakEven", "DifficultyTest", "Interval", "answer_diversity", "answer_entropy",

@@ -17,21 +17,8 @@ from .training_signal import TrainingSignal
 from .zero_gradient import ZeroGradientMonitor
 
 __all__ = [
-    "AnswerDiversityMonitor",
-    "Checkpointer",
-    "EmbeddingDiversityMonitor",
-    "ExactPassAtK",
-    "ExactZeroGradient",
-    "IterationProgress",
-    "PassAtKEvaluator",
-    "RephrasingSuccessMonitor",
-    "RolloutCallback",
-    "RolloutRecorder",
-    "ScalarLog",
-    "Stage",
-    "ThroughputMonitor",
-    "TrainingSignal",
-    "ZeroGradientMonitor",
-    "in_order",
+    "AnswerDiversityMonitor", "Checkpointer", "EmbeddingDiversityMonitor", "ExactPassAtK", "ExactZeroGradient",
+    "IterationProgress", "PassAtKEvaluator", "RephrasingSuccessMonitor", "RolloutCallback", "RolloutRecorder",
+    "ScalarLog", "Stage", "ThroughputMonitor", "TrainingSignal", "ZeroGradientMonitor", "in_order",
     "sentence_encoder",
-]
+]  # fmt: skip

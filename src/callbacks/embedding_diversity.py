@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -62,11 +63,10 @@ class EmbeddingDiversityMonitor(Callback):
         self.every = every
         self.max_questions = max_questions
         self.seed = seed
-        self._encoder: Encoder | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the encoder: where there is none, the run ends before anything is sampled."""
-        self._embed([])
+        _ = self.encoder
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop rows of iterations that are still to come: those of an earlier run, or after the checkpoint."""
@@ -100,7 +100,7 @@ class EmbeddingDiversityMonitor(Callback):
         # Equal responses are embedded once, and are then at a distance of exactly zero.
         texts = [rollouts.text[row] for row in rows.tolist()]
         place = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-        embeddings = self._embed(list(place))[[place[text] for text in texts]]
+        embeddings = self.encoder(list(place))[[place[text] for text in texts]]
         question, original = rollouts.question[rows], rollouts.rephrasing[rows] == 0
         measured = []
         for pool, members in zip(POOLS, (original, ~original, torch.ones_like(original)), strict=True):
@@ -112,10 +112,10 @@ class EmbeddingDiversityMonitor(Callback):
                     measured.append(dict(zip(COLUMNS, values, strict=True)))
         return measured
 
-    def _embed(self, texts: list[str]) -> Tensor:
-        if self._encoder is None:
-            self._encoder = self.make_encoder()
-        return self._encoder(texts) if texts else torch.zeros(0, 0)
+    @cached_property
+    def encoder(self) -> Encoder:
+        """What `make_encoder` has made."""
+        return self.make_encoder()
 
     def _choose(self, num_questions: int, iteration: int) -> Tensor:
         """Rows of this rank's questions among those chosen from the questions of all ranks."""

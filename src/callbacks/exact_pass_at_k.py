@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -87,7 +89,7 @@ class ExactPassAtK(Callback):
         datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
         scorer = cast(PolicyModule, pl_module).make_scorer()
         success = batch_success(trainer, self.verifier, self.sampling)
-        found: Success = {}
+        found: Success = defaultdict(dict)
         for loader in datamodule.val_dataloader():
             for batch in loader:
                 if len(batch.prompts) != len(batch.groups):
@@ -97,12 +99,9 @@ class ExactPassAtK(Callback):
                     )
                 p = success(scorer, batch)
                 ids = [batch.groups[prompt.question].id for prompt in batch.prompts]
-                found.setdefault(batch.split, {}).update(zip(ids, p.tolist(), strict=True))
-        merged: Success = {}
-        for part in gather_objects(found):
-            for split, questions in part.items():
-                merged.setdefault(split, {}).update(questions)
-        return merged
+                found[batch.split].update(zip(ids, p.tolist(), strict=True))
+        parts = gather_objects(dict(found))
+        return {split: {id: p for part in parts for id, p in part.get(split, {}).items()} for split in chain(*parts)}
 
     def _report(self, trainer: Trainer, pl_module: LightningModule) -> None:
         success = self.success(trainer, pl_module)
@@ -132,9 +131,9 @@ class ExactPassAtK(Callback):
         """`support_gained` and `support_lost` by k; neither where the untrained policy had other questions."""
         if not after.keys() <= before.keys():
             return {}
-        changes = support_change(self._curve(before[id] for id in after), curve)
-        names = ("support_gained", "support_lost")
-        return {name: dict(zip(self.ks, x.tolist(), strict=True)) for name, x in zip(names, changes, strict=True)}
+        gained, lost = support_change(self._curve(before[id] for id in after), curve)
+        found = {"support_gained": gained, "support_lost": lost}
+        return {name: dict(zip(self.ks, shares.tolist(), strict=True)) for name, shares in found.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """The untrained policy's, which a resumed run no longer has."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..distributed import gather_objects, rank
-from ..metrics import EvaluationCounts
 from ..metrics.evaluation import QuestionCounts, Record, Splits, averages, count_batch, merge_counts, summarise
 from ..runs.scalars import log_scalars
 from ..types import Fields
@@ -70,7 +70,7 @@ class PassAtKEvaluator(Callback):
         self.ks = tuple(ks)
         self.averages = {name: list(splits) for name, splits in (averages or {}).items()}
         self.store = None if store is None else CountStore(store)
-        self.counts = EvaluationCounts()
+        self._records: list[Record] = []
         self._known: Splits = {}
         # What is logged holds all ranks' counts; Lightning would advise to reduce it, once for each scalar.
         warnings.filterwarnings(
@@ -88,13 +88,13 @@ class PassAtKEvaluator(Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting."""
-        self.counts.reset()
+        self._records = []
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
         """Count a batch."""
-        self.counts.update(count_batch(batch))
+        self._records += count_batch(batch)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report."""
@@ -110,8 +110,7 @@ class PassAtKEvaluator(Callback):
             self.store.use(gather_objects(self.store.key() if first else "")[0])
             records = gather_objects(self.store.read() if first else [])[0]
         self._known = merge_counts(records)
-        self.counts.reset()
-        self.counts.update(records if rank() == 0 else [])
+        self._records = records if rank() == 0 else []
 
     def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         """Take out what the store has counted before."""
@@ -125,14 +124,15 @@ class PassAtKEvaluator(Callback):
         records = count_batch(batch)
         if self.store is not None and records:
             self.store.append(rank(), records)
-        self.counts.update(records)
+        self._records += records
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report."""
         self._report(trainer, pl_module, "test")
 
     def _report(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        report = {name: summarise(questions, self.ks) for name, questions in self.counts.compute().items()}
+        counts = merge_counts(chain(*gather_objects(self._records)))
+        report = {name: summarise(questions, self.ks) for name, questions in counts.items()}
         found = averages(report, self.averages)
         metrics: dict[str, float] = {}
         for name, summary in report.items():

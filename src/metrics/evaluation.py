@@ -1,4 +1,4 @@
-"""Counts of each question of an evaluation, over batches and ranks, and the report made of them."""
+"""Counts of each question of an evaluation, and the report made of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ..types import Fields
-from .base import RecordMetric
 from .functional import bootstrap_intervals, pass_at_k
 from .functional.answers import majority_probability
 
@@ -69,18 +68,6 @@ class QuestionCounts:
 
 Splits = dict[str, dict[str, QuestionCounts]]
 """Split → question id → counts."""
-
-
-class EvaluationCounts(RecordMetric):
-    """Adds up counts by split and question; a question that comes again adds its responses."""
-
-    def update(self, records: Iterable[Record]) -> None:
-        """Add records of `count_batch`."""
-        self.add(*records)
-
-    def compute(self) -> Splits:
-        """The counts of every question."""
-        return merge_counts(self.records())
 
 
 def count_batch(batch: Any) -> list[Record]:

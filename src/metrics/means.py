@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from math import fsum, isnan
 from typing import Any
 
 import torch
 from torch import Tensor
+from torchmetrics import Metric
 
-from .base import RecordMetric
+from ..distributed import gather_objects
 from .functional import exact_parts, group_index, pass_at_k
 
 
-class MeanByName(RecordMetric):
+def _gather(state: Tensor, group: Any) -> list[Tensor]:  # noqa: ARG001 (torchmetrics calls it by this name)
+    return gather_objects(state)
+
+
+class MeanByName(Metric):
     """Mean of all values of each name. NaN is left out, and so are names without any other value.
+
+    torchmetrics gathers tensors, therefore sums travel as the bytes of their JSON, which keeps all bits of a float.
+
+    Args:
+        kwargs: Options of `torchmetrics.Metric`.
 
     >>> metric = MeanByName()
     >>> metric.update({"uniform": torch.tensor([1.0, 0.0]), "length": torch.tensor([12.0, torch.nan])})
@@ -23,10 +34,24 @@ class MeanByName(RecordMetric):
     {'uniform': 0.25, 'length': 12.0}
     """
 
+    full_state_update = False
+    text: list[Tensor]
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"dist_sync_fn": _gather, **kwargs})
+        self.set_dtype(torch.uint8)  # the type of the empty tensor that a rank without records sends
+        self.add_state("text", [], dist_reduce_fx="cat")
+
     def update(self, values: Mapping[str, Tensor]) -> None:
         """Add name → [n] values; a rank may have names that others lack."""
         known = {name: [x for x in column.tolist() if not isnan(x)] for name, column in values.items()}
-        self.add({name: (exact_parts(column), len(column)) for name, column in known.items() if column})
+        record = {name: (exact_parts(column), len(column)) for name, column in known.items() if column}
+        self.text.append(torch.frombuffer(bytearray(json.dumps(record) + "\n", "utf-8"), dtype=torch.uint8))
+
+    def records(self) -> list[dict[str, tuple[list[float], int]]]:
+        """Name → parts of the sum, and number of values, of each update; of all ranks while synchronised."""
+        parts = [self.text] if isinstance(self.text, Tensor) else self.text
+        return [json.loads(line) for part in parts for line in part.cpu().numpy().tobytes().splitlines()]
 
     def compute(self) -> dict[str, float]:
         """Name → mean, rounded once."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tagrpo import metrics
-from tagrpo.metrics.evaluation import count_batch
 
 SIZES = [2, 3, 1, 4, 2, 2, 5]
 GENERATOR = torch.Generator().manual_seed(0)
@@ -48,13 +46,6 @@ def take(rows, questions):
     }
 
 
-def batch_of(rows):
-    """The rows as a batch of an evaluation; questions keep their names."""
-    ids, index = torch.unique(rows["question"], return_inverse=True)
-    groups = [SimpleNamespace(id=f"q{id}", metadata={"level": id}) for id in ids.tolist()]
-    return SimpleNamespace(split="easy", groups=groups, rollouts=SimpleNamespace(**{**rows, "question": index}))
-
-
 def named(rows):
     """Values by name; parts of the data lack some of the names."""
     numbers = rows["rephrasing"].unique().tolist()
@@ -65,7 +56,6 @@ def named(rows):
 METRICS = {
     "MeanByName": (metrics.MeanByName, lambda r: (named(r),)),
     "PassAtK": (partial(metrics.PassAtK, ks=(1,)), lambda r: (r["correct"], r["question"])),
-    "EvaluationCounts": (metrics.EvaluationCounts, lambda r: (count_batch(batch_of(r)),)),
 }
 
 

@@ -21,6 +21,9 @@ def pass_at_k(num_samples: Tensor | int, num_correct: Tensor | int, k: int) -> T
     Returns:
         float64, of the broadcast shape.
 
+    Raises:
+        ValueError: k or c is outside its range.
+
     >>> pass_at_k(4, 1, 2)  # 1 − C(3, 2) / C(4, 2) = 1 − 3 / 6
     tensor(0.5000, dtype=torch.float64)
     """
@@ -49,6 +52,9 @@ def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
 
     Returns:
         [Q, len(ks)] float64.
+
+    Raises:
+        ValueError: a p lies outside 0..1, or a k below 1.
 
     >>> exact_pass_at_k(torch.tensor([0.5, 1e-6], dtype=torch.float64), [1, 2, 10**6])
     tensor([[5.0000e-01, 7.5000e-01, 1.0000e+00],

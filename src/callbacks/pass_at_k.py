@@ -25,8 +25,8 @@ class PassAtKEvaluator(Callback):
 
     Logs for each split, as means over its questions,
     - `pass@k/<split>/<k>`: unbiased estimate of pass@k; at k = 1 it is the accuracy.
-    - `majority@k/<split>/<k>`: accuracy of the majority among k responses, exact (`maj_at_k`); `majority/<split>`: of
-      the majority among all.
+    - `majority@k/<split>/<k>`: accuracy of the majority among k responses, exact (`majority_probability`);
+      `majority/<split>`: of the majority among all.
     - `wrong_answers/<split>`: distinct wrong answers of a question; `length/<split>`: tokens per response;
       `truncated/<split>`: share of truncated responses.
     - `pass@k_average/<group>/<k>`: mean over the splits of a group, each of the same weight;

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from ..types import Fields
-from .functional import bootstrap_intervals, pass_at_k
-from .functional.answers import majority_probability
+from .functional import bootstrap_intervals, majority_probability, pass_at_k
 
 Record = dict[str, Any]
 """JSON of one question of one batch: `split`, `id`, and the fields of `QuestionCounts` as `counts`."""
@@ -47,7 +46,7 @@ class QuestionCounts:
         self.truncated += other.truncated
 
     def majority_at_k(self, k: int) -> float:
-        """Probability that the majority of k of the responses is right; see `maj_at_k`."""
+        """Probability that the majority of k of the responses is right; see `majority_probability`."""
         silent = self.n - self.correct - self.wrong.total()
         return majority_probability(self.correct, tuple(sorted(self.wrong.values())), silent, k)
 

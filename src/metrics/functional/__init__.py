@@ -4,8 +4,8 @@ Arguments are per response: `group` is [R] long, ids of any numbers, `correct` [
 answers, None where none was found. Values of groups are [num_groups], in ascending order of the ids.
 """
 
-from .answers import answer_diversity, answer_entropy, maj_at_k
-from .budget import BreakEven, break_even, cost_per_gradient
+from .answers import answer_diversity, answer_entropy, majority_probability
+from .budget import BreakEven, break_even
 from .causes import CAUSES, zero_gradient_causes
 from .densities import kernel_density
 from .difficulty import DifficultyTest, difficulty_test, difficulty_variance, homogeneity, pooled_difficulty_test
@@ -23,9 +23,9 @@ from .texts import distinct_n, distinct_share, mean_pairwise_distance
 
 __all__ = [
     "CAUSES", "BreakEven", "DifficultyTest", "Interval", "answer_diversity", "answer_entropy",
-    "bootstrap_interval", "bootstrap_intervals", "break_even", "cost_per_gradient", "difficulty_test",
-    "difficulty_variance", "distinct_n", "distinct_share", "exact_parts", "exact_pass_at_k",
-    "group_effective_sample_share", "group_index", "homogeneity", "kernel_density", "maj_at_k",
-    "mean_pairwise_distance", "pass_at_k", "pooled_difficulty_test", "support_change", "uniform_groups",
-    "uniform_subset_probability", "zero_gradient_causes", "zero_gradient_probability",
+    "bootstrap_interval", "bootstrap_intervals", "break_even", "difficulty_test", "difficulty_variance",
+    "distinct_n", "distinct_share", "exact_parts", "exact_pass_at_k", "group_effective_sample_share",
+    "group_index", "homogeneity", "kernel_density", "majority_probability", "mean_pairwise_distance",
+    "pass_at_k", "pooled_difficulty_test", "support_change", "uniform_groups", "uniform_subset_probability",
+    "zero_gradient_causes", "zero_gradient_probability",
 ]  # fmt: skip

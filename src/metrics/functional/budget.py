@@ -19,20 +19,6 @@ class BreakEven:
     """Whether it gets more questions with a gradient for the same cost."""
 
 
-def cost_per_gradient(cost: float, zero_gradient: float) -> float:
-    """Cost of one question with a gradient: cost / (1 − zero_gradient / 100); infinite without any.
-
-    Args:
-        cost: Of one question, in tokens, rollouts or seconds.
-        zero_gradient: Percentage of questions that gave no gradient, 0..100.
-
-    >>> cost_per_gradient(80.0, 60.0)  # four questions of ten
-    200.0
-    """
-    informative = 1 - zero_gradient / 100
-    return cost / informative if informative > 0 else float("inf")
-
-
 def break_even(cost: float, zero_gradient: float, baseline_cost: float, baseline_zero_gradient: float) -> BreakEven:
     """Compare two methods by what they pay for a question with a gradient.
 

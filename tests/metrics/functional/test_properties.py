@@ -18,7 +18,6 @@ from tagrpo.metrics.functional import (
     answer_entropy,
     bootstrap_interval,
     break_even,
-    cost_per_gradient,
     difficulty_variance,
     distinct_n,
     distinct_share,
@@ -26,7 +25,7 @@ from tagrpo.metrics.functional import (
     group_effective_sample_share,
     homogeneity,
     kernel_density,
-    maj_at_k,
+    majority_probability,
     mean_pairwise_distance,
     pass_at_k,
     support_change,
@@ -141,7 +140,10 @@ def test_a_majority_is_that_of_all_votes_of_k(rows, most_k):
     answers, correct, group = answered(rows)
     own = pools(correct, group)
     k = min(most_k, *(len(rows_of) for rows_of in own), 8)
-    for rows_of, found in zip(own, maj_at_k(answers, correct, group, k).tolist(), strict=True):
+    for rows_of in own:
+        wrong = Counter(answers[i] for i in rows_of if not correct[i])
+        silent = wrong.pop(None, 0)
+        found = majority_probability(int(correct[rows_of].sum()), tuple(sorted(wrong.values())), silent, k)
         wins = []
         for chosen in combinations(rows_of, k):
             votes = Counter(
@@ -277,7 +279,7 @@ def test_a_bootstrap_interval_lies_among_its_values_and_moves_and_scales_with_th
 @given(st.floats(0.1, 100), st.floats(0, 99), st.floats(0.1, 100), st.floats(0, 99))
 @quick
 def test_a_method_pays_where_a_question_with_a_gradient_is_cheaper(cost, zero, other_cost, other_zero):
-    ours, theirs = cost_per_gradient(cost, zero), cost_per_gradient(other_cost, other_zero)
+    ours, theirs = cost / (1 - zero / 100), other_cost / (1 - other_zero / 100)
     assume(abs(ours - theirs) > 1e-9 * theirs)
     found = break_even(cost, zero, other_cost, other_zero)
     assert found.pays == (ours < theirs) == (found.gradient_ratio > found.cost_ratio)

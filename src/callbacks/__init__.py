@@ -1,4 +1,7 @@
-"""Callbacks: rollouts, and one file per diagnostic. Each can be used in another Lightning project."""
+"""Callbacks: rollouts, and one file per diagnostic. Each can be used in another Lightning project.
+
+docs/reuse.md has a table of what each of them reads of a batch and of what the training step returns.
+"""
 
 from ..runs.scalars import ScalarLog
 from ..runs.stages import Stage, in_order

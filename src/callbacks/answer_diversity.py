@@ -26,8 +26,6 @@ class AnswerDiversityMonitor(BatchDiagnostic):
 
     Args:
         ngrams: The n of `answer_diversity/distinct_<n>`.
-
-    Reads `batch.rollouts.{question, correct, answers, text, token_ids}`.
     """
 
     def __init__(self, ngrams: Sequence[int] = (2,)) -> None:

@@ -42,8 +42,6 @@ class EmbeddingDiversityMonitor(Callback):
     Appends one row per question and pool to `embedding_diversity.csv` in the run directory, from which densities are
     drawn. Pools of a single response have no distance and no row.
 
-    Reads `batch.groups[…].id` and `batch.rollouts.{question, rephrasing, text}`.
-
     Args:
         encoder: Makes the encoder when training starts: texts → [R, D] embeddings. Encoders truncate long texts (256
             tokens for all-MiniLM-L6-v2): of long responses only the beginning is compared.

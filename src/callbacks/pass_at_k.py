@@ -43,9 +43,6 @@ class PassAtKEvaluator(Callback):
     and questions that have all their responses there are taken out of their batch before it is sampled. Batches are
     stored whole, so that the others are sampled with the same seeds as without the interruption.
 
-    Reads `batch.split`, `batch.groups[…].{id, metadata}` and `batch.rollouts.{question, correct, answers, token_ids,
-    truncated}`; with a `store` also `batch.prompts[…].{question, num_samples}`.
-
     Args:
         ks: The k of interest; those above the smallest number of samples are left out.
         averages: Name of a group → the splits over which it is averaged; left out where one of them is not evaluated.

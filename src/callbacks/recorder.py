@@ -38,9 +38,8 @@ class RolloutRecorder(Callback):
     Every `tables_every` iterations, each `TableLogger` (those of W&B, TensorBoard and Trackio are) gets the table
     `samples`: one response to each of the first prompts, so that a question stands beside its rephrasings.
 
-    Reads `batch.groups[…].id`, `batch.groups[…].answer` where there is such a thing, `batch.rollouts` (all fields but
-    `seconds`), and `outputs["advantages"]`. Files have about 10 bytes per token with `tokens`, else about one. A
-    resumed run writes those of its iterations again.
+    Files have about 10 bytes per token with `tokens`, else about one. A resumed run writes those of its iterations
+    again.
 
     Args:
         tokens: Whether to write the tokens and their log-probs.

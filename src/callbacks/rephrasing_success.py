@@ -43,9 +43,6 @@ class RephrasingSuccessMonitor(BatchDiagnostic):
 
     Rephrasings and templates are left out where there is only one of them, and all else where the batch has nothing to
     estimate it from.
-
-    Reads `batch.rollouts.{prompts[…].template, prompt, question, rephrasing, correct, truncated, lengths, reward_terms,
-    logprobs}` and, where they are, `outputs[…]` ([R] each) of `ratio`, `kl`, `clipped`, `entropy` and `score_logprob`.
     """
 
     def measure(self, rollouts: Any, outputs: Any) -> dict[str, float]:

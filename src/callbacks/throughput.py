@@ -30,8 +30,6 @@ class ThroughputMonitor(Callback):
     An iteration lasts from the hooks at the start of its batch to those of the next one, or to the end of training.
     Only then can it be logged, so that its figures are one step late. `other` is what the named phases leave of it:
     diagnostics, logging, loading. A trainer must call this callback before those that it measures (`Stage.CLOCK`).
-
-    Reads `batch.rollouts.{seconds, lengths}`, and `outputs["seconds_update"]` where there is one.
     """
 
     stage = Stage.CLOCK

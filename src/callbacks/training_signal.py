@@ -30,8 +30,6 @@ class TrainingSignal(Callback):
     Args:
         diversity: Embeds; None measures no distances.
         known: Says, once the weights are loaded, what was measured of them before; of that nothing is sampled.
-
-    Reads `batch.groups[…].id` and `batch.rollouts.{question, rephrasing, rewards, correct, text}`.
     """
 
     def __init__(

@@ -31,10 +31,6 @@ class ZeroGradientMonitor(BatchDiagnostic):
     Each is a percentage of the questions that have such responses; `rephrasings` and `rephrasings_matched` are missing
     where no question has rephrasings. The rewards include shaped terms, because these decide whether the gradient
     vanishes: under shaped rewards the responses to a question may all be correct and yet differ in reward.
-
-    Reads `batch.rollouts.{question, rephrasing, prompt, rewards, correct, truncated}` ([R] each),
-    `outputs["advantages"]` ([R]) and, where they are, `outputs["masked"]` ([R] bool) and
-    `outputs["clipped"]` ([R] share of tokens).
     """
 
     def measure(self, rollouts: Any, outputs: Any) -> dict[str, float]:

@@ -70,7 +70,7 @@ Splits = dict[str, dict[str, QuestionCounts]]
 
 
 def count_batch(batch: Any) -> list[Record]:
-    """Records of the questions of one batch that have any response; `PassAtKEvaluator` says what it reads."""
+    """Records of the questions of one batch that have any response."""
     records = []
     batch = Fields("batch", batch)
     rollouts = batch.rollouts

@@ -151,7 +151,7 @@ class Checkpointer(Callback):
         self.save(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Where there was nothing left to train, end as the run did that trained it, and clear up what it left."""
+        """Restore the final epoch where nothing was left to train, and delete what a killed run has left."""
         if self._progress is None and self._done:
             trainer.fit_loop.epoch_progress.current.completed = self._epoch
             self._prune(trainer)
@@ -221,7 +221,7 @@ class Checkpointer(Callback):
 
 
 def checkpoints_of(trainer: Trainer) -> Path:
-    """Where the checkpoints of `trainer` are."""
+    """The folder of the checkpoints."""
     return Path(trainer.default_root_dir) / "checkpoints"
 
 

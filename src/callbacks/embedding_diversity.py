@@ -112,7 +112,7 @@ class EmbeddingDiversityMonitor(Callback):
 
     @cached_property
     def encoder(self) -> Encoder:
-        """What `make_encoder` has made."""
+        """Texts → [R, D] embeddings; made when it is first asked for."""
         return self.make_encoder()
 
     def _choose(self, num_questions: int, iteration: int) -> Tensor:

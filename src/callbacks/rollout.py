@@ -25,7 +25,7 @@ class Chooser(Protocol):
     """A data module that can choose questions by what is known of them."""
 
     needs_memory: bool
-    """Whether it does."""
+    """Whether it chooses by the memory."""
     memory: QuestionMemory
     """The memory that it reads; replaced by that of the pipeline."""
 

@@ -16,7 +16,7 @@ from scipy.stats import hypergeom
 from tagrpo.metrics.functional import (
     answer_diversity,
     answer_entropy,
-    bootstrap_interval,
+    bootstrap_intervals,
     break_even,
     difficulty_variance,
     distinct_n,
@@ -270,9 +270,10 @@ def test_effective_samples_lie_between_one_and_all_and_know_no_constant(logs, sh
 @given(values=st.lists(RATES, min_size=2, max_size=9), shift=st.floats(-5, 5), factor=st.floats(0.1, 9))
 @quick
 def test_a_bootstrap_interval_lies_among_its_values_and_moves_and_scales_with_them(values, shift, factor):
-    plain = bootstrap_interval(torch.tensor(values, dtype=torch.float64), num_resamples=100)
+    column = torch.tensor(values, dtype=torch.float64)[:, None]
+    (plain,) = bootstrap_intervals(column, num_resamples=100)
     assert min(values) - 1e-12 <= plain.low <= plain.high <= max(values) + 1e-12
-    moved = bootstrap_interval(factor * torch.tensor(values, dtype=torch.float64) + shift, num_resamples=100)
+    (moved,) = bootstrap_intervals(factor * column + shift, num_resamples=100)
     assert moved == pytest.approx([factor * bound + shift for bound in plain], abs=1e-9)
 
 

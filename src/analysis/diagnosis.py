@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..metrics.functional import bootstrap_interval
+from ..metrics.functional import bootstrap_intervals
 from .statistics import Estimate
 
 COLUMNS = {
@@ -52,7 +52,7 @@ def summarised(questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
     for name, other in DIFFERENCES.items():
         columns[f"{name} - {other}"] = [row[name] - row[other] for row in questions if name in row and other in row]
     return {
-        name: {**bootstrap_interval(torch.tensor(values, dtype=torch.float64))._asdict(), "n": len(values)}
+        name: {**bootstrap_intervals(torch.tensor(values, dtype=torch.float64)[:, None])[0]._asdict(), "n": len(values)}
         for name, values in columns.items()
         if values
     }

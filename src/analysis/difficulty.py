@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ..metrics.functional import DifficultyTest, bootstrap_interval, difficulty_test, difficulty_variance
+from ..metrics.functional import DifficultyTest, bootstrap_intervals, difficulty_test, difficulty_variance
 from ..runs.files import write_text
 from .replay import read_rollouts
 
@@ -33,7 +33,7 @@ def success_by(rollouts: pd.DataFrame, key: str = "rephrasing") -> pd.DataFrame:
     found = {}
     for value, rows in rollouts.groupby(key):
         rates = rows.groupby("question")["correct"].mean().to_numpy(dtype=float)
-        interval = bootstrap_interval(torch.tensor(rates))
+        (interval,) = bootstrap_intervals(torch.tensor(rates)[:, None])
         found[value] = {"responses": len(rows), "correct": interval.value, "low": interval.low, "high": interval.high}
     return pd.DataFrame(found).T.rename_axis(key).astype({"responses": int})
 

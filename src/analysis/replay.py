@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pandas as pd
@@ -17,13 +18,7 @@ import pyarrow.parquet as pq
 import torch
 from scipy import sparse
 
-from ..metrics.functional import (
-    exact_mean,
-    group_effective_sample_share,
-    group_index,
-    sum_absolute_advantage,
-    zero_gradient_percentage,
-)
+from ..metrics.functional import group_effective_sample_share, group_index
 from ..types import AdvantageStrategy, RewardGroups, require
 
 COLUMNS = ("iteration", "question", "rephrasing", "template", "answer", "correct", "reward")
@@ -140,13 +135,13 @@ def check_strategies(rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageS
 def _weights(advantages: torch.Tensor, groups: RewardGroups) -> dict[str, float]:
     index, questions = group_index(groups.question)
     size = torch.bincount(index)
-    strength = sum_absolute_advantage(advantages, index)
+    strength = torch.bincount(index, weights=advantages.abs().double())  # η, arXiv 2508.10751, Eq. 16
     total = float(strength.sum())
     hard = torch.bincount(index, weights=groups.correct.double()) / size < 0.5
     share = group_effective_sample_share(advantages.abs().log(), torch.zeros_like(index)) if total else torch.zeros(1)
     return {
         "questions": questions,
-        "zero_gradient": float(zero_gradient_percentage(advantages, index)),
+        "zero_gradient": float(100 * (strength == 0).double().mean()),
         "eta": float((strength / size).mean()),
         "effective_responses": float(share),
         "positive": float(advantages.clamp(min=0).double().sum()) / total if total else float("nan"),
@@ -215,7 +210,8 @@ def cosines(
         lengths[lengths == 0] = np.nan
         found.append((gradients / lengths[:, None]) @ (gradients / lengths[:, None]).T)
     stacked = np.stack(found)
-    means = [[exact_mean(cell[~np.isnan(cell)].tolist()) for cell in row] for row in stacked.transpose(1, 2, 0)]
+    known = [[cell[~np.isnan(cell)].tolist() for cell in row] for row in stacked.transpose(1, 2, 0)]
+    means = [[fmean(cell) if cell else float("nan") for cell in row] for row in known]
     return pd.DataFrame(means, names, names)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from ..metrics.functional import break_even, cost_per_gradient
+from ..metrics.functional import break_even
 from .comparison import ZERO_GRADIENT, Methods
 from .diagnosis import NOTE, table_of
 from .runs import RunFiles, Unit
@@ -173,7 +173,7 @@ def _costs(methods: Methods) -> Section:
         row = [method]
         for unit in UNITS:
             ours, theirs = (fmean([run.per_question(unit) for run in methods.runs[m]]) for m in (method, first))
-            cost = cost_per_gradient(ours, 1, share)
+            cost = ours / (1 - share / 100) if share < 100 else float("inf")
             row.append(f"{cost:,.0f}" if cost >= 100 else f"{cost:.3g}")
             if unit != "seconds" and method != first:
                 found = break_even(ours, share, theirs, zero[first])

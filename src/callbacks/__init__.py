@@ -1,4 +1,7 @@
-"""Callbacks: rollouts, and one file per diagnostic. Each can be used in another Lightning project."""
+"""Callbacks: rollouts, and one file per diagnostic. Each can be used in another Lightning project.
+
+docs/reuse.md has a table of what each of them reads of a batch and of what the training step returns.
+"""
 
 from ..runs.scalars import ScalarLog
 from ..runs.stages import Stage, in_order
@@ -17,21 +20,8 @@ from .training_signal import TrainingSignal
 from .zero_gradient import ZeroGradientMonitor
 
 __all__ = [
-    "AnswerDiversityMonitor",
-    "Checkpointer",
-    "EmbeddingDiversityMonitor",
-    "ExactPassAtK",
-    "ExactZeroGradient",
-    "IterationProgress",
-    "PassAtKEvaluator",
-    "RephrasingSuccessMonitor",
-    "RolloutCallback",
-    "RolloutRecorder",
-    "ScalarLog",
-    "Stage",
-    "ThroughputMonitor",
-    "TrainingSignal",
-    "ZeroGradientMonitor",
-    "in_order",
+    "AnswerDiversityMonitor", "Checkpointer", "EmbeddingDiversityMonitor", "ExactPassAtK", "ExactZeroGradient",
+    "IterationProgress", "PassAtKEvaluator", "RephrasingSuccessMonitor", "RolloutCallback", "RolloutRecorder",
+    "ScalarLog", "Stage", "ThroughputMonitor", "TrainingSignal", "ZeroGradientMonitor", "in_order",
     "sentence_encoder",
-]
+]  # fmt: skip

@@ -6,17 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor
 
-from ..metrics import MeanByName
 from ..metrics.functional import answer_diversity, answer_entropy, distinct_n, distinct_share, group_index
-from ..runs.scalars import log_scalars
-from ..types import Fields
-from .shared import of_this_batch
+from .shared import BatchDiagnostic, batch_means
 
 
-class AnswerDiversityMonitor(Callback):
+class AnswerDiversityMonitor(BatchDiagnostic):
     """Logs means over the questions of each training batch, over all ranks and all responses to a question.
 
     - `answer_diversity/distinct_wrong`: number of distinct wrong answers. It falls as accuracy rises, because there are
@@ -31,32 +26,22 @@ class AnswerDiversityMonitor(Callback):
 
     Args:
         ngrams: The n of `answer_diversity/distinct_<n>`.
-
-    Reads `batch.rollouts.{question, correct, answers, text, token_ids}`.
     """
 
     def __init__(self, ngrams: Sequence[int] = (2,)) -> None:
         self.ngrams = tuple(ngrams)
-        self.means = MeanByName()
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Measure and log."""
-        values = question_diversity(Fields("batch", batch).rollouts, self.ngrams)
-        log_scalars(pl_module, of_this_batch(self.means, values))
-
-
-def question_diversity(rollouts: Any, ngrams: Sequence[int]) -> dict[str, Tensor]:
-    """Name of `AnswerDiversityMonitor` → [Q] float64; NaN where a question has nothing of the kind."""
-    index, questions = group_index(rollouts.question)
-    distinct_wrong = answer_diversity(rollouts.answers, rollouts.correct, index).double()
-    answered = torch.tensor([answer is not None for answer in rollouts.answers], dtype=torch.bool)
-    mistakes = torch.bincount(index[answered & ~rollouts.correct], minlength=questions)
-    return {
-        "answer_diversity/distinct_wrong": distinct_wrong,
-        "answer_diversity/distinct_wrong_share": distinct_wrong / mistakes,
-        "answer_diversity/entropy": answer_entropy(rollouts.answers, index),
-        "answer_diversity/unique_responses": distinct_share(rollouts.text, index),
-        **{f"answer_diversity/distinct_{n}": distinct_n(rollouts.token_ids, index, n) for n in ngrams},
-    }
+    def measure(self, rollouts: Any, outputs: Any) -> dict[str, float]:
+        """Means over the questions; NaN where a question has nothing of the kind."""
+        index, questions = group_index(rollouts.question)
+        distinct_wrong = answer_diversity(rollouts.answers, rollouts.correct, index).double()
+        answered = torch.tensor([answer is not None for answer in rollouts.answers], dtype=torch.bool)
+        mistakes = torch.bincount(index[answered & ~rollouts.correct], minlength=questions)
+        values = {
+            "distinct_wrong": distinct_wrong,
+            "distinct_wrong_share": distinct_wrong / mistakes,
+            "entropy": answer_entropy(rollouts.answers, index),
+            "unique_responses": distinct_share(rollouts.text, index),
+            **{f"distinct_{n}": distinct_n(rollouts.token_ids, index, n) for n in self.ngrams},
+        }
+        return batch_means({f"answer_diversity/{name}": column for name, column in values.items()})

@@ -21,16 +21,15 @@ from ..runs.loggers import ResumableLogger
 from ..runs.preemption import StopRequest
 from ..runs.stages import Stage
 from .rollout import RolloutCallback
-from .shared import total_iterations
+from .shared import check_at_least_one, total_iterations
 
 
 class Checkpointer(Callback):
     """Writes a checkpoint every few iterations to `<default_root_dir>/checkpoints`, and keeps the newest ones.
 
-    A checkpoint is written between two iterations: after the update, the log and the validation of the one, before any
-    other callback sees the batch of the next. Lightning's `ModelCheckpoint` writes before the log and the validation,
-    so that a resumed run lacks them. Beside what Lightning saves, it holds the random states of torch, numpy and Python
-    on every rank, and the state of each `ResumableLogger`.
+    A checkpoint is written between two iterations; Lightning's `ModelCheckpoint` writes before the log and the
+    validation of the first, so that a resumed run lacks them. Beside what Lightning saves, it holds the random states
+    of torch, numpy and Python on every rank, and the state of each `ResumableLogger`.
 
     When any rank receives SIGTERM or SIGUSR1, all ranks finish their iteration, write a checkpoint, and leave with exit
     code 0. In a single process, an error while a batch is being sampled also leaves a checkpoint: of the state before
@@ -42,7 +41,7 @@ class Checkpointer(Callback):
 
     Args:
         every: Iterations between checkpoints; there is also one at the end of training.
-        keep: Number of newest checkpoints to keep; two, in case the disk damages one of them. None keeps all.
+        keep: Number of newest checkpoints to keep. None keeps all.
         fractions: Shares of the run's iterations, above 0 and below 1, whose checkpoints are written and kept besides;
             see `tagrpo-eval diagnose=`. Of a run that is made longer they are shares of its new length.
         keep_rollouts: Whether rollouts are kept on disk until a checkpoint covers them.
@@ -54,15 +53,9 @@ class Checkpointer(Callback):
     stage = Stage.CHECKPOINT
 
     def __init__(
-        self,
-        every: int = 10,
-        keep: int | None = 2,
-        keep_rollouts: bool = True,
-        fractions: Sequence[float] = (),
+        self, every: int = 10, keep: int | None = 2, keep_rollouts: bool = True, fractions: Sequence[float] = ()
     ) -> None:
-        for name, value in (("every", every), ("keep", keep)):
-            if value is not None and value < 1:
-                raise ValueError(f"Expected callbacks.checkpoint.{name} to be at least 1, but got {value}. Correct it.")
+        check_at_least_one("checkpoint", every=every, keep=keep)
         if not all(0 < fraction < 1 for fraction in fractions):
             raise ValueError(
                 f"Expected callbacks.checkpoint.fractions to hold numbers between 0 and 1, but got {list(fractions)}. "
@@ -81,10 +74,6 @@ class Checkpointer(Callback):
         self._loggers: list[ResumableLogger] = []
         self._rng_to_restore: dict[str, Any] | None = None
 
-    def directory_of(self, trainer: Trainer) -> Path:
-        """Where the checkpoints of `trainer` are."""
-        return Path(trainer.default_root_dir) / "checkpoints"
-
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Begin at iteration 0, unless a checkpoint is loaded."""
         self._loggers = [logger for logger in trainer.loggers if isinstance(logger, ResumableLogger)]
@@ -95,7 +84,7 @@ class Checkpointer(Callback):
         """Listen to signals; move away checkpoints that this run will not lead to.
 
         Raises:
-            RuntimeError: the ranks have not resumed from the same checkpoint, as when one of them could not read it.
+            RuntimeError: the ranks have not resumed from the same checkpoint.
         """
         self.stop.listen()
         if len(counts := set(gather_objects(self._done))) > 1:
@@ -104,7 +93,7 @@ class Checkpointer(Callback):
                 "Give the path of the newest one that all of them can read as `resume`."
             )
         if trainer.is_global_zero:
-            set_aside(self.directory_of(trainer), self._done)
+            set_aside(checkpoints_of(trainer), self._done)
         trainer.strategy.barrier()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -143,10 +132,8 @@ class Checkpointer(Callback):
             **({type(datamodule).__qualname__: state} if datamodule and (state := datamodule.state_dict()) else {}),
         }
 
-    def on_test_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Leave when asked to, with a SIGTERMException as in training; what was trained has been saved."""
+    def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
+        """Leave when asked to; what was trained has been saved."""
         if max_over_ranks(self.stop.received) > 0:
             raise SIGTERMException
 
@@ -164,7 +151,7 @@ class Checkpointer(Callback):
         self.save(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Where there was nothing left to train, end as the run did that trained it, and clear up what it left."""
+        """Restore the final epoch where nothing was left to train, and delete what a killed run has left."""
         if self._progress is None and self._done:
             trainer.fit_loop.epoch_progress.current.completed = self._epoch
             self._prune(trainer)
@@ -183,10 +170,9 @@ class Checkpointer(Callback):
         """
         if self._progress is None or self._saved_at == self._done:
             return
-        directory = self.directory_of(trainer)
         self._saving, self._states_to_save = True, states or {}
         try:
-            trainer.save_checkpoint(directory / name_of(self._done))
+            trainer.save_checkpoint(checkpoints_of(trainer) / name_of(self._done))
         finally:
             self._saving = False
         self._saved_at = self._done
@@ -198,7 +184,7 @@ class Checkpointer(Callback):
             if isinstance(callback, RolloutCallback):
                 callback.pipeline.checkpointed()
         if trainer.is_global_zero and self.keep is not None:
-            for path in checkpoints_in(self.directory_of(trainer))[: -self.keep]:
+            for path in checkpoints_in(checkpoints_of(trainer))[: -self.keep]:
                 if iteration_of(path) not in self._milestones(trainer):
                     remove(path)
 
@@ -232,6 +218,11 @@ class Checkpointer(Callback):
         for logger in self._loggers:
             if (state := state_dict["loggers"].get(type(logger).__name__)) is not None:
                 logger.load_state_dict(state)
+
+
+def checkpoints_of(trainer: Trainer) -> Path:
+    """The folder of the checkpoints."""
+    return Path(trainer.default_root_dir) / "checkpoints"
 
 
 def rng_state() -> dict[str, Any]:

@@ -15,21 +15,16 @@ from ..runs.identity import digest
 
 
 class CountStore:
-    """Records of `EvaluationCounts`, a line with checksum each, in a folder for each evaluation of another identity.
+    """Records of `count_batch`, a line with checksum each, in a folder for each evaluation of another identity.
 
     Each rank appends to `<rank>.counts`; all files are read, so that the number of ranks may change in between.
     """
 
-    def __init__(self, folder: str | Path, identify: Callable[[], Mapping[str, str]] | None = None) -> None:
-        """Keep counts below `folder`.
+    identify: Callable[[], Mapping[str, str]] | None = None
+    """Says part by part what the counts depend on; None keeps all of them together."""
 
-        Args:
-            folder: Where the counts are.
-            identify: Says part by part what the counts depend on; those of another identity are left aside, in a
-                folder of their own. None keeps all of them together.
-        """
+    def __init__(self, folder: str | Path) -> None:
         self.root = self.folder = Path(folder)
-        self.identify = identify
 
     def key(self) -> str:
         """Name of the folder for what is evaluated now, which is written there. One rank asks and tells the others."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -13,13 +15,12 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import gather_objects, rank
-from ..metrics import MeanByName
 from ..metrics.functional import mean_pairwise_distance
 from ..runs.files import written_whole
 from ..runs.scalars import log_scalars
 from ..seeds import derive_seed
 from ..types import Fields
-from .shared import another_follows, current_iteration, of_this_batch
+from .shared import another_follows, check_at_least_one, current_iteration
 
 Encoder = Callable[[list[str]], Tensor]
 COLUMNS = ("iteration", "question", "pool", "responses", "distance")
@@ -32,17 +33,14 @@ class EmbeddingDiversityMonitor(Callback):
     Pools: the responses to the original question, those to its rephrasings, and all of them. The mean over pairs has
     the same expectation whatever the size of a pool, so that pools can be compared.
 
-    Embedding is slow (about 50 sentences a second on one core; equal responses are embedded once). Therefore only some
-    questions are measured, each with the same chance over all ranks, which leaves the mean over questions unbiased. The
-    choice depends on seed and iteration only.
+    Embedding is slow (about 50 sentences a second on one core), therefore only some questions are measured, each with
+    the same chance over all ranks, which leaves the mean over questions unbiased.
 
     - `embedding_distance/{original,rephrasings,pool}`: mean distance in a pool, mean over the measured questions.
     - `embedding_distance/sampled_questions`: how many were measured.
 
     Appends one row per question and pool to `embedding_diversity.csv` in the run directory, from which densities are
     drawn. Pools of a single response have no distance and no row.
-
-    Reads `batch.groups[…].id` and `batch.rollouts.{question, rephrasing, text}`.
 
     Args:
         encoder: Makes the encoder when training starts: texts → [R, D] embeddings. Encoders truncate long texts (256
@@ -58,21 +56,15 @@ class EmbeddingDiversityMonitor(Callback):
     def __init__(
         self, encoder: Callable[[], Encoder], every: int = 1, max_questions: int | None = None, seed: int = 0
     ) -> None:
-        for name, value in (("every", every), ("max_questions", max_questions)):
-            if value is not None and value < 1:
-                raise ValueError(
-                    f"Expected callbacks.embedding_diversity.{name} to be at least 1, but got {value}. Correct it."
-                )
+        check_at_least_one("embedding_diversity", every=every, max_questions=max_questions)
         self.make_encoder = encoder
         self.every = every
         self.max_questions = max_questions
         self.seed = seed
-        self.means = MeanByName()
-        self._encoder: Encoder | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the encoder: where there is none, the run ends before anything is sampled."""
-        self._embed([])
+        _ = self.encoder
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop rows of iterations that are still to come: those of an earlier run, or after the checkpoint."""
@@ -88,13 +80,11 @@ class EmbeddingDiversityMonitor(Callback):
             return
         batch = Fields("batch", batch)
         mine = self.measure(batch, iteration)
-        distances = {pool: [row["distance"] for row in mine if row["pool"] == pool] for pool in POOLS}
-        columns = {pool: torch.tensor(values, dtype=torch.float64) for pool, values in distances.items()}
-        means = of_this_batch(self.means, columns)
-        sampled = min(sum(gather_objects(len(batch.groups))), self.max_questions or sys.maxsize)
-        logged = {**means, "sampled_questions": sampled}
-        log_scalars(pl_module, {f"embedding_distance/{name}": value for name, value in logged.items()})
         rows = [row for part in gather_objects(mine) for row in part]
+        found = {pool: [row["distance"] for row in rows if row["pool"] == pool] for pool in POOLS}
+        logged = {pool: fmean(distances) for pool, distances in found.items() if distances}
+        logged["sampled_questions"] = min(sum(gather_objects(len(batch.groups))), self.max_questions or sys.maxsize)
+        log_scalars(pl_module, {f"embedding_distance/{name}": value for name, value in logged.items()})
         if trainer.is_global_zero:
             append_rows(Path(trainer.default_root_dir) / "embedding_diversity.csv", rows)
 
@@ -108,7 +98,7 @@ class EmbeddingDiversityMonitor(Callback):
         # Equal responses are embedded once, and are then at a distance of exactly zero.
         texts = [rollouts.text[row] for row in rows.tolist()]
         place = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-        embeddings = self._embed(list(place))[[place[text] for text in texts]]
+        embeddings = self.encoder(list(place))[[place[text] for text in texts]]
         question, original = rollouts.question[rows], rollouts.rephrasing[rows] == 0
         measured = []
         for pool, members in zip(POOLS, (original, ~original, torch.ones_like(original)), strict=True):
@@ -120,10 +110,10 @@ class EmbeddingDiversityMonitor(Callback):
                     measured.append(dict(zip(COLUMNS, values, strict=True)))
         return measured
 
-    def _embed(self, texts: list[str]) -> Tensor:
-        if self._encoder is None:
-            self._encoder = self.make_encoder()
-        return self._encoder(texts) if texts else torch.zeros(0, 0)
+    @cached_property
+    def encoder(self) -> Encoder:
+        """Texts → [R, D] embeddings; made when it is first asked for."""
+        return self.make_encoder()
 
     def _choose(self, num_questions: int, iteration: int) -> Tensor:
         """Rows of this rank's questions among those chosen from the questions of all ranks."""

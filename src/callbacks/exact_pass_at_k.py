@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,10 +18,9 @@ from ..metrics.functional import bootstrap_intervals, exact_pass_at_k, support_c
 from ..modules.policy.exact import BatchSuccess, check_sampling
 from ..modules.policy_module import PolicyModule
 from ..rollouts.engines.base import stop_token_ids
-from ..runs.files import write_json
 from ..runs.scalars import log_scalars
 from ..types import EnumeratingVerifier, SamplingConfig, require
-from .shared import current_iteration
+from .shared import write_evaluation
 
 Success = dict[str, dict[str, float]]
 """split → question id → probability that a response is correct."""
@@ -88,7 +89,7 @@ class ExactPassAtK(Callback):
         datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
         scorer = cast(PolicyModule, pl_module).make_scorer()
         success = batch_success(trainer, self.verifier, self.sampling)
-        found: Success = {}
+        found: Success = defaultdict(dict)
         for loader in datamodule.val_dataloader():
             for batch in loader:
                 if len(batch.prompts) != len(batch.groups):
@@ -98,12 +99,9 @@ class ExactPassAtK(Callback):
                     )
                 p = success(scorer, batch)
                 ids = [batch.groups[prompt.question].id for prompt in batch.prompts]
-                found.setdefault(batch.split, {}).update(zip(ids, p.tolist(), strict=True))
-        merged: Success = {}
-        for part in gather_objects(found):
-            for split, questions in part.items():
-                merged.setdefault(split, {}).update(questions)
-        return merged
+                found[batch.split].update(zip(ids, p.tolist(), strict=True))
+        parts = gather_objects(dict(found))
+        return {split: {id: p for part in parts for id, p in part.get(split, {}).items()} for split in chain(*parts)}
 
     def _report(self, trainer: Trainer, pl_module: LightningModule) -> None:
         success = self.success(trainer, pl_module)
@@ -121,12 +119,7 @@ class ExactPassAtK(Callback):
                 **shares,
                 "questions": [{"id": id, "success": p} for id, p in questions.items()],
             }
-        if trainer.is_global_zero:
-            iteration = current_iteration(trainer) + 1
-            content = {"iteration": iteration, "global_step": trainer.global_step, "splits": splits}
-            folder = Path(trainer.default_root_dir)
-            write_json(folder / "evaluations" / f"exact-{iteration:06d}.json", content)
-            write_json(folder / "exact.json", content)
+        write_evaluation(trainer, "exact", {}, {"splits": splits})
 
     def _curve(self, success: Iterable[float]) -> Tensor:
         """[Q, K] pass@k."""
@@ -138,9 +131,9 @@ class ExactPassAtK(Callback):
         """`support_gained` and `support_lost` by k; neither where the untrained policy had other questions."""
         if not after.keys() <= before.keys():
             return {}
-        changes = support_change(self._curve(before[id] for id in after), curve)
-        names = ("support_gained", "support_lost")
-        return {name: dict(zip(self.ks, x.tolist(), strict=True)) for name, x in zip(names, changes, strict=True)}
+        gained, lost = support_change(self._curve(before[id] for id in after), curve)
+        found = {"support_gained": gained, "support_lost": lost}
+        return {name: dict(zip(self.ks, shares.tolist(), strict=True)) for name, shares in found.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """The untrained policy's, which a resumed run no longer has."""

@@ -7,14 +7,13 @@ from typing import cast
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from ..metrics import MeanByName
 from ..metrics.functional import zero_gradient_probability
 from ..modules.policy.exact import BatchSuccess, check_sampling
 from ..modules.policy_module import PolicyModule
 from ..runs.scalars import log_scalars
 from ..types import EnumeratingVerifier, QuestionBatch, SamplingConfig, require
 from .exact_pass_at_k import batch_success
-from .shared import of_this_batch
+from .shared import batch_means
 
 
 class ExactZeroGradient(Callback):
@@ -44,7 +43,6 @@ class ExactZeroGradient(Callback):
         check_sampling(sampling)
         self.verifier = verifier
         self.sampling = sampling
-        self.means = MeanByName()
         self.success: BatchSuccess
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -62,8 +60,5 @@ class ExactZeroGradient(Callback):
         alone = zero_gradient_probability(p, samples, pooled=False)
         together = torch.stack([zero_gradient_probability(p[rows], samples[rows]) for rows in pools])
         original = torch.tensor([prompt.rephrasing == 0 for prompt in batch.prompts])
-        expected = {
-            "uniform_reward/original_expected": 100 * alone[original],
-            "uniform_reward/pool_expected": 100 * together,
-        }
-        log_scalars(pl_module, of_this_batch(self.means, expected))
+        values = {"original": alone[original], "pool": together}
+        log_scalars(pl_module, batch_means({f"uniform_reward/{name}_expected": 100 * x for name, x in values.items()}))

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..distributed import gather_objects, rank
-from ..metrics import EvaluationCounts
 from ..metrics.evaluation import QuestionCounts, Record, Splits, averages, count_batch, merge_counts, summarise
-from ..runs.files import write_json
 from ..runs.scalars import log_scalars
 from ..types import Fields
 from .counts import CountStore
-from .shared import current_iteration
+from .shared import current_iteration, write_evaluation
 
 SCALARS = ("majority", "wrong_answers", "length", "truncated")
 
@@ -26,8 +25,8 @@ class PassAtKEvaluator(Callback):
 
     Logs for each split, as means over its questions,
     - `pass@k/<split>/<k>`: unbiased estimate of pass@k; at k = 1 it is the accuracy.
-    - `majority@k/<split>/<k>`: accuracy of the majority among k responses, exact (`maj_at_k`); `majority/<split>`: of
-      the majority among all.
+    - `majority@k/<split>/<k>`: accuracy of the majority among k responses, exact (`majority_probability`);
+      `majority/<split>`: of the majority among all.
     - `wrong_answers/<split>`: distinct wrong answers of a question; `length/<split>`: tokens per response;
       `truncated/<split>`: share of truncated responses.
     - `pass@k_average/<group>/<k>`: mean over the splits of a group, each of the same weight;
@@ -43,9 +42,6 @@ class PassAtKEvaluator(Callback):
     With a `store`, a test that was interrupted can be continued: the counts of every batch are appended to a folder,
     and questions that have all their responses there are taken out of their batch before it is sampled. Batches are
     stored whole, so that the others are sampled with the same seeds as without the interruption.
-
-    Reads `batch.split`, `batch.groups[…].{id, metadata}` and `batch.rollouts.{question, correct, answers, token_ids,
-    truncated}`; with a `store` also `batch.prompts[…].{question, num_samples}`.
 
     Args:
         ks: The k of interest; those above the smallest number of samples are left out.
@@ -71,9 +67,9 @@ class PassAtKEvaluator(Callback):
         self.ks = tuple(ks)
         self.averages = {name: list(splits) for name, splits in (averages or {}).items()}
         self.store = None if store is None else CountStore(store)
-        self.counts = EvaluationCounts()
+        self._records: list[Record] = []
         self._known: Splits = {}
-        # All ranks' counts are in what is logged; Lightning would advise to reduce it, once for each scalar.
+        # What is logged holds all ranks' counts; Lightning would advise to reduce it, once for each scalar.
         warnings.filterwarnings(
             "ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@k|pass@k_\w+)/"
         )
@@ -89,19 +85,13 @@ class PassAtKEvaluator(Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting."""
-        self.counts.reset()
+        self._records = []
 
     def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
         """Count a batch."""
-        self.counts.update(count_batch(batch))
+        self._records += count_batch(batch)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report."""
@@ -117,53 +107,40 @@ class PassAtKEvaluator(Callback):
             self.store.use(gather_objects(self.store.key() if first else "")[0])
             records = gather_objects(self.store.read() if first else [])[0]
         self._known = merge_counts(records)
-        self.counts.reset()
-        self.counts.update(records if rank() == 0 else [])
+        self._records = records if rank() == 0 else []
 
-    def on_test_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
+    def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         """Take out what the store has counted before."""
         if known := self._known.get(Fields("batch", batch).split):
             keep_questions(batch, [not _is_complete(batch, i, known) for i in range(len(batch.groups))])
 
     def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
         """Count a batch, and store it."""
         records = count_batch(batch)
         if self.store is not None and records:
             self.store.append(rank(), records)
-        self.counts.update(records)
+        self._records += records
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report."""
         self._report(trainer, pl_module, "test")
 
     def _report(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        report = {name: summarise(questions, self.ks) for name, questions in self.counts.compute().items()}
-        for name, summary in report.items():
-            metrics = {f"pass@k/{name}/{k}": x["value"] for k, x in summary["pass_at_k"].items()}
-            metrics |= {f"majority@k/{name}/{k}": x["value"] for k, x in summary["majority_at_k"].items()}
-            log_scalars(pl_module, {**metrics, **{f"{scalar}/{name}": summary[scalar] for scalar in SCALARS}})
+        counts = merge_counts(chain(*gather_objects(self._records)))
+        report = {name: summarise(questions, self.ks) for name, questions in counts.items()}
         found = averages(report, self.averages)
+        metrics: dict[str, float] = {}
+        for name, summary in report.items():
+            metrics |= {f"pass@k/{name}/{k}": x["value"] for k, x in summary["pass_at_k"].items()}
+            metrics |= {f"majority@k/{name}/{k}": x["value"] for k, x in summary["majority_at_k"].items()}
+            metrics |= {f"{scalar}/{name}": summary[scalar] for scalar in SCALARS}
         for name, average in found.items():
-            metrics = {f"pass@k_average/{name}/{k}": x["value"] for k, x in average["pass_at_k"].items()}
+            metrics |= {f"pass@k_average/{name}/{k}": x["value"] for k, x in average["pass_at_k"].items()}
             metrics |= {f"pass@k_by_question/{name}/{k}": x["value"] for k, x in average["by_question"].items()}
-            log_scalars(pl_module, metrics)
-        if trainer.is_global_zero:
-            iteration = current_iteration(trainer) + 1
-            content = {"stage": stage, "iteration": iteration, "global_step": trainer.global_step}
-            content |= {"groups": found, "splits": report}
-            folder = Path(trainer.default_root_dir)
-            write_json(folder / "evaluations" / f"{stage}-{iteration:06d}.json", content)
-            write_json(folder / f"{stage}.json", content)
+        log_scalars(pl_module, metrics)
+        write_evaluation(trainer, stage, {"stage": stage}, {"groups": found, "splits": report})
 
 
 def _is_complete(batch: Any, row: int, known: Mapping[str, QuestionCounts]) -> bool:

@@ -16,21 +16,12 @@ from ..distributed import rank
 from ..runs.files import written_whole
 from ..runs.loggers import TableLogger
 from ..types import Fields
-from .shared import advantages_of, current_iteration
+from .shared import advantages_of, check_at_least_one, current_iteration
 
 RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")
-SHOWN = (
-    "question",
-    "rephrasing",
-    "template",
-    "prompt",
-    "response",
-    "answer",
-    "reference",
-    "correct",
-    "reward",
-    "advantage",
-)
+SHOWN = [
+    "question", "rephrasing", "template", "prompt", "response", "answer", "reference", "correct", "reward", "advantage",
+]  # fmt: skip
 
 
 class RolloutRecorder(Callback):
@@ -47,9 +38,8 @@ class RolloutRecorder(Callback):
     Every `tables_every` iterations, each `TableLogger` (those of W&B, TensorBoard and Trackio are) gets the table
     `samples`: one response to each of the first prompts, so that a question stands beside its rephrasings.
 
-    Reads `batch.groups[…].id`, `batch.groups[…].answer` where there is such a thing, `batch.rollouts` (all fields but
-    `seconds`), and `outputs["advantages"]`. Files have about 10 bytes per token with `tokens`, else about one. A
-    resumed run writes those of its iterations again.
+    Files have about 10 bytes per token with `tokens`, else about one. A resumed run writes those of its iterations
+    again.
 
     Args:
         tokens: Whether to write the tokens and their log-probs.
@@ -61,9 +51,7 @@ class RolloutRecorder(Callback):
     """
 
     def __init__(self, tokens: bool = True, tables_every: int | None = None, table_rows: int = 16) -> None:
-        for name, value in (("tables_every", tables_every), ("table_rows", table_rows)):
-            if value is not None and value < 1:
-                raise ValueError(f"Expected callbacks.recorder.{name} to be at least 1, but got {value}. Correct it.")
+        check_at_least_one("recorder", tables_every=tables_every, table_rows=table_rows)
         self.tokens = tokens
         self.tables_every = tables_every
         self.table_rows = table_rows
@@ -98,7 +86,7 @@ class RolloutRecorder(Callback):
         for logger in trainer.loggers:
             if isinstance(logger, TableLogger):
                 rows = [list({**row, "reference": " | ".join(row["reference"])}.values()) for row in shown.to_pylist()]
-                logger.log_table("samples", columns=list(SHOWN), data=rows, step=iteration)
+                logger.log_table("samples", columns=SHOWN, data=rows, step=iteration)
 
 
 def rollout_table(
@@ -112,12 +100,12 @@ def rollout_table(
     batch = Fields("batch", batch)
     rollouts = batch.rollouts
     prompts = [rollouts.prompts[row] for row in rollouts.prompt.tolist()]
-    references = [_texts(getattr(group, "answer", ())) for group in batch.groups]
+    groups = [batch.groups[row] for row in rollouts.question.tolist()]
     columns = {
         "iteration": pa.array([iteration] * len(prompts), pa.int64()),
         "step": pa.array([step] * len(prompts), pa.int64()),
-        "question": [batch.groups[row].id for row in rollouts.question.tolist()],
-        "reference": pa.array([references[row] for row in rollouts.question.tolist()], pa.list_(pa.string())),
+        "question": [group.id for group in groups],
+        "reference": pa.array([_texts(getattr(group, "answer", ())) for group in groups], pa.list_(pa.string())),
         "rephrasing": rollouts.rephrasing.numpy(),
         "template": [prompt.template for prompt in prompts],
         "prompt": [prompt.text for prompt in prompts],

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..metrics import DifficultyHomogeneity, MeanByName
-from ..metrics.functional import difficulty_variance, group_effective_sample_share
-from ..runs.scalars import log_scalars
-from ..types import Fields
-from .shared import of_this_batch
+from ..distributed import gather_objects
+from ..metrics.functional import (
+    difficulty_variance,
+    group_effective_sample_share,
+    homogeneity,
+    pooled_difficulty_test,
+)
+from .shared import BatchDiagnostic, batch_means
 
 RETURNED = ("ratio", "kl", "clipped", "entropy")
 WHOLE = ("rephrasing/difficulty_variance",)
 
 
-class RephrasingSuccessMonitor(Callback):
+class RephrasingSuccessMonitor(BatchDiagnostic):
     """Logs means over the responses of each training batch, over all ranks, by the prompt that was sampled.
 
     - `rephrasing/<n>/{correct,length,truncated}` and `rephrasing/<n>/reward_term/<name>`: of the responses to the
@@ -40,30 +43,21 @@ class RephrasingSuccessMonitor(Callback):
 
     Rephrasings and templates are left out where there is only one of them, and all else where the batch has nothing to
     estimate it from.
-
-    Reads `batch.rollouts.{prompts[…].template, prompt, question, rephrasing, correct, truncated, lengths, reward_terms,
-    logprobs}` and, where they are, `outputs[…]` ([R] each) of `ratio`, `kl`, `clipped`, `entropy` and `score_logprob`.
     """
 
-    def __init__(self) -> None:
-        self.means = MeanByName()
-        self.difficulty = DifficultyHomogeneity()
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Measure and log."""
-        rollouts = Fields("batch", batch).rollouts
-        values = values_by_prompt(rollouts, outputs if isinstance(outputs, Mapping) else {})
-        means = of_this_batch(self.means, values)
+    def measure(self, rollouts: Any, outputs: Any) -> dict[str, float]:
+        """Means, without those of the only rephrasing or template; and the p-value."""
+        means = batch_means(values_by_prompt(rollouts, outputs if isinstance(outputs, Mapping) else {}))
         for kind in ("rephrasing", "template"):
             # Where all ranks have but one of a kind, the means over all responses say it already.
             if len({name.split("/")[1] for name in means if name.count("/") > 1 and name.startswith(kind)}) == 1:
                 means = {name: mean for name, mean in means.items() if not name.startswith(f"{kind}/") or name in WHOLE}
-        test = of_this_batch(self.difficulty, rollouts.correct, rollouts.prompt, rollouts.question)
+        found = homogeneity(rollouts.correct, rollouts.prompt, rollouts.question)
+        parts = gather_objects([column.tolist() for column in found])
+        test = pooled_difficulty_test(*(list(chain(*column)) for column in zip(*parts, strict=True)))
         if test.questions:
             means["rephrasing/difficulty_p_value"] = test.p_value
-        log_scalars(pl_module, means)
+        return means
 
 
 def values_by_prompt(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:

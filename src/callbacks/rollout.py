@@ -25,7 +25,7 @@ class Chooser(Protocol):
     """A data module that can choose questions by what is known of them."""
 
     needs_memory: bool
-    """Whether it does."""
+    """Whether it chooses by the memory."""
     memory: QuestionMemory
     """The memory that it reads; replaced by that of the pipeline."""
 
@@ -39,7 +39,7 @@ class RolloutCallback(Callback):
 
     Works with any module whose batches are `QuestionBatch`-like (`groups`, `prompts`) and whose data module has a
     `tokenizer`; see `SampledPolicy` and `Chooser` for what else they may have. Writes `ledger.json` into the run
-    directory when training ends. `Checkpointer` calls `pipeline.checkpointed`.
+    directory when training ends.
 
     Args:
         engine, verifier, sampling: As for `RolloutPipeline`.
@@ -100,7 +100,7 @@ class RolloutCallback(Callback):
             end_after_steps(trainer, data.iterations_per_epoch * updates_of(pl_module))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Have the questions that replay retires left out."""
+        """Leave out questions that replay retires."""
         memory = self.pipeline.memory
         if self.pipeline.replay is not None and memory is not None:
             loader: Any = trainer.train_dataloader
@@ -109,7 +109,6 @@ class RolloutCallback(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Roll the training batch out, log it; with `ahead`, let the engine begin with the next one."""
         loader: Any = trainer.train_dataloader
-        module: Any = pl_module
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         options: dict[str, Any] = {"observe": data.observe} if isinstance(data, Chooser) else {}
         if self.pipeline.dynamic_sampling is not None:
@@ -118,7 +117,7 @@ class RolloutCallback(Callback):
         # Lightning hands this very object to the module and to other callbacks.
         batch.groups, batch.prompts, batch.rollouts = learned.groups, learned.prompts, learned.rollouts
         log_scalars(pl_module, self.pipeline.scalars)
-        if self.pipeline.asynchronous and another_follows(trainer, updates_of(module)):
+        if self.pipeline.asynchronous and another_follows(trainer, updates_of(pl_module)):
             self.pipeline.sample_next(loader.peek(), pl_module, trainer.global_step, batch.rollouts.seconds)
 
     def on_train_batch_end(
@@ -130,16 +129,11 @@ class RolloutCallback(Callback):
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Roll the validation batch out."""
-        position = ("validate", dataloader_idx, batch_idx)
+        """Roll the batch of a validation or a test out."""
+        position = ("test" if trainer.testing else "validate", dataloader_idx, batch_idx)
         batch.rollouts = self.pipeline.evaluate(batch, pl_module, trainer.global_step, position).rollouts
 
-    def on_test_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        """Roll the test batch out."""
-        position = ("test", dataloader_idx, batch_idx)
-        batch.rollouts = self.pipeline.evaluate(batch, pl_module, trainer.global_step, position).rollouts
+    on_test_batch_start = on_validation_batch_start
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the budget that the run has used."""
@@ -150,8 +144,7 @@ class RolloutCallback(Callback):
     def close(self) -> None:
         """Give back the engine and the verifier's workers; both start again when they are needed.
 
-        Not done between fit and test, which share the engine: starting one costs seconds, and vLLM's shutdown destroys
-        the process group that it found.
+        Not between fit and test: vLLM's shutdown destroys the process group that it found.
         """
         self.pipeline.close()
 
@@ -167,8 +160,7 @@ class RolloutCallback(Callback):
 def end_after_steps(trainer: Trainer, steps_per_epoch: int) -> None:
     """Have the trainer end after the optimizer steps of its epochs, and not when draws have used their questions up.
 
-    The schedule of the learning rate ends with these steps too, and methods with and without draws are compared after
-    equally many of them.
+    The schedule of the learning rate ends with these steps too.
     """
     loop: Any = trainer.fit_loop
     steps = loop.max_epochs * steps_per_epoch

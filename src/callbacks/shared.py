@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
-from torchmetrics import Metric
 
-from ..types import SampledPolicy
+from ..metrics import MeanByName
+from ..runs.files import write_json
+from ..runs.scalars import log_scalars
+from ..types import Fields, SampledPolicy
+
+
+def check_at_least_one(callback: str, **settings: int | None) -> None:
+    """Raise a ValueError that names the first setting of a callback which is less than 1; None may be."""
+    for name, value in settings.items():
+        if value is not None and value < 1:
+            raise ValueError(f"Expected callbacks.{callback}.{name} to be at least 1, but got {value}. Correct it.")
 
 
 def current_iteration(trainer: Trainer) -> int:
@@ -38,12 +48,35 @@ def total_iterations(trainer: Trainer, module: LightningModule) -> int | None:
     return min(limits, default=None)
 
 
-def of_this_batch(metric: Metric, *arguments: Any) -> Any:
-    """The value of `metric` over one batch of all ranks. Collective."""
-    metric.update(*arguments)
-    value = metric.compute()
-    metric.reset()
-    return value
+def write_evaluation(trainer: Trainer, name: str, head: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+    """Write `<name>.json` into the run directory, and the same to `evaluations/<name>-<iterations trained>.json`."""
+    if trainer.is_global_zero:
+        iteration = current_iteration(trainer) + 1
+        content = {**head, "iteration": iteration, "global_step": trainer.global_step, **content}
+        folder = Path(trainer.default_root_dir)
+        write_json(folder / "evaluations" / f"{name}-{iteration:06d}.json", content)
+        write_json(folder / f"{name}.json", content)
+
+
+def batch_means(values: Mapping[str, Tensor]) -> dict[str, float]:
+    """Name → mean over one batch of all ranks, as `MeanByName`. Collective."""
+    means = MeanByName()
+    means.update(values)
+    return means.compute()
+
+
+class BatchDiagnostic(Callback):
+    """Logs what `measure` says of each training batch."""
+
+    def measure(self, rollouts: Any, outputs: Any) -> Mapping[str, float]:
+        """Name → scalar over all ranks, of a batch's rollouts and what the training step returned. Collective."""
+        raise NotImplementedError
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Measure and log."""
+        log_scalars(pl_module, self.measure(Fields("batch", batch).rollouts, outputs))
 
 
 def advantages_of(outputs: Any) -> Tensor:

@@ -30,8 +30,6 @@ class ThroughputMonitor(Callback):
     An iteration lasts from the hooks at the start of its batch to those of the next one, or to the end of training.
     Only then can it be logged, so that its figures are one step late. `other` is what the named phases leave of it:
     diagnostics, logging, loading. A trainer must call this callback before those that it measures (`Stage.CLOCK`).
-
-    Reads `batch.rollouts.{seconds, lengths}`, and `outputs["seconds_update"]` where there is one.
     """
 
     stage = Stage.CLOCK
@@ -51,7 +49,7 @@ class ThroughputMonitor(Callback):
         """Log the iteration before this one, now that it is over."""
         now = time.perf_counter()
         if self._start is not None:
-            log_scalars(pl_module, self._figures(now))
+            log_scalars(pl_module, self._figures(now - self._start))
         self._start = now
 
     def on_train_batch_end(
@@ -77,17 +75,14 @@ class ThroughputMonitor(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the last iteration, which no other one follows."""
         if self._start is not None:
-            figures = self._figures(time.perf_counter())
+            figures = self._figures(time.perf_counter() - self._start)
             for logger in trainer.loggers:
                 logger.log_metrics(figures, step=current_iteration(trainer) + 1)
 
-    def _figures(self, now: float) -> dict[str, float]:
-        assert self._start is not None
-        total = now - self._start
+    def _figures(self, total: float) -> dict[str, float]:
         phases = {**self._rollouts, **self._phases}
         figures = {f"seconds/{phase}": seconds for phase, seconds in phases.items()}
-        figures["seconds/other"] = total - sum(phases.values())
-        figures["seconds/iteration"] = total
+        figures |= {"seconds/other": total - sum(phases.values()), "seconds/iteration": total}
         figures["throughput/tokens_per_second"] = self._tokens / total
         if generate := phases.get("generate"):
             figures["throughput/generated_per_second"] = self._tokens / generate

@@ -30,8 +30,6 @@ class TrainingSignal(Callback):
     Args:
         diversity: Embeds; None measures no distances.
         known: Says, once the weights are loaded, what was measured of them before; of that nothing is sampled.
-
-    Reads `batch.groups[…].id` and `batch.rollouts.{question, rephrasing, rewards, correct, text}`.
     """
 
     def __init__(
@@ -44,25 +42,16 @@ class TrainingSignal(Callback):
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin anew, or with what is known."""
-        known = self.known() if self.known is not None and rank() == 0 else []
-        self._measured = gather_objects(bool(known))[0]
-        self.questions = known
+        self.questions = self.known() if self.known is not None and rank() == 0 else []
+        self._measured = gather_objects(bool(self.questions))[0]
 
-    def on_test_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
+    def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         """Take the questions out if they were measured before."""
         if self._measured:
             keep_questions(batch, [False] * len(batch.groups))
 
     def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
         """Measure the questions of a batch."""
         if not self._measured:

@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from ..metrics import MeanByName
 from ..metrics.functional import group_index, uniform_groups, uniform_subset_probability, zero_gradient_causes
-from ..runs.scalars import log_scalars
-from ..types import Fields
-from .shared import advantages_of, of_this_batch
+from .shared import BatchDiagnostic, advantages_of, batch_means
 
 
-class ZeroGradientMonitor(Callback):
+class ZeroGradientMonitor(BatchDiagnostic):
     """Logs percentages of the questions of each training batch, over all ranks.
 
     - `zero_gradient/percentage`: all advantages of the question are zero.
@@ -35,21 +31,11 @@ class ZeroGradientMonitor(Callback):
     Each is a percentage of the questions that have such responses; `rephrasings` and `rephrasings_matched` are missing
     where no question has rephrasings. The rewards include shaped terms, because these decide whether the gradient
     vanishes: under shaped rewards the responses to a question may all be correct and yet differ in reward.
-
-    Reads `batch.rollouts.{question, rephrasing, prompt, rewards, correct, truncated}` ([R] each),
-    `outputs["advantages"]` ([R]) and, where they are, `outputs["masked"]` ([R] bool) and
-    `outputs["clipped"]` ([R] share of tokens).
     """
 
-    def __init__(self) -> None:
-        self.means = MeanByName()
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Count and log."""
-        values = question_percentages(Fields("batch", batch).rollouts, outputs)
-        log_scalars(pl_module, of_this_batch(self.means, values))
+    def measure(self, rollouts: Any, outputs: Any) -> dict[str, float]:
+        """Percentages of the questions."""
+        return batch_means(question_percentages(rollouts, outputs))
 
 
 def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:

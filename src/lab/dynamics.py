@@ -1,10 +1,9 @@
 """A method's path without sampling noise: each update is the expectation of what sampling would have given.
 
 For tasks whose correct responses can all be listed. At ratio 1, each response scored under its own prompt and all
-tokens weighing the same, the expected policy gradient is Σ_n w_n ∇p_n (`objectives`): the success rates p_n and their
-gradients are sums over the correct responses, and the weights w_n replace the advantages by their expectation. Not
-covered are means over a response's own length, scoring under another prompt, and divergence and entropy terms, which
-also depend on the wrong responses; on policies small enough to list those too, `enumerable.expected_update` has them.
+tokens weighing the same, the expected policy gradient is Σ_n w_n ∇p_n (`objectives`), and the success rates p_n and
+their gradients are sums over the correct responses. Not covered are means over a response's own length, scoring under
+another prompt, divergence and entropy terms, which depend on the wrong responses too; see `enumerable.expected_update`.
 """
 
 from __future__ import annotations

@@ -46,10 +46,6 @@ class Responses(NamedTuple):
 def all_responses(vocabulary: int, max_length: int = 1) -> Responses:
     """All words of at most `max_length` tokens; token 0 ends a word, and so does the length limit.
 
-    Args:
-        vocabulary: V, tokens with the one that ends.
-        max_length: Tokens, token 0 included.
-
     Raises:
         ValueError: there would be more than 4,096.
 
@@ -134,12 +130,10 @@ def expected_update(
 ) -> Tensor:
     """Minus the expected gradient of the loss of one mini-batch in the current policy's logits.
 
-    It is what `PolicyUpdate` does on average: responses are sampled by μ from every prompt, scored under q0 or their
-    own prompt (`options.anchor`), and weighted for the change of prompt and for staleness. Exact for losses whose terms
-    are proportional to |A| at either sign, or free of it, as those of `PolicyLoss` are: E[loss(A)] =
-    loss(E[max(A, 0)]) + loss(E[min(A, 0)]) − loss(0). Two limits: the normaliser of `token_mean` is its expectation, as
-    with many questions per mini-batch; random groups are averaged before the sign is taken, which is exact where
-    nothing is clipped.
+    It is what `PolicyUpdate` does on average. Exact for losses whose terms are proportional to |A| at either sign, or
+    free of it, as those of `PolicyLoss`: E[loss(A)] = loss(E[max(A, 0)]) + loss(E[min(A, 0)]) − loss(0). Two limits:
+    the normaliser of `token_mean` is its expectation, as with many questions per mini-batch; random groups are averaged
+    before the sign is taken, which is exact where nothing is clipped.
 
     Args:
         policies: Of all ages; logits alone are all of them.

@@ -33,13 +33,7 @@ def success_of(run: RunFiles, split: str, evaluation: int = -1) -> torch.Tensor:
 
 @styled
 def exact_curves(runs: Runs, sampled: Curves, styles: Styles) -> Figure:
-    """Exact pass@k for k to 10^6 as lines, means over questions and seeds; beside them the sampled estimates.
-
-    Args:
-        runs: Method → runs that wrote exact probabilities.
-        sampled: Split → method → k → estimate, drawn as markers with 95 % intervals; averages are left out.
-        styles: Method → look.
-    """
+    """Exact pass@k for k to 10^6 as lines, means over questions and seeds; as markers the sampled estimates."""
     exact = next(iter(runs.values()))[0].exact[-1]["splits"]
     shown = {split: methods for split, methods in sampled.items() if split in exact}
     figure, axes = panels(len(shown))
@@ -58,21 +52,19 @@ def exact_curves(runs: Runs, sampled: Curves, styles: Styles) -> Figure:
     return finished(figure, axes, "pass@k (%)", from_zero=True)
 
 
+def pass_at_k_over_training(run: RunFiles, split: str, k: int) -> pd.Series[float]:
+    """Iteration → exact pass@k in percent, mean over the questions of a split."""
+    means = [100 * float(exact_pass_at_k(success_of(run, split, row), [k]).mean()) for row in range(len(run.exact))]
+    return pd.Series(means, [found["iteration"] for found in run.exact])
+
+
 @styled
 def exact_over_training(runs: Runs, split: str, styles: Styles) -> Figure:
     """Exact pass@k of one split over training, one panel per k of `FOLLOWED`; seeds thin and their mean thick."""
     figure, axes = panels(len(FOLLOWED))
     for ax, k in zip(axes, FOLLOWED, strict=True):
         for method, seeds in runs.items():
-            series = [
-                pd.Series(
-                    {
-                        found["iteration"]: 100 * float(exact_pass_at_k(success_of(run, split, row), [k]).mean())
-                        for row, found in enumerate(run.exact)
-                    }
-                )
-                for run in seeds
-            ]
+            series = [pass_at_k_over_training(run, split, k) for run in seeds]
             for values in series if len(series) > 1 else ():
                 ax.plot(values.index, values, color=styles[method]["color"], linewidth=0.6, alpha=0.45)
             mean = pd.concat(series, axis=1).mean(axis=1)

@@ -38,9 +38,7 @@ def weight_curve(setting: Setting, success: Tensor) -> Tensor:
 def plot_weights(settings: Mapping[str, Setting], points: int = 33) -> Figure:
     """w(p) of each method, one panel per shape of pool; methods of the same curve share a line.
 
-    Args:
-        settings: Name → setting.
-        points: Success rates, evenly spaced between 0 and 1 without the ends.
+    `points` success rates are evenly spaced between 0 and 1 without the ends.
     """
     success = torch.linspace(0, 1, points + 2, dtype=torch.float64)[1:-1]
     shapes = dict.fromkeys((setting.prompts, setting.samples) for setting in settings.values())
@@ -69,18 +67,11 @@ def pooling(
 ) -> pd.DataFrame:
     """Effect of a pool with rephrasings of another difficulty on the responses to the original question.
 
-    Args:
-        original: Success rates of the original, p_0.
-        rephrasings: Success rates of its rephrasings, each the same for all of them.
-        num_rephrasings: N.
-        samples: Responses per prompt, G.
-
-    Returns:
-        One row per pair: `original, rephrasings`, and with normalisation over the pool (`pooled`) and over the prompt
-        alone (`alone`): `weight`, E[A | correct] − E[A | wrong] at the original; `offset`, E[A] of its responses;
-        `about_verdict`, the squared correlation of A with their verdicts: the share of the advantages that is not
-        noise; `no_gradient`, the probability that all of the pool's rewards are equal. `matched/weight` is that of the
-        original alone with as many responses as the pool has.
+    One row per pair of success rates (those of all rephrasings are equal): `original, rephrasings`, and with
+    normalisation over the pool (`pooled`) and over the prompt alone (`alone`): `weight`, E[A | correct] − E[A | wrong]
+    at the original; `offset`, E[A] of its responses; `about_verdict`, the squared correlation of A with their verdicts:
+    the share of the advantages that is not noise; `no_gradient`, the probability that all of the pool's rewards are
+    equal. `matched/weight` is that of the original alone with as many responses as the pool has.
     """
     rows = []
     for p0 in original:

@@ -39,9 +39,9 @@ class ByVerdict(NamedTuple):
 def expected_weights(strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor) -> Tensor:
     """w_n = (E[A | correct at n] − E[A | wrong at n]) / P: what the strategy optimises, per prompt.
 
-    The P prompts are those of one question, and the whole batch for strategies that look beyond a question; whether
-    they share a pool is the strategy's choice (`group_by`). With unequal samples the expected gradient of a mean over
-    all responses is Σ_n (P · G_n / Σ G) w_n ∇p_n. Strategies with random groups are taken by their expectation.
+    The P prompts are those of one question, and the whole batch for strategies that look beyond a question. With
+    unequal samples the expected gradient of a mean over all responses is Σ_n (P · G_n / Σ G) w_n ∇p_n. Strategies with
+    random groups are taken by their expectation.
 
     Args:
         strategy: Reads rewards alone.

@@ -2,9 +2,8 @@
 
 A Qwen3 of half a million parameters is trained from random weights on questions with written responses; that of
 `arithmetic`, the one that ships with the package, on chains of arithmetic facts before. Training ends when a validation
-accuracy is reached, because a policy that hardly solves anything gives reinforcement learning nothing to select from.
-It takes two to five minutes on one core. The same seed gives the same weights, bit for bit, on the same machine with
-the same libraries.
+accuracy is reached: a policy that hardly solves anything gives reinforcement learning nothing to select from. It takes
+two to five minutes on one core. The same seed gives the same weights to the bit with the same machine and libraries.
 """
 
 from __future__ import annotations
@@ -79,18 +78,10 @@ class TrainingSequence(NamedTuple):
     """[L] long: the token itself, or -100 where nothing is learned."""
 
 
-class TrainingResult(NamedTuple):
-    """How training ended."""
-
-    steps: int
-    loss: float
-    """Mean of the last 50 steps, nats per learned token."""
-    solve_rate: Tensor
-    """[Q] float, success rate of each validation question."""
-
-
 def warmstart(output: Path, config: WarmstartConfig) -> dict[str, Any]:
     """Train a starter policy, write it to `output` as a Hugging Face folder, and return what `warmstart.json` holds.
+
+    `loss` is the mean of the last 50 steps, nats per learned token.
 
     Raises:
         RuntimeError: the gate was not met within all extensions; nothing is written.
@@ -101,16 +92,16 @@ def warmstart(output: Path, config: WarmstartConfig) -> dict[str, Any]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model = build_model(tokenizer)
-        result = train_to_gate(model, tokenizer, validation, config)
+        steps, loss, solved = train_to_gate(model, tokenizer, validation, config)
 
     by_family = defaultdict(list)
-    for group, rate in zip(validation, result.solve_rate.tolist(), strict=True):
+    for group, rate in zip(validation, solved.tolist(), strict=True):
         by_family[group.metadata["family"]].append(rate)
     report = {
         **asdict(config),
-        "steps": result.steps,
-        "loss": result.loss,
-        "validation_accuracy": result.solve_rate.mean().item(),
+        "steps": steps,
+        "loss": loss,
+        "validation_accuracy": solved.mean().item(),
         "validation_accuracy_by_family": {family: fmean(rates) for family, rates in by_family.items()},
         "versions": {module.__name__: module.__version__ for module in (torch, transformers, tokenizers)},
     }
@@ -124,11 +115,10 @@ def train_to_gate(
     tokenizer: PreTrainedTokenizerBase,
     validation: Sequence[QuestionGroup],
     config: WarmstartConfig,
-) -> TrainingResult:
+) -> tuple[int, float, Tensor]:
     """Train on chains and questions, then extend while the validation accuracy is below the gate.
 
-    Raises:
-        RuntimeError: the gate was not met within all extensions.
+    Returns steps, the last loss, and the [Q] success rates of the validation questions.
     """
     task, rng = TASKS[config.task], random.Random(config.seed)
     chains = batches(lambda: chain_sequence(tokenizer, rng), config.batch_size, rng)
@@ -146,7 +136,7 @@ def train_to_gate(
         accuracy = solved.mean().item()
         log.info("%d steps: loss %.3f, validation accuracy %.3f", steps, loss, accuracy)
         if accuracy >= config.gate:
-            return TrainingResult(steps, loss, solved)
+            return steps, loss, solved
     raise RuntimeError(
         f"Expected a validation accuracy of at least {config.gate} but got {accuracy:.3f} with seed "
         f"{config.seed} after {steps} steps, {config.max_extensions} extensions included. "
@@ -157,7 +147,7 @@ def train_to_gate(
 def fit(
     model: Qwen3ForCausalLM, schedule: Iterable[Sequence[TrainingSequence]], num_steps: int, learning_rate: float
 ) -> float:
-    """One AdamW step per batch, with 50 steps of warm-up and a cosine; returns `TrainingResult.loss`."""
+    """One AdamW step per batch, with 50 steps of warm-up and a cosine; returns the mean loss of the last 50 steps."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.LambdaLR(

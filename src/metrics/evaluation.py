@@ -1,19 +1,17 @@
-"""Counts of each question of an evaluation, over batches and ranks, and the report made of them."""
+"""Counts of each question of an evaluation, and the report made of them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..types import Fields
-from .base import RecordMetric
-from .functional import bootstrap_intervals, pass_at_k_curve
-from .functional.answers import majority_probability
+from .functional import bootstrap_intervals, majority_probability, pass_at_k
 
 Record = dict[str, Any]
 """JSON of one question of one batch: `split`, `id`, and the fields of `QuestionCounts` as `counts`."""
@@ -38,18 +36,6 @@ class QuestionCounts:
     truncated: int = 0
     """Responses that the length limit ended."""
 
-    def add(self, rollouts: Any, rows: Iterable[int]) -> None:
-        """Count rows of the rollouts."""
-        for row in rows:
-            correct, answer = bool(rollouts.correct[row]), rollouts.answers[row]
-            self.n += 1
-            self.correct += correct
-            self.tokens += len(rollouts.token_ids[row])
-            self.truncated += bool(rollouts.truncated[row])
-            if answer is not None:
-                self.right.update([answer] if correct else [])
-                self.wrong.update([] if correct else [answer])
-
     def merge(self, other: QuestionCounts) -> None:
         """Add what another batch or rank counted for the same question."""
         self.n += other.n
@@ -60,7 +46,7 @@ class QuestionCounts:
         self.truncated += other.truncated
 
     def majority_at_k(self, k: int) -> float:
-        """Probability that the majority of k of the responses is right; see `maj_at_k`."""
+        """Probability that the majority of k of the responses is right; see `majority_probability`."""
         silent = self.n - self.correct - self.wrong.total()
         return majority_probability(self.correct, tuple(sorted(self.wrong.values())), silent, k)
 
@@ -83,34 +69,25 @@ Splits = dict[str, dict[str, QuestionCounts]]
 """Split → question id → counts."""
 
 
-class EvaluationCounts(RecordMetric):
-    """Adds up counts by split and question; a question that comes again adds its responses."""
-
-    def update(self, records: Iterable[Record]) -> None:
-        """Add records, those of `count_batch` or others that were kept."""
-        self.add(*records)
-
-    def compute(self) -> Splits:
-        """The counts of every question."""
-        return merge_counts(self.records())
-
-
 def count_batch(batch: Any) -> list[Record]:
-    """Records of the questions of one batch that have any response.
-
-    Args:
-        batch: An object or a mapping with `split`, `groups[…].id`, `groups[…].metadata` where there is such a thing,
-            and `rollouts.{question, correct, answers, token_ids, truncated}`.
-    """
+    """Records of the questions of one batch that have any response."""
     records = []
     batch = Fields("batch", batch)
+    rollouts = batch.rollouts
     for i, group in enumerate(batch.groups):
-        rows = (batch.rollouts.question == i).nonzero()[:, 0].tolist()
+        rows = (rollouts.question == i).nonzero()[:, 0].tolist()
         if rows:
-            counts = QuestionCounts(dict(getattr(group, "metadata", {})))
-            counts.add(batch.rollouts, rows)
-            content = {**asdict(counts), "right": sorted(counts.right), "wrong": dict(counts.wrong)}
-            records.append({"split": batch.split, "id": group.id, "counts": content})
+            verdicts = [(rollouts.answers[row], bool(rollouts.correct[row])) for row in rows]
+            counts = {
+                "metadata": dict(getattr(group, "metadata", {})),
+                "n": len(rows),
+                "correct": sum(right for _, right in verdicts),
+                "right": sorted({answer for answer, right in verdicts if right and answer is not None}),
+                "wrong": dict(Counter(answer for answer, right in verdicts if not right and answer is not None)),
+                "tokens": sum(len(rollouts.token_ids[row]) for row in rows),
+                "truncated": sum(bool(rollouts.truncated[row]) for row in rows),
+            }
+            records.append({"split": batch.split, "id": group.id, "counts": counts})
     return records
 
 
@@ -187,7 +164,7 @@ def averages(report: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Seque
 def _curve(rows: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> Tensor:
     """[Q, K] pass@k of the questions with these `n` and `correct`."""
     n, correct = (torch.tensor([row[name] for row in rows]) for name in ("n", "correct"))
-    return pass_at_k_curve(n, correct, ks)
+    return torch.stack([pass_at_k(n, correct, k) for k in ks], -1)
 
 
 def _intervals(ks: Sequence[int], *curves: Tensor) -> dict[int, dict[str, float]]:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from math import fsum, isnan, nan
+import json
+from collections.abc import Mapping, Sequence
+from math import fsum, isnan
 from typing import Any
 
 import torch
 from torch import Tensor
+from torchmetrics import Metric
 
-from .base import RecordMetric
-from .functional import exact_parts
+from ..distributed import gather_objects
+from .functional import exact_parts, group_index, pass_at_k
 
 
-class MeanByName(RecordMetric):
+def _gather(state: Tensor, group: Any) -> list[Tensor]:  # noqa: ARG001 (torchmetrics calls it by this name)
+    return gather_objects(state)
+
+
+class MeanByName(Metric):
     """Mean of all values of each name. NaN is left out, and so are names without any other value.
+
+    torchmetrics gathers tensors, therefore sums travel as the bytes of their JSON, which keeps all bits of a float.
+
+    Args:
+        kwargs: Options of `torchmetrics.Metric`.
 
     >>> metric = MeanByName()
     >>> metric.update({"uniform": torch.tensor([1.0, 0.0]), "length": torch.tensor([12.0, torch.nan])})
@@ -23,10 +34,24 @@ class MeanByName(RecordMetric):
     {'uniform': 0.25, 'length': 12.0}
     """
 
+    full_state_update = False
+    text: list[Tensor]
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"dist_sync_fn": _gather, **kwargs})
+        self.set_dtype(torch.uint8)  # the type of the empty tensor that a rank without records sends
+        self.add_state("text", [], dist_reduce_fx="cat")
+
     def update(self, values: Mapping[str, Tensor]) -> None:
         """Add name → [n] values; a rank may have names that others lack."""
         known = {name: [x for x in column.tolist() if not isnan(x)] for name, column in values.items()}
-        self.add({name: (exact_parts(column), len(column)) for name, column in known.items() if column})
+        record = {name: (exact_parts(column), len(column)) for name, column in known.items() if column}
+        self.text.append(torch.frombuffer(bytearray(json.dumps(record) + "\n", "utf-8"), dtype=torch.uint8))
+
+    def records(self) -> list[dict[str, tuple[list[float], int]]]:
+        """Name → parts of the sum, and number of values, of each update; of all ranks while synchronised."""
+        parts = [self.text] if isinstance(self.text, Tensor) else self.text
+        return [json.loads(line) for part in parts for line in part.cpu().numpy().tobytes().splitlines()]
 
     def compute(self) -> dict[str, float]:
         """Name → mean, rounded once."""
@@ -39,34 +64,27 @@ class MeanByName(RecordMetric):
         return {name: fsum(terms) / counts[name] for name, terms in parts.items()}
 
 
-class GroupMean(MeanByName):
-    """Mean over groups of what a function of `tagrpo.metrics.functional` gives for each of them.
-
-    An update takes whole groups. Groups that have nothing of the kind, for which the function gives NaN, are left out.
+class PassAtK(MeanByName):
+    """Unbiased pass@k as `pass@<k>`, means over questions; see `functional.pass_at_k`.
 
     Args:
-        function: Returns [num_groups] values from the arguments of `update`.
+        ks: The k of interest, each at most the samples per question.
         kwargs: Options of `torchmetrics.Metric`.
 
-    >>> from tagrpo.metrics.functional import answer_diversity, uniform_groups
-    >>> uniform = GroupMean(uniform_groups)  # share of questions whose responses all have the same reward
-    >>> uniform.update(torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.tensor([0, 0, 1, 1]))
-    >>> uniform.compute()
-    tensor(0.5000, dtype=torch.float64)
-    >>> wrong = GroupMean(answer_diversity)
-    >>> wrong.update(["1", "2", "2", "7"], torch.tensor([False, False, False, True]), torch.tensor([0, 0, 1, 1]))
-    >>> wrong.compute()  # group 0 has 1 and 2, group 1 has 2
-    tensor(1.5000, dtype=torch.float64)
+    >>> metric = PassAtK(ks=(1, 2))
+    >>> metric.update(torch.tensor([True, False, False, False]), torch.tensor([0, 0, 1, 1]))
+    >>> metric.compute()
+    {'pass@1': 0.25, 'pass@2': 0.5}
     """
 
-    def __init__(self, function: Callable[..., Tensor], **kwargs: Any) -> None:
+    higher_is_better = True
+
+    def __init__(self, ks: Sequence[int] = (1, 2, 4, 8, 16, 32), **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.function = function
+        self.ks = tuple(ks)
 
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        """Add the groups that the arguments of the function describe."""
-        super().update({"mean": self.function(*args, **kwargs)})
-
-    def compute(self) -> Tensor:  # type: ignore[override]
-        """[] float64 mean; NaN before any value."""
-        return torch.tensor(super().compute().get("mean", nan), dtype=torch.float64)
+    def update(self, correct: Tensor, question: Tensor) -> None:  # type: ignore[override]
+        """Add [R] bool verdicts of all responses to each question; `question` [R] long."""
+        index, count = group_index(question)
+        right = torch.bincount(index, weights=correct.double(), minlength=count)
+        super().update({f"pass@{k}": pass_at_k(torch.bincount(index), right, k) for k in self.ks})

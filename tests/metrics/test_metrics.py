@@ -5,14 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tagrpo import metrics
-from tagrpo.metrics import functional
-from tagrpo.metrics.evaluation import count_batch
 
 SIZES = [2, 3, 1, 4, 2, 2, 5]
 GENERATOR = torch.Generator().manual_seed(0)
@@ -49,13 +46,6 @@ def take(rows, questions):
     }
 
 
-def batch_of(rows):
-    """The rows as a batch of an evaluation; questions keep their names."""
-    ids, index = torch.unique(rows["question"], return_inverse=True)
-    groups = [SimpleNamespace(id=f"q{id}", metadata={"level": id}) for id in ids.tolist()]
-    return SimpleNamespace(split="easy", groups=groups, rollouts=SimpleNamespace(**{**rows, "question": index}))
-
-
 def named(rows):
     """Values by name; parts of the data lack some of the names."""
     numbers = rows["rephrasing"].unique().tolist()
@@ -63,23 +53,9 @@ def named(rows):
 
 
 # Name → how to make the metric, its arguments for some rows.
-MEANS = {
-    "uniform_groups": lambda r: (r["rewards"], r["question"]),
-    "mean_pairwise_distance": lambda r: (r["embeddings"], r["question"]),
-    "answer_diversity": lambda r: (r["answers"], r["correct"], r["question"]),
-    "answer_entropy": lambda r: (r["answers"], r["question"]),
-    "distinct_n": lambda r: (r["token_ids"], r["question"], 2),
-    "sum_absolute_advantage": lambda r: (r["advantages"], r["question"]),
-    "group_effective_sample_share": lambda r: (r["advantages"], r["question"]),
-    "difficulty_variance": lambda r: (r["correct"], r["prompt"], r["question"]),
-}
 METRICS = {
-    **{name: (partial(metrics.GroupMean, getattr(functional, name)), of) for name, of in MEANS.items()},
     "MeanByName": (metrics.MeanByName, lambda r: (named(r),)),
     "PassAtK": (partial(metrics.PassAtK, ks=(1,)), lambda r: (r["correct"], r["question"])),
-    "MajAtK": (partial(metrics.MajAtK, ks=(1,)), lambda r: (r["answers"], r["correct"], r["question"])),
-    "DifficultyHomogeneity": (metrics.DifficultyHomogeneity, lambda r: (r["correct"], r["prompt"], r["question"])),
-    "EvaluationCounts": (metrics.EvaluationCounts, lambda r: (count_batch(batch_of(r)),)),
 }
 
 
@@ -106,25 +82,13 @@ def test_updates_in_parts_and_in_any_order_equal_one(name):
     for questions in ([5, 6], [0], [2, 1, 3, 4]):
         parts.update(*arguments(take(rows, questions)))
     assert flat(parts.compute()) == flat(whole.compute())
-    if isinstance(whole, metrics.PassAtK | metrics.MajAtK):
-        assert parts.intervals() == whole.intervals()
     parts.reset()
     parts.update(*arguments(rows))
     assert flat(parts.compute()) == flat(whole.compute())
 
 
-@pytest.mark.parametrize("name", MEANS)
-def test_a_group_mean_is_the_mean_of_what_the_function_gives(name):
-    rows = random_rows()
-    metric = metrics.GroupMean(getattr(functional, name))
-    metric.update(*MEANS[name](rows))
-    values = getattr(functional, name)(*MEANS[name](rows)).double()
-    torch.testing.assert_close(metric.compute(), values.nanmean())
-
-
 @pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
 def test_without_any_value_there_is_no_mean():
-    assert metrics.GroupMean(functional.uniform_groups).compute().isnan()
     metric = metrics.MeanByName()
     metric.update({"a": torch.tensor([torch.nan]), "b": torch.zeros(0), "c": torch.tensor([1.0, torch.nan])})
     assert metric.compute() == {"c": 1.0}
@@ -137,12 +101,12 @@ def test_a_mean_is_rounded_once():
     assert metric.compute() == {"x": 0.5}, "a running sum would lose both ones"
 
 
-def test_a_group_mean_can_be_logged_as_part_of_a_module():
+def test_a_metric_can_be_part_of_a_module():
     module = torch.nn.Module()
-    module.metric = metrics.GroupMean(functional.uniform_groups)
+    module.metric = metrics.PassAtK(ks=(2,))
     module.to(torch.float64)
-    module.metric.update(torch.tensor([1.0, 1.0]), torch.tensor([0, 0]))
-    assert module.metric.compute().shape == ()
+    module.metric.update(torch.tensor([True, False]), torch.tensor([0, 0]))
+    assert module.metric.compute() == {"pass@2": 1.0}
     assert not module.state_dict(), "an accumulator is no weight"
 
 

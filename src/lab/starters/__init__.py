@@ -1,1 +1,1 @@
-"""What starter policies of the embedded tasks are made from."""
+"""Parts of the starter policies of the embedded tasks: examples, tokenizers, the network."""

@@ -14,11 +14,7 @@ UNKNOWN = "<unk>"
 
 
 def prompt_text(question: str) -> str:
-    """Return the prompt that the starter is trained on.
-
-    >>> prompt_text("Compute 2 + 3 = ?")
-    'Compute 2 + 3 = ? <sep>'
-    """
+    """The prompt that the starter is trained on."""
     return f"{question} <sep>"
 
 
@@ -28,11 +24,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     Decoding gives the text back exactly: digits are joined, and no space goes before `. , ; : ?`. Two numbers
     in a row therefore come back as one. Words outside the vocabulary become `<unk>`.
 
-    >>> tokenizer = build_tokenizer()
-    >>> tokenizer.tokenize("He buys 14. <sep>")
+    >>> build_tokenizer().tokenize("He buys 14. <sep>")
     ['He', 'buys', '1', '4', '.', '<sep>']
-    >>> tokenizer.decode(tokenizer("9 + 5 = 14 #### 14<eos>").input_ids, skip_special_tokens=True)
-    '9 + 5 = 14 #### 14'
     """
     special = {"pad_token": "<pad>", "eos_token": "<eos>", "sep_token": "<sep>", "unk_token": "<unk>"}
     # Digits are joined.
@@ -45,11 +38,8 @@ def build_answer_tokenizer(words: Sequence[str]) -> PreTrainedTokenizerFast:
     No two sequences of tokens before the stop token are decoded to the same answer: no token is left out in decoding,
     and a number is one token. So `<eos>` pads too, and `<sep>` and `<unk>` are ordinary words.
 
-    >>> tokenizer = build_answer_tokenizer(["12", "24", "Make", "from", ".", ","])
-    >>> tokenizer.tokenize("Make 24 from 12, 3. <sep>")
+    >>> build_answer_tokenizer(["12", "24", "Make", "from", ".", ","]).tokenize("Make 24 from 12, 3. <sep>")
     ['Make', '24', 'from', '12', ',', '<unk>', '.', '<sep>']
-    >>> tokenizer.decode(tokenizer("12 <sep> 24<eos>").input_ids, skip_special_tokens=True)
-    '12 <sep> 24'
     """
     special = {"pad_token": "<eos>", "eos_token": "<eos>"}
     return _word_level(["<sep>", UNKNOWN, *words], ANSWER_PATTERN, special, [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from math import comb
@@ -15,15 +14,7 @@ from .groups import group_index
 
 
 def answer_diversity(answers: Sequence[str | None], correct: Tensor, group: Tensor) -> Tensor:
-    """Distinct wrong answers per group (Pass@k training, Fig. 7a); responses without an answer are not counted.
-
-    Args:
-        answers: [R] normalised final answers, None where none was found.
-        correct: [R] bool.
-        group: [R] long.
-
-    Returns:
-        [num_groups] long on the CPU, in ascending order of group ids.
+    """[num_groups] long on the CPU, distinct wrong answers (Pass@k training, Fig. 7a); a missing one does not count.
 
     >>> answer_diversity(["1", "2", "2", "7"], torch.tensor([False, False, False, True]), torch.tensor([0, 0, 0, 0]))
     tensor([2])
@@ -35,16 +26,9 @@ def answer_diversity(answers: Sequence[str | None], correct: Tensor, group: Tens
 
 
 def answer_entropy(answers: Sequence[str | None], group: Tensor) -> Tensor:
-    """Entropy of the distribution of final answers in each group; a missing answer counts as one answer.
+    """[num_groups] float64 on the CPU, entropy of the final answers in nats; a missing answer counts as one answer.
 
     The plug-in estimate: with n responses at most log n, and too low by about (answers − 1) / 2n.
-
-    Args:
-        answers: [R] normalised final answers, None where none was found.
-        group: [R] long.
-
-    Returns:
-        [num_groups] float64 on the CPU, nats, in ascending order of group ids.
 
     >>> answer_entropy(["1", "2", "1", "1"], torch.tensor([0, 0, 1, 1]))  # log 2, and 0
     tensor([0.6931, 0.0000], dtype=torch.float64)
@@ -58,48 +42,14 @@ def answer_entropy(answers: Sequence[str | None], group: Tensor) -> Tensor:
     return torch.zeros(count, dtype=torch.float64).index_add(0, owner, -torch.special.xlogy(share, share))
 
 
-def maj_at_k(answers: Sequence[str | None], correct: Tensor, group: Tensor, k: int) -> Tensor:
-    """Probability that the majority of k samples is right, for each group of n samples; exact.
+@lru_cache(maxsize=65536)
+def majority_probability(correct: int, rivals: tuple[int, ...], silent: int, k: int) -> float:
+    """Exact probability that the correct answer wins a vote of k of n samples: maj@k.
 
     The mean, over all C(n, k) subsets, of whether the most frequent answer is correct. Responses judged correct vote
     together, however they write their answer; a response without an answer is one of the k, but does not vote; a subset
     where t wrong answers have as many votes as the correct one counts 1 / (1 + t). At k = 1 this is the accuracy, at
     k = n the majority vote of all samples.
-
-    Args:
-        answers: [R] normalised final answers, None where none was found.
-        correct: [R] bool.
-        group: [R] long.
-        k: Samples that vote, 1 ≤ k ≤ n.
-
-    Returns:
-        [num_groups] float64 on the CPU, in ascending order of group ids.
-
-    Raises:
-        ValueError: k is outside its range.
-
-    >>> correct = torch.tensor([True, True, False])  # of the three pairs one is right and two are ties
-    >>> maj_at_k(["7", "7.0", "2"], correct, torch.tensor([0, 0, 0]), k=2)
-    tensor([0.6667], dtype=torch.float64)
-    """
-    index, count = group_index(group)
-    right, silent, rivals = [0] * count, [0] * count, [Counter[str]() for _ in range(count)]
-    for row, answer, is_correct in zip(index.tolist(), answers, correct.tolist(), strict=True):
-        if is_correct:
-            right[row] += 1
-        elif answer is None:
-            silent[row] += 1
-        else:
-            rivals[row][answer] += 1
-    values = [
-        majority_probability(c, tuple(sorted(r.values())), s, k) for c, r, s in zip(right, rivals, silent, strict=True)
-    ]
-    return torch.tensor(values, dtype=torch.float64)
-
-
-@lru_cache(maxsize=65536)
-def majority_probability(correct: int, rivals: tuple[int, ...], silent: int, k: int) -> float:
-    """Probability that the correct answer wins a vote of k samples drawn without replacement; see `maj_at_k`.
 
     Sums over the votes v that the correct answer gets: C(correct, v) times the ways to draw the other k − v with no
     rival above v. All terms are positive, so that float64 loses nothing; the cost grows with n · k² · log k.
@@ -109,6 +59,9 @@ def majority_probability(correct: int, rivals: tuple[int, ...], silent: int, k: 
         rivals: Samples of each wrong answer.
         silent: Samples without an answer.
         k: Samples that vote.
+
+    Raises:
+        ValueError: k is outside 1 … n.
 
     >>> majority_probability(1, (1, 1), 0, 3)  # a three-way tie
     0.3333333333333333

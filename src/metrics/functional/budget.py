@@ -19,21 +19,6 @@ class BreakEven:
     """Whether it gets more questions with a gradient for the same cost."""
 
 
-def cost_per_gradient(cost: float, questions: float, zero_gradient: float) -> float:
-    """Cost of one question with a gradient: cost / (questions · (1 − zero_gradient / 100)); infinite without any.
-
-    Args:
-        cost: In tokens, rollouts or seconds.
-        questions: Questions learned from.
-        zero_gradient: Percentage of them that gave no gradient, 0..100.
-
-    >>> cost_per_gradient(800.0, 10, 60.0)  # four questions for 800
-    200.0
-    """
-    informative = questions * (1 - zero_gradient / 100)
-    return cost / informative if informative > 0 else float("inf")
-
-
 def break_even(cost: float, zero_gradient: float, baseline_cost: float, baseline_zero_gradient: float) -> BreakEven:
     """Compare two methods by what they pay for a question with a gradient.
 

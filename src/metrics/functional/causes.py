@@ -41,14 +41,14 @@ def zero_gradient_causes(
         rewards: [R] float.
         correct: [R] bool.
         truncated: [R] bool.
-        group: [R] long, the question of each response.
-        prompt: [R] long, its sampled prompt; a prompt belongs to one question.
+        group: [R] long, the question.
+        prompt: [R] long, the sampled prompt; a prompt belongs to one question.
         masked: [R] bool, left out of the loss; None means none.
         clipped: [R] float, share of the response's tokens whose gradient clipping removed; NaN where no forward was
             made. None means zeros.
 
     Returns:
-        Cause → [num_groups] bool, in ascending order of group ids; no two hold for one group.
+        Cause → [num_groups] bool; no two hold for one group.
 
     >>> rewards = torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0, 0.0])
     >>> advantages, group = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0, -1.0]), torch.tensor([0, 0, 1, 1, 2, 2])

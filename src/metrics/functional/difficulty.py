@@ -26,8 +26,7 @@ def difficulty_variance(correct: Tensor, prompt: Tensor, question: Tensor) -> Te
         question: [R] long.
 
     Returns:
-        [num_questions] float64, in ascending order of question ids; NaN for fewer than two prompts, or where a prompt
-        has a single response.
+        [num_questions] float64; NaN for fewer than two prompts, or where a prompt has a single response.
 
     >>> correct = torch.tensor([True, True, False, False])  # one prompt always right, the other never: var(1, 0)
     >>> difficulty_variance(correct, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 0]))
@@ -70,14 +69,8 @@ def homogeneity(correct: Tensor, prompt: Tensor, question: Tensor) -> Homogeneit
     Null: which of the question's responses are correct has nothing to do with their prompts, given how many are. Then
     the counts are multivariate hypergeometric, and the mean and variance are exact for any number of samples.
 
-    Args:
-        correct: [R] bool.
-        prompt: [R] long, sampled prompt; a prompt belongs to one question.
-        question: [R] long.
-
-    Returns:
-        For the informative questions, in ascending order of their ids: those with two prompts or more, and with both
-        right and wrong responses.
+    Arguments are those of `difficulty_variance`. The result has the informative questions alone: those with two prompts
+    or more, and with both right and wrong responses.
 
     >>> correct = torch.tensor([True, True, False, False])  # X² = 4, against 0 in 4 of 6 tables and 4 in 2 of them
     >>> homogeneity(correct, torch.tensor([0, 0, 1, 1]), torch.tensor([5, 5, 5, 5]))
@@ -125,12 +118,8 @@ def difficulty_test(correct: Tensor, prompt: Tensor, question: Tensor) -> Diffic
 
     Sums `homogeneity` over questions and compares it with the scaled χ² of the same mean and variance. A small p-value
     says that success depends on the prompt, for at least some questions; it does not say that the rephrasings are
-    harder, nor that they are still the same problem. Responses must be independent given their prompt.
-
-    Args:
-        correct: [R] bool.
-        prompt: [R] long, sampled prompt; a prompt belongs to one question.
-        question: [R] long.
+    harder, nor that they are still the same problem. Responses must be independent given their prompt. Arguments are
+    those of `difficulty_variance`.
 
     >>> correct = torch.tensor([True] * 8 + [False] * 8)  # one prompt always right, the other never
     >>> round(difficulty_test(correct, torch.arange(16) // 8, torch.zeros(16).long()).p_value, 5)
@@ -141,11 +130,7 @@ def difficulty_test(correct: Tensor, prompt: Tensor, question: Tensor) -> Diffic
 
 
 def pooled_difficulty_test(statistic: list[float], mean: list[float], variance: list[float]) -> DifficultyTest:
-    """`difficulty_test` from the `Homogeneity` of all questions, in any order; see there.
-
-    >>> pooled_difficulty_test([], [], [])
-    DifficultyTest(statistic=nan, p_value=1.0, questions=0)
-    """
+    """`difficulty_test` from the `Homogeneity` of all questions, in any order."""
     from scipy import stats
 
     total, expected, spread = fsum(statistic), fsum(mean), fsum(variance)

@@ -24,24 +24,6 @@ def uniform_groups(values: Tensor, group: Tensor) -> Tensor:
     return low == high
 
 
-def uniform_reward_percentage(rewards: Tensor, group: Tensor) -> Tensor:
-    """Share of groups whose rewards are all equal, 0..100 (TA-GRPO, Fig. 3). A single response is uniform.
-
-    Rewards are compared exactly, as the advantage of a group vanishes only where they are.
-
-    Args:
-        rewards: [R] float.
-        group: [R] long.
-
-    Returns:
-        [] float64; NaN without any group.
-
-    >>> uniform_reward_percentage(torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.tensor([0, 0, 1, 1]))
-    tensor(50., dtype=torch.float64)
-    """
-    return 100 * uniform_groups(rewards.double(), group).double().mean()
-
-
 def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> Tensor:
     """Probability that `size` responses of a group, drawn without replacement, all have the same value; exact.
 
@@ -51,7 +33,7 @@ def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> T
     Args:
         values: [R] float.
         group: [R] long.
-        size: [num_groups] long, s of each group, in ascending order of group ids; at least 1.
+        size: [num_groups] long, s of each group, at least 1.
 
     Returns:
         [num_groups] float64; NaN where a group has fewer than s responses.
@@ -72,46 +54,11 @@ def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> T
     return torch.zeros_like(n).index_add(0, owner, share).masked_fill(n < of, torch.nan)
 
 
-def zero_gradient_percentage(advantages: Tensor, group: Tensor) -> Tensor:
-    """Share of groups whose advantages are all zero, 0..100: those that contribute nothing to the policy term.
-
-    Args:
-        advantages: [R] float.
-        group: [R] long.
-
-    Returns:
-        [] float64; NaN without any group.
-
-    >>> zero_gradient_percentage(torch.tensor([0.0, 0.0, -1.0, 1.0]), torch.tensor([0, 0, 1, 1]))
-    tensor(50., dtype=torch.float64)
-    """
-    index, count = group_index(group)
-    largest = advantages.new_zeros(count).scatter_reduce(0, index, advantages.abs(), "amax")
-    return 100 * (largest == 0).double().mean()
-
-
-def sum_absolute_advantage(advantages: Tensor, group: Tensor) -> Tensor:
-    """η = Σ |A| of each group: how strongly it is learned from (arXiv 2508.10751, Eq. 16).
-
-    Args:
-        advantages: [R] float.
-        group: [R] long.
-
-    Returns:
-        [num_groups] float64, in ascending order of group ids.
-
-    >>> sum_absolute_advantage(torch.tensor([1.5, -0.5, 0.0]), torch.tensor([0, 0, 1]))
-    tensor([2., 0.], dtype=torch.float64)
-    """
-    index, count = group_index(group)
-    return torch.bincount(index, weights=advantages.abs().double(), minlength=count)
-
-
 def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bool = True) -> Tensor:
     """Probability that all rewards of a pool are equal, so that normalised advantages have no gradient; exact.
 
-    ∏ p_n^{G_n} + ∏ (1 − p_n)^{G_n} over the prompts of a pool, for binary rewards and independent responses: what
-    `uniform_reward_percentage` measures, in expectation.
+    ∏ p_n^{G_n} + ∏ (1 − p_n)^{G_n} over the prompts of a pool, for binary rewards and independent responses: the
+    expected share of `uniform_groups`.
 
     Args:
         success: [P] float, success rate of each prompt, 0..1.
@@ -134,3 +81,29 @@ def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bo
         raise ValueError(f"Expected success rates between 0 and 1 and samples from 1, but got {success}, {samples}.")
     right, wrong = success.pow(samples), (1 - success).pow(samples)
     return right.prod() + wrong.prod() if pooled else right + wrong
+
+
+def group_effective_sample_share(log_weights: Tensor, group: Tensor) -> Tensor:
+    """Effective sample size (Σ w)² / Σ w² (Kish) of each group's weights, divided by the group's size.
+
+    1 for n equal weights, 1 / n where one weight is all that counts. With the weights π(o|q0) / π(o|qn) of the
+    responses to one rephrasing it says what share of them would count, were they reweighted to stand for responses to
+    the original question.
+
+    Args:
+        log_weights: [R] float, natural logarithms up to a constant per group; NaN is left out.
+        group: [R] long.
+
+    Returns:
+        [num_groups] float64 in 0..1; NaN where all are NaN.
+
+    >>> group_effective_sample_share(torch.tensor([3.0, 1.0, 1.0]).log(), torch.tensor([0, 0, 1]))  # 1.6 of 2, 1 of 1
+    tensor([0.8000, 1.0000], dtype=torch.float64)
+    """
+    index, count = group_index(group)
+    known = ~log_weights.isnan()
+    logs, rows = log_weights[known].double(), index[known]
+    top = logs.new_full((count,), -torch.inf).scatter_reduce(0, rows, logs, "amax")
+    weights = (logs - top[rows]).exp()
+    sums, squares = (torch.bincount(rows, weights=w, minlength=count) for w in (weights, weights.square()))
+    return sums.square() / squares / torch.bincount(rows, minlength=count)

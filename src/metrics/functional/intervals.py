@@ -19,41 +19,26 @@ class Interval(NamedTuple):
     high: float
 
 
-def bootstrap_interval(values: Tensor, confidence: float = 0.95, num_resamples: int = 2000, seed: int = 0) -> Interval:
-    """Expanded percentile bootstrap of the mean over questions.
+def bootstrap_intervals(
+    *sets: Tensor, confidence: float = 0.95, num_resamples: int = 2000, seed: int = 0
+) -> list[Interval]:
+    """Expanded percentile bootstrap of the mean over questions, of each column from the same resamples.
 
     The quantiles are those that make the interval of a normal mean a t-interval (Hesterberg 2015, arXiv 1411.5279):
     between plain percentiles of n values the interval is too short by √((n − 1) / n), and by the difference
     between the normal and Student's t distribution. Bounds never leave the range of the values.
 
     Args:
-        values: [Q] float, one per question.
-        confidence: Nominal coverage, 0..1.
+        sets: [Q, K] float, one row per question. Of several sets of questions, such as benchmarks, it is the mean of
+            their means, each of the same weight; questions are resampled within their set, and the quantiles are those
+            of the smallest set, which errs on the safe side.
+        confidence: Nominal coverage, 0..1. With ten questions, or where most questions have the same value, the actual
+            one is up to three percentage points lower.
         num_resamples: Resamples of Q questions with replacement.
         seed: Of the resampling.
 
     Returns:
-        Mean and bounds; all NaN for no questions, bounds equal to the mean for one. With ten questions, or where most
-        questions have the same value, the coverage is up to three percentage points lower than nominal.
-
-    >>> bootstrap_interval(torch.tensor([0.5, 0.5, 0.5]))
-    Interval(value=0.5, low=0.5, high=0.5)
-    """
-    return bootstrap_intervals(values[:, None], confidence=confidence, num_resamples=num_resamples, seed=seed)[0]
-
-
-def bootstrap_intervals(
-    *sets: Tensor, confidence: float = 0.95, num_resamples: int = 2000, seed: int = 0
-) -> list[Interval]:
-    """`bootstrap_interval` of each column, from the same resamples.
-
-    Args:
-        sets: [Q, K] values of one or several sets of questions, such as benchmarks. Of several it is the mean of their
-            means, each of the same weight; questions are resampled within their set, and the quantiles are those of the
-            smallest set, which errs on the safe side.
-        confidence: Nominal coverage, 0..1.
-        num_resamples: Resamples of the questions of each set.
-        seed: Of the resampling.
+        Mean and bounds of each column; all NaN for no questions, bounds equal to the mean for one.
 
     >>> bootstrap_intervals(torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
     [Interval(value=0.0, low=0.0, high=0.0), Interval(value=1.0, low=1.0, high=1.0)]

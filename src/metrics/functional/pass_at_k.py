@@ -1,4 +1,4 @@
-"""Pass@k without bias."""
+"""Pass@k: from samples without bias, and from exact success probabilities."""
 
 from __future__ import annotations
 
@@ -41,11 +41,50 @@ def pass_at_k(num_samples: Tensor | int, num_correct: Tensor | int, k: int) -> T
     return success
 
 
-def pass_at_k_curve(num_samples: Tensor | int, num_correct: Tensor, ks: Sequence[int]) -> Tensor:
-    """[Q, len(ks)] float64 pass@k of each of Q questions; see `pass_at_k`.
+def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
+    """Probability that at least one of k independent responses is correct: 1 − (1 − p)^k, as −expm1(k · log1p(−p)).
 
-    >>> pass_at_k_curve(2, torch.tensor([0, 1]), [1, 2])
-    tensor([[0.0000, 0.0000],
-            [0.5000, 1.0000]], dtype=torch.float64)
+    Relative precision is that of float64 for any p and k: neither a small p nor a large k loses digits.
+
+    Args:
+        success: [Q] float, p of each question, 0..1.
+        ks: Samples that a user would draw, each at least 1.
+
+    Returns:
+        [Q, len(ks)] float64.
+
+    Raises:
+        ValueError: a p lies outside 0..1, or a k below 1.
+
+    >>> exact_pass_at_k(torch.tensor([0.5, 1e-6], dtype=torch.float64), [1, 2, 10**6])
+    tensor([[5.0000e-01, 7.5000e-01, 1.0000e+00],
+            [1.0000e-06, 2.0000e-06, 6.3212e-01]], dtype=torch.float64)
     """
-    return torch.stack([pass_at_k(num_samples, num_correct, k) for k in ks], -1)
+    p = success.double()
+    if not bool(((p >= 0) & (p <= 1)).all()):
+        raise ValueError(f"Expected success probabilities between 0 and 1, but got {p[~((p >= 0) & (p <= 1))][:3]}.")
+    if not ks or min(ks) < 1:
+        raise ValueError(f"Expected ks to hold integers of at least 1, but got {list(ks)}.")
+    return -torch.expm1(torch.log1p(-p)[:, None] * torch.tensor(ks, dtype=torch.float64, device=p.device))
+
+
+def support_change(before: Tensor, after: Tensor, level: float = 0.5) -> tuple[Tensor, Tensor]:
+    """Which questions training has brought within reach, and which it has lost.
+
+    A softmax policy gives every response some probability, so that support is a matter of the budget: a question is
+    within reach of k samples where its pass@k is at least `level`.
+
+    Args:
+        before: [Q, K] float, pass@k of the untrained policy, for K budgets.
+        after: [Q, K] float, the same of the trained one.
+        level: Pass@k that counts as within reach.
+
+    Returns:
+        [K] float64 twice: the shares of questions gained and lost at each budget.
+
+    >>> before, after = torch.tensor([[0.1], [0.6], [0.9]]), torch.tensor([[0.7], [0.7], [0.2]])
+    >>> support_change(before, after)
+    (tensor([0.3333], dtype=torch.float64), tensor([0.3333], dtype=torch.float64))
+    """
+    had, has = before >= level, after >= level
+    return (has & ~had).double().mean(0), (had & ~has).double().mean(0)

@@ -19,21 +19,9 @@ def exact_parts(values: Iterable[float]) -> list[float]:
 
     >>> exact_parts([1e16, 1.0, 1.0, 1.0])
     [1.0000000000000004e+16, -1.0]
-    >>> fsum(exact_parts([0.1] * 4) + exact_parts([0.1] * 6)) == fsum([0.1] * 10)
-    True
     """
     terms = list(values)
     parts: list[float] = []
     while rest := fsum([*terms, *(-part for part in parts)]):
         parts.append(rest)
     return parts
-
-
-def exact_mean(values: Iterable[float]) -> float:
-    """Σ values / their number, rounded only twice, whatever their order; NaN for none.
-
-    >>> exact_mean([0.1] * 10)
-    0.1
-    """
-    terms = list(values)
-    return fsum(terms) / len(terms) if terms else float("nan")

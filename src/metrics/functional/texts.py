@@ -1,4 +1,4 @@
-"""How much responses repeat each other, word by word."""
+"""How much responses repeat each other: word by word, as a whole, and as an encoder sees them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,14 @@ from .groups import group_index
 
 
 def distinct_n(token_ids: Sequence[Tensor], group: Tensor, n: int) -> Tensor:
-    """Distinct n-grams of each group over all its n-grams (Li et al. 2016, arXiv 1510.03055), 0..1.
+    """[num_groups] float64 in 0..1, distinct n-grams over all n-grams (Li et al. 2016, arXiv 1510.03055).
 
-    It falls as groups and responses grow: compare only pools of the same size.
+    It falls as groups and responses grow: compare only pools of the same size. NaN for a group without any n-gram.
 
     Args:
         token_ids: [R] of [T_r] long, non-negative. Responses shorter than n have no n-gram.
         group: [R] long.
         n: Length of the n-grams, at least 1.
-
-    Returns:
-        [num_groups] float64, in ascending order of group ids; NaN for a group without any n-gram.
 
     Raises:
         ValueError: n is less than 1.
@@ -50,14 +47,7 @@ def distinct_n(token_ids: Sequence[Tensor], group: Tensor, n: int) -> Tensor:
 
 
 def distinct_share(items: Sequence[Hashable], group: Tensor) -> Tensor:
-    """Distinct items of each group over all its items: 1 where all differ, 1 / n where all n are the same.
-
-    Args:
-        items: [R] texts, or anything that can be told apart.
-        group: [R] long.
-
-    Returns:
-        [num_groups] float64 on the CPU, in ascending order of group ids.
+    """[num_groups] float64 on the CPU, distinct of [R] items over all of them: 1 where all differ.
 
     >>> distinct_share(["a", "b", "a", "a"], torch.tensor([0, 0, 1, 1]))
     tensor([1.0000, 0.5000], dtype=torch.float64)
@@ -66,3 +56,29 @@ def distinct_share(items: Sequence[Hashable], group: Tensor) -> Tensor:
     rows = set(zip(index.tolist(), items, strict=True))
     distinct = torch.bincount(torch.tensor([row for row, _ in rows], dtype=torch.long), minlength=count)
     return distinct.double() / torch.bincount(index, minlength=count)
+
+
+def mean_pairwise_distance(embeddings: Tensor, group: Tensor) -> Tensor:
+    """Mean of 1 − cosine over all pairs within each group (TA-GRPO, Fig. 4).
+
+    Its expectation does not depend on the group's size. Linear in the number of responses, as
+    Σ_{i≠j} cos = |Σ_i u_i|² − n for unit vectors u.
+
+    Args:
+        embeddings: [R, D] float of any length; a zero vector counts as orthogonal to all others.
+        group: [R] long.
+
+    Returns:
+        [num_groups] float64 in 0..2; NaN for a single response.
+
+    >>> mean_pairwise_distance(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 0, 0]))
+    tensor([0.6667], dtype=torch.float64)
+    """
+    index, count = group_index(group)
+    unit = torch.nn.functional.normalize(embeddings.double(), dim=-1)
+    sums = unit.new_zeros(count, unit.shape[-1]).index_add(0, index, unit)
+    own = unit.new_zeros(count).index_add(0, index, unit.square().sum(-1))
+    sizes = torch.bincount(index, minlength=count).double()
+    cosines = (sums.square().sum(-1) - own) / (sizes * (sizes - 1))
+    # Rounding may leave −1e-16 for identical responses.
+    return (1 - cosines).clamp(0, 2).masked_fill(sizes < 2, torch.nan)

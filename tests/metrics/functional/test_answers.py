@@ -11,8 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagrpo.metrics.functional import answer_entropy, maj_at_k
-from tagrpo.metrics.functional.answers import majority_probability
+from tagrpo.metrics.functional import answer_entropy, majority_probability
+
+
+def maj_at_k(answers, correct, k):
+    wrong = Counter(answer for answer, right in zip(answers, correct, strict=True) if not right)
+    silent = wrong.pop(None, 0)
+    return majority_probability(sum(correct), tuple(sorted(wrong.values())), silent, k)
 
 
 def vote(answers, correct, subset):
@@ -36,17 +41,15 @@ def vote(answers, correct, subset):
 )
 def test_maj_at_k_is_the_mean_over_all_subsets(answers, right):
     correct = [answer in right for answer in answers]
-    group = torch.zeros(len(answers), dtype=torch.long)
     for k in range(1, len(answers) + 1):
         subsets = list(combinations(range(len(answers)), k))
         expected = sum(vote(answers, correct, subset) for subset in subsets) / len(subsets)
-        found = maj_at_k(answers, torch.tensor(correct), group, k)
-        assert found.tolist() == pytest.approx([expected]), k
+        assert maj_at_k(answers, correct, k) == pytest.approx(expected), k
 
 
 def test_more_votes_than_samples_are_refused():
     with pytest.raises(ValueError, match="k=3 with 2 samples"):
-        maj_at_k(["1", "2"], torch.tensor([True, False]), torch.tensor([0, 0]), 3)
+        maj_at_k(["1", "2"], [True, False], 3)
 
 
 def test_answer_entropy_is_that_of_the_shares():
@@ -59,7 +62,7 @@ def test_answer_entropy_is_that_of_the_shares():
 def test_the_number_of_votes_is_from_one_to_all():
     for k in (0, 3):
         with pytest.raises(ValueError, match=f"got k={k} with 2 samples"):
-            maj_at_k(["1", "2"], torch.tensor([True, False]), torch.tensor([0, 0]), k)
+            maj_at_k(["1", "2"], [True, False], k)
 
 
 @given(st.integers(1, 40), st.lists(st.integers(1, 20), min_size=1, max_size=4), st.integers(0, 9), st.data())

@@ -8,8 +8,13 @@ import pytest
 import torch
 from scipy import stats
 
-from tagrpo.metrics.functional import bootstrap_interval, bootstrap_intervals, intervals, pass_at_k
+from tagrpo.metrics.functional import bootstrap_intervals, intervals, pass_at_k
 from tagrpo.metrics.functional.intervals import expanded_tail
+
+
+def interval_of(values, **options):
+    (interval,) = bootstrap_intervals(values[:, None], **options)
+    return interval
 
 
 def coverage(draw, truth, runs):
@@ -17,7 +22,7 @@ def coverage(draw, truth, runs):
     generator = torch.Generator().manual_seed(0)
     hits = 0
     for run in range(runs):
-        interval = bootstrap_interval(draw(generator), num_resamples=400, seed=run)
+        interval = interval_of(draw(generator), num_resamples=400, seed=run)
         hits += interval.low <= truth <= interval.high
     return hits / runs
 
@@ -51,7 +56,7 @@ def test_skewed_values_are_covered_too():
 def test_the_width_is_that_of_the_t_interval():
     for size, quantile in ((400, 1.966), (10, 2.262)):
         values = torch.randn(size, generator=torch.Generator().manual_seed(1))
-        interval = bootstrap_interval(values, num_resamples=8000)
+        interval = interval_of(values, num_resamples=8000)
         expected = 2 * quantile * float(values.std()) / math.sqrt(size)
         assert (interval.high - interval.low) / expected == pytest.approx(1, abs=0.08)
 
@@ -74,15 +79,14 @@ def test_sets_weigh_alike_and_are_resampled_apart():
 
 
 def test_the_edges():
-    assert all(math.isnan(x) for x in bootstrap_interval(torch.tensor([])))
-    assert bootstrap_interval(torch.tensor([0.25])) == (0.25, 0.25, 0.25)
+    assert all(math.isnan(x) for x in interval_of(torch.tensor([])))
+    assert interval_of(torch.tensor([0.25])) == (0.25, 0.25, 0.25)
 
 
 def test_the_defaults_are_a_95_percent_interval_of_2000_resamples():
     values = torch.rand(12, generator=torch.Generator().manual_seed(1))
-    expected = bootstrap_interval(values, confidence=0.95, num_resamples=2000, seed=0)
-    assert bootstrap_interval(values) == expected
-    assert bootstrap_intervals(values[:, None]) == [expected]
+    expected = interval_of(values, confidence=0.95, num_resamples=2000, seed=0)
+    assert interval_of(values) == expected
 
 
 def test_resamples_may_be_drawn_one_at_a_time(monkeypatch):

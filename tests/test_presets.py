@@ -31,7 +31,7 @@ from tagrpo.settings.config import build
 from tagrpo.settings.methods import options_of
 
 PRESETS = list(options_of("comparisons/compare"))
-NO_TABLE = {"demo", "hard", "methods", "ta_grpo_2x2", "ta_grpo_rows"}
+NO_TABLE = {"demo", "demo_lm", "hard", "methods", "ta_grpo_2x2", "ta_grpo_rows"}
 NEEDED = ["+rephrasings=r.jsonl", "+questions=q.jsonl", "+test=t.jsonl"]
 TA_GRPO = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond"]
 PASS_AT_K = ["aime24", "aime25", "olymmath_easy", "olymmath_hard"]

@@ -36,9 +36,6 @@ class AdaptiveRephrasings:
         samples: G, responses to the original in each batch.
         decay: Weight of the past in the running rate: 0 is the last batch alone, 1 the first batch alone.
 
-    Raises:
-        ValueError: an option is out of its range.
-
     >>> from tagrpo.datamodules.memory import Visit
     >>> adaptive = AdaptiveRephrasings(low=0, high=3, samples=8)
     >>> solved, once_not = Visit((8,), (8,)), Visit((8,), (6,))

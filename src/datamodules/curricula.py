@@ -41,9 +41,6 @@ class WithinBounds(Curriculum):
         high: Largest rate; below 1 it leaves out what is solved.
         decay: Weight of the past in the running rate; see `Record.running_rate`.
 
-    Raises:
-        ValueError: an option is out of its range.
-
     >>> curriculum = WithinBounds(low=0.25, high=0.75)
     >>> [curriculum.chance(Record(visits=[Visit((4,), (right,))])) for right in range(5)], curriculum.chance(Record())
     ([0.0, 1.0, 1.0, 1.0, 0.0], 1.0)

@@ -57,10 +57,6 @@ class QuestionDataModule(LightningDataModule):
 
     Attributes:
         memory: What is known of the training questions; `RolloutCallback` puts that of the run in its place.
-
-    Raises:
-        TypeError: a source or the curriculum lacks something that each of them has.
-        ValueError: an option is out of its range.
     """
 
     def __init__(

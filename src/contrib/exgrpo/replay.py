@@ -62,9 +62,6 @@ class SuccessReplay:
 
     Attributes:
         memory: How often each question was solved; that of the pipeline, which keeps it up to date.
-
-    Raises:
-        ValueError: an option is out of its range.
     """
 
     def __init__(

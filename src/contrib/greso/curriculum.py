@@ -31,9 +31,6 @@ class SkipUniform(Curriculum):
         least: Smallest p.
         most: Largest p.
 
-    Raises:
-        ValueError: an option is out of its range.
-
     >>> curriculum, mixed, easy = SkipUniform(easy=0.5), Visit((4,), (1,)), Visit((4,), (4,))
     >>> [curriculum.chance(Record(visits=visits)) for visits in ([easy, mixed], [mixed, easy], [easy, easy])]
     [1.0, 0.5, 0.25]

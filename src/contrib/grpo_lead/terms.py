@@ -49,9 +49,6 @@ class LengthReward:
         group_by: Lengths are compared within the pool of a `question` or within its own `prompt`; the same without
             rephrasings.
         weight: Factor.
-
-    Raises:
-        ValueError: `group_by` is unknown.
     """
 
     def __init__(

@@ -27,9 +27,6 @@ class VirtualSuccessAdvantage(AdvantageStrategy):
         group_by: The pool: `question` | `prompt` | `batch`.
         epsilon: Added to σ.
 
-    Raises:
-        ValueError: an option is out of its range.
-
     >>> groups = RewardGroups(
     ...     rewards=torch.zeros(3), correct=torch.zeros(3) > 0, question=torch.zeros(3, dtype=torch.long),
     ...     prompt=torch.zeros(3, dtype=torch.long))

@@ -41,10 +41,6 @@ class HistoricalExplorationAdvantage(BasedAdvantage):
         baseline: b0, from 0 to 1, or `mean`.
         group_by: The pool of `mean`: `question` | `prompt` | `batch`.
 
-    Raises:
-        TypeError: `base` is no strategy.
-        ValueError: an option is out of its range, or the groups carry no history.
-
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> from tagrpo.types import History
     >>> wrong, question = torch.tensor([False, False, False]), torch.tensor([0, 0, 0])
@@ -94,10 +90,6 @@ class BatchExplorationAdvantage(BasedAdvantage):
         base: Strategy whose advantages are lowered.
         coefficient: c, at least 0.
         group_by: The pool: `question` | `prompt` | `batch`.
-
-    Raises:
-        TypeError: `base` is no strategy.
-        ValueError: an option is out of its range, or the groups carry no answers.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> wrong, question = torch.tensor([False] * 4), torch.tensor([0] * 4)

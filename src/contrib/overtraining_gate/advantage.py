@@ -47,10 +47,6 @@ class OvertrainingGateAdvantage(BasedAdvantage):
         reference_k: k of the pass@k that is to grow, at least 1; None is its limit.
         threshold: Smaller weights are 0.
 
-    Raises:
-        TypeError: `base` is no strategy.
-        ValueError: an option is out of its range, or the groups carry no history.
-
     >>> import torch
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> from tagrpo.types import History

@@ -53,9 +53,6 @@ class PKPOAdvantage(AdvantageStrategy):
         baseline: `none` | `leave_one_out` | `fewer`.
         group_by: The pool: `question` | `prompt` | `batch`.
 
-    Raises:
-        ValueError: an option is out of its range.
-
     >>> groups = RewardGroups(
     ...     rewards=torch.tensor([1.0, 0.0, 0.0, 0.0]), correct=torch.tensor([True, False, False, False]),
     ...     question=torch.zeros(4, dtype=torch.long), prompt=torch.zeros(4, dtype=torch.long))

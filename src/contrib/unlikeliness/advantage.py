@@ -29,10 +29,6 @@ class UnlikelinessAdvantage(BasedAdvantage):
         group_by: The pool: `question` | `prompt` | `batch`.
         tolerance: Nats of a whole response; with `ranked_by="token"`, means count times the longer one's tokens.
 
-    Raises:
-        TypeError: `base` is no strategy.
-        ValueError: an option is out of its range, the base reads verdicts alone, or the groups carry no log-probs.
-
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> correct = torch.tensor([True, True, False, False])
     >>> groups = RewardGroups(

@@ -27,9 +27,6 @@ class MazeSource(Source):
         width: Characters of a line, and lines; odd, from 5.
         size: Number of mazes, all different.
         seed: Chooses them.
-
-    Raises:
-        ValueError: `width` is none.
     """
 
     def __init__(

@@ -30,10 +30,6 @@ class QuestionLoader:
         seed: Seed of the order, and of the chances of `serve_by`.
         rank: This process.
         world_size: Number of processes.
-
-    Raises:
-        ValueError: with `drop_last`, a batch can't be divided evenly among ranks, or there are too few questions for
-            one.
     """
 
     groups: Sequence[QuestionGroup]

@@ -69,11 +69,6 @@ class Record:
         """The first visit's success rate, then rate ← decay · rate + (1 − decay) · that of the next; None before.
 
         Over all responses, or those to the `original` alone.
-
-        >>> Record(visits=[Visit((2, 2), (2, 0)), Visit((2, 2), (1, 0))]).running_rate(0.5)
-        0.375
-        >>> Record(visits=[Visit((2, 2), (2, 0)), Visit((2, 2), (1, 0))]).running_rate(0.5, original=True)
-        0.75
         """
         visits = [Visit(v.samples[:1], v.correct[:1]) for v in self.visits if v.samples[0]] if original else self.visits
         running = None
@@ -91,10 +86,7 @@ UNKNOWN = Record()
 
 
 class QuestionMemory:
-    """Question id → `Record`, of all questions that were sampled in training.
-
-    Bounded: `MOST_VISITS` visits and `MOST_ANSWERS` answers of each question, none longer than `LONGEST_ANSWER`.
-    """
+    """Question id → `Record`, of all questions that were sampled in training."""
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}

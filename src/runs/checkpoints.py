@@ -1,8 +1,8 @@
 """Checkpoints on disk: whole or not there at all, and which of them a run is resumed from.
 
 `<run>/checkpoints/iteration-000020.ckpt` holds the state after 20 iterations: a file, or a folder of shards under
-FSDP2. Each is written under another name, forced to disk, and renamed. Before one is loaded, all of it is compared with
-the checksums that were written with it, and nothing in it is unpickled but containers, numbers and tensors.
+FSDP2. Before one is loaded, all of it is compared with the checksums that were written with it, and nothing in it is
+unpickled but containers, numbers and tensors.
 """
 
 from __future__ import annotations
@@ -76,11 +76,7 @@ def begin_folder(partial: Path) -> None:
 
 
 def commit_folder(partial: Path, path: Path) -> None:
-    """Mark a folder of shards as complete, force it to disk, and rename it to `path`.
-
-    Raises:
-        pickle.UnpicklingError: there is something among the shards that `check` would refuse.
-    """
+    """Mark a folder of shards as complete, force it to disk, and rename it to `path`."""
     check_metadata(partial)
     with disk_full_explained(path):
         files = [file for file in sorted(partial.iterdir()) if file.name != MARKER]
@@ -164,11 +160,7 @@ class _GuardedUnpickler(pickle.Unpickler):
 
 
 def unsharded(path: Path) -> dict[str, Any]:
-    """The content of a folder of shards as Lightning has it without sharding: on the CPU, parameters by their number.
-
-    Raises:
-        pickle.UnpicklingError: it could run code.
-    """
+    """The content of a folder of shards as Lightning has it without sharding: on the CPU, parameters by number."""
     rest: dict[str, Any] = torch.load(path / REST, weights_only=True)
     optimizers = []
     for number, groups in enumerate(rest.pop("param_groups")):
@@ -184,11 +176,7 @@ def unsharded(path: Path) -> dict[str, Any]:
 
 
 def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
-    """The whole tensors in a folder of shards whose names begin with `prefix`, under the rest of their names.
-
-    Raises:
-        pickle.UnpicklingError: it could run code.
-    """
+    """The whole tensors in a folder of shards whose names begin with `prefix`, under the rest of their names."""
     check_metadata(path)
     stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
     tensors: dict[str, Any] = {
@@ -241,10 +229,8 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
 def resolve(resume: str | Path | None, directory: Path) -> Path | None:
     """The checkpoint that a run is to be resumed from.
 
-    Args:
-        resume: None starts anew; `last` is the newest complete checkpoint in `directory`; `auto` the same where there
-            is one, and otherwise a new start; anything else is the path of a checkpoint.
-        directory: Where the run's checkpoints are.
+    `resume`: None starts anew; `last` is the newest complete checkpoint in `directory`; `auto` the same where there is
+    one, and otherwise a new start; anything else is the path of a checkpoint.
 
     Raises:
         FileNotFoundError, DamagedFileError: there is none that is complete.
@@ -264,8 +250,7 @@ def resolve(resume: str | Path | None, directory: Path) -> Path | None:
 def set_aside(directory: Path, after: int) -> None:
     """Move checkpoints of more than `after` iterations to `<directory>.previous`; delete what was never finished.
 
-    A run that starts anew, or from an older checkpoint, will not lead to them, so that `resume=last` must not find
-    them. What was moved there earlier stays; further folders are called `.previous-2` and so on.
+    Further folders are called `.previous-2` and so on. Otherwise `resume=last` would find checkpoints of another run.
     """
     if not directory.is_dir():
         return

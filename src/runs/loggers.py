@@ -39,8 +39,6 @@ class TableLogger(Protocol):
 class MetricsCSV(ResumableLogger):
     """`metrics.csv`, a row for each call, which a resumed run cuts back to its checkpoint and then continues.
 
-    The file is never emptied: where rows or columns change it is replaced by a new one.
-
     Args:
         directory: Where `metrics.csv` lies.
     """
@@ -60,7 +58,7 @@ class MetricsCSV(ResumableLogger):
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the settings are in `config.yaml` beside the file, commit and versions in `provenance.json`."""
+        """Nothing: the settings are in `config.yaml` beside the file."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:

@@ -1,7 +1,6 @@
 """The memory of questions: how often each was sampled and solved in this run, and with which answers.
 
-Updated with every sampled batch by the verdicts of all ranks, so that it is the same on each; part of the pipeline's
-checkpoints. A run in which nobody reads it keeps none.
+It is the same on each rank, and part of checkpoints. A run in which nobody reads it keeps none.
 """
 
 from __future__ import annotations

@@ -62,9 +62,6 @@ def find_overlaps(
 
     Returns:
         Split → the most similar overlap of each of its questions that has one, in their order; any of several equals.
-
-    Raises:
-        ValueError: `n` or `threshold` is out of its range.
     """
     if n < 1 or not 0 < threshold <= 1:
         raise ValueError(f"Expected n ≥ 1 and a threshold above 0 and up to 1, but got {n} and {threshold}.")

@@ -130,12 +130,7 @@ def _check_folder(path: Path) -> None:
 
 
 def check_metadata(path: Path) -> None:
-    """Check that loading a folder of shards runs no foreign code: torch unpickles its metadata, and entries of bytes.
-
-    Raises:
-        DamagedFileError: the metadata can't be read.
-        pickle.UnpicklingError: they name something that is not known to be harmless, or entries of bytes.
-    """
+    """Check that loading a folder of shards runs no foreign code: torch unpickles metadata and entries of bytes."""
     with damage_explained(METADATA), (path / METADATA).open("rb") as file:
         _GuardedUnpickler(file).load()
 
@@ -227,13 +222,10 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
 
 
 def resolve(resume: str | Path | None, directory: Path) -> Path | None:
-    """The checkpoint that a run is to be resumed from.
+    """The complete checkpoint that a run is to be resumed from.
 
     `resume`: None starts anew; `last` is the newest complete checkpoint in `directory`; `auto` the same where there is
     one, and otherwise a new start; anything else is the path of a checkpoint.
-
-    Raises:
-        FileNotFoundError, DamagedFileError: there is none that is complete.
     """
     if resume is None:
         return None

@@ -173,11 +173,7 @@ def may_change(name: str) -> bool:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings that a run has written, as plain containers. They may be a stranger's: nothing in them is resolved.
-
-    Raises:
-        ValueError: there is something that could read the environment or fill the memory.
-    """
+    """The settings that a run has written, as plain containers. Nothing in them is resolved: they may be foreign."""
     if not path.is_file():
         raise FileNotFoundError(
             f"Expected the settings of the run in {path}, but there is no such file. Leave checkpoints in the "

@@ -252,10 +252,8 @@ class ArithmeticSource(GeneratedSource[Problem]):
     >>> group = ArithmeticSource("train", num_rephrasings=1).load()[3]
     >>> group.metadata["family"], group.question
     ('passive', '11 coins are owned by Leo. 5 are given to him. 8 are given to him. Count?')
-    >>> group.rephrasings, group.answer
-    (('Leo has 11 coins. He buys 5. He buys 8. How many?',), ('24',))
-    >>> group.metadata["expression"]
-    '((11 + 5) + 8)'
+    >>> group.rephrasings, group.answer, group.metadata["expression"]
+    (('Leo has 11 coins. He buys 5. He buys 8. How many?',), ('24',), '((11 + 5) + 8)')
     """
 
     splits = SPLITS

@@ -81,10 +81,8 @@ class ShortestPathSource(GeneratedSource[Problem]):
     same kind as training; `test_phrasing`, in a family never trained; and `test_size`, of 6 × 6 cells.
 
     >>> group = ShortestPathSource("train", "easy", num_rephrasings=1).load()[0]
-    >>> group.question, group.rephrasings
-    ('From e5 to b4. Walls: d5, c3, c2.', ('start: e5; goal: b4; walls: c2 and d5 and c3',))
-    >>> group.answer
-    ('up left left left',)
+    >>> group.question, group.answer
+    ('From e5 to b4. Walls: d5, c3, c2.', ('up left left left',))
     """
 
     splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, unseen=("hybrid",))

@@ -35,7 +35,7 @@ class RolloutRecorder(Callback):
     `ratio`, `kl`, `clipped` (means per token), `masked`, and with `tokens` the list `token_entropies`, null where no
     forward was made. That is all that is needed to replay an advantage strategy (`tagrpo.analysis.replay`).
 
-    Every `tables_every` iterations, each `TableLogger` (those of W&B, TensorBoard and Trackio are) gets the table
+    Every `tables_every` iterations, each `TableLogger` (those of W&B and TensorBoard are) gets the table
     `samples`: one response to each of the first prompts, so that a question stands beside its rephrasings.
 
     Files have about 10 bytes per token with `tokens`, else about one. A resumed run writes those of its iterations

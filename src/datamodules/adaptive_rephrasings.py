@@ -1,8 +1,4 @@
-"""How many of a question's rephrasings are sampled, by how well the policy does on the original.
-
-Rephrasings cost rollouts, and are worth them where the original alone would give no gradient. TA-GRPO's first version
-leaves open how many suit which question; this answer is ours.
-"""
+"""How many of a question's rephrasings are sampled, by how well the policy does on the original; this rule is ours."""
 
 from __future__ import annotations
 
@@ -35,31 +31,15 @@ class AdaptiveRephrasings:
         high: Most rephrasings; questions that have fewer use all they have.
         samples: G, responses to the original in each batch.
         decay: Weight of the past in the running rate: 0 is the last batch alone, 1 the first batch alone.
-
-    Raises:
-        ValueError: an option is out of its range.
-
-    >>> from tagrpo.datamodules.memory import Visit
-    >>> adaptive = AdaptiveRephrasings(low=0, high=3, samples=8)
-    >>> solved, once_not = Visit((8,), (8,)), Visit((8,), (6,))
-    >>> [adaptive.count(Record(visits=visits), available=5) for visits in ([], [solved], [solved, once_not])]
-    [3, 3, 1]
-    >>> adaptive.count(Record(visits=[solved]), available=2)  # in the other: p = 0.875, p^8 = 0.344, 3 · 0.344 = 1.03
-    2
     """
 
     def __init__(self, low: int = 0, high: int = 3, samples: int = 8, decay: float = 0.5) -> None:
-        if not 0 <= low <= high:
-            raise ValueError(f"Expected 0 ≤ low ≤ high in data.adaptive_rephrasings, but got {low} and {high}.")
-        if samples < 1 or not 0 <= decay <= 1:
+        if not 0 <= low <= high or samples < 1 or not 0 <= decay <= 1:
             raise ValueError(
-                "Expected samples ≥ 1 and decay between 0 and 1 in data.adaptive_rephrasings, but got "
-                f"samples={samples} and decay={decay}."
+                "Expected 0 ≤ low ≤ high, samples ≥ 1 and decay between 0 and 1 in data.adaptive_rephrasings, but got "
+                f"low={low}, high={high}, samples={samples} and decay={decay}."
             )
-        self.low = low
-        self.high = high
-        self.samples = samples
-        self.decay = decay
+        self.low, self.high, self.samples, self.decay = low, high, samples, decay
 
     def count(self, record: Record, available: int) -> int:
         """How many rephrasings to sample of a question that has `available` of them and of which this is known."""

@@ -1,8 +1,4 @@
-"""Which training questions are served, by how often the policy has solved them.
-
-A curriculum gives each question a chance to be served when its turn comes, by the run's `QuestionMemory`. An epoch is
-shorter for those that are left out.
-"""
+"""Which training questions are served, by how often the policy has solved them in the run."""
 
 from __future__ import annotations
 
@@ -40,13 +36,6 @@ class WithinBounds(Curriculum):
         low: Smallest rate, of which 0 keeps the questions that were never solved.
         high: Largest rate; below 1 it leaves out what is solved.
         decay: Weight of the past in the running rate; see `Record.running_rate`.
-
-    Raises:
-        ValueError: an option is out of its range.
-
-    >>> curriculum = WithinBounds(low=0.25, high=0.75)
-    >>> [curriculum.chance(Record(visits=[Visit((4,), (right,))])) for right in range(5)], curriculum.chance(Record())
-    ([0.0, 1.0, 1.0, 1.0, 0.0], 1.0)
     """
 
     def __init__(self, low: float = 0.0, high: float = 1.0, decay: float = 0.5) -> None:
@@ -55,9 +44,7 @@ class WithinBounds(Curriculum):
                 "Expected 0 ≤ low ≤ high ≤ 1 and decay between 0 and 1 in data.curriculum, but got "
                 f"low={low}, high={high} and decay={decay}."
             )
-        self.low = low
-        self.high = high
-        self.decay = decay
+        self.low, self.high, self.decay = low, high, decay
 
     def chance(self, record: Record) -> float:
         """1 within the bounds, else 0."""

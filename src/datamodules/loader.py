@@ -30,10 +30,6 @@ class QuestionLoader:
         seed: Seed of the order, and of the chances of `serve_by`.
         rank: This process.
         world_size: Number of processes.
-
-    Raises:
-        ValueError: with `drop_last`, a batch can't be divided evenly among ranks, or there are too few questions for
-            one.
     """
 
     groups: Sequence[QuestionGroup]
@@ -71,8 +67,7 @@ class QuestionLoader:
     def __iter__(self) -> Iterator[QuestionBatch]:
         """The rest of the current epoch, or a new epoch when it is used up.
 
-        Calls of `draw` may use an epoch up before the trainer has counted all its batches. Right after a resume at that
-        point nothing is served, so that the trainer ends its epoch as the uninterrupted run does.
+        Right after a resume where `draw` had used the epoch up, nothing is served: the trainer ends its epoch.
         """
         resumed, self._resumed = self._resumed and self.served < len(self), False
         if not resumed:
@@ -148,11 +143,7 @@ class QuestionLoader:
         return hashlib.sha256(repr([tuple(group[:4]) for group in self.groups]).encode()).hexdigest()[:16]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue after the batch at which `state_dict` was called.
-
-        Raises:
-            ValueError: the state belongs to other questions or another seed.
-        """
+        """Continue after the batch at which `state_dict` was called, on the same questions with the same seed."""
         then = state["questions"], state["digest"], state["seed"]
         if then != (now := (len(self.groups), self._digest, self.seed)):
             raise ValueError(

@@ -1,7 +1,6 @@
 """The memory of questions: how often each was sampled and solved in this run, and with which answers.
 
-Updated with every sampled batch by the verdicts of all ranks, so that it is the same on each; part of the pipeline's
-checkpoints. A run in which nobody reads it keeps none.
+It is the same on each rank, and part of checkpoints. A run in which nobody reads it keeps none.
 """
 
 from __future__ import annotations
@@ -69,11 +68,6 @@ class Record:
         """The first visit's success rate, then rate ← decay · rate + (1 − decay) · that of the next; None before.
 
         Over all responses, or those to the `original` alone.
-
-        >>> Record(visits=[Visit((2, 2), (2, 0)), Visit((2, 2), (1, 0))]).running_rate(0.5)
-        0.375
-        >>> Record(visits=[Visit((2, 2), (2, 0)), Visit((2, 2), (1, 0))]).running_rate(0.5, original=True)
-        0.75
         """
         visits = [Visit(v.samples[:1], v.correct[:1]) for v in self.visits if v.samples[0]] if original else self.visits
         running = None
@@ -91,10 +85,7 @@ UNKNOWN = Record()
 
 
 class QuestionMemory:
-    """Question id → `Record`, of all questions that were sampled in training.
-
-    Bounded: `MOST_VISITS` visits and `MOST_ANSWERS` answers of each question, none longer than `LONGEST_ANSWER`.
-    """
+    """Question id → `Record`, of all questions that were sampled in training."""
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}

@@ -63,19 +63,6 @@ def find_overlaps(
 
     Returns:
         Split → the most similar overlap of each of its questions that has one, in their order; any of several equals.
-
-    Raises:
-        ValueError: `n` or `threshold` is out of its range.
-
-    >>> def question(id, text):
-    ...     return QuestionGroup(id, text, (), ("?",))
-    >>> train = [question("a", "Find the sum of 3 and 4 and then double it."), question("b", "Solve $x = 5$.")]
-    >>> test = [question("c", "Find the sum of 3 and 5 and then double it."), question("d", "solve: $x=5$"),
-    ...         question("e", "How many primes are below 10?")]
-    >>> for overlap in find_overlaps(train, {"test": test}, n=3)["test"]:
-    ...     print(overlap)
-    Overlap(test='c', train='a', similarity=0.667, same_numbers=False)
-    Overlap(test='d', train='b', similarity=1.0, same_numbers=True)
     """
     if n < 1 or not 0 < threshold <= 1:
         raise ValueError(f"Expected n ≥ 1 and a threshold above 0 and up to 1, but got {n} and {threshold}.")

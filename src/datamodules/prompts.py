@@ -33,12 +33,7 @@ class Fitting(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PromptRenderer:
-    """Renders questions as prompts and tokenises them.
-
-    Args:
-        templates: Chooses the templates.
-        tokenizer: The policy's tokenizer.
-    """
+    """Renders questions as prompts and tokenises them."""
 
     templates: PromptAugmentation
     tokenizer: PreTrainedTokenizerBase
@@ -46,10 +41,7 @@ class PromptRenderer:
     def prompts(self, groups: Sequence[QuestionGroup], epoch: int, num_samples: int) -> list[Prompt]:
         """The prompts of `groups` in their order: the original question first, then its rephrasings.
 
-        Args:
-            groups: Questions.
-            epoch: The draw of the templates depends on it.
-            num_samples: G, responses to each question and to each rephrasing.
+        The draw of the templates depends on `epoch`; each phrasing gets `num_samples` responses, G.
         """
         prompts = []
         for row, group in enumerate(groups):

@@ -30,8 +30,8 @@ from .templates import PromptAugmentation, Template
 class QuestionDataModule(LightningDataModule):
     """Serves `QuestionBatch`es: a question and its rephrasings are always in one batch, on one rank.
 
-    Questions and rephrasings whose prompts are too long are left out (`PromptRenderer.fitting`). `report` (see
-    `datamodules.report`) is logged in short and written to `data.json` in the run directory.
+    Questions and rephrasings whose prompts are too long are left out. `report` (see `datamodules.report`) is logged in
+    short and written to `data.json` in the run directory.
 
     Args:
         train: Source of the training questions; None for evaluation alone.
@@ -57,10 +57,6 @@ class QuestionDataModule(LightningDataModule):
 
     Attributes:
         memory: What is known of the training questions; `RolloutCallback` puts that of the run in its place.
-
-    Raises:
-        TypeError: a source or the curriculum lacks something that each of them has.
-        ValueError: an option is out of its range.
     """
 
     def __init__(
@@ -137,11 +133,7 @@ class QuestionDataModule(LightningDataModule):
         return PromptRenderer(self.templates if training else self.evaluation_templates, self.tokenizer)
 
     def setup(self, stage: str) -> None:
-        """Load the splits that `stage` needs and leave out what does not fit.
-
-        Raises:
-            ValueError: there is no source of training questions, or nothing of a split fits.
-        """
+        """Load the splits that `stage` needs and leave out what does not fit."""
         if stage == "fit" and self.train_source is None:
             raise ValueError("Expected a source of training questions in data.train, but it is null.")
         training = [("train", self.train_source)] if stage == "fit" and self.train_source is not None else []
@@ -189,11 +181,7 @@ class QuestionDataModule(LightningDataModule):
             )
 
     def check_references(self, verifier: Verifier) -> None:
-        """Have `verifier` look at the reference answers of all questions that were read.
-
-        Raises:
-            ValueError: it refuses some; file and question are named, of the first mistakes all at once.
-        """
+        """Raise a ValueError that names file and question of the first reference answers that `verifier` refuses."""
         refused = []
         for split, groups in self._splits.items():
             for group in groups:
@@ -238,11 +226,7 @@ class QuestionDataModule(LightningDataModule):
         return {"tokenizer": self._tokenizer_digest, **state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned; a curriculum that it knows nothing of begins.
-
-        Raises:
-            ValueError: training is to go on with another tokenizer.
-        """
+        """Go on from what `state_dict` returned, with the same tokenizer; a curriculum that it does not have begins."""
         training = self.trainer is not None and self.trainer.training
         if training and state_dict.get("tokenizer", self._tokenizer_digest) != self._tokenizer_digest:
             raise ValueError(

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
-from ..datamodules.sources.word_problems import MAX_VALUE, Operation
+from ..datamodules.sources.arithmetic import MAX_VALUE, Operation
 from ..modules.policy.causal_policy import CausalPolicy
 from ..modules.policy.exact import correct_tokens, exact_success
 from ..modules.policy.logprobs import Scorer

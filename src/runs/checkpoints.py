@@ -1,8 +1,8 @@
 """Checkpoints on disk: whole or not there at all, and which of them a run is resumed from.
 
 `<run>/checkpoints/iteration-000020.ckpt` holds the state after 20 iterations: a file, or a folder of shards under
-FSDP2. Each is written under another name, forced to disk, and renamed. Before one is loaded, all of it is compared with
-the checksums that were written with it, and nothing in it is unpickled but containers, numbers and tensors.
+FSDP2. Before one is loaded, all of it is compared with the checksums that were written with it, and nothing in it is
+unpickled but containers, numbers and tensors.
 """
 
 from __future__ import annotations
@@ -76,11 +76,7 @@ def begin_folder(partial: Path) -> None:
 
 
 def commit_folder(partial: Path, path: Path) -> None:
-    """Mark a folder of shards as complete, force it to disk, and rename it to `path`.
-
-    Raises:
-        pickle.UnpicklingError: there is something among the shards that `check` would refuse.
-    """
+    """Mark a folder of shards as complete, force it to disk, and rename it to `path`."""
     check_metadata(partial)
     with disk_full_explained(path):
         files = [file for file in sorted(partial.iterdir()) if file.name != MARKER]
@@ -134,12 +130,7 @@ def _check_folder(path: Path) -> None:
 
 
 def check_metadata(path: Path) -> None:
-    """Check that loading a folder of shards runs no foreign code: torch unpickles its metadata, and entries of bytes.
-
-    Raises:
-        DamagedFileError: the metadata can't be read.
-        pickle.UnpicklingError: they name something that is not known to be harmless, or entries of bytes.
-    """
+    """Check that loading a folder of shards runs no foreign code: torch unpickles metadata and entries of bytes."""
     with damage_explained(METADATA), (path / METADATA).open("rb") as file:
         _GuardedUnpickler(file).load()
 
@@ -164,11 +155,7 @@ class _GuardedUnpickler(pickle.Unpickler):
 
 
 def unsharded(path: Path) -> dict[str, Any]:
-    """The content of a folder of shards as Lightning has it without sharding: on the CPU, parameters by their number.
-
-    Raises:
-        pickle.UnpicklingError: it could run code.
-    """
+    """The content of a folder of shards as Lightning has it without sharding: on the CPU, parameters by number."""
     rest: dict[str, Any] = torch.load(path / REST, weights_only=True)
     optimizers = []
     for number, groups in enumerate(rest.pop("param_groups")):
@@ -184,11 +171,7 @@ def unsharded(path: Path) -> dict[str, Any]:
 
 
 def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
-    """The whole tensors in a folder of shards whose names begin with `prefix`, under the rest of their names.
-
-    Raises:
-        pickle.UnpicklingError: it could run code.
-    """
+    """The whole tensors in a folder of shards whose names begin with `prefix`, under the rest of their names."""
     check_metadata(path)
     stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
     tensors: dict[str, Any] = {
@@ -239,15 +222,10 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
 
 
 def resolve(resume: str | Path | None, directory: Path) -> Path | None:
-    """The checkpoint that a run is to be resumed from.
+    """The complete checkpoint that a run is to be resumed from.
 
-    Args:
-        resume: None starts anew; `last` is the newest complete checkpoint in `directory`; `auto` the same where there
-            is one, and otherwise a new start; anything else is the path of a checkpoint.
-        directory: Where the run's checkpoints are.
-
-    Raises:
-        FileNotFoundError, DamagedFileError: there is none that is complete.
+    `resume`: None starts anew; `last` is the newest complete checkpoint in `directory`; `auto` the same where there is
+    one, and otherwise a new start; anything else is the path of a checkpoint.
     """
     if resume is None:
         return None
@@ -264,8 +242,7 @@ def resolve(resume: str | Path | None, directory: Path) -> Path | None:
 def set_aside(directory: Path, after: int) -> None:
     """Move checkpoints of more than `after` iterations to `<directory>.previous`; delete what was never finished.
 
-    A run that starts anew, or from an older checkpoint, will not lead to them, so that `resume=last` must not find
-    them. What was moved there earlier stays; further folders are called `.previous-2` and so on.
+    Further folders are called `.previous-2` and so on. Otherwise `resume=last` would find checkpoints of another run.
     """
     if not directory.is_dir():
         return

@@ -66,21 +66,14 @@ def checkpoints_in(directory: Path) -> list[Path]:
 
 
 def is_first_rank() -> bool:
-    """Whether this process is rank 0, as torchrun, SLURM or Lightning have told it; true where nobody has.
-
-    Known before Lightning is imported, which takes seconds.
-    """
+    """Whether this process is rank 0, by the environment alone: importing Lightning takes seconds."""
     names = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
     return int(next((os.environ[name] for name in names if name in os.environ), 0)) == 0
 
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Keep other processes out of a directory while the block runs; rank 0 does it for all.
-
-    Raises:
-        RuntimeError: another process holds it.
-    """
+    """Keep other processes out of a directory while the block runs, or raise a RuntimeError; rank 0 does it for all."""
     if not is_first_rank():
         yield
         return
@@ -149,11 +142,7 @@ def run_to_continue(resume: str | None, directory: Path) -> Path | None:
 
 
 def existing(path: str | Path, setting: str) -> Path:
-    """The path of a checkpoint, or of the directory of a run.
-
-    Raises:
-        FileNotFoundError: there is nothing; naming the setting.
-    """
+    """The path of a checkpoint, or of the directory of a run; a FileNotFoundError names `setting`."""
     path = Path(path).expanduser()
     if not os.path.lexists(path):
         raise FileNotFoundError(
@@ -163,7 +152,7 @@ def existing(path: str | Path, setting: str) -> Path:
 
 
 def no_checkpoint(directory: Path) -> FileNotFoundError:
-    """The error of resume=last where there is nothing to go on from."""
+    """Error of resume=last without a checkpoint."""
     return FileNotFoundError(
         f"Expected a complete checkpoint in {directory} for resume=last, but there is none. Use resume=auto to start "
         "anew where there is none, or check the run's directory."
@@ -184,11 +173,7 @@ def may_change(name: str) -> bool:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings that a run has written, as plain containers. They may be a stranger's: nothing in them is resolved.
-
-    Raises:
-        ValueError: there is something that could read the environment or fill the memory.
-    """
+    """The settings that a run has written, as plain containers. Nothing in them is resolved: they may be foreign."""
     if not path.is_file():
         raise FileNotFoundError(
             f"Expected the settings of the run in {path}, but there is no such file. Leave checkpoints in the "
@@ -210,11 +195,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def parsed(text: str) -> Any:
-    """The content of a YAML text.
-
-    Raises:
-        yaml.YAMLError: it is no YAML, or uses aliases, of which a few lines can make gigabytes.
-    """
+    """The content of a YAML text without aliases, of which a few lines can make gigabytes."""
     if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, LOADER)):
         raise yaml.YAMLError("there are aliases in it")
     return yaml.load(text, LOADER)
@@ -253,11 +234,7 @@ def flat(content: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def refuse(changed: dict[str, tuple[Any, Any]], directory: Path) -> None:
-    """Refuse to continue the run in `directory` with other settings where they must stay.
-
-    Raises:
-        ValueError: naming them and both values.
-    """
+    """Raise a ValueError about settings that must stay as they are in the run in `directory`, if any have changed."""
     if changed:
         raise ValueError(
             f"Expected the settings of the run in {directory} that shape what it learns, but got others:\n"
@@ -269,7 +246,7 @@ def refuse(changed: dict[str, tuple[Any, Any]], directory: Path) -> None:
 
 
 def then_and_now(changed: dict[str, tuple[Any, Any]]) -> str:
-    """A line for each change, to be read."""
+    """A line for each change."""
     return "\n".join(f"  {name}: {then} then, {now} now" for name, (then, now) in changed.items())
 
 

@@ -1,7 +1,4 @@
-"""Files that are written whole, checked when they are read back, and locked against a second process.
-
-Whoever reads one finds its old content or its new content, never a part. Damage to a disk is noticed by CRC-32.
-"""
+"""Files that are written whole, checked by CRC-32 when they are read back, and locked against a second process."""
 
 from __future__ import annotations
 
@@ -97,11 +94,7 @@ def sync(path: Path) -> None:
 
 
 def lock(file: IO[Any], advice: str) -> None:
-    """Lock an open file until it is closed. A process that dies gives its locks back; `advice` ends the message.
-
-    Raises:
-        RuntimeError: another process has locked it.
-    """
+    """Lock an open file until it is closed, or raise a RuntimeError whose message ends with `advice`."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -181,11 +174,7 @@ def _delete(path: Path) -> None:
 
 @contextmanager
 def disk_full_explained(path: Path) -> Iterator[None]:
-    """When the block fails because there is no room for `path`, say so and what to do about it.
-
-    Raises:
-        OSError: instead of the error that the block raised for lack of room. Other errors pass through.
-    """
+    """When the block fails because there is no room for `path`, raise an OSError that says what to do about it."""
     try:
         yield
     except BaseException as error:  # that of several ranks at once is no Exception

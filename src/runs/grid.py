@@ -1,7 +1,4 @@
-"""The runs of a grid as jobs, on this machine or in the queue of a SLURM cluster; finished runs are kept.
-
-submitit starts the jobs. On one machine it would start all at once, without GPUs, and end a job but not its children.
-"""
+"""The runs of a grid as jobs of submitit, on this machine or in a SLURM cluster's queue; finished runs are kept."""
 
 from __future__ import annotations
 
@@ -116,11 +113,7 @@ class GridRun:
         return self.state == "waiting" and (self.after is None or self.after.state in ("done", "kept"))
 
     def prepare(self) -> None:
-        """Find out whether the run has finished already, or has a job in SLURM's queue from an earlier call.
-
-        Raises:
-            ValueError: its directory holds a run with other settings, or files of something else.
-        """
+        """Find out whether the run has finished already, or has a job in SLURM's queue from an earlier call."""
         if not self.directory.exists() or not any(self.directory.iterdir()):
             return
         if not (self.directory / "run.json").exists():

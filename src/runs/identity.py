@@ -36,8 +36,7 @@ def identity_of(
 ) -> dict[str, str]:
     """A digest of each part of what `tagrpo-eval` evaluates and how: equal ones may share their counts.
 
-    The policy has loaded its model, the data module has read its questions. Code of rewards and templates counts as far
-    as it lies in the folders of their classes.
+    Code of rewards and templates counts as far as it lies in the folders of their classes.
     """
     splits = {name: loader.groups for name, loader in data.evaluation_loaders().items()}
     parts = (cfg.reward, cfg.data.evaluation_template or cfg.template, cfg.rollout.evaluation_sampling)
@@ -95,11 +94,7 @@ def _code_of(settings: Any) -> list[str]:
 
 
 def targets(settings: Any) -> Iterator[str]:
-    """The `_target_`s in settings, at any depth.
-
-    >>> list(targets({"_target_": "a.Mixed", "free": {"_target_": "b.Own"}, "parts": [{"_target_": "c.Last"}]}))
-    ['a.Mixed', 'b.Own', 'c.Last']
-    """
+    """The `_target_`s in settings, at any depth."""
     if isinstance(settings, Mapping):
         if "_target_" in settings:
             yield settings["_target_"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -40,8 +39,6 @@ class TableLogger(Protocol):
 class MetricsCSV(ResumableLogger):
     """`metrics.csv`, a row for each call, which a resumed run cuts back to its checkpoint and then continues.
 
-    The file is never emptied: where rows or columns change it is replaced by a new one.
-
     Args:
         directory: Where `metrics.csv` lies.
     """
@@ -61,7 +58,7 @@ class MetricsCSV(ResumableLogger):
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the settings are in `config.yaml` beside the file, commit and versions in `provenance.json`."""
+        """Nothing: the settings are in `config.yaml` beside the file."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -160,71 +157,3 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         self._began = True
         start = Event(step=self._last_step + 1, session_log=SessionLog(status=SessionLog.START))
         self.experiment.file_writer.add_event(start)
-
-
-class TrackioLogger(Logger):
-    """Trackio's runs: scalars, settings and tables of samples.
-
-    What an earlier attempt at a resumed run has logged after its checkpoint stays there.
-
-    Args:
-        project, name: Of the run.
-        resume: Whether to go on with the run of that name, as the setting `resume` says; None begins a new one.
-        options: Of `trackio.init`, such as `space_id`.
-    """
-
-    version = ""
-
-    def __init__(self, project: str, name: str, resume: str | None = None, **options: Any) -> None:
-        super().__init__()
-        if importlib.util.find_spec("trackio") is None:
-            raise ImportError(
-                "Expected the package trackio for logger=trackio, but it is not installed. Install it with `pip "
-                "install trackio`, or choose another logger."
-            )
-        self._project, self._name, self._options = project, name, options
-        self._resume = "never" if resume is None else "allow"
-        self._settings: dict[str, Any] = {}
-        self._run: Any = None
-
-    @property
-    def name(self) -> str:
-        """Of the run."""
-        return self._name
-
-    @property
-    def experiment(self) -> Any:
-        """Trackio's run, which begins when something is logged for the first time."""
-        if self._run is None:
-            import trackio
-
-            self._run = trackio.init(
-                project=self._project, name=self._name, config=self._settings, resume=self._resume, **self._options
-            )
-            self._name, self._resume = self._run.name, "allow"
-        return self._run
-
-    @rank_zero_only
-    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Keep the settings, with which the run begins."""
-        self._settings = json.loads(json.dumps(params, default=str))
-
-    @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log scalars."""
-        self.experiment.log(dict(metrics), step=step)
-
-    @rank_zero_only
-    def log_table(self, key: str, columns: list[str], data: list[list[Any]], step: int) -> None:
-        """Log a table."""
-        import pandas as pd
-        import trackio
-
-        self.experiment.log({key: trackio.Table(dataframe=pd.DataFrame(data, columns=columns))}, step=step)
-
-    @rank_zero_only
-    def finalize(self, status: str) -> None:  # noqa: ARG002
-        """Send what is left when training ends; a test that follows goes on with the run."""
-        if self._run is not None:
-            self._run.finish()
-            self._run = None

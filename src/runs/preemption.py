@@ -23,10 +23,7 @@ class StopRequest:
         self.received = False
 
     def listen(self) -> None:
-        """Handle the signals from now on; does nothing outside the main thread, where Python allows no handlers.
-
-        To be called after Lightning has installed its own handlers; it restores the handlers from before when it ends.
-        """
+        """Handle the signals from now on, once Lightning has installed its own handlers; in the main thread alone."""
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 signal.signal(number, self._note)

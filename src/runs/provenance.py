@@ -14,10 +14,7 @@ PACKAGES = ("tagrpo", "torch", "lightning", "transformers", "datasets", "peft", 
 
 
 def provenance() -> dict[str, str]:
-    """`git_commit`, `git_changed` (files that differ from it), and `version/<package>` of what is installed.
-
-    `LD_PRELOAD`, where it is set: libraries that were loaded first may replace functions of others.
-    """
+    """`git_commit`, `git_changed` (files that differ from it), `version/<package>`, and `LD_PRELOAD` where set."""
     found = {"version/python": platform.python_version()}
     if preloaded := os.environ.get("LD_PRELOAD"):
         found["LD_PRELOAD"] = preloaded

@@ -27,9 +27,8 @@ def log_scalars(module: LightningModule, values: Mapping[str, float]) -> None:
 class ScalarLog(Callback):
     """Collects the scalars of an iteration or evaluation and hands them to every logger as one row.
 
-    Loggers, `trainer.callback_metrics` and `log_every_n_steps` see what they would see of `LightningModule.log`, with
-    two differences. That costs a third of a millisecond per scalar; and it repeats a scalar that is not logged in every
-    iteration until the epoch ends, which a run that is resumed in between could not do.
+    `LightningModule.log` would repeat a scalar that is not logged in every iteration until the epoch ends, which a run
+    that is resumed in between could not do.
     """
 
     stage = Stage.LOG

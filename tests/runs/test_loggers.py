@@ -6,11 +6,9 @@ import errno
 import os
 import resource
 import signal
-import sys
 import tempfile
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +22,6 @@ from tagrpo.runs.loggers import (
     ResumableLogger,
     ResumableTensorBoard,
     TableLogger,
-    TrackioLogger,
 )
 
 
@@ -132,49 +129,6 @@ def test_tensorboard_shows_settings_and_tables_after_it_has_forgotten_earlier_on
     assert b'"clip": 0.2' in text["settings"]
     assert b'"git_commit": "abc"' in text["settings"]
     assert text["samples"].decode().splitlines()[2] == "| 1 &#124; 1? | two<br>lines |"
-
-
-class FakeTrackio:
-    """What is used of trackio 0.43, as it documents it."""
-
-    def __init__(self):
-        self.began, self.logged, self.finished = [], [], 0
-
-    def init(self, project, name=None, config=None, resume="never", **options):
-        self.began.append((project, name, config, resume, options))
-        return SimpleNamespace(name=name, log=self.log, finish=self.finish)
-
-    def log(self, metrics, step=None):
-        self.logged.append((metrics, step))
-
-    def finish(self):
-        self.finished += 1
-
-    def Table(self, dataframe):
-        return dataframe.to_dict("records")
-
-
-def test_trackio_gets_settings_scalars_and_tables_and_goes_on_after_a_fit(monkeypatch):
-    fake = FakeTrackio()
-    monkeypatch.setitem(sys.modules, "trackio", fake)
-    monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: name)
-    logger = TrackioLogger("project", "run", space_id="me/space")
-    assert isinstance(logger, TableLogger)
-    logger.log_hyperparams({"seed": 1, "path": Path("/x")})
-    logger.log_metrics({"a": 1.0}, step=3)
-    logger.log_table("samples", ["question"], [["1 + 1?"]], 3)
-    logger.finalize("success")
-    logger.log_metrics({"b": 2.0}, step=4)
-    settings = {"seed": 1, "path": "/x"}
-    assert fake.began == [("project", "run", settings, how, {"space_id": "me/space"}) for how in ("never", "allow")]
-    assert fake.logged == [({"a": 1.0}, 3), ({"samples": [{"question": "1 + 1?"}]}, 3), ({"b": 2.0}, 4)]
-    assert fake.finished == 1
-
-
-def test_trackio_that_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match="pip install trackio"):
-        TrackioLogger("project", "run")
 
 
 ROWS = st.lists(st.dictionaries(st.sampled_from("abcd"), st.floats(-9, 9), min_size=1), min_size=1, max_size=8)

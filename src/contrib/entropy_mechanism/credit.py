@@ -46,9 +46,6 @@ class ClipCovCredit(TokenCredit):
         low: Smaller covariances are left alone.
         high: Larger ones too.
         seed: Of the draws.
-
-    Raises:
-        ValueError: an option is out of its range.
     """
 
     share: float = 2e-4
@@ -96,9 +93,6 @@ class KLCovCredit(TokenCredit):
     Args:
         share: Of all tokens of the mini-batch, above 0.
         coef: β, above 0.
-
-    Raises:
-        ValueError: an option is out of its range.
     """
 
     share: float = 2e-3

@@ -1,10 +1,8 @@
 """Replay of past successes (ExGRPO, arXiv 2510.02245).
 
 A share of each batch consists of questions that were solved in part before, and one response to each of them is a past
-success. Successes are recorded by question; how often it was solved is in the run's `QuestionMemory`. Questions are
-drawn by their latest success rate, most often those near one half; of a question's successes the one with the lowest
-entropy under the current policy is replayed. Questions that were solved in full are retired. Every rank holds the same
-record, so that any of them can write the checkpoint.
+success. Questions are drawn by their latest success rate, most often those near one half; of a question's successes the
+one with the lowest entropy under the current policy is replayed. Every rank holds the same record.
 """
 
 from __future__ import annotations
@@ -61,10 +59,7 @@ class SuccessReplay:
         seed: Of the draws.
 
     Attributes:
-        memory: How often each question was solved; that of the pipeline, which keeps it up to date.
-
-    Raises:
-        ValueError: an option is out of its range.
+        memory: How often each question was solved; the pipeline's, which keeps it up to date.
     """
 
     def __init__(
@@ -75,11 +70,8 @@ class SuccessReplay:
                 "Expected 0 < replay.ratio ≤ 1, 0 ≤ replay.start ≤ 1, replay.spread > 0 and replay.per_question ≥ 1, "
                 f"but got {ratio}, {start}, {spread} and {per_question}."
             )
-        self.ratio = ratio
-        self.start = start
-        self.spread = spread
-        self.per_question = per_question
-        self.seed = seed
+        self.ratio, self.start, self.spread = ratio, start, spread
+        self.per_question, self.seed = per_question, seed
         self.started = False
         self.records: dict[str, Record] = {}
         self.memory = QuestionMemory()
@@ -122,19 +114,13 @@ class SuccessReplay:
         mine = [self.records[id] for id in drawn[rank() :: world_size()]]
         kept = len(batch.groups) - len(mine)
         prompts = [prompt for prompt in batch.prompts if prompt.question < kept]
-        for question, success in enumerate(self._lowest_entropy(mine, policy), start=kept):
+        for question, success in enumerate(_lowest_entropy(mine, policy), start=kept):
             past = Completion(token_ids=success.token_ids, logprobs=success.logprobs, truncated=False)
             asked = [prompt._replace(question=question) for prompt in success.prompts]
             answered = asked[success.row]
             asked[success.row] = answered._replace(num_samples=answered.num_samples - 1, past=past)
             prompts += asked
         return replace(batch, groups=[*batch.groups[:kept], *(record.group for record in mine)], prompts=prompts)
-
-    def _lowest_entropy(self, records: Sequence[Record], policy: SampledPolicy) -> list[Success]:
-        candidates = [success for record in records for success in record.successes]
-        values = policy.response_entropy([s.prompts[s.row] for s in candidates], [s.token_ids for s in candidates])
-        parts = values.split([len(record.successes) for record in records])
-        return [record.successes[int(part.argmin())] for record, part in zip(records, parts, strict=True)]
 
     def observe(self, batch: QuestionBatch) -> dict[str, float]:
         """Take in the new successes of all ranks in a training batch, which `memory` remembers. Collective.
@@ -144,50 +130,23 @@ class SuccessReplay:
         - `replay/questions`: questions with past successes; `replay/successes`: these.
         - `replay/retired`: questions that are left out because all responses were correct.
         """
-        for id, record in (item for part in gather_objects(self._found(batch)) for item in part):
-            if self.memory[id].solved_in_full:
-                self.records.pop(id, None)
-            elif record.successes:
-                self._add(id, record)
+        for new in (record for part in gather_objects(_found(batch)) for record in part):
+            if self.memory[new.group.id].solved_in_full:
+                self.records.pop(new.group.id, None)
+            elif new.successes:
+                self._add(new)
         rollouts = batch.rollouts
         assert rollouts is not None
-        sampled = ~rollouts.replayed
-        correct, total = map(
-            sum, zip(*gather_objects((int(rollouts.correct[sampled].sum()), int(sampled.sum()))), strict=True)
-        )
-        self.started = self.started or correct > self.start * total
+        verdicts = torch.cat(gather_objects(rollouts.correct[~rollouts.replayed]))
+        self.started = self.started or int(verdicts.sum()) > self.start * len(verdicts)
         return {
             "replay/questions": float(len(self.records)),
             "replay/successes": float(sum(len(record.successes) for record in self.records.values())),
             "replay/retired": float(sum(record.solved_in_full for record in self.memory.records.values())),
         }
 
-    def _found(self, batch: QuestionBatch) -> list[tuple[str, Record]]:
-        """The questions of this rank's batch, with the successes among their new responses."""
-        rollouts = batch.rollouts
-        assert rollouts is not None
-        # Each prompt as it would have to ask for all its responses, replayed ones included.
-        responses = torch.bincount(rollouts.prompt, minlength=len(batch.prompts)).tolist()
-        prompts: dict[int, list[Prompt]] = {}
-        place = []
-        for prompt, count in zip(batch.prompts, responses, strict=True):
-            of_question = prompts.setdefault(prompt.question, [])
-            place.append(len(of_question))
-            of_question.append(prompt._replace(num_samples=count, past=None))
-        found = []
-        for question, group in enumerate(batch.groups):
-            rows = ((rollouts.question == question) & ~rollouts.replayed).nonzero()[:, 0]
-            successes = [
-                Success(prompts[question], place[row_of], rollouts.token_ids[row], rollouts.logprobs[row])
-                for row in rows[rollouts.correct[rows]].tolist()
-                # Where it is replayed, at least one new response must be sampled to the same prompt.
-                if responses[row_of := int(rollouts.prompt[row])] > 1
-            ]
-            found.append((group.id, Record(group, successes)))
-        return found
-
-    def _add(self, id: str, new: Record) -> None:
-        known = self.records.setdefault(id, Record(new.group))
+    def _add(self, new: Record) -> None:
+        known = self.records.setdefault(new.group.id, Record(new.group))
         known.group = new.group
         for success in new.successes:
             if not any(_same_response(success, old) for old in known.successes):
@@ -210,6 +169,37 @@ class SuccessReplay:
         for group, successes in state["records"]:
             loaded = [Success([Prompt(*prompt) for prompt in prompts], *rest) for prompts, *rest in successes]
             self.records[group[0]] = Record(QuestionGroup(*group), loaded)
+
+
+def _lowest_entropy(records: Sequence[Record], policy: SampledPolicy) -> list[Success]:
+    """Of each record the success of which the policy is surest."""
+    candidates = [success for record in records for success in record.successes]
+    values = policy.response_entropy([s.prompts[s.row] for s in candidates], [s.token_ids for s in candidates])
+    parts = values.split([len(record.successes) for record in records])
+    return [record.successes[int(part.argmin())] for record, part in zip(records, parts, strict=True)]
+
+
+def _found(batch: QuestionBatch) -> list[Record]:
+    """The questions of this rank's batch, with the successes among their new responses."""
+    rollouts = batch.rollouts
+    assert rollouts is not None
+    # Each prompt as it would have to ask for all its responses, replayed ones included.
+    responses = torch.bincount(rollouts.prompt, minlength=len(batch.prompts)).tolist()
+    prompts: dict[int, list[Prompt]] = {}
+    place = []
+    for prompt, count in zip(batch.prompts, responses, strict=True):
+        of_question = prompts.setdefault(prompt.question, [])
+        place.append(len(of_question))
+        of_question.append(prompt._replace(num_samples=count, past=None))
+    records = [Record(group) for group in batch.groups]
+    for row in (rollouts.correct & ~rollouts.replayed).nonzero()[:, 0].tolist():
+        prompt_row, question = int(rollouts.prompt[row]), int(rollouts.question[row])
+        # Where it is replayed, at least one new response must be sampled to the same prompt.
+        if responses[prompt_row] > 1:
+            records[question].successes.append(
+                Success(prompts[question], place[prompt_row], rollouts.token_ids[row], rollouts.logprobs[row])
+            )
+    return records
 
 
 def _same_response(a: Success, b: Success) -> bool:

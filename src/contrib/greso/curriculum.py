@@ -30,13 +30,6 @@ class SkipUniform(Curriculum):
         step: How much p changes after a batch.
         least: Smallest p.
         most: Largest p.
-
-    Raises:
-        ValueError: an option is out of its range.
-
-    >>> curriculum, mixed, easy = SkipUniform(easy=0.5), Visit((4,), (1,)), Visit((4,), (4,))
-    >>> [curriculum.chance(Record(visits=visits)) for visits in ([easy, mixed], [mixed, easy], [easy, easy])]
-    [1.0, 0.5, 0.25]
     """
 
     def __init__(
@@ -55,9 +48,7 @@ class SkipUniform(Curriculum):
             )
         self.chances = {1.0: easy, 0.0: hard}
         self.targets = {1.0: target / 3, 0.0: 2 * target / 3}
-        self.step = step
-        self.least = least
-        self.most = most
+        self.step, self.least, self.most = step, least, most
 
     def chance(self, record: Record) -> float:
         """P to the power of the visits without gradient since the last with one, at least 0.01."""

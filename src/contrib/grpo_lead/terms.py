@@ -49,9 +49,6 @@ class LengthReward:
         group_by: Lengths are compared within the pool of a `question` or within its own `prompt`; the same without
             rephrasings.
         weight: Factor.
-
-    Raises:
-        ValueError: `group_by` is unknown.
     """
 
     def __init__(
@@ -63,10 +60,7 @@ class LengthReward:
     ) -> None:
         if group_by not in ("question", "prompt"):
             raise ValueError(f"Expected `group_by` to be question or prompt, but got {group_by!r}.")
-        self.alpha = alpha
-        self.wrong = wrong
-        self.group_by = group_by
-        self.weight = weight
+        self.alpha, self.wrong, self.group_by, self.weight = alpha, wrong, group_by, weight
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
         """[R] float32."""
@@ -108,11 +102,8 @@ class RepetitionPenalty:
         repeats: int = 10,
         longest_word: int = 120,
     ) -> None:
-        self.penalty = penalty
-        self.wrong = wrong
-        self.max_ngram = max_ngram
-        self.repeats = repeats
-        self.longest_word = longest_word
+        self.penalty, self.wrong = penalty, wrong
+        self.max_ngram, self.repeats, self.longest_word = max_ngram, repeats, longest_word
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
         """[R] float32."""

@@ -27,9 +27,6 @@ class HighEntropyCredit(TokenCredit):
 
     Args:
         share: ρ, above 0 and at most 1; the paper's is 0.2.
-
-    Raises:
-        ValueError: `share` is out of its range.
     """
 
     share: float = 0.2

@@ -35,12 +35,6 @@ class VerdictAdvantage(AdvantageStrategy):
 
     Raises:
         ValueError: `correct` does not exceed `wrong`, so that wrong answers would be learned.
-
-    >>> groups = RewardGroups(
-    ...     rewards=torch.tensor([1.0, 0.0, 0.0]), correct=torch.tensor([True, False, False]),
-    ...     question=torch.tensor([0, 0, 1]), prompt=torch.tensor([0, 0, 1]))
-    >>> VerdictAdvantage(correct=0.1)(groups)
-    tensor([ 0.1000, -1.0000, -1.0000])
     """
 
     reads_rewards = False

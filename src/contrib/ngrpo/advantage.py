@@ -26,15 +26,6 @@ class VirtualSuccessAdvantage(AdvantageStrategy):
         reward: Of the virtual response, the largest that the task gives.
         group_by: The pool: `question` | `prompt` | `batch`.
         epsilon: Added to σ.
-
-    Raises:
-        ValueError: an option is out of its range.
-
-    >>> groups = RewardGroups(
-    ...     rewards=torch.zeros(3), correct=torch.zeros(3) > 0, question=torch.zeros(3, dtype=torch.long),
-    ...     prompt=torch.zeros(3, dtype=torch.long))
-    >>> VirtualSuccessAdvantage(epsilon=0.0)(groups)  # of 0, 0, 0 and 1 the mean is ¼, σ is ½
-    tensor([-0.5000, -0.5000, -0.5000])
     """
 
     def __init__(self, reward: float = 1.0, group_by: Pool = "question", epsilon: float = 1e-6) -> None:

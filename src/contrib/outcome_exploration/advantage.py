@@ -40,19 +40,6 @@ class HistoricalExplorationAdvantage(BasedAdvantage):
         coefficient: c, at least 0.
         baseline: b0, from 0 to 1, or `mean`.
         group_by: The pool of `mean`: `question` | `prompt` | `batch`.
-
-    Raises:
-        TypeError: `base` is no strategy.
-        ValueError: an option is out of its range, or the groups carry no history.
-
-    >>> from tagrpo.modules.advantages import GroupAdvantage
-    >>> from tagrpo.types import History
-    >>> wrong, question = torch.tensor([False, False, False]), torch.tensor([0, 0, 0])
-    >>> history = History(torch.tensor([20] * 3), torch.tensor([0] * 3), torch.tensor([0, 4, 16]))
-    >>> groups = RewardGroups(
-    ...     rewards=wrong.float(), correct=wrong, question=question, prompt=question, history=history)
-    >>> HistoricalExplorationAdvantage(GroupAdvantage(), coefficient=0.2)(groups)  # 0.2 times 1 − ½, ½ − ½ and ¼ − ½
-    tensor([ 0.1000,  0.0000, -0.0500])
     """
 
     needs_history = True
@@ -94,17 +81,6 @@ class BatchExplorationAdvantage(BasedAdvantage):
         base: Strategy whose advantages are lowered.
         coefficient: c, at least 0.
         group_by: The pool: `question` | `prompt` | `batch`.
-
-    Raises:
-        TypeError: `base` is no strategy.
-        ValueError: an option is out of its range, or the groups carry no answers.
-
-    >>> from tagrpo.modules.advantages import GroupAdvantage
-    >>> wrong, question = torch.tensor([False] * 4), torch.tensor([0] * 4)
-    >>> groups = RewardGroups(
-    ...     rewards=wrong.float(), correct=wrong, question=question, prompt=question, answers=["3", "3", "3", "8"])
-    >>> BatchExplorationAdvantage(GroupAdvantage(), coefficient=0.2)(groups)  # two of four others agree: 0.2 · 2/4
-    tensor([-0.1000, -0.1000, -0.1000,  0.0000])
     """
 
     def __init__(self, base: AdvantageStrategy, coefficient: float = 0.1, group_by: Pool = "question") -> None:

@@ -46,20 +46,6 @@ class OvertrainingGateAdvantage(BasedAdvantage):
         base: Strategy whose advantages are weighted.
         reference_k: k of the pass@k that is to grow, at least 1; None is its limit.
         threshold: Smaller weights are 0.
-
-    Raises:
-        TypeError: `base` is no strategy.
-        ValueError: an option is out of its range, or the groups carry no history.
-
-    >>> import torch
-    >>> from tagrpo.modules.advantages import GroupAdvantage
-    >>> from tagrpo.types import History
-    >>> correct, question = torch.tensor([True, False, True, False]), torch.tensor([0, 0, 1, 1])
-    >>> history = History(torch.tensor([8] * 4), torch.tensor([0, 0, 1, 1]), torch.zeros(4, dtype=torch.long))
-    >>> groups = RewardGroups(
-    ...     rewards=correct.float(), correct=correct, question=question, prompt=question, history=history)
-    >>> OvertrainingGateAdvantage(GroupAdvantage(scale="none"), reference_k=9)(groups)
-    tensor([ 0.5000, -0.5000,  0.2500, -0.2500])
     """
 
     needs_history = True

@@ -52,17 +52,6 @@ class PKPOAdvantage(AdvantageStrategy):
         k: Responses per group, at least 1, which is the verdict itself (less the baseline).
         baseline: `none` | `leave_one_out` | `fewer`.
         group_by: The pool: `question` | `prompt` | `batch`.
-
-    Raises:
-        ValueError: an option is out of its range.
-
-    >>> groups = RewardGroups(
-    ...     rewards=torch.tensor([1.0, 0.0, 0.0, 0.0]), correct=torch.tensor([True, False, False, False]),
-    ...     question=torch.zeros(4, dtype=torch.long), prompt=torch.zeros(4, dtype=torch.long))
-    >>> PKPOAdvantage(k=2)(groups)  # the other of a pair is always wrong: 2 · 1
-    tensor([2., 0., 0., 0.])
-    >>> PKPOAdvantage(k=2, baseline="none")(groups)  # of the other three one is correct: 2 · ⅓
-    tensor([2.0000, 0.6667, 0.6667, 0.6667])
     """
 
     reads_rewards = False

@@ -23,9 +23,6 @@ class ZeroVarianceCredit(TokenCredit):
     Args:
         alpha: α, above 0; the paper tries 0.05 to 0.3 and runs 0.1.
         group_by: The pool: `question` or `prompt`, as that of the advantages.
-
-    Raises:
-        ValueError: an option is out of its range.
     """
 
     alpha: float = 0.1

@@ -37,15 +37,6 @@ class RiskSensitiveAdvantage(AdvantageStrategy):
     Args:
         beta: β, not 0; above 0 seeks risk, below 0 avoids it. The authors recommend 2.
         group_by: The pool: `question` | `prompt` | `batch`.
-
-    Raises:
-        ValueError: an option is out of its range.
-
-    >>> groups = RewardGroups(
-    ...     rewards=torch.tensor([1.0, 0.0, 0.0]), correct=torch.tensor([True, False, False]),
-    ...     question=torch.zeros(3, dtype=torch.long), prompt=torch.zeros(3, dtype=torch.long))
-    >>> RiskSensitiveAdvantage(beta=math.log(4))(groups) * math.log(4)  # m = (4 + 1 + 1) / 3 = 2
-    tensor([ 1.0000, -0.5000, -0.5000])
     """
 
     beta: float

@@ -28,18 +28,6 @@ class UnlikelinessAdvantage(BasedAdvantage):
         ranked_by: `sequence`, log π(o | q), in the paper; `token`, its mean per token, in the authors' code.
         group_by: The pool: `question` | `prompt` | `batch`.
         tolerance: Nats of a whole response; with `ranked_by="token"`, means count times the longer one's tokens.
-
-    Raises:
-        TypeError: `base` is no strategy.
-        ValueError: an option is out of its range, the base reads verdicts alone, or the groups carry no log-probs.
-
-    >>> from tagrpo.modules.advantages import GroupAdvantage
-    >>> correct = torch.tensor([True, True, False, False])
-    >>> groups = RewardGroups(
-    ...     rewards=correct.float(), correct=correct, question=torch.zeros(4), prompt=torch.zeros(4),
-    ...     logprob=torch.tensor([-1.0, -9.0, -2.0, -3.0]), lengths=torch.ones(4))
-    >>> UnlikelinessAdvantage(GroupAdvantage(scale="none", baseline="none"))(groups)  # 1 − ¼ · ¾ and 1
-    tensor([0.8125, 1.0000, 0.0000, 0.0000])
     """
 
     needs_logprobs = True

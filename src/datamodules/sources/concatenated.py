@@ -14,10 +14,6 @@ class ConcatenatedSource(Source):
 
     Args:
         sources: Name → source; the name is for messages.
-
-    Raises:
-        TypeError: one of them lacks something that every source has.
-        ValueError: there is no source.
     """
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
@@ -28,15 +24,10 @@ class ConcatenatedSource(Source):
         self.sources = dict(sources)
 
     def load(self) -> list[QuestionGroup]:
-        """Load all of them.
-
-        Raises:
-            ValueError: two sources have a question of the same id.
-        """
+        """Load all of them; no two may have a question of the same id."""
         groups: dict[str, QuestionGroup] = {}
-        reports: list[SourceReport] = []
+        reports, notes = [], []
         excluded: dict[str, list[str]] = defaultdict(list)
-        notes: list[str] = []
         for name, source in self.sources.items():
             loaded = source.load()
             for group in loaded:

@@ -59,11 +59,7 @@ class Family:
     """0 for a family that is never trained."""
 
     def tell(self, **words: str | Sequence[str]) -> str:
-        """Fill the layout in.
-
-        >>> Family(layout="Make {target} from {numbers}.").tell(target="24", numbers=["4", "6"])
-        'Make 24 from 4, 6.'
-        """
+        """Fill the layout in."""
         texts = {name: word if isinstance(word, str) else self.link.join(word) for name, word in words.items()}
         return self.layout.format(**texts)
 
@@ -103,10 +99,6 @@ class GeneratedSource(Source, Generic[P]):
         size: Number of questions, no two of which ask the same; at most `largest_size`.
         num_rephrasings: N, each in a family of its own; None is as many as the regime has other families.
         seed: Chooses the problems within the split's own part of all problems.
-
-    Raises:
-        ValueError: an unknown split or regime, too many questions, or more rephrasings than the regime has other
-            families.
     """
 
     splits: ClassVar[Mapping[str, Split]]
@@ -129,9 +121,7 @@ class GeneratedSource(Source, Generic[P]):
                 raise ValueError(f"Expected `{name}` to be one of {', '.join(known)} but got {value!r}.")
         if size > self.largest_size:
             raise ValueError(f"Expected `size` to be at most {self.largest_size} but got {size}.")
-        self.split, self.regime, self.seed = split, regime, seed
-        self.name = f"{split}-{regime}-{seed}"
-        self.size = size
+        self.split, self.regime, self.size, self.seed = split, regime, size, seed
         self.originals = self.splits[split].originals[regime]
         fewest = min(len(self._other_families(family)) for family in self.originals)
         self.num_rephrasings = fewest if num_rephrasings is None else num_rephrasings
@@ -176,7 +166,7 @@ class GeneratedSource(Source, Generic[P]):
         families = [original, *rng.sample(self._other_families(original), self.num_rephrasings)]
         question, *rephrasings = [self.phrase(problem, family, rng) for family in families]
         return QuestionGroup(
-            id=f"{self.name}-{index:05d}",
+            id=f"{self.split}-{self.regime}-{self.seed}-{index:05d}",
             question=question,
             rephrasings=tuple(rephrasings),
             answer=tuple(problem.answers),

@@ -40,9 +40,6 @@ class HubSource(Source):
             `seed` and their text, so that chunks are random, disjoint, and the same on every machine.
         chunk_size: Questions per chunk.
         seed: Seed of the chunks and of the order of choices.
-
-    Raises:
-        ValueError: an unknown dataset, chunks that are not numbers from 0, each once, or a range that is none.
     """
 
     def __init__(
@@ -64,18 +61,11 @@ class HubSource(Source):
         check_ranges(within or {})
         self.dataset, self.known = dataset, CATALOGUE[dataset]
         self.path, self.rephrasings = path, rephrasings
-        self.chunks, self.chunk_size, self.seed = chunks, chunk_size, seed
+        self.chunks, self.chunk_size, self.seed = None if chunks is None else list(chunks), chunk_size, seed
         self.within = within or {}
 
     def load(self) -> list[QuestionGroup]:
-        """Read the dataset.
-
-        Raises:
-            FileNotFoundError: there is nothing of this dataset at `path`.
-            RuntimeError: the hub can't be reached.
-            ValueError: columns are missing, also those of `within`, an id is repeated, or there are fewer questions
-                than the chunks take.
-        """
+        """Read the dataset; a ValueError names missing columns and fields, repeated ids, and chunks that are none."""
         known = self.known
         origin = known.hub if self.path is None else locate(self.path, self.dataset, known.hub)
         table = read_table(origin, known.config, known.split, known.columns, known.folder)
@@ -85,10 +75,8 @@ class HubSource(Source):
         if known.wrong_choices:
             groups = [self._with_choices(group) for group in groups]
         if self.chunks is not None:
-            groups = self._chunks(groups, origin)
-            notes.append(
-                f"took chunks {list(self.chunks)} of {self.chunk_size} questions in the order of seed {self.seed}"
-            )
+            groups = self._chunks(groups, self.chunks, origin)
+            notes.append(f"took chunks {self.chunks} of {self.chunk_size} questions in the order of seed {self.seed}")
         if self.rephrasings is not None:
             groups, told = with_rephrasings(groups, read_rephrasings(self.rephrasings))
             notes.append(told)
@@ -163,17 +151,16 @@ class HubSource(Source):
         warnings = [f"another version of {self.dataset}, or not all of it: {differ}"] if differ else []
         return [f"all {len(groups)} questions have the fingerprint {found}{unknown}"], warnings
 
-    def _chunks(self, groups: Sequence[QuestionGroup], origin: str | Path) -> list[QuestionGroup]:
-        assert self.chunks is not None
-        needed = (max(self.chunks, default=-1) + 1) * self.chunk_size
+    def _chunks(self, groups: list[QuestionGroup], chunks: list[int], origin: str | Path) -> list[QuestionGroup]:
+        size = self.chunk_size
+        needed = (max(chunks, default=-1) + 1) * size
         if needed > len(groups):
             raise ValueError(
-                f"{origin}: expected {needed} questions for the chunks {list(self.chunks)} of {self.chunk_size}, but "
-                f"there are {len(groups)}. Take other `chunks`."
+                f"{origin}: expected {needed} questions for the chunks {chunks} of {size}, but there are "
+                f"{len(groups)}. Take other `chunks`."
             )
         ordered = sorted(groups, key=lambda group: (_hashed(self.seed, group.question), group.id))
-        starts = [chunk * self.chunk_size for chunk in self.chunks]
-        return [group for start in starts for group in ordered[start : start + self.chunk_size]]
+        return [group for chunk in chunks for group in ordered[chunk * size : (chunk + 1) * size]]
 
 
 def _hashed(seed: int, question: str) -> bytes:

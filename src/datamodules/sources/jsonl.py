@@ -26,10 +26,6 @@ class JsonLinesSource(Source):
         worked: Whether the answer is a worked solution, of which the last `\boxed{}` or what follows `####` counts.
 
     All other fields are kept in the metadata.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is of neither kind.
     """
 
     def __init__(

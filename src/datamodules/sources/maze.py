@@ -27,9 +27,6 @@ class MazeSource(Source):
         width: Characters of a line, and lines; odd, from 5.
         size: Number of mazes, all different.
         seed: Chooses them.
-
-    Raises:
-        ValueError: `width` is none.
     """
 
     def __init__(
@@ -40,24 +37,19 @@ class MazeSource(Source):
         self.split, self.width, self.size, self.seed = split, width, size, seed
 
     def load(self) -> list[QuestionGroup]:
-        """Generate the mazes.
-
-        Raises:
-            ValueError: there are not as many of this width.
-        """
+        """Generate the mazes."""
         rng, found = random.Random(f"{self.split}/{self.width}/{self.seed}"), dict[str, QuestionGroup]()
-        draws = 0
-        while len(found) < self.size:
-            maze, draws = draw_maze(rng, self.width), draws + 1
-            if draws > 100 * self.size + 1000:
-                raise ValueError(
-                    f"Expected {self.size} mazes of width {self.width} for {self.split}, but there seem to be but "
-                    f"{len(found)}. Set a smaller `size`, or a larger `width`."
-                )
+        for _ in range(100 * self.size + 1001):
+            if len(found) == self.size:
+                return list(found.values())
+            maze = draw_maze(rng, self.width)
             if (zlib.crc32(maze.encode()) % 10 == 0) == (self.split == "test"):
                 id = f"maze-{self.width}-{self.split}-{self.seed}-{len(found):05d}"
                 found.setdefault(maze, QuestionGroup(id, maze, (), (maze,), {"width": self.width}))
-        return list(found.values())
+        raise ValueError(
+            f"Expected {self.size} mazes of width {self.width} for {self.split}, but there seem to be but "
+            f"{len(found)}. Set a smaller `size`, or a larger `width`."
+        )
 
 
 def draw_maze(rng: random.Random, width: int) -> str:

@@ -18,7 +18,6 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
     """Read JSON lines with `question` and `rephrasings`, a list of texts; other fields are ignored.
 
     Raises:
-        FileNotFoundError: there is no such file.
         ValueError: a row is broken or repeats a question with other rephrasings; file and row are named.
     """
     path = Path(path)
@@ -46,10 +45,6 @@ def with_rephrasings(groups: Sequence[QuestionGroup], rephrasings: Rephrasings) 
 
     Raises:
         ValueError: none of the questions has any, because the file belongs to other questions.
-
-    >>> group = QuestionGroup("a", "What is 1 + 1?", (), ("2",))
-    >>> with_rephrasings([group], {"What is 1 + 1?": ("Add 1 and 1.",)})[0][0].rephrasings
-    ('Add 1 and 1.',)
     """
     joined = [group._replace(rephrasings=rephrasings.get(plain(group.question), ())) for group in groups]
     count = sum(bool(group.rephrasings) for group in joined)

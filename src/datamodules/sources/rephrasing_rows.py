@@ -51,13 +51,7 @@ class RephrasingRowsSource(Source):
         self.path, self.dataset, self.config, self.split = path, dataset, config, split
 
     def load(self) -> list[QuestionGroup]:
-        """Read the rows and link them.
-
-        Raises:
-            FileNotFoundError: there is nothing at `path`.
-            RuntimeError: the hub can't be reached.
-            ValueError: a column is missing.
-        """
+        """Read the rows and link them."""
         origin = self.dataset if self.path is None else locate(self.path, f"{self.config or 'default'}/{self.split}")
         table = read_table(origin, self.config, self.split)
         rows = [
@@ -91,8 +85,6 @@ def shared_lines(texts: Sequence[str]) -> str:
 
     >>> shared_lines(["Think.\nBox it.\n1 + 1?", "Think.\nBox it.\n1 + 2?"])
     'Think.\nBox it.\n'
-    >>> shared_lines(["1 + 1?", "1 + 2?"]), shared_lines(["Think.\n1 + 1?"])
-    ('', '')
     """
     same = commonprefix([f"{text}\n" for text in texts]) if len(set(texts)) > 1 else ""  # noqa: RUF071 (texts, no paths)
     return same[: same.rfind("\n") + 1]

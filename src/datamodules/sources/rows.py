@@ -15,14 +15,11 @@ FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "cs
 
 
 def locate(path: str | Path, name: str, repository: str = "") -> Path:
-    """The file or folder at `path` that holds the dataset `name`.
+    """The file or folder at `path` that holds the dataset `name`, or a FileNotFoundError.
 
     A file is returned as it is. In a folder, it is the file `<name>.jsonl`, `.json`, `.parquet` or `.csv`, or the
     folder `<name>`, a copy of the hub's repository. A folder without any of these is such a copy itself where the
     dataset's name, or that of `repository` (`owner/name`), is part of its path; without `repository`, any is.
-
-    Raises:
-        FileNotFoundError: there is nothing at `path`, or nothing of this dataset in the folder.
     """
     path = Path(path)
     candidates = [path / f"{name}{suffix}" for suffix in FORMATS] + [path / name]
@@ -52,16 +49,12 @@ def read_table(
     Local copies are cached by their path and by the sizes and times of their files, because `datasets` mistakes two
     copies of one repository for the same, and a copy that has changed for the old one. Configuration, split, `columns`
     and `folder` are those of a repository; None reads all.
-
-    Raises:
-        ValueError: a file of an unknown kind.
-        RuntimeError: the hub can't be reached or denies access; the message says what to do.
     """
     import datasets
 
-    # `datasets` passes further options to the reader of the format, and only the one for Parquet accepts `columns`.
-    selected: dict[str, Any] = {} if columns is None else {"columns": list(columns)}
-    selected |= {} if folder is None else {"data_dir": folder}
+    # Only the reader of Parquet accepts `columns`.
+    given = {"columns": columns and list(columns), "data_dir": folder}
+    selected = {name: value for name, value in given.items() if value is not None}
     if isinstance(origin, Path):
         cache = os.path.join(datasets.config.HF_DATASETS_CACHE, "local", _state(origin))
         if origin.is_dir():
@@ -85,11 +78,7 @@ class RowError(ValueError):
 
 
 def refuse(mistakes: Sequence[str], shown: int = 10) -> None:
-    """Report the first mistakes all at once.
-
-    Raises:
-        ValueError: there are any.
-    """
+    """Raise a ValueError about the first mistakes all at once, if there are any."""
     if mistakes:
         more = [f"and {len(mistakes) - shown} more."] if len(mistakes) > shown else []
         raise ValueError("\n".join([*mistakes[:shown], *more]))
@@ -151,9 +140,6 @@ def read_fields(
     """The fields of each row, read from the first of their columns that the table has; `a.b` is field b of column a.
 
     `required` and `optional` map a field to the names of the columns that may hold it; `origin` is for messages.
-
-    Raises:
-        ValueError: the table has none of the columns of a required field.
     """
     table = table.flatten()
     chosen = {}
@@ -185,11 +171,7 @@ def question_text(field: Any) -> str:
 
 
 def is_known(field: Any) -> bool:
-    """Whether a field says anything: None does not, nor NaN, which is how tables without nulls write it.
-
-    >>> is_known(0), is_known(None), is_known(float("nan"))
-    (True, False, False)
-    """
+    """Whether a field says anything: None does not, nor NaN, which is how tables without nulls write it."""
     return field is not None and not (isinstance(field, float) and isnan(field))
 
 

@@ -15,11 +15,7 @@ Ranges = Mapping[str, Sequence[float]]
 
 
 def check_ranges(within: Ranges) -> None:
-    """Refuse what is no pair of numbers in order.
-
-    Raises:
-        ValueError: naming the field.
-    """
+    """Raise a ValueError where bounds are no pair of numbers in order."""
     for field, bounds in within.items():
         if len(bounds) != 2 or not bounds[0] <= bounds[1]:
             raise ValueError(
@@ -33,9 +29,6 @@ def select(
     """The questions whose fields all lie `within` their ranges; and `outside_<field>` → ids of the others.
 
     A field is a number, or a text with one in it, such as `Level 3`. A text without one (`Level ?`) lies outside.
-
-    Raises:
-        ValueError: a question lacks a field.
     """
     excluded: dict[str, list[str]] = defaultdict(list)
     kept = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from ...rewards.shortest_path import DIRECTIONS, Cell, move
@@ -73,11 +72,6 @@ class Problem:
         return {"grid": self.key, "length": self.length}
 
 
-@cache
-def _cells(width: int) -> list[Cell]:
-    return [(column, row) for column in range(width) for row in range(width)]
-
-
 class ShortestPathSource(GeneratedSource[Problem]):
     """Generated grids of 5 × 5 cells, three to six of which are walls; cells are named a1..e5, a1 being top left.
 
@@ -87,10 +81,8 @@ class ShortestPathSource(GeneratedSource[Problem]):
     same kind as training; `test_phrasing`, in a family never trained; and `test_size`, of 6 × 6 cells.
 
     >>> group = ShortestPathSource("train", "easy", num_rephrasings=1).load()[0]
-    >>> group.question, group.rephrasings
-    ('From e5 to b4. Walls: d5, c3, c2.', ('start: e5; goal: b4; walls: c2 and d5 and c3',))
-    >>> group.answer
-    ('up left left left',)
+    >>> group.question, group.answer
+    ('From e5 to b4. Walls: d5, c3, c2.', ('up left left left',))
     """
 
     splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, unseen=("hybrid",))
@@ -108,8 +100,9 @@ class ShortestPathSource(GeneratedSource[Problem]):
 def sample_problem(rng: random.Random, lengths: Sequence[int], *, large: bool = False) -> Problem:
     """Draw a grid whose shortest paths have one of `lengths`."""
     width = WIDTH["test_size" if large else "usual"]
+    cells = [(column, row) for column in range(width) for row in range(width)]
     while True:
-        start, goal, *walls = rng.sample(_cells(width), 2 + rng.randint(*NUM_WALLS))
+        start, goal, *walls = rng.sample(cells, 2 + rng.randint(*NUM_WALLS))
         apart = abs(start[0] - goal[0]) + abs(start[1] - goal[1])
         if not min(lengths) - 2 <= apart <= max(lengths):  # a longer detour is not worth drawing for
             continue
@@ -141,11 +134,7 @@ def shortest_paths(width: int, start: Cell, goal: Cell, walls: Sequence[Cell]) -
 
 
 def name_of(cell: Cell) -> str:
-    """A cell's name in questions.
-
-    >>> name_of((0, 0)), name_of((4, 2))
-    ('a1', 'e3')
-    """
+    """A cell's name in questions: (4, 2) is `e3`."""
     return f"{COLUMNS[cell[0]]}{cell[1] + 1}"
 
 

@@ -22,17 +22,6 @@ class PromptAugmentation:
         draw: `question`: one template for all phrasings of a question (the paper); `prompt`: one for each phrasing;
             `response`: one for each response, so that a phrasing has one prompt for each template that was drawn.
         seed: Seed of the draws.
-
-    Raises:
-        ValueError: there is no template, or `draw` is unknown.
-
-    >>> from tagrpo.datamodules.templates import PlainTemplate
-    >>> augmentation = PromptAugmentation({"a": PlainTemplate("A {question}"), "b": PlainTemplate("B {question}")})
-    >>> augmentation.assign("q7", epoch=0, num_phrasings=3, num_samples=8)
-    [{'a': 8}, {'a': 8}, {'a': 8}]
-    >>> augmentation.draw = "response"
-    >>> augmentation.assign("q7", epoch=0, num_phrasings=2, num_samples=8)
-    [{'a': 5, 'b': 3}, {'a': 5, 'b': 3}]
     """
 
     def __init__(
@@ -45,9 +34,7 @@ class PromptAugmentation:
             raise ValueError("Expected at least one template in template.templates, but got none.")
         if draw not in ("question", "prompt", "response"):
             raise ValueError(f"Expected template.draw to be question, prompt or response, but got {draw!r}.")
-        self.templates = dict(templates)
-        self.draw = draw
-        self.seed = seed
+        self.templates, self.draw, self.seed = dict(templates), draw, seed
 
     def assign(self, question_id: str, epoch: int, num_phrasings: int, num_samples: int) -> list[dict[str, int]]:
         """For each phrasing of a question: template name → responses to sample, in the order of `templates`."""

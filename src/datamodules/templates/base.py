@@ -27,9 +27,6 @@ class PlainTemplate:
         format: The text around the question.
         name: Recorded with every prompt and response.
 
-    Raises:
-        ValueError: `format` does not hold `{question}` exactly once.
-
     >>> from transformers import AutoTokenizer
     >>> from tagrpo.starter import starter_path
     >>> PlainTemplate("{question} <sep>").render("1 + 1 = ?", AutoTokenizer.from_pretrained(starter_path()))
@@ -39,8 +36,7 @@ class PlainTemplate:
     def __init__(self, format: str = "{question}", name: str = "plain") -> None:
         if format.count("{question}") != 1:
             raise ValueError(f"Expected template.format to hold {{question}} exactly once, but got {format!r}.")
-        self.format = format
-        self.name = name
+        self.format, self.name = format, name
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
         """The question within the format string."""
@@ -69,10 +65,7 @@ class ChatTemplate:
         name: str = "chat",
         options: dict[str, Any] | None = None,
     ) -> None:
-        self.instruction = instruction
-        self.system = system
-        self.prefill = prefill
-        self.name = name
+        self.instruction, self.system, self.prefill, self.name = instruction, system, prefill, name
         self.options = dict(options or {})
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:

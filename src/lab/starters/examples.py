@@ -9,12 +9,11 @@ from dataclasses import replace
 from itertools import product
 from typing import NamedTuple, TypeVar
 
-from ...datamodules.sources import countdown, phrasings, shortest_path
-from ...datamodules.sources.arithmetic import SPLITS
+from ...datamodules.sources import arithmetic, countdown, shortest_path
+from ...datamodules.sources.arithmetic import PEOPLE, SPLITS, Operation, sample_problem
+from ...datamodules.sources.arithmetic import Family as WordFamily
+from ...datamodules.sources.arithmetic import Problem as WordProblem
 from ...datamodules.sources.generated import Family, Problem, Split, bucket
-from ...datamodules.sources.phrasings import Family as WordFamily
-from ...datamodules.sources.word_problems import PEOPLE, Operation, sample_problem
-from ...datamodules.sources.word_problems import Problem as WordProblem
 from ...rewards.countdown import OPERATORS
 from ...rewards.shortest_path import DIRECTIONS
 
@@ -57,11 +56,11 @@ def templated_example(rng: random.Random) -> SupervisedExample:
 def arithmetic_example(rng: random.Random, strategies: tuple[float, float, float] | None = None) -> SupervisedExample:
     """Draw a question and a solution, each family by its `share`; `strategies` None are the family's own."""
     start = SPLITS["test_size" if rng.random() < LARGE_SHARE else "train"].start
-    name = _family(rng, phrasings.FAMILIES)
-    family = phrasings.FAMILIES[name]
+    name = _family(rng, arithmetic.FAMILIES)
+    family = arithmetic.FAMILIES[name]
     problem = _training(SPLITS, lambda: sample_problem(rng, SPLITS["train"].num_operations, start))
     writer = family if strategies is None else replace(family, strategies=strategies)
-    return SupervisedExample(phrasings.phrase(problem, family, rng), solution(problem, writer, rng), name)
+    return SupervisedExample(arithmetic.phrase(problem, family, rng), solution(problem, writer, rng), name)
 
 
 def countdown_example(rng: random.Random) -> SupervisedExample:
@@ -124,12 +123,12 @@ def arithmetic_vocabulary() -> list[str]:
     found = {*"0123456789", *"+-*=", ANSWER_MARKER}
     operations = (Operation("+", 2), Operation("-", 2), Operation("*", 2))
     openings = [operations[i:] + operations[:i] for i in range(3)]
-    for family in phrasings.FAMILIES.values():
+    for family in arithmetic.FAMILIES.values():
         for add, subtract, double in product(family.add, family.subtract, family.double):
             single = replace(family, add=(add,), subtract=(subtract,), double=(double,))
             for opening, i in product(openings, range(len(PEOPLE))):
                 problem = WordProblem(2, opening, person=i, thing=i)
-                found.update(words(phrasings.phrase(problem, single, random.Random(0))))
+                found.update(words(arithmetic.phrase(problem, single, random.Random(0))))
     return sorted(found)
 
 

@@ -12,8 +12,8 @@ from tagrpo.datamodules.sources.arithmetic import (
     REPHRASINGS,
     SPLITS,
     ArithmeticSource,
+    sample_problem,
 )
-from tagrpo.datamodules.sources.word_problems import sample_problem
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 EVERY_SOURCE = list(product(SPLITS, REPHRASINGS))

@@ -12,8 +12,7 @@ from math import sqrt
 import pytest
 import yaml
 
-from tagrpo.datamodules.sources.phrasings import FAMILIES, phrase
-from tagrpo.datamodules.sources.word_problems import Operation, Problem, sample_problem
+from tagrpo.datamodules.sources.arithmetic import FAMILIES, Operation, Problem, phrase, sample_problem
 from tagrpo.lab.starters import examples as starter_examples
 from tagrpo.lab.starters.architecture import build_answer_tokenizer, build_tokenizer, prompt_text
 from tagrpo.lab.starters.examples import (

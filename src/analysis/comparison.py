@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from statistics import fmean
 from typing import Any
@@ -92,11 +93,12 @@ class Methods:
         """Paired differences from `baseline`, as in `curves`, for the methods that share a seed with it."""
         others = [m for m in self.runs if m != baseline and self._share_a_seed(m, baseline)]
         return {
-            name: {m: {k: self._difference(splits, m, baseline, k).estimate for k in self.ks(splits)} for m in others}
+            name: {m: {k: self.difference(splits, m, baseline, k).estimate for k in self.ks(splits)} for m in others}
             for name, splits in self.parts.items()
         }
 
-    def _difference(self, splits: Sequence[str], method: str, baseline: str, k: int) -> Difference:
+    def difference(self, splits: Sequence[str], method: str, baseline: str, k: int) -> Difference:
+        """Paired difference of two methods in the mean pass@k of some splits."""
         return difference(self._tables(splits, method, k), self._tables(splits, baseline, k))
 
     @property
@@ -154,7 +156,7 @@ class Methods:
         for name, splits in self.parts.items():
             ks = self.ks(splits)
             for k in sorted({ks[0], ks[-1]}):
-                yield f"pass@k/{name}/{k}", self._difference(splits, method, baseline, k)
+                yield f"pass@k/{name}/{k}", self.difference(splits, method, baseline, k)
         zero, other = (self.zero_gradient[name] / 100 for name in (method, baseline))
         shared = zero.columns.intersection(other.columns)
         if len(shared):
@@ -164,7 +166,7 @@ class Methods:
         """Everything as plain data: each run, the means over seeds, the comparisons; None for what is not finite."""
 
         def plain(curves: Mapping[str, Mapping[int, Estimate]]) -> dict[str, dict[str, dict[str, float]]]:
-            return {m: {str(k): e.as_dict() for k, e in points.items()} for m, points in curves.items()}
+            return {m: {str(k): asdict(e) for k, e in points.items()} for m, points in curves.items()}
 
         results = {
             "runs": [run_results(run) for seeds in self.runs.values() for run in seeds],

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
 
 from ..metrics.functional import break_even, cost_per_gradient
 from .comparison import ZERO_GRADIENT, Methods
@@ -31,10 +30,6 @@ class Section:
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = field(default_factory=list)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def sections(methods: Methods) -> list[Section]:

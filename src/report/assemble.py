@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ..analysis.sections import Section, made_with, markdown, sections, title
 from ..lab import exact_plots
 from ..metrics.functional import CAUSES
 from ..runs.files import write_json, write_text
-from .figures import LEARNING, SERIES, comparison_figures, diversity_figure, training_figures
+from .figures import LEARNING, SERIES, Shown, comparison_figures, training_figures
 from .write import MEGABYTES, write_page
 
 
@@ -59,19 +60,20 @@ def page_content(methods: dict[str, list[RunFiles]]) -> dict[str, Any]:
     runs = [run for seeds in methods.values() for run in seeds]
     names = [run.method if len(methods[run.method]) == 1 else f"{run.method} seed {run.seed}" for run in runs]
     group = {method: number for number, method in enumerate(methods)}
-    figures = [*training_figures(runs, names, group), *diversity_figure(runs, names, group)]
+    shown = Shown(runs, names, group)
+    figures = list(training_figures(shown))
     tables, heading = [], f"Results of {', '.join(methods)}"
     finished = by_method(run for run in runs if (run.path / "test.json").exists())
     try:
-        compared = Methods(finished) if finished else None
-        if compared is not None:
+        if finished:
+            compared = Methods(finished)
             tables, heading = sections(compared), title(compared)
-            figures = [*comparison_figures(compared, {run: i for i, run in enumerate(runs)}, group), *figures]
+            figures = [*comparison_figures(compared, shown), *figures]
     except ValueError as error:  # of runs that have nothing in common, each can be looked at
         tables = [Section("These runs can't be compared", [], [], [str(error)])]
     return {
         "title": heading,
-        "tables": [table.as_dict() for table in (*tables, made_with(runs)) if table.rows or table.notes],
+        "tables": [asdict(table) for table in (*tables, made_with(runs)) if table.rows or table.notes],
         "figures": figures,
         "names": names,
         "groups": [group[run.method] for run in runs],

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
-from ..analysis.replay import COLUMNS
+from ..analysis.replay import COLUMNS, rollout_files
 from ..metrics.functional import CAUSES, zero_gradient_causes
 
 MEANS = ("entropy", "ratio", "kl", "clipped", "logprob", "score_logprob")
@@ -41,26 +41,18 @@ class Recorded:
         """The rollouts of a run directory; None where it has none.
 
         Raises:
-            ValueError: a file can't be read, or lacks columns.
+            ValueError: see `rollout_files`.
         """
-        files = sorted((run / "rollouts").glob("*.parquet"))
-        if not files:
-            return None
-        tables = []
-        for index, file in enumerate(files):
-            try:
-                names = pq.read_schema(file).names
-                table = pq.read_table(file, columns=[name for name in names if name not in TOKENS])
-            except (OSError, ValueError) as error:
-                raise ValueError(
-                    f"Expected a Parquet file at {file}, but it can't be read: {error}. Delete it."
-                ) from error
-            if missing := [name for name in (*COLUMNS, "response") if name not in names]:
-                raise ValueError(f"Expected columns {', '.join(missing)} in {file}, but found {', '.join(names)}.")
-            place = {"file": np.full(len(table), index), "line": np.arange(len(table))}
+        files, tables = [], []
+        for file, names in rollout_files(run, (*COLUMNS, "response")):
+            table = pq.read_table(file, columns=[name for name in names if name not in TOKENS])
+            place = {"file": np.full(len(table), len(files)), "line": np.arange(len(table))}
             for name, values in place.items():
                 table = table.append_column(name, pa.array(values))
+            files.append(file)
             tables.append(table)
+        if not files:
+            return None
         table = pa.concat_tables(tables, promote_options="default")
         keys = {name: _codes(table, name)[0] for name in ("iteration", "question", "rephrasing", "template")}
         iteration = table["iteration"].to_numpy()

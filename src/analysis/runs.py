@@ -173,9 +173,7 @@ class RunFiles:
         try:
             content = json.loads(path.read_text())
         except FileNotFoundError as error:
-            raise FileNotFoundError(
-                f"Expected {name} in {self.path}, but there is none: the run has not finished. Start it again."
-            ) from error
+            raise FileNotFoundError(f"Expected {path}, but there is none: the run has not finished.") from error
         except json.JSONDecodeError as error:
             raise ValueError(f"Expected JSON in {path}, but line {error.lineno} is broken. Start it again.") from error
         if missing := [key for key in keys if key not in content]:
@@ -184,15 +182,10 @@ class RunFiles:
 
 
 def read_table(path: Path, required: Sequence[str], text: Sequence[str] = ()) -> pd.DataFrame:
-    """Read a CSV file of numbers.
-
-    Args:
-        path: The file.
-        required: Columns that it must have.
-        text: Columns that are not numbers.
+    """Read a CSV file whose columns are numbers but for those in `text`.
 
     Raises:
-        ValueError: it can't be read; the message names the file and, where possible, line and column.
+        ValueError: it can't be read or lacks `required` columns; the message names line and column where possible.
     """
     try:
         frame = pd.read_csv(path)
@@ -224,17 +217,14 @@ def find_runs(*roots: Path) -> list[RunFiles]:
     runs: dict[tuple[str, int], RunFiles] = {}
     for path in sorted({file.parent for root in roots for file in root.rglob("test.json")}):
         run = _identify(path)
-        if (other := runs.get((run.method, run.seed))) is not None:
+        if (other := runs.setdefault((run.method, run.seed), run)) is not run:
             raise ValueError(
                 f"Expected one run of {run.method} with seed {run.seed}, but found {other.path} and {path}. "
                 "Give them different names (name=…), or analyse a folder that holds only one of them."
             )
-        runs[run.method, run.seed] = run
     if not runs:
         places = ", ".join(map(str, roots))
-        raise FileNotFoundError(
-            f"Expected runs with a test.json under {places}, but found none. Run tagrpo-compare first."
-        )
+        raise FileNotFoundError(f"Expected a test.json below {places}, but found none. Run tagrpo-compare first.")
     return [runs[key] for key in sorted(runs)]
 
 
@@ -269,14 +259,11 @@ def find_directories(*roots: Path) -> list[RunFiles]:
 
 
 def _identify(path: Path, default_seed: str = "") -> RunFiles:
-    config = RunFiles("", 0, path).config
-    seed = str(config.get("seed", path.name.removeprefix("seed")))
-    if not seed.isdecimal():
-        seed = default_seed
-    if not seed:
+    config, number = RunFiles("", 0, path).config, path.name.removeprefix("seed")
+    seed = str(config.get("seed", number))
+    if not (seed := seed if seed.isdecimal() else default_seed):
         raise ValueError(f"Expected the seed of {path} in its config.yaml or its name (seed<k>), but found none there.")
-    numbered = path.name.removeprefix("seed").isdecimal()
-    return RunFiles(str(config.get("name", path.parent.name if numbered else path.name)), int(seed), path)
+    return RunFiles(str(config.get("name", (path.parent if number.isdecimal() else path).name)), int(seed), path)
 
 
 def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, list[RunFiles]]:

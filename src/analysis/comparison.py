@@ -222,8 +222,7 @@ def run_results(run: RunFiles) -> dict[str, Any]:
     `series` holds one list per scalar, all as long as `iteration`, with NaN where a scalar was not logged.
     """
     metrics = run.metrics
-    logged = metrics[[c for c in metrics if str(c).startswith(SERIES_PREFIXES) or c in BUDGET_COLUMNS]]
-    series = {name: [float(x) for x in logged[name]] for name in logged}
+    logged = [c for c in metrics if str(c).startswith(SERIES_PREFIXES) or c in BUDGET_COLUMNS]
     splits = {}
     for split, test in run.test.items():
         n = int(run.counts(split)["n"].min())
@@ -237,7 +236,7 @@ def run_results(run: RunFiles) -> dict[str, Any]:
         "seed": run.seed,
         "path": str(run.path),
         "splits": splits,
-        "series": {"iteration": [int(i) for i in metrics.index], **series} if len(metrics) else {},
+        "series": metrics[logged].astype(float).reset_index().to_dict("list") if len(metrics) else {},
         "budget": run.ledger,
         "seconds": run.wall_seconds,
         "provenance": run.provenance,

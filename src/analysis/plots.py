@@ -84,8 +84,8 @@ def finished(figure: Figure, axes: Sequence[Axes], label: str, *, from_zero: boo
 
 
 @styled
-def over_k(curves: Curves, styles: Styles, label: str) -> Figure:
-    """Estimates over k, one panel per split. Bars are 95 % intervals; methods are shifted sideways to stay apart."""
+def pass_at_k_curves(curves: Curves, styles: Styles, label: str = "pass@k (%)") -> Figure:
+    """Pass@k over k, one panel per split (TA-GRPO, Fig. 5). Methods are shifted sideways to stay apart."""
     figure, axes = panels(len(curves))
     for ax, (split, methods) in zip(axes, curves.items(), strict=True):
         for index, (method, points) in enumerate(methods.items()):
@@ -101,15 +101,10 @@ def over_k(curves: Curves, styles: Styles, label: str) -> Figure:
     return finished(figure, axes, label)
 
 
-def pass_at_k_curves(curves: Curves, styles: Styles) -> Figure:
-    """Pass@k over k (TA-GRPO, Fig. 5)."""
-    return over_k(curves, styles, "pass@k (%)")
-
-
 @styled
 def pass_at_k_gains(gains: Curves, baseline: str, styles: Styles) -> Figure:
     """Paired differences of pass@k from `baseline` over k. Bars are 95 % intervals, which are not corrected."""
-    figure = over_k(gains, styles, f"pass@k minus {baseline} (points)")
+    figure = pass_at_k_curves(gains, styles, f"pass@k minus {baseline} (points)")
     for ax in figure.axes:
         ax.axhline(0, color="0.3", linewidth=0.8, zorder=0)
     return figure

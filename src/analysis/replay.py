@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -256,6 +257,6 @@ def _redraw(prompt: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def take(groups: RewardGroups, rows: np.ndarray) -> RewardGroups:
     """The responses `rows` of `groups`."""
     index = torch.from_numpy(rows)
-    columns = {n: x[index] for n, x in vars(groups).items() if isinstance(x, torch.Tensor)}
+    columns: dict[str, Any] = {n: x[index] for n, x in vars(groups).items() if isinstance(x, torch.Tensor)}
     answers = None if groups.answers is None else [groups.answers[row] for row in rows]
     return replace(groups, **columns, answers=answers)

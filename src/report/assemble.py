@@ -22,12 +22,7 @@ from .write import MEGABYTES, write_page
 def write_report(*roots: Path, order: Sequence[str] = ()) -> Path:
     """Compare the finished runs below `roots` and write results.json, report.md, plots and the page into the first.
 
-    Args:
-        roots: Folders with run directories anywhere below them, whoever started the runs.
-        order: Methods in the order of tables and legends; each is compared with those before it.
-
-    Returns:
-        Path of report.html.
+    Methods come in the given order, and each is compared with those before it. Returns the path of report.html.
     """
     methods = Methods(by_method(find_runs(*roots), order))
     write_json(roots[0] / "results.json", methods.results())
@@ -40,12 +35,9 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
 
     Args:
         roots: Run directories, or folders with run directories anywhere below them.
-        output: The HTML file.
+        output: The HTML file, which is returned.
         order: Methods in the order of tables and legends.
         megabytes: See `write_page`.
-
-    Returns:
-        `output`.
 
     Raises:
         FileNotFoundError: there is nothing to show.

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from ..analysis.comparison import ZERO_GRADIENT, Curves, Methods
+from ..analysis.comparison import ZERO_GRADIENT, Methods
 from ..analysis.runs import RunFiles
+from ..analysis.statistics import Estimate
 from ..lab.exact_plots import KS, success_of
 from ..metrics.functional import CAUSES, exact_pass_at_k
 
@@ -105,7 +106,7 @@ def comparison_figures(methods: Methods, shown: Shown) -> Iterator[Figure]:
         content = {"evaluation": methods.parts[split][0], "x": list(x), **numbers}
         return shown.series(methods.runs[method][0], **content) | {"label": method}
 
-    def panels(curves: Curves, x: str, **options: Any) -> Iterator[Figure]:
+    def panels(curves: Mapping[str, Mapping[str, Mapping[Any, Estimate]]], x: str, **options: Any) -> Iterator[Figure]:
         for split, of_methods in curves.items():
             drawn = [
                 series(split, method, points, **{
@@ -121,7 +122,10 @@ def comparison_figures(methods: Methods, shown: Shown) -> Iterator[Figure]:
     if first is not None and len(methods.runs) > 1:
         caption = f"In points, on the same questions, with 95 % intervals. Below zero, {first} is better."
         yield from _figure(f"Pass@k minus that of {first}", caption, panels(methods.gains(first), "k", log=2))
-        against = [({m: methods.tokens[m] for m in methods.trained}, "response tokens sampled in training", "budget")]
+        tokens = {m: methods.tokens[m] for m in methods.trained}
+        against: list[tuple[Mapping[str, float], str, str]] = [
+            (tokens, "response tokens sampled in training", "budget")
+        ]
         if any(len(joined) > 1 for joined in methods.data_series):
             against.append((methods.training_questions, "training questions", "questions"))
         k = methods.largest_k

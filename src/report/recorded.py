@@ -43,7 +43,8 @@ class Recorded:
         Raises:
             ValueError: see `rollout_files`.
         """
-        files, tables = [], []
+        files: list[Path] = []
+        tables = []
         for file, names in rollout_files(run, (*COLUMNS, "response")):
             table = pq.read_table(file, columns=[name for name in names if name not in TOKENS])
             place = {"file": np.full(len(table), len(files)), "line": np.arange(len(table))}

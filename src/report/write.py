@@ -50,7 +50,7 @@ def write_page(
 
 
 def run_blocks(runs: Sequence[RunFiles], room: float) -> tuple[list[str], list[dict[str, Any]]]:
-    """The blocks of all runs within `room` bytes, as far as the choice of tokens allows, and what the index says."""
+    """The blocks of all runs, whose tokens fill what is left of `room` bytes, and the entries of the index."""
     blocks: list[str] = []
     about: list[dict[str, Any]] = []
     responses: dict[int, Responses] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from statistics import fmean
 from typing import Any
@@ -26,8 +27,8 @@ BUDGET_COLUMNS = ("budget/rollouts", "budget/tokens", "budget/updates")
 class Methods:
     """Methods with their runs, and everything that a report says of them, each number computed once.
 
-    Args:
-        runs: Method → its runs, one per seed, as `runs.by_method` orders them.
+    `splits` are those that all runs share, with their k; `groups` the averages that all have, over the same splits;
+    `parts` both: each split → itself, each `<group> (average)` → its splits.
 
     Raises:
         ValueError: no test split is common to all runs.
@@ -38,8 +39,10 @@ class Methods:
         self.trained = {method: seeds for method, seeds in runs.items() if seeds[0].ledger["updates"]}
         every = [run for seeds in runs.values() for run in seeds]
         self.splits = shared_splits(every)
-        self.groups = shared_groups(every)
-        self.parts = parts_of(every)
+        found = [{name: group["splits"] for name, group in run.groups.items()} for run in every]
+        self.groups = {name: splits for name, splits in found[0].items() if all(f.get(name) == splits for f in found)}
+        averages = {f"{group} (average)": splits for group, splits in self.groups.items()}
+        self.parts = {split: [split] for split in self.splits} | averages
 
     def ks(self, splits: Sequence[str]) -> list[int]:
         """The k that all these splits have."""
@@ -51,32 +54,32 @@ class Methods:
         return self.ks(list(self.splits))[-1]
 
     @cached_property
-    def _pass_at_k(self) -> dict[str, dict[str, dict[int, pd.DataFrame]]]:
-        """Split → method → k → [seeds, questions]."""
+    def _pass_at_k(self) -> dict[tuple[str, str, int], pd.DataFrame]:
+        """Split, method and k → [seeds, questions]."""
         return {
-            split: {method: {k: pass_at_k_table(seeds, split, k) for k in ks} for method, seeds in self.runs.items()}
+            (split, method, k): pass_at_k_table(seeds, split, k)
             for split, ks in self.splits.items()
+            for method, seeds in self.runs.items()
+            for k in ks
         }
 
     def _tables(self, splits: Sequence[str], method: str, k: int) -> list[pd.DataFrame]:
-        return [self._pass_at_k[split][method][k] for split in splits]
+        return [self._pass_at_k[split, method, k] for split in splits]
+
+    def _curve(self, splits: Sequence[str], method: str, *, pooled: bool = False) -> dict[int, Estimate]:
+        tables = {k: self._tables(splits, method, k) for k in self.ks(splits)}
+        return {k: estimate(pd.concat(found, axis=1) if pooled else found) for k, found in tables.items()}
 
     @cached_property
     def curves(self) -> Curves:
         """Mean pass@k by method and k of every split and group, with its interval over questions and seeds."""
-        return {
-            name: {m: {k: estimate(self._tables(splits, m, k)) for k in self.ks(splits)} for m in self.runs}
-            for name, splits in self.parts.items()
-        }
+        return {name: {m: self._curve(splits, m) for m in self.runs} for name, splits in self.parts.items()}
 
     @cached_property
     def by_question(self) -> Curves:
         """The same of every group where each question has the same weight, as `<group> (by question)`."""
         return {
-            f"{group} (by question)": {
-                m: {k: estimate(pd.concat(self._tables(splits, m, k), axis=1)) for k in self.ks(splits)}
-                for m in self.runs
-            }
+            f"{group} (by question)": {m: self._curve(splits, m, pooled=True) for m in self.runs}
             for group, splits in self.groups.items()
         }
 
@@ -92,11 +95,12 @@ class Methods:
         """Paired differences from `baseline`, as in `curves`, for the methods that share a seed with it."""
         others = [m for m in self.runs if m != baseline and self._share_a_seed(m, baseline)]
         return {
-            name: {m: {k: self._difference(splits, m, baseline, k).estimate for k in self.ks(splits)} for m in others}
+            name: {m: {k: self.difference(splits, m, baseline, k).estimate for k in self.ks(splits)} for m in others}
             for name, splits in self.parts.items()
         }
 
-    def _difference(self, splits: Sequence[str], method: str, baseline: str, k: int) -> Difference:
+    def difference(self, splits: Sequence[str], method: str, baseline: str, k: int) -> Difference:
+        """Paired difference of two methods in the mean pass@k of some splits."""
         return difference(self._tables(splits, method, k), self._tables(splits, baseline, k))
 
     @property
@@ -132,11 +136,10 @@ class Methods:
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        """Each method against each one before it.
+        """Each method against each one before it that shares a seed, with p-values corrected over all of them.
 
         Compared are pass@k at the smallest and the largest k of every split and average, and the share of questions
-        without gradient. The latter is paired over iterations, which have the same questions under the same seed.
-        Methods without a common seed are left out. The p-values are corrected over everything that is returned.
+        without gradient, paired over iterations, which have the same questions under the same seed.
         """
         names = list(self.runs)
         return corrected(
@@ -154,7 +157,7 @@ class Methods:
         for name, splits in self.parts.items():
             ks = self.ks(splits)
             for k in sorted({ks[0], ks[-1]}):
-                yield f"pass@k/{name}/{k}", self._difference(splits, method, baseline, k)
+                yield f"pass@k/{name}/{k}", self.difference(splits, method, baseline, k)
         zero, other = (self.zero_gradient[name] / 100 for name in (method, baseline))
         shared = zero.columns.intersection(other.columns)
         if len(shared):
@@ -164,7 +167,7 @@ class Methods:
         """Everything as plain data: each run, the means over seeds, the comparisons; None for what is not finite."""
 
         def plain(curves: Mapping[str, Mapping[int, Estimate]]) -> dict[str, dict[str, dict[str, float]]]:
-            return {m: {str(k): e.as_dict() for k, e in points.items()} for m, points in curves.items()}
+            return {m: {str(k): asdict(e) for k, e in points.items()} for m, points in curves.items()}
 
         results = {
             "runs": [run_results(run) for seeds in self.runs.values() for run in seeds],
@@ -213,26 +216,13 @@ def shared_splits(runs: Sequence[RunFiles]) -> dict[str, list[int]]:
     }
 
 
-def shared_groups(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
-    """Group → its splits, for the groups that every run has an average of, over the same splits."""
-    found = [{name: group["splits"] for name, group in run.groups.items()} for run in runs]
-    return {name: splits for name, splits in found[0].items() if all(other.get(name) == splits for other in found)}
-
-
-def parts_of(runs: Sequence[RunFiles]) -> dict[str, list[str]]:
-    """Each split that all runs share → itself, and each `<group> (average)` → the splits that it is a mean of."""
-    alone = {split: [split] for split in shared_splits(runs)}
-    return alone | {f"{group} (average)": splits for group, splits in shared_groups(runs).items()}
-
-
 def run_results(run: RunFiles) -> dict[str, Any]:
     """One method and seed: every pass@k with its n and interval, series of a few diagnostics, budgets, seconds.
 
     `series` holds one list per scalar, all as long as `iteration`, with NaN where a scalar was not logged.
     """
     metrics = run.metrics
-    logged = metrics[[c for c in metrics if str(c).startswith(SERIES_PREFIXES) or c in BUDGET_COLUMNS]]
-    series = {name: [float(x) for x in logged[name]] for name in logged}
+    logged = [c for c in metrics if str(c).startswith(SERIES_PREFIXES) or c in BUDGET_COLUMNS]
     splits = {}
     for split, test in run.test.items():
         n = int(run.counts(split)["n"].min())
@@ -246,7 +236,7 @@ def run_results(run: RunFiles) -> dict[str, Any]:
         "seed": run.seed,
         "path": str(run.path),
         "splits": splits,
-        "series": {"iteration": [int(i) for i in metrics.index], **series} if len(metrics) else {},
+        "series": metrics[logged].astype(float).reset_index().to_dict("list") if len(metrics) else {},
         "budget": run.ledger,
         "seconds": run.wall_seconds,
         "provenance": run.provenance,

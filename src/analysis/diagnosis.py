@@ -25,9 +25,7 @@ COLUMNS = {
 }
 """Column of a table → its title: percentages, and distances of 0..2."""
 DIFFERENCES = {
-    name: name.partition("/")[0] + "/original"
-    for name in COLUMNS
-    if name.partition("/")[2] in ("rephrasings", "rephrasings_matched")
+    name: name.partition("/")[0] + "/original" for name in COLUMNS if name.endswith(("rephrasings", "_matched"))
 }
 """Number → the one that it is compared with, question by question."""
 NOTE = (

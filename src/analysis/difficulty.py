@@ -20,11 +20,7 @@ from .replay import read_rollouts
 
 
 def success_by(rollouts: pd.DataFrame, key: str = "rephrasing") -> pd.DataFrame:
-    """Success rate of the responses by the prompt that they were sampled from.
-
-    Args:
-        rollouts: From `replay.read_rollouts`.
-        key: `rephrasing` (0 is the original question) or `template`.
+    """Success rate of recorded responses by `rephrasing` (0 is the original question) or `template`.
 
     Returns:
         One row per value of the key: `responses`; `correct`, the mean over questions of their success rates; `low` and
@@ -58,12 +54,8 @@ def difficulty_of_run(rollouts: pd.DataFrame) -> tuple[DifficultyTest, float]:
 def rated_questions(rollouts: pd.DataFrame, questions: Path) -> list[dict[str, object]]:
     """The rows of a file of questions that were sampled, each with its `success_rate`.
 
-    It is the share of correct responses to the original question in the last iteration that sampled it: by the policy
-    nearest to the end. Replayed successes count as responses.
-
-    Args:
-        rollouts: From `replay.read_rollouts`.
-        questions: JSON lines, the file that the run was trained on: ids are those of `JsonLinesSource`.
+    It is the share of correct responses to the original question in the last iteration that sampled it. Replayed
+    successes count as responses. Ids are those of `JsonLinesSource`.
 
     Raises:
         ValueError: none of the questions was sampled.

@@ -1,31 +1,20 @@
-"""An evaluation as Markdown, and two of them compared on the same questions.
-
-`python -m tagrpo.analysis.evaluation OURS THEIRS` compares two run directories that hold a `test.json`.
-"""
+"""An evaluation as Markdown, and two of them compared on the same questions."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from ..runs.files import write_json, write_text
-from .comparison import finite, parts_of, shared_splits
-from .runs import RunFiles, pass_at_k_table
+from .comparison import Methods, finite, shared_splits
+from .runs import RunFiles
 from .sections import table
-from .statistics import LEVEL, Comparison, Estimate, corrected, difference, estimate
+from .statistics import LEVEL, Comparison, Estimate, corrected
 
 
 def read_evaluation(folder: str | Path, name: str | None = None) -> RunFiles:
-    """The evaluation in a run directory.
-
-    Args:
-        folder: The directory with `test.json`.
-        name: What to call the evaluation; None for the folder's name.
-    """
+    """The evaluation in a directory with `test.json`; None calls it by the folder's name."""
     path = Path(folder)
     return RunFiles(name or path.resolve().name, 0, path)
 
@@ -82,31 +71,36 @@ def _sampled(split: Mapping[str, Any], ks: Sequence[int]) -> list[str]:
     ]
 
 
+def _both(ours: RunFiles, theirs: RunFiles) -> Methods:
+    return Methods({"ours": [ours], "theirs": [theirs]})
+
+
 def compare_evaluations(ours: RunFiles, theirs: RunFiles) -> list[Comparison]:
     """Paired differences in pass@k at all k, splits and averages that both have, with Holm's correction over all.
 
     Raises:
         ValueError: they share no split, or were evaluated on different questions of one.
     """
-    names = ours.method, theirs.method
-    return corrected((*names, f"pass@k/{name}/{k}", difference(*both)) for name, k, both in _both(ours, theirs))
-
-
-def _both(ours: RunFiles, theirs: RunFiles) -> Iterator[tuple[str, int, list[list[pd.DataFrame]]]]:
-    """Name of a split or an average, k, and pass@k of the questions of each of its splits under both models."""
-    ks = shared_splits([ours, theirs])
-    for name, splits in parts_of([ours, theirs]).items():
-        for k in sorted(set.intersection(*(set(ks[split]) for split in splits))):
-            yield name, k, [[pass_at_k_table([run], split, k) for split in splits] for run in (ours, theirs)]
+    both = _both(ours, theirs)
+    return corrected(
+        (ours.method, theirs.method, f"pass@k/{name}/{k}", both.difference(splits, "ours", "theirs", k))
+        for name, splits in both.parts.items()
+        for k in both.ks(splits)
+    )
 
 
 def comparison_markdown(ours: RunFiles, theirs: RunFiles, comparisons: Sequence[Comparison]) -> str:
     """The verdict on two evaluations, and the numbers behind it."""
-    rows = []
-    for c, (name, k, both) in zip(comparisons, _both(ours, theirs), strict=True):
-        values = map(estimate, both)
-        p_value = f"{c.p_value:.3f}" if c.p_value >= 0.001 else "< 0.001"
-        rows.append([f"{name} pass@{k}", *map(str, values), c.difference.signed, p_value, c.verdict])
+    values = [
+        (f"{name} pass@{k}", str(methods["ours"][k]), str(methods["theirs"][k]))
+        for name, methods in _both(ours, theirs).curves.items()
+        for k in methods["ours"]
+    ]
+    p_values = [f"{c.p_value:.3f}" if c.p_value >= 0.001 else "< 0.001" for c in comparisons]
+    rows = [
+        [*value, c.difference.signed, p_value, c.verdict]
+        for value, c, p_value in zip(values, comparisons, p_values, strict=True)
+    ]
     lines = [
         f"# {ours.method} against {theirs.method}",
         "",
@@ -141,8 +135,3 @@ def write_comparison(ours: RunFiles, theirs: RunFiles, folder: Path) -> Path:
     path = folder / "comparison.md"
     write_text(path, comparison_markdown(ours, theirs, comparisons))
     return path
-
-
-if __name__ == "__main__":
-    first, second = map(read_evaluation, sys.argv[1:3])
-    print(comparison_markdown(first, second, compare_evaluations(first, second)))

@@ -84,9 +84,9 @@ def finished(figure: Figure, axes: Sequence[Axes], label: str, *, from_zero: boo
 
 
 @styled
-def over_k(curves: Curves, styles: Styles, label: str, width: float = 3.4, height: float = 2.9) -> Figure:
-    """Estimates over k, one panel per split. Bars are 95 % intervals; methods are shifted sideways to stay apart."""
-    figure, axes = panels(len(curves), width, height)
+def pass_at_k_curves(curves: Curves, styles: Styles, label: str = "pass@k (%)") -> Figure:
+    """Pass@k over k, one panel per split (TA-GRPO, Fig. 5). Methods are shifted sideways to stay apart."""
+    figure, axes = panels(len(curves))
     for ax, (split, methods) in zip(axes, curves.items(), strict=True):
         for index, (method, points) in enumerate(methods.items()):
             ks = np.array(sorted(points))
@@ -101,15 +101,10 @@ def over_k(curves: Curves, styles: Styles, label: str, width: float = 3.4, heigh
     return finished(figure, axes, label)
 
 
-def pass_at_k_curves(curves: Curves, styles: Styles) -> Figure:
-    """Pass@k over k (TA-GRPO, Fig. 5). `curves`: split → method → k → estimate."""
-    return over_k(curves, styles, "pass@k (%)")
-
-
 @styled
-def pass_at_k_gains(gains: Curves, baseline: str, styles: Styles, width: float = 3.4, height: float = 2.9) -> Figure:
+def pass_at_k_gains(gains: Curves, baseline: str, styles: Styles) -> Figure:
     """Paired differences of pass@k from `baseline` over k. Bars are 95 % intervals, which are not corrected."""
-    figure = over_k(gains, styles, f"pass@k minus {baseline} (points)", width, height)
+    figure = pass_at_k_curves(gains, styles, f"pass@k minus {baseline} (points)")
     for ax in figure.axes:
         ax.axhline(0, color="0.3", linewidth=0.8, zorder=0)
     return figure
@@ -119,14 +114,14 @@ def pass_at_k_gains(gains: Curves, baseline: str, styles: Styles, width: float =
 def series_over_training(
     runs: Runs, columns: Mapping[str, str], label: str, styles: Styles, *, together: bool = False
 ) -> Figure:
-    """Running means of logged scalars over iterations; one panel per scalar, seeds thin and their mean thick.
+    """Running means of logged scalars over iterations; seeds thin and their mean thick.
 
     Args:
         runs: Method → its runs.
         columns: Scalar → title of its panel; those that no run has logged have none.
-        label: Label of the vertical axis.
+        label: Of the vertical axis.
         styles: Method → look.
-        together: Whether all panels share one vertical axis that starts at zero.
+        together: All panels share one vertical axis that starts at zero.
     """
     every = [run for seeds in runs.values() for run in seeds]
     logged = [column for column in columns if any(run.scalar(column) is not None for run in every)]
@@ -136,13 +131,18 @@ def series_over_training(
         for method, seeds in runs.items():
             series = [smoothed(values) for run in seeds if (values := run.scalar(column)) is not None]
             look = {name: styles[method][name] for name in ("color", "linestyle")}
-            for values in series if len(series) > 1 else ():
-                ax.plot(values.index, values, color=look["color"], linewidth=0.6, alpha=0.45)
-            if series:
-                mean = pd.concat(series, axis=1).mean(axis=1)
-                ax.plot(mean.index, mean, label=method, linewidth=1.8, clip_on=False, **look)
+            seeds_and_mean(ax, series, {"label": method, "clip_on": False, **look})
         ax.set(title=title, xlabel="iteration")
     return finished(figure, axes, label, from_zero=together)
+
+
+def seeds_and_mean(ax: Axes, series: Sequence[pd.Series], look: Look) -> None:
+    """Draw the series of all seeds over iterations, thin where there are several, and their mean, thick."""
+    for values in series if len(series) > 1 else ():
+        ax.plot(values.index, values, color=look["color"], linewidth=0.6, alpha=0.45)
+    if series:
+        mean = pd.concat(series, axis=1).mean(axis=1)
+        ax.plot(mean.index, mean, linewidth=1.8, **look)
 
 
 def smoothed(series: pd.Series) -> pd.Series:
@@ -152,12 +152,7 @@ def smoothed(series: pd.Series) -> pd.Series:
 
 @styled
 def plot_eta(strategies: Mapping[str, AdvantageStrategy], num_samples: int = 32) -> Figure:
-    """η = Σ |A| over the accuracy of a question, for each strategy (arXiv 2508.10751, Eq. 16 and Fig. 9).
-
-    Args:
-        strategies: Name → strategy.
-        num_samples: n, responses to the question.
-    """
+    """η = Σ |A| over the accuracy of a question with n responses (arXiv 2508.10751, Eq. 16 and Fig. 9)."""
     figure, (ax,) = panels(1, width=5.2, height=3.4)
     accuracy = np.arange(num_samples + 1) / num_samples
     for name, look in looks(strategies).items():

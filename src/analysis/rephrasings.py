@@ -8,16 +8,9 @@ from ..types import QuestionGroup
 
 
 def groups_of(rollouts: pd.DataFrame) -> list[QuestionGroup]:
-    """The questions of a run with their rephrasings, as prompts: what surrounds them in the template is still there.
+    """The questions of recorded rollouts with their rephrasings, as prompts in their (first) template.
 
-    The reference answer was not recorded; that of a correct response stands for it, and a question that was never
-    solved has an empty one. Where a question was rendered in several templates, the first counts.
-
-    Args:
-        rollouts: From `replay.read_rollouts`, with the column `prompt`.
-
-    Returns:
-        In order of their first appearance; rephrasings in order of their numbers.
+    The answer of a correct response stands for the reference; a question that was never solved has an empty one.
 
     Raises:
         ValueError: prompts were not recorded.

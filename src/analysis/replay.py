@@ -1,16 +1,15 @@
-"""Advantage strategies on recorded rollouts: what another strategy would have learned from the same responses.
+"""Advantage strategies on recorded rollouts: which gradients another strategy would have had from the same responses.
 
-A replay tells how many questions would have given a gradient, how large these would have been, in which direction they
-point and how noisy they are. It does not tell where training would have led: the responses are those of the policy that
-was trained. Nothing here needs the network or a GPU.
+A replay does not tell where training would have led: the responses are those of the policy that was trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,30 +26,40 @@ Scores = Callable[[pd.DataFrame], sparse.csr_matrix]
 """Responses of one iteration → [R, D], the gradient of each response's mean token log-prob."""
 
 
+def rollout_files(run: Path, required: Sequence[str] = COLUMNS) -> Iterator[tuple[Path, list[str]]]:
+    """The files that `RolloutRecorder` wrote for a run, of all ranks, and their columns.
+
+    Raises:
+        ValueError: a file can't be read, or lacks `required` columns.
+    """
+    for file in sorted((run / "rollouts").glob("*.parquet")):
+        try:
+            names = pq.read_schema(file).names
+        except (OSError, ValueError) as error:
+            raise ValueError(f"Expected a Parquet file at {file}, but it can't be read: {error}. Delete it.") from error
+        if missing := [name for name in required if name not in names]:
+            raise ValueError(f"Expected columns {', '.join(missing)} in {file}, but found {', '.join(names)}.")
+        yield file, names
+
+
 def read_rollouts(run: Path) -> pd.DataFrame:
-    """The rollouts that `RolloutRecorder` wrote for a run, of all ranks: one row per response, in order of iterations.
+    """The recorded rollouts of a run: one row per response, in order of iterations.
 
     Columns: `COLUMNS`, and those of `OPTIONAL` that all files have.
 
     Raises:
         FileNotFoundError: there are none.
-        ValueError: a file can't be read, or lacks columns.
+        ValueError: see `rollout_files`.
     """
-    files = sorted((run / "rollouts").glob("*.parquet"))
-    if not files:
+    frames = [
+        pd.read_parquet(file, columns=[*COLUMNS, *(name for name in OPTIONAL if name in found)])
+        for file, found in rollout_files(run)
+    ]
+    if not frames:
         raise FileNotFoundError(
             f"Expected rollouts/*.parquet in {run}, but found none. Train with the callback `recorder` (it is one of "
             "callbacks=default)."
         )
-    frames = []
-    for file in files:
-        try:
-            found = pq.read_schema(file).names
-        except (OSError, ValueError) as error:
-            raise ValueError(f"Expected a Parquet file at {file}, but it can't be read: {error}. Delete it.") from error
-        if missing := [name for name in COLUMNS if name not in found]:
-            raise ValueError(f"Expected columns {', '.join(missing)} in {file}, but found {', '.join(found)}.")
-        frames.append(pd.read_parquet(file, columns=[*COLUMNS, *(name for name in OPTIONAL if name in found)]))
     rows = pd.concat(frames, ignore_index=True, join="inner")
     return rows.sort_values("iteration", kind="stable", ignore_index=True)
 
@@ -76,10 +85,7 @@ def _column(rows: pd.DataFrame, name: str, dtype: torch.dtype) -> torch.Tensor |
 
 
 def iterations_of(rollouts: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame, RewardGroups]]:
-    """The number of each iteration, its responses, and the same as a strategy sees them.
-
-    Training progress is measured by the last recorded iteration.
-    """
+    """Each iteration's number, responses, and the same as a strategy sees them; the last recorded one ends training."""
     numbers = rollouts["iteration"].unique().tolist()
     for number in numbers:
         rows = rollouts[rollouts["iteration"] == number]
@@ -87,11 +93,7 @@ def iterations_of(rollouts: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame, R
 
 
 def replay(rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy]) -> pd.DataFrame:
-    """Apply every strategy to every iteration.
-
-    Args:
-        rollouts: From `read_rollouts`.
-        strategies: Name → strategy.
+    """Apply every strategy to every iteration of the recorded rollouts.
 
     Returns:
         One row per strategy and iteration: `strategy, iteration, questions`;
@@ -120,16 +122,12 @@ def check_strategies(rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageS
     """Refuse what is no strategy, and strategies that need an entropy which was not saved."""
     for name, strategy in strategies.items():
         require(strategy, AdvantageStrategy, f"strategies[{name!r}]")
-    needs = {
-        "entropy": [name for name, strategy in strategies.items() if strategy.needs_entropy],
-        "score_logprob": [name for name, strategy in strategies.items() if strategy.needs_logprobs],
-    }
-    for column, needy in needs.items():
-        if needy and (column not in rollouts or rollouts[column].isna().any()):
-            raise ValueError(
-                f"Expected the policy's {column} for {', '.join(needy)}, but it was not saved: only runs whose "
-                "strategy needs it compute it for all responses. Leave them out."
-            )
+        for column, needed in (("entropy", strategy.needs_entropy), ("score_logprob", strategy.needs_logprobs)):
+            if needed and (column not in rollouts or rollouts[column].isna().any()):
+                raise ValueError(
+                    f"Expected the policy's {column} for {name}, but it was not saved: only runs whose strategy needs "
+                    "it compute it for all responses. Leave it out."
+                )
 
 
 def _weights(advantages: torch.Tensor, groups: RewardGroups) -> dict[str, float]:
@@ -158,9 +156,6 @@ def bigram_scores(rows: pd.DataFrame) -> sparse.csr_matrix:
     network generalises from one context to another. The first token follows a start token that each prompt has of its
     own.
 
-    Args:
-        rows: Responses of one iteration, with `token_ids`.
-
     Raises:
         ValueError: tokens were not saved.
     """
@@ -187,18 +182,10 @@ def bigram_scores(rows: pd.DataFrame) -> sparse.csr_matrix:
 def cosines(
     rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy], scores: Scores = bigram_scores
 ) -> pd.DataFrame:
-    """Cosine between the gradients of every two strategies, the mean over iterations.
+    """Cosine between the gradients of every two strategies, the mean over iterations: a square table by name.
 
     A gradient is Σ A_i ∇ log π(o_i) / |o_i| over all responses of an iteration. Iterations in which either is zero are
     left out; NaN where that leaves none.
-
-    Args:
-        rollouts: From `read_rollouts`.
-        strategies: Name → strategy.
-        scores: Gives the gradients of the responses.
-
-    Returns:
-        Square table by name.
     """
     check_strategies(rollouts, strategies)
     names = list(strategies)
@@ -224,15 +211,8 @@ def gradient_noise(
 ) -> pd.DataFrame:
     """How much each strategy's gradient depends on which responses happened to be sampled.
 
-    The responses to each prompt are resampled with replacement, and advantages and gradient are computed from the
-    resample. This gives `resamples` gradients g_b per iteration, with mean ḡ.
-
-    Args:
-        rollouts: From `read_rollouts`.
-        strategies: Name → strategy.
-        scores: Gives the gradients of the responses.
-        resamples: Resamples per iteration, at least 2.
-        seed: Seed of the resampling; all strategies see the same resamples.
+    The responses to each prompt are resampled with replacement, the same for all strategies, and advantages and
+    gradient are computed from the resample. This gives `resamples` gradients g_b per iteration, with mean ḡ.
 
     Returns:
         One row per strategy and iteration: `strategy, iteration`; `norm`: |ḡ|; `variance`: the unbiased trace of the
@@ -273,12 +253,6 @@ def _redraw(prompt: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def take(groups: RewardGroups, rows: np.ndarray) -> RewardGroups:
     """The responses `rows` of `groups`."""
     index = torch.from_numpy(rows)
-    return replace(
-        groups,
-        rewards=groups.rewards[index],
-        correct=groups.correct[index],
-        question=groups.question[index],
-        prompt=groups.prompt[index],
-        entropy=None if groups.entropy is None else groups.entropy[index],
-        answers=None if groups.answers is None else [groups.answers[row] for row in rows],
-    )
+    columns: dict[str, Any] = {n: x[index] for n, x in vars(groups).items() if isinstance(x, torch.Tensor)}
+    answers = None if groups.answers is None else [groups.answers[row] for row in rows]
+    return replace(groups, **columns, answers=answers)

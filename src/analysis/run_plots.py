@@ -18,6 +18,8 @@ from .runs import RunFiles
 
 POOLS = {"original": "original (G)", "rephrasings": "rephrasings (N·G)"}
 STAGES = ("start", "25 %", "50 %", "75 %", "100 %")
+Curve = tuple[str, np.ndarray, Look]
+"""Label, [questions] distances (one without any is not drawn), and look."""
 
 
 def stage_of(iteration: np.ndarray | pd.Series, last: int) -> np.ndarray:
@@ -30,10 +32,7 @@ def stage_of(iteration: np.ndarray | pd.Series, last: int) -> np.ndarray:
 
 
 def by_stage(run: RunFiles, names: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
-    """Name → stage of training → its values: one per question of a diagnosis, or one per batch where there is none.
-
-    Of the distances that training measured, one per question and batch. Each batch counts for its nearest stage.
-    """
+    """Name → stage of training → values: one per question of a diagnosis; without one, those logged near the stage."""
     if run.diagnosis is not None:
         points = {stage_name(point): point["questions"] for point in run.diagnosis["checkpoints"]}
         return {
@@ -55,8 +54,7 @@ def by_stage(run: RunFiles, names: Sequence[str]) -> dict[str, dict[str, np.ndar
 def equal_rewards_by_stage(run: RunFiles) -> Figure:
     """Questions whose responses all have the same reward, by stage of training (TA-GRPO, Fig. 3).
 
-    Over the questions of the run's diagnosis, with 95 % intervals; without one, each bar is the mean over the nearest
-    batches of training.
+    With 95 % intervals where the run was diagnosed.
     """
     columns = [name for name in COLUMNS if name.startswith("uniform_reward/")]
     found = {name: stages for name, stages in by_stage(run, columns).items() if any(map(len, stages.values()))}
@@ -95,30 +93,22 @@ def why_no_gradient(runs: Mapping[str, RunFiles]) -> Figure:
 
 
 def distances_by_stage(run: RunFiles) -> Figure:
-    """Mean pairwise embedding distances by stage of training (TA-GRPO, Fig. 4); one panel per pool.
-
-    Over the questions of the run's diagnosis; without one, over those that were measured in training.
-    """
-    looks = [{"color": colour, "linestyle": line} for colour, line in zip(COLOURS, LINES * 2, strict=True)]
+    """Mean pairwise embedding distances by stage of training (TA-GRPO, Fig. 4); one panel per pool."""
     found = by_stage(run, [f"embedding_distance/{pool}" for pool in POOLS])
-    return densities(
-        {
-            POOLS[name.removeprefix("embedding_distance/")]: [
-                (stage, values, look) for (stage, values), look in zip(stages.items(), looks, strict=False)
-            ]
-            for name, stages in found.items()
-        }
-    )
+    curves: dict[str, list[Curve]] = {}
+    for name, stages in found.items():
+        looks: list[Look] = [{"color": c, "linestyle": line} for c, line in zip(COLOURS, LINES * 2, strict=True)]
+        curves[POOLS[name.removeprefix("embedding_distance/")]] = [
+            (stage, values, look) for (stage, values), look in zip(stages.items(), looks, strict=False)
+        ]
+    return densities(curves)
 
 
 def diversity_densities(runs: Runs) -> Figure:
-    """Mean pairwise embedding distances in the first and the second half of training (TA-GRPO, Fig. 4).
-
-    One panel per method that measured them.
-    """
-    frames = {method: pd.concat([run.diversity for run in seeds]) for method, seeds in runs.items()}
-    found: dict[str, list[tuple[str, np.ndarray, Look]]] = {}
-    for method, rows in frames.items():
+    """Mean pairwise embedding distances in both halves of training (TA-GRPO, Fig. 4); a panel per method with any."""
+    found: dict[str, list[Curve]] = {}
+    for method, seeds in runs.items():
+        rows = pd.concat([run.diversity for run in seeds])
         second = rows["iteration"] > rows["iteration"].max() / 2
         if len(rows):
             found[method] = [
@@ -134,13 +124,8 @@ def diversity_densities(runs: Runs) -> Figure:
 
 
 @styled
-def densities(distances: Mapping[str, Sequence[tuple[str, np.ndarray, Look]]]) -> Figure:
-    """Densities over questions of their mean pairwise embedding distance; a spike means that all are equal.
-
-    Args:
-        distances: Title of a panel → its curves: label, [questions] distances, and look. A curve without any distance
-            is left out.
-    """
+def densities(distances: Mapping[str, Sequence[Curve]]) -> Figure:
+    """Densities over questions of their mean pairwise embedding distance, by panel; a spike: all are equal."""
     figure, axes = panels(max(len(distances), 1), sharex=True, sharey=True)
     largest = max((float(x.max()) for curves in distances.values() for _, x, _ in curves if len(x)), default=1.0)
     grid = torch.linspace(0, max(1.1 * largest, 1e-3), 256, dtype=torch.float64)

@@ -48,33 +48,29 @@ class RunFiles:
     @cached_property
     def test(self) -> dict[str, Any]:
         """Split → summary with `pass_at_k` and the counts of every question."""
-        splits: dict[str, Any] = self._json("test.json", "splits")["splits"]
-        return splits
+        return dict(self.json("test.json", "splits")["splits"])
 
     @cached_property
     def groups(self) -> dict[str, Any]:
         """Group of splits → averages over it, see `metrics.evaluation.averages`; empty where no group was asked for."""
-        found: dict[str, Any] = self._json("test.json").get("groups", {})
-        return found
+        return dict(self.json("test.json").get("groups", {}))
 
     @property
     def training_questions(self) -> int | None:
         """Questions that it was trained on; None where it has not noted them."""
-        found = self._json("data.json").get("train") if (self.path / "data.json").exists() else None
+        found = (self._optional("data.json") or {}).get("train")
         return None if found is None else int(found["kept"])
 
     @cached_property
     def exact(self) -> list[dict[str, Any]]:
         """Content of `exact.json` at each evaluation, by iteration; empty for runs without it."""
         paths = sorted((self.path / "evaluations").glob("exact-*.json"))
-        return [self._json(str(path.relative_to(self.path)), "iteration", "splits") for path in paths]
+        return [self.json(f"evaluations/{path.name}", "iteration", "splits") for path in paths]
 
     @cached_property
     def ledger(self) -> dict[str, int]:
         """Totals of the training, at least `BUDGETS`; zeros for a run without any."""
-        if not (self.path / "ledger.json").exists():
-            return dict.fromkeys(BUDGETS, 0)
-        return dict(self._json("ledger.json", *BUDGETS))
+        return dict(self._optional("ledger.json", *BUDGETS) or dict.fromkeys(BUDGETS, 0))
 
     @cached_property
     def diversity(self) -> pd.DataFrame:
@@ -87,10 +83,9 @@ class RunFiles:
         return frame.drop_duplicates(["iteration", "question", "pool"], keep="last")
 
     @cached_property
-    def diagnosis(self) -> dict[str, Any] | None:
+    def diagnosis(self) -> Any:
         """Results of `tagrpo-eval diagnose=` on the training questions; None where it was not run."""
-        name = "diagnose/diagnose.json"
-        return self._json(name, "checkpoints", "settings") if (self.path / name).exists() else None
+        return self._optional("diagnose/diagnose.json", "checkpoints", "settings")
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -118,7 +113,7 @@ class RunFiles:
     @cached_property
     def provenance(self) -> dict[str, str]:
         """Commit and versions that it was made with (`tagrpo.runs.provenance`); empty where none were written."""
-        return self._json("provenance.json") if (self.path / "provenance.json").exists() else {}
+        return dict(self._optional("provenance.json") or {})
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -164,33 +159,33 @@ class RunFiles:
         values = pass_at_k(torch.tensor(counts["n"].to_numpy()), torch.tensor(counts["correct"].to_numpy()), k)
         return pd.Series(values.numpy(), counts.index)
 
-    def _json(self, name: str, *keys: str) -> Any:
+    def _optional(self, name: str, *keys: str) -> Any:
+        return self.json(name, *keys) if (self.path / name).exists() else None
+
+    def json(self, name: str, *keys: str) -> Any:
+        """Content of a JSON file of the run.
+
+        Raises:
+            FileNotFoundError: there is none.
+            ValueError: it is broken, or lacks one of `keys`.
+        """
         path = self.path / name
         try:
             content = json.loads(path.read_text())
         except FileNotFoundError as error:
-            raise FileNotFoundError(
-                f"Expected {name} in {self.path}, but there is none: the run has not finished. Start it again."
-            ) from error
+            raise FileNotFoundError(f"Expected {path}, but there is none: the run has not finished.") from error
         except json.JSONDecodeError as error:
-            raise ValueError(
-                f"Expected JSON in {path}, but line {error.lineno} is broken. Start the run again."
-            ) from error
+            raise ValueError(f"Expected JSON in {path}, but line {error.lineno} is broken. Start it again.") from error
         if missing := [key for key in keys if key not in content]:
             raise ValueError(f"Expected {', '.join(missing)} in {path}, but found only {', '.join(content)}.")
         return content
 
 
 def read_table(path: Path, required: Sequence[str], text: Sequence[str] = ()) -> pd.DataFrame:
-    """Read a CSV file of numbers.
-
-    Args:
-        path: The file.
-        required: Columns that it must have.
-        text: Columns that are not numbers.
+    """Read a CSV file whose columns are numbers but for those in `text`.
 
     Raises:
-        ValueError: it can't be read; the message names the file and, where possible, line and column.
+        ValueError: it can't be read or lacks `required` columns; the message names line and column where possible.
     """
     try:
         frame = pd.read_csv(path)
@@ -222,17 +217,14 @@ def find_runs(*roots: Path) -> list[RunFiles]:
     runs: dict[tuple[str, int], RunFiles] = {}
     for path in sorted({file.parent for root in roots for file in root.rglob("test.json")}):
         run = _identify(path)
-        if (other := runs.get((run.method, run.seed))) is not None:
+        if (other := runs.setdefault((run.method, run.seed), run)) is not run:
             raise ValueError(
                 f"Expected one run of {run.method} with seed {run.seed}, but found {other.path} and {path}. "
                 "Give them different names (name=…), or analyse a folder that holds only one of them."
             )
-        runs[run.method, run.seed] = run
     if not runs:
         places = ", ".join(map(str, roots))
-        raise FileNotFoundError(
-            f"Expected runs with a test.json under {places}, but found none. Run tagrpo-compare first."
-        )
+        raise FileNotFoundError(f"Expected a test.json below {places}, but found none. Run tagrpo-compare first.")
     return [runs[key] for key in sorted(runs)]
 
 
@@ -267,14 +259,11 @@ def find_directories(*roots: Path) -> list[RunFiles]:
 
 
 def _identify(path: Path, default_seed: str = "") -> RunFiles:
-    config = RunFiles("", 0, path).config
-    seed = str(config.get("seed", path.name.removeprefix("seed")))
-    if not seed.isdecimal():
-        seed = default_seed
-    if not seed:
+    config, number = RunFiles("", 0, path).config, path.name.removeprefix("seed")
+    seed = str(config.get("seed", number))
+    if not (seed := seed if seed.isdecimal() else default_seed):
         raise ValueError(f"Expected the seed of {path} in its config.yaml or its name (seed<k>), but found none there.")
-    numbered = path.name.removeprefix("seed").isdecimal()
-    return RunFiles(str(config.get("name", path.parent.name if numbered else path.name)), int(seed), path)
+    return RunFiles(str(config.get("name", (path.parent if number.isdecimal() else path).name)), int(seed), path)
 
 
 def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, list[RunFiles]]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
 
 from ..metrics.functional import break_even
 from .comparison import ZERO_GRADIENT, Methods
@@ -32,35 +31,24 @@ class Section:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 def sections(methods: Methods) -> list[Section]:
     """All tables of a comparison; those that have nothing to say are left out."""
-    found = [
-        _pass_at_k(methods),
-        _differences(methods),
-        _budgets(methods),
-        _costs(methods),
-        _training_questions(methods),
-        _settings(methods),
-    ]
-    return [section for section in found if section.rows]
+    made = (_pass_at_k, _differences, _budgets, _costs, _training_questions, _settings)
+    return [section for make in made if (section := make(methods)).rows]
 
 
 def markdown(methods: Methods, figures: Mapping[str, str]) -> str:
     """The report as Markdown. `figures`: file name → caption."""
-    commands = [f"    {run.command}" for seeds in methods.runs.values() for run in seeds if run.command]
+    runs = [run for seeds in methods.runs.values() for run in seeds]
     lines = [f"# {title(methods)}", ""]
     for section in sections(methods):
         lines += [f"## {section.title}", "", *table(section.header, section.rows), ""]
         lines += [line for note in section.notes for line in (note, "")]
     lines += ["## Figures", ""]
     lines += [line for name, caption in figures.items() for line in (f"![{caption}]({name})", "", caption, "")]
-    lines += ["## To repeat a run", "", *commands, ""]
-    made = made_with([run for seeds in methods.runs.values() for run in seeds])
+    lines += ["## To repeat a run", "", *(f"    {run.command}" for run in runs if run.command), ""]
+    made = made_with(runs)
     lines += [f"## {made.title}", "", *table(made.header, made.rows), ""] if made.rows else []
     return "\n".join(lines) + "\n"
 
@@ -99,12 +87,10 @@ def _pass_at_k(methods: Methods) -> Section:
 def _differences(methods: Methods) -> Section:
     """One row per pair of methods, one column per quantity."""
     quantities = list(dict.fromkeys(c.quantity for c in methods.comparisons))
-    pairs: dict[tuple[str, str], dict[str, Comparison]] = {}
-    for c in reversed(methods.comparisons):
-        pairs.setdefault((c.method, c.baseline), {})[c.quantity] = c
+    found = {(c.method, c.baseline, c.quantity): c for c in reversed(methods.comparisons)}
     rows = [
-        [method, baseline, _ratio(methods, method, baseline), *(_marked(found.get(name)) for name in quantities)]
-        for (method, baseline), found in pairs.items()
+        [*pair, _ratio(methods, *pair), *(_marked(found.get((*pair, name))) for name in quantities)]
+        for pair in dict.fromkeys((ours, theirs) for ours, theirs, _ in found)
     ]
     notes = [
         f"Differences in points with 95 % intervals. ▲ and ▼: beyond noise, at a p-value below {100 * LEVEL:.0f} % "
@@ -156,9 +142,9 @@ def _budget_notes(methods: Methods) -> Iterator[str]:
     )
     trained = [run for seeds in methods.trained.values() for run in seeds]
     if len(methods.trained) > 1:
-        equal = {name: len({run.ledger[name] for run in trained}) == 1 for name in BUDGET_NAMES}
-        matched = [BUDGET_NAMES[name] for name, same in equal.items() if same]
-        unmatched = [BUDGET_NAMES[name] for name, same in equal.items() if not same]
+        amounts = {title: {run.ledger[name] for run in trained} for name, title in BUDGET_NAMES.items()}
+        matched = [title for title, found in amounts.items() if len(found) == 1]
+        unmatched = [title for title in amounts if title not in matched]
         yield f"Equal in all trained runs: {', '.join(matched) or 'nothing'}."
         yield f"Not equal: {', '.join(unmatched) or 'none'}."
 

@@ -30,10 +30,6 @@ class Estimate:
     low: float
     high: float
 
-    def as_dict(self) -> dict[str, float]:
-        """For JSON."""
-        return asdict(self)
-
     def __str__(self) -> str:
         return f"{100 * self.value:.1f} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
 

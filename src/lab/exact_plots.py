@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from ..analysis.comparison import Curves, Runs
-from ..analysis.plots import Styles, error_bars, finished, panels, styled
+from ..analysis.plots import Styles, error_bars, finished, panels, seeds_and_mean, styled
 from ..analysis.runs import RunFiles
 from ..metrics.functional import exact_pass_at_k
 
@@ -65,9 +65,6 @@ def exact_over_training(runs: Runs, split: str, styles: Styles) -> Figure:
     for ax, k in zip(axes, FOLLOWED, strict=True):
         for method, seeds in runs.items():
             series = [pass_at_k_over_training(run, split, k) for run in seeds]
-            for values in series if len(series) > 1 else ():
-                ax.plot(values.index, values, color=styles[method]["color"], linewidth=0.6, alpha=0.45)
-            mean = pd.concat(series, axis=1).mean(axis=1)
-            ax.plot(mean.index, mean, label=method, linewidth=1.8, **styles[method])
+            seeds_and_mean(ax, series, {"label": method, **styles[method]})
         ax.set(title=f"{split} pass@{k}", xlabel="iteration")
     return finished(figure, axes, "pass@k (%), exact")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,14 @@ from ..analysis.sections import Section, made_with, markdown, sections, title
 from ..lab import exact_plots
 from ..metrics.functional import CAUSES
 from ..runs.files import write_json, write_text
-from .figures import LEARNING, SERIES, comparison_figures, diversity_figure, training_figures
+from .figures import LEARNING, SERIES, Shown, comparison_figures, training_figures
 from .write import MEGABYTES, write_page
 
 
 def write_report(*roots: Path, order: Sequence[str] = ()) -> Path:
     """Compare the finished runs below `roots` and write results.json, report.md, plots and the page into the first.
 
-    Args:
-        roots: Folders with run directories anywhere below them, whoever started the runs.
-        order: Methods in the order of tables and legends; each is compared with those before it.
-
-    Returns:
-        Path of report.html.
+    Methods come in the given order, and each is compared with those before it. Returns the path of report.html.
     """
     methods = Methods(by_method(find_runs(*roots), order))
     write_json(roots[0] / "results.json", methods.results())
@@ -39,12 +35,9 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
 
     Args:
         roots: Run directories, or folders with run directories anywhere below them.
-        output: The HTML file.
+        output: The HTML file, which is returned.
         order: Methods in the order of tables and legends.
         megabytes: See `write_page`.
-
-    Returns:
-        `output`.
 
     Raises:
         FileNotFoundError: there is nothing to show.
@@ -59,19 +52,20 @@ def page_content(methods: dict[str, list[RunFiles]]) -> dict[str, Any]:
     runs = [run for seeds in methods.values() for run in seeds]
     names = [run.method if len(methods[run.method]) == 1 else f"{run.method} seed {run.seed}" for run in runs]
     group = {method: number for number, method in enumerate(methods)}
-    figures = [*training_figures(runs, names, group), *diversity_figure(runs, names, group)]
+    shown = Shown(runs, names, group)
+    figures = list(training_figures(shown))
     tables, heading = [], f"Results of {', '.join(methods)}"
     finished = by_method(run for run in runs if (run.path / "test.json").exists())
     try:
-        compared = Methods(finished) if finished else None
-        if compared is not None:
+        if finished:
+            compared = Methods(finished)
             tables, heading = sections(compared), title(compared)
-            figures = [*comparison_figures(compared, {run: i for i, run in enumerate(runs)}, group), *figures]
+            figures = [*comparison_figures(compared, shown), *figures]
     except ValueError as error:  # of runs that have nothing in common, each can be looked at
         tables = [Section("These runs can't be compared", [], [], [str(error)])]
     return {
         "title": heading,
-        "tables": [table.as_dict() for table in (*tables, made_with(runs)) if table.rows or table.notes],
+        "tables": [asdict(table) for table in (*tables, made_with(runs)) if table.rows or table.notes],
         "figures": figures,
         "names": names,
         "groups": [group[run.method] for run in runs],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,20 +14,9 @@ COUNTS = {"samples": "n", "correct": "correct", "distinct_wrong": "distinct_wron
 
 
 def evaluations_of(run: RunFiles) -> list[Mapping[str, Any]]:
-    """All evaluations that a run kept, by iteration; of a run that kept none, that in its `test.json`.
-
-    Raises:
-        ValueError: a file is no JSON.
-    """
+    """All evaluations that a run kept, by iteration; of a run that kept none, that in its `test.json`."""
     paths = [p for p in sorted((run.path / "evaluations").glob("*-*.json")) if not p.name.startswith("exact-")]
-    found = []
-    for path in paths or sorted(run.path.glob("test.json")):
-        try:
-            found.append(json.loads(path.read_text()))
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"Expected JSON in {path}, but line {error.lineno} is broken. Evaluate the run again."
-            ) from error
+    found = [run.json(str(path.relative_to(run.path))) for path in paths or sorted(run.path.glob("test.json"))]
     return sorted(found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test"))
 
 

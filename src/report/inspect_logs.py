@@ -6,6 +6,7 @@ responses. Needs `inspect-ai` (`pip install 'tagrpo[inspect]'`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,9 +20,6 @@ TEXTS = ("prompt", "response", "answer")
 
 def write_logs(folder: Path, *roots: Path) -> list[Path]:
     """Write the responses of all runs below `roots` as `<folder>/<method>-seed<k>/iteration-<n>.eval`.
-
-    Returns:
-        The folders of the runs.
 
     Raises:
         ImportError: inspect-ai is not installed.
@@ -57,13 +55,14 @@ def logs_of(run: RunFiles, recorded: Recorded) -> Iterator[tuple[int, Any]]:
 def _log(run: RunFiles, iteration: int, rows: list[dict[str, Any]]) -> Any:
     from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalMetric, EvalResults, EvalScore, EvalSpec, EvalStats
 
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     samples = []
     for row in rows:
         name = f"{row['question']} · {'rephrasing ' + str(row['rephrasing']) if row['rephrasing'] else 'original'}"
-        seen[name] = seen.get(name, 0) + 1
+        seen[name] += 1
         samples.append(_sample(run, name, seen[name], row))
-    share = sum(bool(row["correct"]) for row in rows) / len(rows)
+    share = EvalMetric(name="share", value=sum(bool(row["correct"]) for row in rows) / len(rows))
+    score = EvalScore(name="verifier", scorer="verifier", metrics={"share": share})
     now = datetime.now(UTC).isoformat()
     return EvalLog(
         status="success",
@@ -75,13 +74,7 @@ def _log(run: RunFiles, iteration: int, rows: list[dict[str, Any]]) -> Any:
             config=EvalConfig(epochs=max(seen.values())),
             metadata={"run": str(run.path), "iteration": iteration},
         ),
-        results=EvalResults(
-            total_samples=len(rows),
-            completed_samples=len(rows),
-            scores=[
-                EvalScore(name="verifier", scorer="verifier", metrics={"share": EvalMetric(name="share", value=share)})
-            ],
-        ),
+        results=EvalResults(total_samples=len(rows), completed_samples=len(rows), scores=[score]),
         stats=EvalStats(started_at=now, completed_at=now),
         samples=samples,
     )

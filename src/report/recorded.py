@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
-from ..analysis.replay import COLUMNS
+from ..analysis.replay import COLUMNS, rollout_files
 from ..metrics.functional import CAUSES, zero_gradient_causes
 
 MEANS = ("entropy", "ratio", "kl", "clipped", "logprob", "score_logprob")
@@ -41,26 +41,19 @@ class Recorded:
         """The rollouts of a run directory; None where it has none.
 
         Raises:
-            ValueError: a file can't be read, or lacks columns.
+            ValueError: see `rollout_files`.
         """
-        files = sorted((run / "rollouts").glob("*.parquet"))
-        if not files:
-            return None
+        files: list[Path] = []
         tables = []
-        for index, file in enumerate(files):
-            try:
-                names = pq.read_schema(file).names
-                table = pq.read_table(file, columns=[name for name in names if name not in TOKENS])
-            except (OSError, ValueError) as error:
-                raise ValueError(
-                    f"Expected a Parquet file at {file}, but it can't be read: {error}. Delete it."
-                ) from error
-            if missing := [name for name in (*COLUMNS, "response") if name not in names]:
-                raise ValueError(f"Expected columns {', '.join(missing)} in {file}, but found {', '.join(names)}.")
-            place = {"file": np.full(len(table), index), "line": np.arange(len(table))}
+        for file, names in rollout_files(run, (*COLUMNS, "response")):
+            table = pq.read_table(file, columns=[name for name in names if name not in TOKENS])
+            place = {"file": np.full(len(table), len(files)), "line": np.arange(len(table))}
             for name, values in place.items():
                 table = table.append_column(name, pa.array(values))
+            files.append(file)
             tables.append(table)
+        if not files:
+            return None
         table = pa.concat_tables(tables, promote_options="default")
         keys = {name: _codes(table, name)[0] for name in ("iteration", "question", "rephrasing", "template")}
         iteration = table["iteration"].to_numpy()
@@ -72,6 +65,8 @@ class Recorded:
 
     def numbers(self, name: str, kind: str) -> np.ndarray:
         """[R] a column of numbers; NaN or 0 where nothing was recorded."""
+        if name not in self.table.column_names:
+            return np.zeros(len(self), kind)
         column = self.table[name]
         plain = column.cast(pa.uint8()) if pa.types.is_boolean(column.type) else column
         empty = np.nan if kind.startswith("f") else 0
@@ -89,8 +84,7 @@ class Recorded:
         names = self.table.column_names
         flags = np.zeros(len(self), np.uint8)
         for bit, name in enumerate(FLAGS):
-            if name in names:
-                flags |= self.numbers(name, "u1") << bit
+            flags |= self.numbers(name, "u1") << bit
         return {
             "iteration": self.numbers("iteration", "i4"),
             "rephrasing": self.numbers("rephrasing", "u2"),
@@ -98,18 +92,13 @@ class Recorded:
             "file": self.numbers("file", "u4"),
             "line": self.numbers("line", "u4"),
             "flags": flags,
-            "length": self.lengths,
+            "length": self.numbers("length", "u4"),
             **{
                 name: self.numbers(name, "f4")
                 for name in ("reward", "advantage", *MEANS, *(n for n in names if n.startswith("reward_term/")))
                 if name in names
             },
         }
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """[R] u4 tokens of each response, 0 where that was not recorded."""
-        return self.numbers("length", "u4") if "length" in self.table.column_names else np.zeros(len(self), "u4")
 
     @cached_property
     def cells(self) -> dict[str, np.ndarray]:
@@ -118,8 +107,7 @@ class Recorded:
         `column` (iteration), `question`, `first` (its first row), `samples`, `correct`, `cause` (in `CELL_CAUSES`).
         """
         iteration, question = self.rows["iteration"], self.rows["question"]
-        change = (np.diff(iteration, prepend=-1) != 0) | (np.diff(question.astype(np.int64), prepend=-1) != 0)
-        first, cell = np.flatnonzero(change), np.cumsum(change) - 1
+        first, cell = stretches(iteration, question)
         correct = self.numbers("correct", "u1")
         return {
             "column": iteration[first],
@@ -131,19 +119,18 @@ class Recorded:
         }
 
     def _causes(self, cell: np.ndarray) -> np.ndarray:
-        names = self.table.column_names
-        if "advantage" not in names:
+        if "advantage" not in self.rows:
             return np.zeros(int(cell[-1]) + 1 if len(cell) else 0, np.uint8)
         prompt = pd.DataFrame({"cell": cell, "r": self.rows["rephrasing"], "t": self.rows["template"]})
-        flags = {name: torch.tensor(self.numbers(name, "u1") > 0) for name in FLAGS if name in names}
+        flags = {name: torch.tensor(self.numbers(name, "u1") > 0) for name in FLAGS}
         causes = zero_gradient_causes(
             torch.tensor(self.rows["advantage"]),
             torch.tensor(self.rows["reward"]),
             flags["correct"],
-            flags.get("truncated", torch.zeros(len(self), dtype=torch.bool)),
+            flags["truncated"],
             torch.tensor(cell),
             torch.tensor(prompt.groupby(["cell", "r", "t"], sort=False).ngroup().to_numpy()),
-            masked=flags.get("masked"),
+            masked=flags["masked"],
             clipped=torch.tensor(self.rows["clipped"]) if "clipped" in self.rows else None,
         )
         numbered = [(1 + i) * causes[name].to(torch.uint8) for i, name in enumerate(CAUSES)]
@@ -159,6 +146,12 @@ class Recorded:
             )
             found["references"] = [seen[question] for question in found["question"]]
         return {**found, "files": [file.name for file in self.files]}
+
+
+def stretches(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[C] first row of each stretch of rows that are equal in all columns, and [R] the stretch of each row."""
+    change = np.any([np.diff(column.astype(np.int64), prepend=-1) != 0 for column in columns], axis=0)
+    return np.flatnonzero(change), np.cumsum(change) - 1
 
 
 def _codes(table: pa.Table, name: str) -> tuple[np.ndarray, list[Any]]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .blocks import block
-from .recorded import TOKENS, Recorded
+from .recorded import TOKENS, Recorded, stretches
 from .vocabulary import Vocabulary
 
 TOKENS_PER_BLOCK = 1 << 17
@@ -56,10 +56,9 @@ class Responses:
     @cached_property
     def sizes(self) -> np.ndarray:
         """[R] what each response takes, in tokens; a text without tokens counts by its length."""
-        written = self.recorded.lengths.astype(np.int64)
-        return (
-            written + 1 if self.has_tokens else np.array([len(text or "") // 4 + 1 for text in self.text.to_pylist()])
-        )
+        if self.has_tokens:
+            return np.asarray(self.recorded.rows["length"].astype(np.int64) + 1)
+        return np.array([len(text or "") // 4 + 1 for text in self.text.to_pylist()])
 
     @cached_property
     def bytes_per_token(self) -> float:
@@ -90,11 +89,8 @@ class Responses:
 
     def _by_importance(self) -> np.ndarray:
         """[R] the rows: the first response to every prompt, then the second ones, …; each time spread over training."""
-        prompt = self.recorded.rows["prompt"] if "prompt" in self.recorded.rows else self.recorded.rows["question"]
-        change = (np.diff(prompt.astype(np.int64), prepend=-1) != 0) | (
-            np.diff(self.recorded.rows["iteration"], prepend=-1) != 0
-        )
-        start, group = np.flatnonzero(change), np.cumsum(change) - 1
+        rows = self.recorded.rows
+        start, group = stretches(rows["iteration"], rows.get("prompt", rows["question"]))
         rank = np.arange(len(group)) - start[group]
         golden = (group * 0.6180339887498949) % 1
         return np.asarray(np.lexsort((golden, rank)))

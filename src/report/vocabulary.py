@@ -12,11 +12,9 @@ import numpy as np
 
 
 class Vocabulary:
-    """The tokens that occur in a run.
+    """The tokens that occur in a run: [V] `ids`, the most frequent first.
 
-    Args:
-        ids: [V] token numbers of the tokenizer, the most frequent first.
-        tokenizer: A `tokenizer.json`; None where none was found: tokens are then shown by their number.
+    Without a `tokenizer.json` they are shown by their number.
     """
 
     def __init__(self, ids: np.ndarray, tokenizer: Path | None) -> None:

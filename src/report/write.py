@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -42,21 +41,16 @@ def write_page(
     """
     without_runs = assembled("", [block("index", finite(dict(content)))])
     blocks, about = run_blocks(runs, megabytes * 1e6 - len(without_runs.encode()))
-    named = zip(content["names"], content["groups"], about, strict=True)
-    index = finite(
-        {
-            **{name: content[name] for name in ("title", "tables", "figures")},
-            "runs": [{"name": name, "group": group, **found} for name, group, found in named],
-            "causes": list(CELL_CAUSES),
-            "version": version("tagrpo"),
-        }
-    )
+    for found, name, group in zip(about, content["names"], content["groups"], strict=True):
+        found |= {"name": name, "group": group}
+    shown = {name: content[name] for name in ("title", "tables", "figures")}
+    index = finite({**shown, "runs": about, "causes": list(CELL_CAUSES)})
     write_text(path, assembled(str(content["title"]), [block("index", {"index": index}), *blocks]))
     return path
 
 
 def run_blocks(runs: Sequence[RunFiles], room: float) -> tuple[list[str], list[dict[str, Any]]]:
-    """The blocks of all runs within `room` bytes, as far as the choice of tokens allows, and what the index says."""
+    """The blocks of all runs, whose tokens fill what is left of `room` bytes, and the entries of the index."""
     blocks: list[str] = []
     about: list[dict[str, Any]] = []
     responses: dict[int, Responses] = {}
@@ -68,12 +62,9 @@ def run_blocks(runs: Sequence[RunFiles], room: float) -> tuple[list[str], list[d
         about.append(about_run(run, splits, len(recorded) if recorded else 0))
         if recorded is not None:
             responses[number] = Responses(recorded, tokenizer_of(run.path, run.config), prefix)
-            blocks += [
-                block(f"{prefix}/cells", recorded.cells),
-                block(f"{prefix}/names", recorded.names),
-                block(f"{prefix}/vocabulary", responses[number].vocabulary.columns()),
-                block(f"{prefix}/rows", recorded.rows),
-            ]
+            vocabulary = responses[number].vocabulary.columns()
+            parts = {"cells": recorded.cells, "names": recorded.names, "vocabulary": vocabulary, "rows": recorded.rows}
+            blocks += [block(f"{prefix}/{name}", columns) for name, columns in parts.items()]
     room -= sum(map(len, blocks)) + len(block("about", {"about": about}))
     wanted = {number: float(own.sizes.sum()) * own.bytes_per_token * 1.02 for number, own in responses.items()}
     room -= 32 * sum(size // 1e5 for size in wanted.values())  # for the numbers of their blocks
@@ -111,16 +102,11 @@ def iterations_of(run: RunFiles, recorded: Recorded | None) -> dict[str, np.ndar
     return {"iteration": np.unique(recorded.rows["iteration"]) if recorded is not None else np.zeros(0, "i4")}
 
 
-def modules() -> dict[str, str]:
-    """Name under which the page's scripts import each other → source."""
-    return {f"report/{path.stem}": path.read_text(encoding="utf-8") for path in sorted(ASSETS.glob("*.js"))}
-
-
 def assembled(title: str, blocks: Sequence[str]) -> str:
     """The HTML file. Its policy lets nothing run but its own scripts, and nothing be loaded from anywhere."""
     sources = {
-        name: "data:text/javascript;base64," + base64.b64encode(source.encode()).decode()
-        for name, source in modules().items()
+        f"report/{path.stem}": "data:text/javascript;base64," + base64.b64encode(path.read_bytes()).decode()
+        for path in sorted(ASSETS.glob("*.js"))
     }
     return Template((ASSETS / "page.html").read_text(encoding="utf-8")).substitute(
         title=escaped(title),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, asdict
 from itertools import pairwise
 
 import numpy as np
@@ -169,7 +169,7 @@ def test_estimates_and_comparisons_as_text_and_for_json():
     estimated = Estimate(0.5, -0.25, 0.75)
     assert (str(estimated), estimated.signed) == ("50.0 [-25.0, 75.0]", "+50.0 [−25.0, +75.0]")
     values = {"value": 0.5, "low": -0.25, "high": 0.75}
-    assert estimated.as_dict() == values
+    assert asdict(estimated) == values
     compared = Comparison("a", "b", "q", estimated, 0.01, (0, 3))
     assert compared.as_dict() == {
         "method": "a", "baseline": "b", "quantity": "q", "difference": values, "p_value": 0.01, "seeds": [0, 3],

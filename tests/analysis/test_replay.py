@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tagrpo.analysis.replay import read_rollouts, replay, reward_groups
+from tagrpo.analysis.replay import read_rollouts, replay, reward_groups, take
 from tagrpo.callbacks.recorder import rollout_table
 from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage
-from tagrpo.types import AdvantageStrategy
+from tagrpo.types import AdvantageStrategy, RewardGroups
 
 # Question 0: each prompt uniform, the pool not. Question 1: all wrong. Question 2: mixed everywhere.
 REWARDS = [[[1, 1], [0, 0]], [[0, 0], [0, 0]], [[1, 0], [0, 1]]]
@@ -83,3 +86,15 @@ def test_what_cannot_be_replayed_is_refused(run, tmp_path):
     (run / "rollouts" / "000002-0.parquet").write_text("broken off")
     with pytest.raises(ValueError, match=r"000002-0\.parquet, but it can't be read"):
         read_rollouts(run)
+
+
+def test_rows_that_are_taken_take_all_that_is_known_of_them_along():
+    numbers = {name: torch.arange(5.0) + 10 * i for i, name in enumerate(("rewards", "entropy", "logprob"))}
+    whole = {name: torch.arange(5) for name in ("question", "prompt", "lengths")}
+    groups = RewardGroups(**numbers, **whole, correct=torch.arange(5) > 1, answers=list("abcde"))
+    rows = [3, 0, 3]
+    taken = take(groups, np.array(rows))
+    per_response = [field.name for field in fields(groups) if hasattr(getattr(groups, field.name), "__len__")]
+    assert {"rewards", "correct", "question", "prompt", "entropy", "logprob", "lengths", "answers"} == set(per_response)
+    for name in per_response:
+        assert list(getattr(taken, name)) == [getattr(groups, name)[row] for row in rows], name

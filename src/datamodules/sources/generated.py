@@ -150,7 +150,8 @@ class GeneratedSource(Source, Generic[P]):
         Raises:
             ValueError: none of `PATIENCE` draws in a row was new.
         """
-        rng, seen, last = random.Random(f"{self.split}/{self.seed}"), set(), 0
+        rng, last = random.Random(f"{self.split}/{self.seed}"), 0
+        seen: set[str] = set()
         for draw in count():
             if draw - last > PATIENCE:
                 raise ValueError(f"Expected `size` to be at most {len(seen)}, the problems of {self.split}.")

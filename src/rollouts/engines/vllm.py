@@ -17,7 +17,7 @@ from torch import Tensor
 from ...distributed import rank, world_size
 from ...seeds import derive_seed
 from ...types import Completion, Deliver, Engine, Request, ignore
-from .base import EngineError, check_context, stop_token_ids, vllm_sampling
+from .base import FLOAT32_HEAD, EngineError, check_context, stop_token_ids, vllm_sampling
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class VLLMEngine(Engine):
                     # Log-probs at the sampling temperature, of the tokens that were drawn.
                     logprobs_mode="processed_logprobs",
                     disable_log_stats=True,
-                    **(options or {}),
+                    **{"hf_overrides": FLOAT32_HEAD, **(options or {})},
                 )
         self.stop_ids = stop_token_ids(model_path)
         self.context = int(self.llm.llm_engine.model_config.max_model_len)

@@ -119,3 +119,8 @@ def test_on_cpus_no_request_has_a_seed_since_vllm_fails_on_one_when_a_prefill_is
 def test_the_head_is_float32_as_the_trainers_unless_options_say_otherwise(make_engine):
     assert make_engine().llm.settings["hf_overrides"] == {"head_dtype": "float32"}
     assert make_engine(options={"hf_overrides": {}}).llm.settings["hf_overrides"] == {}
+
+
+def test_no_longer_context_is_planned_for_than_the_models(make_engine):
+    found = [make_engine(max_model_len=size).llm.settings["max_model_len"] for size in (100, 1000, None)]
+    assert found == [100, 256, None]

@@ -141,6 +141,19 @@ def test_a_cpu_never_asks_for_compiled_attention():
     assert not attention.compiles_attention(torch.zeros(1, 1, 4, 64, dtype=torch.bfloat16))
 
 
+def test_attention_that_can_not_be_compiled_raises_and_never_runs_uncompiled(monkeypatch):
+    """Uncompiled it would store all scores, which shows as memory that is spent, if at all."""
+
+    def uncompilable(query, *_, **__):
+        torch._dynamo.graph_break()
+        return query
+
+    monkeypatch.setattr(attention, "flex_attention", uncompilable)
+    monkeypatch.setattr(attention, "_compiled_flex_attention", attention._compiled_flex_attention.__wrapped__)
+    with torch._dynamo.config.patch(disable=False), pytest.raises(torch._dynamo.exc.Unsupported):
+        sparse_attention(*torch.zeros(3, 1, 1, 9, 4), packed(0), None)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("seed", [0, 1, 2])

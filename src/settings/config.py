@@ -72,7 +72,8 @@ def sweep_folder(number: int, overrides: str) -> str:
 def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictConfig) -> int:
     """Tokens of the longest prompt and response that training or evaluation can have."""
     evaluated: int = data.max_evaluation_prompt_tokens or data.max_prompt_tokens
-    return max(data.max_prompt_tokens + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens)
+    trained: int = data.max_prompt_tokens
+    return int(max(trained + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens))
 
 
 OmegaConf.register_new_resolver("fused", fused_optimizer)

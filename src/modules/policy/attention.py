@@ -95,7 +95,7 @@ def compiles_attention(value: Tensor) -> bool:
 @cache
 def _compiled_flex_attention() -> Callable[..., Any]:
     # Where it can't be compiled it must raise: run eagerly it would store all scores.
-    return torch.compile(flex_attention, dynamic=True, fullgraph=True, recompile_limit=GRAPHS)
+    return torch.compile(flex_attention, dynamic=True, fullgraph=True, **GRAPHS)
 
 
 def sparse_attention(

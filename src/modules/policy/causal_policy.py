@@ -55,9 +55,7 @@ class CausalPolicy(nn.Module):
         if not self.shares_prefix:
             return
         for layer in decoder_layers(self):
-            layer.forward = torch.compile(
-                layer.forward, fullgraph=True, dynamic=True, backend=backend, recompile_limit=GRAPHS
-            )
+            layer.forward = torch.compile(layer.forward, fullgraph=True, dynamic=True, backend=backend, **GRAPHS)
         self.compiled = True
 
     def forward(

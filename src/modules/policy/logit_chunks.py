@@ -16,9 +16,9 @@ EntropyMode = Literal["none", "detached", "grad"]
 """Of each token's distribution: not at all; without gradient; with it."""
 
 
-GRAPHS = 16
-"""Compiled forms that a function may have: autocast, gradients, entropies and lengths of one make some; torch allows
-eight. Given to each `torch.compile`, as torch's own setting does not reach the threads that run a backward."""
+GRAPHS: dict[str, Any] = {"recompile_limit": 16}
+"""How many compiled forms a function may have: autocast, gradients, entropies and lengths of one make some, and torch
+alone allows eight. Given to each `torch.compile`: torch's own setting does not reach the threads of a backward."""
 
 
 class HeadConfig(NamedTuple):
@@ -187,7 +187,8 @@ class FusedHead(Head):
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` compiled; it raises where it would have to run uncompiled."""
-    return torch.compile(function, fullgraph=True, dynamic=True, recompile_limit=GRAPHS)
+    made: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=True, **GRAPHS)
+    return made
 
 
 def score(

@@ -12,8 +12,9 @@
 # requirements/gpu_offline.txt and this package, as that file says. Nothing here needs vLLM.
 #
 # A step may take STEP_SECONDS (540 by default). What it writes is there when it ends, gpu-<step>.log and .json in
-# RESULTS, and a line in gpu-steps.tsv. A step that fails or takes too long is reported and the next one goes on; the exit
-# status is the number of failed steps. benchmarks/tables.py writes the figures into docs/performance.md.
+# RESULTS, and a line in gpu-steps.tsv; at the end gpu.tar.gz holds all of them. A step that fails or takes too long is
+# reported and the next one goes on; the exit status is the number of failed steps. benchmarks/tables.py writes the
+# figures into docs/performance.md.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,7 +42,12 @@ done
 WANTED="${*:-$ALL}"
 mkdir -p "$RESULTS"
 
-if "$PYTHON" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+"$PYTHON" -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else 3)'
+FOUND=$?
+if [ "$FOUND" != 0 ] && [ "$FOUND" != 3 ]; then
+    echo "Expected PYTHON to be an interpreter that has torch, but got $PYTHON. Set it, or make one with: make gpu" >&2
+    exit 64
+elif [ "$FOUND" = 0 ]; then
     DEVICE=cuda DTYPE=bfloat16 TRAINER=gpu
     nvidia-smi --query-gpu=name,memory.total,clocks.max.sm,driver_version --format=csv | tee "$RESULTS/gpu.txt"
 else
@@ -122,5 +128,6 @@ TORCH_COMPILE_DISABLE=1 update sdpa --token-budget "$BUDGET" --ways prefix_share
 # Peers last: TRL and the plain padded forward, with as many padded tokens per micro-batch as fit beside their logits.
 update peers --token-budget $((BUDGET / 2)) --ways trl padded prefix_shared --no-dropping
 
-echo "$FAILED steps failed; figures in $RESULTS."
+(cd "$RESULTS" && tar -czf gpu.tar.gz gpu.txt gpu-* 2>/dev/null) # without a GPU there is no gpu.txt
+echo "$FAILED steps failed; figures in $RESULTS, all of them in $RESULTS/gpu.tar.gz."
 exit "$FAILED"

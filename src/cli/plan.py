@@ -8,7 +8,7 @@ Takes the settings of `tagrpo-train`. Nothing is loaded but the model's configur
 from __future__ import annotations
 
 import hydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig
 from rich.console import Console
 from rich.table import Table
 
@@ -124,6 +124,8 @@ def plan(cfg: DictConfig) -> tuple[Forecast, Workload, list[str]]:
     if not 0 < cfg.mean_length <= 1:
         raise ValueError(f"Expected mean_length to be above 0 and at most 1, but got {cfg.mean_length}.")
     gpu, devices = GPUS[cfg.gpu], cfg.trainer.devices
+    if isinstance(devices, ListConfig):
+        devices = len(devices)
     ranks = (cfg.gpus_per_node if devices in ("auto", -1) else int(devices)) * cfg.trainer.num_nodes
     work, model = workload_of(cfg, ranks), model_of(cfg)
     engine = engine_of(cfg, gpu, model)

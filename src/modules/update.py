@@ -148,11 +148,11 @@ class PolicyUpdate:
             learned = rows[experience.has_gradient[rows]]
             stats.dropped += len(rows) - len(learned)
             micro_batches = self.scorer.plan(experience, learned)
-            self.optimizer.zero_grad()
             for index, micro_batch in enumerate(micro_batches):
                 with self.gradient_sync(index == len(micro_batches) - 1):
                     self._accumulate(experience, micro_batch, totals, stats)
             self._apply_gradient(stats)
+            self.optimizer.zero_grad()  # now, not before the next step: the engine needs the memory while it samples
         return UpdateResult(
             advantages=experience.advantages,
             in_loss=experience.in_loss,

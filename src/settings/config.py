@@ -69,6 +69,13 @@ def sweep_folder(number: int, overrides: str) -> str:
     return f"{number},{overrides}".replace("/", "-")[:120].rstrip(",")
 
 
+def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictConfig) -> int:
+    """Tokens of the longest prompt and response that training or evaluation can have."""
+    evaluated: int = data.max_evaluation_prompt_tokens or data.max_prompt_tokens
+    trained: int = data.max_prompt_tokens
+    return int(max(trained + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens))
+
+
 OmegaConf.register_new_resolver("fused", fused_optimizer)
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
 OmegaConf.register_new_resolver("smollm2", lambda: str(smollm2_folder()))
@@ -76,6 +83,7 @@ OmegaConf.register_new_resolver(
     "updates", lambda iterations, mini: -1 if iterations is None else int(iterations) * mini
 )
 OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))
+OmegaConf.register_new_resolver("longest", longest)
 OmegaConf.register_new_resolver("run_name", run_name)
 OmegaConf.register_new_resolver("sweep_folder", sweep_folder)
 OmegaConf.register_new_resolver(

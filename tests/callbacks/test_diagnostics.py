@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from dataclasses import replace
 from functools import partial
+from types import ModuleType
 
 import pandas as pd
 import pytest
@@ -349,3 +351,16 @@ def test_without_an_encoder_training_ends_before_anything_is_sampled(tmp_path, m
     with pytest.raises(OSError, match=r"take sentence_encoder\(model='package'\), give the path of a model's folder"):
         trainer.fit(Sampler(), DataLoader(range(2)))
     assert sampled == []
+
+
+def test_an_encoder_is_put_on_the_gpu_that_its_process_trains_on(monkeypatch):
+    """The library alone takes the device of `LOCAL_RANK`, or where that is not set of the rank over all nodes."""
+    devices = []
+    module = ModuleType("sentence_transformers")
+    module.SentenceTransformer = lambda name, device: devices.append(device)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", module)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    sentence_encoder("model")
+    sentence_encoder("model", device="cpu")
+    assert devices == ["cuda:3", "cpu"]

@@ -81,6 +81,13 @@ def test_lora_servers_and_an_engine_in_transformers_are_seen(tiny_policy):
     assert own.awake == pytest.approx(4.0 + 4 * 2 * 2 * 1 * 32 * 64 * (128 + 40) / 2**30), "and keys and values"
 
 
+def test_adapters_and_a_list_of_devices_are_planned(tiny_policy):
+    settings = ("experiment=ta_grpo", f"model.path={tiny_policy}", "rollout=vllm", "rollout.engine.sleep=false")
+    whole, adapted = (plan(composed(*settings, *more, "trainer.devices=[0,2]")) for more in ([], ["lora=default"]))
+    assert whole[1].ranks == adapted[1].ranks == 2
+    assert adapted[0].update["optimizer"] < whole[0].update["optimizer"]
+
+
 def test_a_plan_leaves_no_file_behind(tiny_policy, tmp_path):
     options = ["model=pretrained", f"model.path={tiny_policy}", "experiment=grpo"]
     subprocess.run([sys.executable, "-m", "tagrpo.cli.plan", *options], cwd=tmp_path, capture_output=True, check=True)

@@ -479,3 +479,14 @@ def test_only_responses_that_need_a_weight_are_scored_for_it(tiny_policy, make_b
     new = [6, 7, 8, 10, 11]  # of question 1
     with_gradient = [row for row in new if float(update._advantages(rollouts, None, 0.0)[row])]
     assert scored_by(update, rollouts, monkeypatch) == [[10], with_gradient]
+
+
+def test_no_gradients_are_kept_after_an_update(tiny_policy, make_batch):
+    update = make_update(tiny_policy, mini_batches=2)
+    stepped = []
+    update.optimizer.register_step_pre_hook(
+        lambda *_: stepped.append(all(p.grad is not None for p in parameters_of(update).values()))
+    )
+    learn(update, make_batch(REWARDS))
+    assert stepped == [True, True]
+    assert all(parameter.grad is None for parameter in parameters_of(update).values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import threading
 import time
@@ -81,3 +82,10 @@ def test_a_server_starts_behind_the_guard_and_on_this_machine_only():
     arguments = server_arguments("model", [], cpu=False)
     assert arguments[arguments.index("--host") + 1] == "127.0.0.1"
     assert arguments[arguments.index("--middleware") + 1] == "tagrpo.rollouts.engines.access.RequireToken"
+
+
+def test_a_server_has_a_float32_head_as_the_trainer_unless_options_say_otherwise():
+    arguments = server_arguments("model", ["--hf-overrides", "{}"], cpu=False)
+    first, last = (i + 1 for i, name in enumerate(arguments) if name == "--hf-overrides")
+    assert json.loads(arguments[first]) == {"head_dtype": "float32"}
+    assert arguments[last] == "{}", "the last of two counts"

@@ -18,7 +18,8 @@ from tagrpo.types import Request
 class FakeLLM:
     """Answers with the seed of each sample, and disturbs every global state as vLLM does."""
 
-    def __init__(self, **_):
+    def __init__(self, **settings):
+        self.settings = settings
         self.llm_engine, self.waiting = self, []
         self.model_config = SimpleNamespace(max_model_len=100)
         self.disturb()
@@ -63,7 +64,7 @@ def make_engine(monkeypatch, tiny_policy):
     vllm.SamplingParams = lambda **values: SimpleNamespace(**{"seed": None, **values})
     vllm.TokensPrompt = dict
     monkeypatch.setitem(sys.modules, "vllm", vllm)
-    return lambda: VLLMEngine(str(tiny_policy))
+    return lambda **options: VLLMEngine(str(tiny_policy), **options)
 
 
 REQUEST = Request([torch.tensor([5, 6]), torch.tensor([7])], [3, 2], SamplingConfig(max_new_tokens=4), seed=11)
@@ -113,3 +114,13 @@ def test_on_cpus_no_request_has_a_seed_since_vllm_fails_on_one_when_a_prefill_is
     engine = make_engine()
     engine.generate(REQUEST)
     assert {seed for seeds in engine.llm.seeds for seed in seeds} == {None}
+
+
+def test_the_head_is_float32_as_the_trainers_unless_options_say_otherwise(make_engine):
+    assert make_engine().llm.settings["hf_overrides"] == {"head_dtype": "float32"}
+    assert make_engine(options={"hf_overrides": {}}).llm.settings["hf_overrides"] == {}
+
+
+def test_no_longer_context_is_planned_for_than_the_models(make_engine):
+    found = [make_engine(max_model_len=size).llm.settings["max_model_len"] for size in (100, 1000, None)]
+    assert found == [100, 256, None]

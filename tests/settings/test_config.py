@@ -77,6 +77,17 @@ def test_the_papers_settings_are_those_of_table_2(llm):
     assert "/" in cfg.policy.model_path
 
 
+def test_vllm_plans_for_the_longest_prompt_and_response_of_training_or_evaluation():
+    limits = ["rollout=vllm", "data.max_prompt_tokens=100", "rollout.sampling.max_new_tokens=50"]
+    for overrides, expected in (
+        (["data.max_evaluation_prompt_tokens=30", "rollout.evaluation_sampling.max_new_tokens=70"], 150),
+        (["data.max_evaluation_prompt_tokens=90", "rollout.evaluation_sampling.max_new_tokens=70"], 160),
+        (["data.max_evaluation_prompt_tokens=null", "rollout.evaluation_sampling.max_new_tokens=70"], 170),
+        (["rollout.engine.max_model_len=1000"], 1000),
+    ):
+        assert composed(*limits, *overrides).rollout.engine.max_model_len == expected
+
+
 def test_iterations_end_a_run_of_epochs_before_its_time():
     paper = ["scale=paper", "data=math"]
     assert [composed(*paper).trainer[name] for name in ("max_steps", "max_epochs")] == [-1, 2]

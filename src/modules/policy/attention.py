@@ -18,6 +18,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.utils.import_utils import is_triton_available
 
+from .logit_chunks import GRAPHS
 from .packing import PackedBatch
 
 PREFIX_SHARING = frozenset({"llama", "mistral", "olmo2", "qwen2", "qwen3", "qwen3_moe", "smollm3"})
@@ -94,7 +95,7 @@ def compiles_attention(value: Tensor) -> bool:
 @cache
 def _compiled_flex_attention() -> Callable[..., Any]:
     # Where it can't be compiled it must raise: run eagerly it would store all scores.
-    return torch.compile(flex_attention, dynamic=True, fullgraph=True)
+    return torch.compile(flex_attention, dynamic=True, fullgraph=True, **GRAPHS)
 
 
 def sparse_attention(

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from .attention import PREFIX_ATTENTION, supports_prefix_sharing
 from .chunked_head import TokenLoss, TokenScores, head_loss, head_scores, token_scores
-from .logit_chunks import EntropyMode
+from .logit_chunks import GRAPHS, EntropyMode
 from .packing import PackedBatch
 from .sharding import decoder_layers
 
@@ -55,7 +55,7 @@ class CausalPolicy(nn.Module):
         if not self.shares_prefix:
             return
         for layer in decoder_layers(self):
-            layer.forward = torch.compile(layer.forward, fullgraph=True, dynamic=True, backend=backend)
+            layer.forward = torch.compile(layer.forward, fullgraph=True, dynamic=True, backend=backend, **GRAPHS)
         self.compiled = True
 
     def forward(

@@ -16,6 +16,11 @@ EntropyMode = Literal["none", "detached", "grad"]
 """Of each token's distribution: not at all; without gradient; with it."""
 
 
+GRAPHS: dict[str, Any] = {"recompile_limit": 16}
+"""How many compiled forms a function may have: autocast, gradients, entropies and lengths of one make some, and torch
+alone allows eight. Given to each `torch.compile`: torch's own setting does not reach the threads of a backward."""
+
+
 class HeadConfig(NamedTuple):
     """Inputs that all chunks share."""
 
@@ -54,7 +59,8 @@ class Head:
     ) -> None:
         self.hidden, self.weight, self.bias = hidden, weight, bias
         self.temperature, self.entropy, chunk_size = config
-        self.chunks = [slice(start, start + chunk_size) for start in range(0, len(hidden), chunk_size)]
+        rows = len(hidden)
+        self.chunks = [slice(start, min(start + chunk_size, rows)) for start in range(0, rows, chunk_size)]
         self.x = weight.new_empty(min(chunk_size, len(hidden)), len(weight), dtype=torch.float32)
         self._make_buffers()
         self.grad_hidden = torch.empty_like(hidden) if needs_gradient[0] else None
@@ -134,6 +140,10 @@ class FusedHead(Head):
 
     def _make_buffers(self) -> None:
         self.normalisers = self.x[:0, 0]
+        sizes = [rows.stop - rows.start for rows in self.chunks[-2:]]
+        if len(sizes) == 2 and sizes[0] > 2 and sizes[1] == 1:  # one row would be compiled on its own
+            start, end = self.chunks[-2].start, self.chunks[-1].stop
+            self.chunks[-2:] = [slice(start, end - 2), slice(end - 2, end)]
 
     def _multiply(self, rows: slice) -> Tensor:
         hidden = self.hidden[rows]
@@ -177,7 +187,8 @@ class FusedHead(Head):
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` compiled; it raises where it would have to run uncompiled."""
-    return torch.compile(function, fullgraph=True)
+    made: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=True, **GRAPHS)
+    return made
 
 
 def score(

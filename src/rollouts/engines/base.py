@@ -17,6 +17,9 @@ from ...types import Completion, Finish, Request, SamplingConfig
 T = TypeVar("T")
 NO_PROBABILITIES = "Expected the policy to give probabilities, but its logits are not finite after {} of {} sequences."
 
+FLOAT32_HEAD = {"head_dtype": "float32"}
+"""For vLLM's `hf_overrides`: logits in float32, as the trainer has them, whatever the type of the weights."""
+
 
 class EngineError(RuntimeError):
     """An engine is gone, hangs or refuses, and trying again did not help."""

@@ -16,6 +16,7 @@ import signal
 import sys
 
 from .access import VARIABLE, RequireToken, shared_token
+from .base import FLOAT32_HEAD
 
 
 def server_arguments(model: str, options: list[str], cpu: bool) -> list[str]:
@@ -29,6 +30,7 @@ def server_arguments(model: str, options: list[str], cpu: bool) -> list[str]:
         *("--host", "127.0.0.1"),
         *("--middleware", f"{RequireToken.__module__}.{RequireToken.__name__}"),
         *("--load-format", "dummy"),
+        *("--hf-overrides", json.dumps(FLOAT32_HEAD)),
         *("--logprobs-mode", "processed_logprobs"),  # at the sampling temperature, of the tokens that were drawn
         *("--worker-extension-cls", "tagrpo.rollouts.engines.vllm_worker.WorkerExtension"),
         *("--weight-transfer-config", json.dumps({"backend": "stream"})),

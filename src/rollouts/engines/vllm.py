@@ -13,11 +13,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from transformers import AutoConfig
 
 from ...distributed import rank, world_size
 from ...seeds import derive_seed
 from ...types import Completion, Deliver, Engine, Request, ignore
-from .base import EngineError, check_context, stop_token_ids, vllm_sampling
+from .base import FLOAT32_HEAD, EngineError, check_context, stop_token_ids, vllm_sampling
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ class VLLMEngine(Engine):
         model_path: Folder or hub name, for configuration, tokenizer and stop tokens.
         dtype: Of the engine's weights, by its name in torch; bfloat16 differs from a float32 trainer by about 0.02
             nats per token, which `rollout/engine_mismatch_kl` shows.
-        max_model_len: Context to plan for; None takes the model's.
+        max_model_len: Context to plan for, as far as the model's goes; None takes the model's, whose cache may not fit.
         gpu_memory_utilization: Share of the GPU's memory that the engine may take.
         kv_cache_memory_bytes: Size of the KV cache; None lets vLLM choose. Set it on CPUs.
         enforce_eager: Whether to run without CUDA graphs.
@@ -66,6 +67,9 @@ class VLLMEngine(Engine):
             )
         # In process, so that tensors are handed over as they are; must stand before the import.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        most = getattr(AutoConfig.from_pretrained(model_path, trust_remote_code=False), "max_position_embeddings", None)
+        if max_model_len and most:
+            max_model_len = min(max_model_len, most)
         with undisturbed():
             try:
                 from vllm import LLM
@@ -90,7 +94,7 @@ class VLLMEngine(Engine):
                     # Log-probs at the sampling temperature, of the tokens that were drawn.
                     logprobs_mode="processed_logprobs",
                     disable_log_stats=True,
-                    **(options or {}),
+                    **{"hf_overrides": FLOAT32_HEAD, **(options or {})},
                 )
         self.stop_ids = stop_token_ids(model_path)
         self.context = int(self.llm.llm_engine.model_config.max_model_len)

@@ -57,6 +57,17 @@ def test_the_compiled_head_moves_at_most_half_of_the_bytes(entropy, monkeypatch)
     assert sum(moved) >= 10 * rows * vocabulary, "the logits are read twice, their gradient is written once"
 
 
+@pytest.mark.parametrize(
+    ("rows", "size", "expected"),
+    [(9, 4, [4, 3, 2]), (8, 4, [4, 4]), (5, 4, [3, 2]), (10, 4, [4, 4, 2]), (1, 4, [1]), (3, 1, [1, 1, 1])],
+)
+def test_the_head_of_gpus_leaves_no_chunk_of_one_row(rows, size, expected):
+    config = logit_chunks.HeadConfig(1.0, "none", size)
+    chunks = logit_chunks.FusedHead(torch.zeros(rows, 2), torch.zeros(5, 2), None, config).chunks
+    assert [part.stop - part.start for part in chunks] == expected
+    assert [row for part in chunks for row in range(part.start, part.stop)] == list(range(rows))
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("entropy", ["detached", "grad"])

@@ -5,6 +5,7 @@ With z = ln Σ exp xᵥ and p = exp(x − z): ∂(log pₜ)/∂xᵥ = [v = t] �
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
@@ -19,6 +20,9 @@ EntropyMode = Literal["none", "detached", "grad"]
 GRAPHS: dict[str, Any] = {"recompile_limit": 16}
 """How many compiled forms a function may have: autocast, gradients, entropies and lengths of one make some, and torch
 alone allows eight. Given to each `torch.compile`: torch's own setting does not reach the threads of a backward."""
+if "recompile_limit" not in inspect.signature(torch.compile).parameters:  # before torch 2.13, where it reaches them
+    GRAPHS.clear()
+    torch._dynamo.config.recompile_limit = 16
 
 
 class HeadConfig(NamedTuple):

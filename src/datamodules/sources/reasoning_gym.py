@@ -115,4 +115,6 @@ class ReasoningGymSource(Source):
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
             yield from map(json.loads, process.stdout or ())
             if process.wait():
-                raise ValueError(f"Expected reasoning-gym to generate {self.task} with {self.options}, but it failed; see above.")
+                raise ValueError(
+                    f"Expected reasoning-gym to generate {self.task} with {self.options}; see its error above."
+                )

@@ -116,5 +116,5 @@ class ReasoningGymSource(Source):
             yield from map(json.loads, process.stdout or ())
             if process.wait():
                 raise ValueError(
-                    f"Expected reasoning-gym to generate {self.task} with {self.options}, but it failed; see above."
+                    f"Expected reasoning-gym to generate {self.task} with {self.options}; see its error above."
                 )

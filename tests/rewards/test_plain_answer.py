@@ -1,0 +1,149 @@
+"""Final answers of plain responses, each form against readings and verdicts written by hand."""
+
+from __future__ import annotations
+
+import pickle
+import time
+
+import pytest
+
+from tagrpo.rewards import PlainAnswerReward
+
+NUMBER = PlainAnswerReward("number")
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("36", "36"),
+        ("12 times 3 is 36.", "36"),
+        ("36\nI hope this helps!", "36"),
+        ("The answer is 36, since 12 * 3 = 36.", "36"),
+        ("Answer: 36\nBecause 12 times 3.", "36"),
+        (r"Either 5 or \boxed{36}, not 7", "36"),
+        ("#### 36", "36"),
+        ("1,234,567.50", "1234567.5"),
+        ("$12", "12"),
+        ("10-7", "7"),
+        ("3 - 10 = -7", "-7"),
+        ("\N{MINUS SIGN}7", "-7"),
+        ("72/2", "36"),
+        ("3/4", "3/4"),
+        ("1.5e3", "1500"),
+        (".5", "0.5"),
+        ("36 apples", "36"),
+        ("x2", None),
+        ("no idea", None),
+        ("", None),
+        (r"\boxed{no} 36", None),
+    ],
+)
+def test_the_number_of_a_response(response, answer):
+    assert NUMBER(response, "0").answer == answer
+
+
+def test_numbers_are_equal_in_value_and_in_nothing_else():
+    assert all(NUMBER(text, "1000").correct for text in ("1000.0", "1,000", "1e3", "2000/2", "+1000", "01000"))
+    assert not any(NUMBER(text, "1000").correct for text in ("1000.1", "-1000", "100", "10000", "1000/7", "1 000 1"))
+    assert NUMBER("0.75", "3/4").correct
+    assert NUMBER("5", ("4", "5")).correct
+
+
+def test_digits_leave_half_a_unit_of_the_last_one():
+    reward = PlainAnswerReward("number", digits=3)
+    assert all(reward(text, "0.3125").correct for text in ("0.3125", "0.313", "0.312", "5/16"))
+    assert not any(reward(text, "0.3125").correct for text in ("0.311", "0.314", "0.3", "3.125"))
+    # A reference with fewer digits is as exact as it is written; a whole number of three digits is itself alone.
+    assert reward("0.504", "0.5").correct
+    assert not reward("0.56", "0.5").correct
+    assert not reward("5.01", "5").correct
+    assert reward("897000000000", "897303639322.6414").correct
+    assert not reward("898000000000", "897303639322.6414").correct
+
+
+def test_numbers_in_order_and_in_any_order():
+    ordered, any_order = PlainAnswerReward("numbers"), PlainAnswerReward("multiset")
+    assert ordered("Sorted: ['1', '2.0', '3']", "1 2 3").correct
+    assert ordered("The three numbers are: 1, 2, 3", "1 2 3").correct
+    assert not ordered("3 2 1", "1 2 3").correct
+    assert not ordered("1 2", "1 2 3").correct
+    assert ordered("[]", "[]").correct
+    assert not ordered("nothing", "[]").correct
+    assert any_order("12 = 3 × 2 × 2", "2 × 2 × 3").correct
+    assert not any_order("2 × 3", "2 × 2 × 3").correct
+    assert not any_order("12", "2 × 2 × 3").correct
+    assert PlainAnswerReward("multiset", digits=3)("1.972, -0.776", "-0.7757, 1.9717").correct
+
+
+def test_the_last_word_and_the_last_match():
+    word = PlainAnswerReward("word")
+    assert word("It was a **Friday**.", "Friday").correct
+    assert word("mother-in-law", "mother-in-law").answer == "mother-in-law"
+    assert not word("Friday or Monday", "Friday").correct
+    assert word("-0x3f", "-0x3F").correct
+    fraction = PlainAnswerReward("word", pattern=r"(\d+)(?:\s?/|\s?\}\s?\{)\s?(\d+)")
+    assert fraction(r"4/8 is $\frac{1}{2}$", "1/2").correct
+    assert not fraction("2/4", "1/2").correct, "not in lowest terms"
+    assert not fraction("11/2", "1/12").correct
+
+
+def test_a_set_counts_every_match_so_that_nobody_hedges():
+    choice = PlainAnswerReward("set", pattern=r"\b(?:yes|no)\b")
+    assert choice("Yes, it follows.", "Yes").correct
+    assert not choice("Yes or no", "Yes").correct
+    assert choice("It depends.", "Yes").answer is None
+    people = PlainAnswerReward("set", pattern=r"\b(\w+) (is) an? (\w+)")
+    assert people("Zoe is a knave and Amy is a knight", "Amy is a knight, and Zoe is a knave.").correct
+    assert not people("Amy is a knave, and Zoe is a knight", "Amy is a knight, and Zoe is a knave.").correct
+    groups = PlainAnswerReward("set", pattern=r"\[([^\[\]]*)\]")
+    assert groups('[["tea", "eat"], ["tan"]]', '[["tan"], ["eat", "tea"]]').correct
+    assert not groups('[["tea"], ["eat", "tan"]]', '[["tan"], ["eat", "tea"]]').correct
+
+
+def test_the_line():
+    text = PlainAnswerReward("text")
+    assert text('"Alpha,beta , gamma."', "alpha, beta, gamma").correct
+    assert text("Let me see.\n\nalpha  beta\n", "Alpha beta").correct
+    assert not text("alphabeta", "Alpha beta").correct
+    assert not text("beta, alpha", "alpha, beta").correct
+
+
+def test_a_grid_is_the_last_block_without_words():
+    grid = PlainAnswerReward("grid")
+    assert grid("Input was:\n9 9\n9 9\nThe output is:\n1 2\n3 4\nThat is all.", "1 2\n3 4").correct
+    assert grid("[[1, 2],\n [3, 4.0]]", "1 2\n3 4").correct
+    assert grid("[[1,2],[3,4]]", "1 2\n3 4").correct
+    assert grid("```\n1   2\n    ∨\n3 > 4\n```", "1 < 2\n\n3   4").correct
+    assert grid("_ Q\nQ _", "_ Q\nQ _").correct
+    for wrong in ("1 2 3 4", "1 2\n4 3", "1 2", "12\n34", "no grid at all"):
+        assert not grid(wrong, "1 2\n3 4").correct
+
+
+@pytest.mark.parametrize("form", ["number", "numbers", "multiset", "word", "set", "text", "grid"])
+def test_nothing_is_evaluated_and_nothing_takes_long(form, tmp_path):
+    reward = PlainAnswerReward(form, digits=3 if form == "number" else None)
+    trap = tmp_path / "trap"
+    hostile = [
+        f"__import__('pathlib').Path({str(trap)!r}).write_text('x')",
+        "[" * 100_000, "9" * 100_000, "1,111" * 50_000, "1/" * 100_000, "1/0", "1e999", "9e-999", "9**9**9**9",
+        "a" * 100_000, " " * 100_000, "- " * 50_000, "= " * 50_000, "\\boxed{" * 20_000, "\ufdfa" * 50_000, "٣",
+        "½", "\x00",
+        "#### " * 30_000, "answer is " * 30_000, "\n".join("1" * 30_000),
+    ]  # fmt: skip
+    start = time.process_time()
+    for response in hostile:
+        assert not reward(response, "7").correct
+    assert time.process_time() - start < 10
+    assert not trap.exists()
+
+
+def test_a_form_is_checked_and_so_are_references():
+    with pytest.raises(ValueError, match="one of number, numbers"):
+        PlainAnswerReward("sonnet")
+    NUMBER.check_reference("5")
+    with pytest.raises(ValueError, match="form `number`, but got 'five'"):
+        NUMBER.check_reference(("5", "five"))
+
+
+def test_it_travels_to_other_processes():
+    assert pickle.loads(pickle.dumps(PlainAnswerReward("multiset", digits=2)))("3 2", "2 3").correct

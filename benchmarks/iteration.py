@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import chain, islice, pairwise, repeat
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +110,8 @@ def trl_cell(method: str, iterations: int, overrides: Sequence[str]) -> list[dic
         cfg = compose("train", [f"experiment={method}", *overrides])
     datamodule, verifier = instantiate(cfg.data), instantiate(cfg.reward)
     datamodule.setup("fit")
-    loader = iter(datamodule.train_dataloader())
-    batches = [next(loader) for _ in range(iterations + WARM_UP)]
+    epochs = chain.from_iterable(repeat(datamodule.train_dataloader()))
+    batches = list(islice(epochs, iterations + WARM_UP))
     rendered = [(prompt.text, batch.groups[prompt.question]) for batch in batches for prompt in batch.prompts]
     samples, questions = cfg.data.samples_per_prompt, cfg.data.batch_size
     rows, updates = samples * questions, cfg.policy.mini_batches

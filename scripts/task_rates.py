@@ -1,6 +1,6 @@
 """Over all tasks of data=reasoning_gym: the success rate of a model, or one iteration of training.
 
-    python scripts/task_rates.py rates.jsonl model=pretrained model.path=FOLDER template=boxed template.name=chat
+    python scripts/task_rates.py rates.jsonl model=smollm2_135m template=chat
     python scripts/task_rates.py trained.jsonl --train                     # the embedded policy; proof that tasks work
 
 Writes one line of JSON for each task: `rate` (share of correct responses), `unread` (share in which no answer was

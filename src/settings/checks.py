@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -151,9 +150,7 @@ def _sources(node: DictConfig, name: str) -> Iterator[tuple[str, DictConfig]]:
 
 
 def check_model(cfg: DictConfig) -> None:
-    """Refuse the directory of a run for a model; make one that comes in a package and has not been made yet."""
-    if cfg.model.get("make"):
-        instantiate(cfg.model.make)
+    """Refuse the directory of a run for a model."""
     path = Path(str(cfg.model.path)).expanduser()
     if (path / "config.yaml").is_file() and not (path / "config.json").is_file():
         written = (path / "model" / "config.json").is_file()

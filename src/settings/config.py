@@ -111,7 +111,7 @@ class Run:
 
 
 def build(cfg: DictConfig) -> Run:
-    """Instantiate every part of a configuration that `checks.check_run` has passed.
+    """Instantiate every part of a configuration that `checks.check_run` has passed; make a model that is in a package.
 
     Raises:
         ValueError: parts contradict each other; the message says what to change.
@@ -128,6 +128,8 @@ def build(cfg: DictConfig) -> Run:
     from ..runs.scalars import ScalarLog
     from ..runs.stages import in_order
 
+    if cfg.model.get("make"):
+        instantiate(cfg.model.make)
     quiet()
     transformers.utils.logging.disable_progress_bar()
     if cfg.threads:

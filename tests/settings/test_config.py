@@ -10,7 +10,7 @@ import torch
 import yaml
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import ConfigCompositionException, MissingConfigException
+from hydra.errors import ConfigCompositionException, InstantiationException, MissingConfigException
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer
 from omegaconf.errors import InterpolationResolutionError
@@ -45,6 +45,17 @@ def test_iterations_are_whole(tmp_path):
     for iterations in ("1.5", "-1", "many"):
         with pytest.raises((ValueError, InterpolationResolutionError), match="iterations"):
             build(tmp_path, f"iterations={iterations}")
+
+
+def test_a_model_that_is_in_a_package_is_made_first(tmp_path):
+    made = tmp_path / "made"
+    with pytest.raises(InstantiationException, match="a folder without one"):
+        build(tmp_path, f"model.path={made}", "+model.make._target_=os.makedirs", f"+model.make.name={made}")
+    assert made.is_dir()
+    for name in ("smollm2_135m", "smollm2_135m_hub"):
+        cfg = composed(f"model={name}")
+        path, make = cfg.model.path, cfg.model.make
+        assert path == (make.folder if make else "HuggingFaceTB/SmolLM2-135M-Instruct")
 
 
 @pytest.fixture(autouse=True)

@@ -110,14 +110,11 @@ def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> Callable[[], 
     """Exchange the evaluator where success is computed exactly, else have counts kept by what they depend on."""
     from hydra.utils import instantiate
 
-    from ..callbacks import ExactPassAtK, PassAtKEvaluator
+    from ..callbacks import PassAtKEvaluator
     from ..runs.identity import identity_of
 
     if cfg.exact:
-        sampling = instantiate(cfg.rollout.evaluation_sampling)
-        run.trainer.callbacks = [  # type: ignore[attr-defined]
-            ExactPassAtK(instantiate(cfg.reward), sampling, against=cfg.against)
-        ]
+        run.trainer.callbacks = [instantiate(cfg.exact_evaluator)]  # type: ignore[attr-defined]
 
     @cache
     def identify() -> dict[str, str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tagrpo.lab.eta import sum_of_absolute_advantage
 from tagrpo.modules.advantages import (
     CombinationAdvantage,
     EntropyAdaptiveAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
     SemanticEntropyAdvantage,
-    sum_of_absolute_advantage,
 )
 
 

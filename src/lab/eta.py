@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...types import AdvantageStrategy, RewardGroups
+from ..types import AdvantageStrategy, RewardGroups
 
 
 def sum_of_absolute_advantage(strategy: AdvantageStrategy, num_samples: int) -> Tensor:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from tagrpo.analysis.replay import (
+from tagrpo.lab.replay import (
     bigram_scores,
     cosines,
     gradient_noise,

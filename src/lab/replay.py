@@ -5,63 +5,21 @@ A replay does not tell where training would have led: the responses are those of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import torch
 from scipy import sparse
 
 from ..metrics.functional import group_effective_sample_share, group_index
 from ..types import AdvantageStrategy, RewardGroups, require
 
-COLUMNS = ("iteration", "question", "rephrasing", "template", "answer", "correct", "reward")
-OPTIONAL = ("step", "prompt", "response", "advantage", "length", "entropy", "logprob", "score_logprob", "token_ids")
 Scores = Callable[[pd.DataFrame], sparse.csr_matrix]
 """Responses of one iteration → [R, D], the gradient of each response's mean token log-prob."""
-
-
-def rollout_files(run: Path, required: Sequence[str] = COLUMNS) -> Iterator[tuple[Path, list[str]]]:
-    """The files that `RolloutRecorder` wrote for a run, of all ranks, and their columns.
-
-    Raises:
-        ValueError: a file can't be read, or lacks `required` columns.
-    """
-    for file in sorted((run / "rollouts").glob("*.parquet")):
-        try:
-            names = pq.read_schema(file).names
-        except (OSError, ValueError) as error:
-            raise ValueError(f"Expected a Parquet file at {file}, but it can't be read: {error}. Delete it.") from error
-        if missing := [name for name in required if name not in names]:
-            raise ValueError(f"Expected columns {', '.join(missing)} in {file}, but found {', '.join(names)}.")
-        yield file, names
-
-
-def read_rollouts(run: Path) -> pd.DataFrame:
-    """The recorded rollouts of a run: one row per response, in order of iterations.
-
-    Columns: `COLUMNS`, and those of `OPTIONAL` that all files have.
-
-    Raises:
-        FileNotFoundError: there are none.
-        ValueError: see `rollout_files`.
-    """
-    frames = [
-        pd.read_parquet(file, columns=[*COLUMNS, *(name for name in OPTIONAL if name in found)])
-        for file, found in rollout_files(run)
-    ]
-    if not frames:
-        raise FileNotFoundError(
-            f"Expected rollouts/*.parquet in {run}, but found none. Train with the callback `recorder` (it is one of "
-            "callbacks=default)."
-        )
-    rows = pd.concat(frames, ignore_index=True, join="inner")
-    return rows.sort_values("iteration", kind="stable", ignore_index=True)
 
 
 def reward_groups(rows: pd.DataFrame, progress: float = 0.0) -> RewardGroups:

@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tagrpo.analysis.replay import read_rollouts, replay, reward_groups, take
+from tagrpo.analysis.rollouts import read_rollouts
 from tagrpo.callbacks.recorder import rollout_table
+from tagrpo.lab.replay import replay, reward_groups, take
 from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage
 from tagrpo.types import AdvantageStrategy, RewardGroups
 

@@ -24,14 +24,10 @@ from .digest import FOLDER, entry_of, read
 
 IGNORED = ("task", "regime", "method", "seed", "command", "starts", "seconds", "took", "provenance")
 """Keys that name a run or differ between two runs of one command."""
-MOVED = {"tagrpo.datamodules.sources.": "tagrpo.lab.tasks."}
-"""Paths of classes in the digest's commands → where the classes are now."""
 
 
 def repeated(command: str, folder: Path) -> dict[str, Any]:
     """Train with the command in another folder, and digest the run."""
-    for then, now in MOVED.items():
-        command = command.replace(then, now)
     overrides = [part for part in shlex.split(command)[3:] if not part.startswith("hydra.run.dir=")]
     train = [sys.executable, "-m", "tagrpo.cli.train", *overrides, f"hydra.run.dir={folder}"]
     subprocess.run(train, check=True, env={"OMP_NUM_THREADS": "1", **os.environ})

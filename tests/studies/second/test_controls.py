@@ -10,7 +10,7 @@ import torch
 from studies.second.controls import RandomReward, WrongRephrasings
 
 OPTIONS = {"split": "train", "regime": "easy", "size": 300, "num_rephrasings": 3, "seed": 3}
-OF = "tagrpo.lab.tasks.countdown.CountdownSource"
+OF = "tagrpo.datamodules.sources.countdown.CountdownSource"
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.3, 1.0])

@@ -45,7 +45,7 @@ class Starter(NamedTuple):
     """Changes to the defaults of `WarmstartConfig`."""
 
 
-class Shared(Protocol):
+class WithShare(Protocol):
     """A family of phrasing with a share of the supervised examples."""
 
     @property
@@ -53,7 +53,7 @@ class Shared(Protocol):
         """0 for a family that is never trained."""
 
 
-def draw_family(rng: random.Random, families: Mapping[str, Shared]) -> str:
+def draw_family(rng: random.Random, families: Mapping[str, WithShare]) -> str:
     """The name of a family, drawn by the shares."""
     return rng.choices(list(families), [family.share for family in families.values()])[0]
 

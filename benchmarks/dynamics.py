@@ -23,7 +23,7 @@ from tagrpo.analysis.plots import COLOURS, finished, panels, save, styled
 from tagrpo.datamodules.prompts import PromptRenderer
 from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
 from tagrpo.lab.dynamics import add_expected_gradient
-from tagrpo.lab.starters.tasks import TASKS
+from tagrpo.lab.warmstart import TASKS
 from tagrpo.metrics.functional import exact_pass_at_k
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
 from tagrpo.modules.losses import PolicyLoss

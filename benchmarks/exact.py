@@ -28,8 +28,8 @@ from scipy.stats import binom
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
-from tagrpo.lab.starters.architecture import prompt_text
-from tagrpo.lab.starters.tasks import TASKS
+from tagrpo.lab.tasks.starter import prompt_text
+from tagrpo.lab.warmstart import TASKS
 from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.exact import correct_tokens, exact_success
 from tagrpo.modules.policy.logprobs import Scorer

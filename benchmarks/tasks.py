@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from exact import Policy
 
-from tagrpo.lab.starters.tasks import TASKS
+from tagrpo.lab.warmstart import TASKS
 from tagrpo.metrics.functional import exact_pass_at_k
 from tagrpo.types import SamplingConfig
 

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoTokenizer
 
 from tagrpo.datamodules.prompts import PromptRenderer
-from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
 from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
+from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.policy.causal_policy import CausalPolicy

@@ -32,7 +32,9 @@ def extraction(data: bytes) -> None:
 @cache
 def verifiers() -> tuple[tuple[Callable, str | tuple[str, ...]], ...]:
     """Every verifier that judges in the process itself, with a reference."""
-    from tagrpo.rewards import CountdownReward, FinalAnswerReward, MultipleChoiceReward, ShortestPathReward
+    from tagrpo.lab.tasks.countdown import CountdownReward
+    from tagrpo.lab.tasks.shortest_path import ShortestPathReward
+    from tagrpo.rewards import FinalAnswerReward, MultipleChoiceReward
 
     return (
         (MultipleChoiceReward(), "B"),

@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 
 from tagrpo.analysis.difficulty import difficulty_of_run
-from tagrpo.analysis.replay import read_rollouts, replay
+from tagrpo.analysis.rollouts import read_rollouts
+from tagrpo.lab.replay import replay
 from tagrpo.modules.advantages import GroupAdvantage
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

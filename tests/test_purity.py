@@ -14,6 +14,8 @@ LEAVES = ["distributed", "seeds", "runs.secrets"]
 """Pure files beside the pure rooms."""
 SHELLS = [
     "datamodules.questions",
+    "lab.exact_pass_at_k",
+    "lab.exact_zero_gradient",
     "modules.policy_module",
     "modules.strategy",
     "rollouts.engines.vllm_worker",

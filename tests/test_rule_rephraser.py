@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
+from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 from tagrpo.rephrasing.candidates import Pair, accepted, review
 from tagrpo.rephrasing.checks import TEXT_CHECKS, numbers_kept
 from tagrpo.rephrasing.symbols import symbols_kept

@@ -211,14 +211,14 @@ def test_help_says_what_can_be_chosen(shown):
     train = texts["tagrpo-train --help"]
     assert "experiment=ta_grpo" in train
     for group in ("advantage", "loss", "data", "model", "rollout", "trainer", "scale"):
-        assert re.search(rf"^  {group}=\S+ {{2,}}\S", train, re.MULTILINE), f"{group} has a default and a line on it"
-    assert re.search(r"^  iterations=48 +\S", train, re.MULTILINE)
-    assert "settings/" not in train
+        assert re.search(rf"^  - /?{group}: \S+ +# \S", train, re.MULTILINE), f"{group} has a default and a line on it"
+    assert re.search(r"^iterations: 48 +# \S", train, re.MULTILINE)
+    assert re.search(r"^  loss: .*\bclip\b", train, re.MULTILINE), "options of a group are named"
     assert "install=bash" in train
     assert re.search(r"^  experiment=dapo +.*DAPO", texts["tagrpo-train --help experiment"], re.MULTILINE)
-    assert "compare=null" in texts["tagrpo-compare --help"]
-    assert "protocol=null" in texts["tagrpo-eval --help"]
-    assert "iterations=48" in texts["tagrpo-eval --help"], "settings of tagrpo-train are its own"
+    assert "compare: null" in texts["tagrpo-compare --help"]
+    assert "protocol: null" in texts["tagrpo-eval --help"]
+    assert "iterations: 48" in texts["tagrpo-eval --help"], "settings of tagrpo-train are its own"
 
 
 def test_tab_completes_settings_and_options():

@@ -16,7 +16,7 @@ import torch
 
 from ..metrics.functional import DifficultyTest, bootstrap_intervals, difficulty_test, difficulty_variance
 from ..runs.files import write_text
-from .replay import read_rollouts
+from .rollouts import read_rollouts
 
 
 def success_by(rollouts: pd.DataFrame, key: str = "rephrasing") -> pd.DataFrame:

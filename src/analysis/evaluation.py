@@ -19,13 +19,6 @@ def read_evaluation(folder: str | Path, name: str | None = None) -> RunFiles:
     return RunFiles(name or path.resolve().name, 0, path)
 
 
-def write_evaluation(folder: Path, settings: Mapping[str, Any]) -> Path:
-    """Write `test.md` beside `test.json`; returns its path."""
-    path = folder / "test.md"
-    write_text(path, evaluation_markdown(read_evaluation(folder), settings))
-    return path
-
-
 def evaluation_markdown(run: RunFiles, settings: Mapping[str, Any]) -> str:
     """Pass@k of every split and average with 95 % intervals, and the settings of the sampling."""
     ks = sorted(set.intersection(*map(set, shared_splits([run]).values())))

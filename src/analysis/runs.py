@@ -104,12 +104,6 @@ class RunFiles:
         directory = [override for override in hydra if override.startswith("hydra.run.dir=")]
         return shlex.join(["python", "-m", f"tagrpo.cli.{recorded['job']['name']}", *task, *directory])
 
-    @property
-    def last_checkpoint(self) -> Path | None:
-        """The checkpoint of the last iteration, where it is one file; None where there is none."""
-        path = self.path / "checkpoints" / f"iteration-{self.ledger['iterations']:06d}.ckpt"
-        return path if path.is_file() else None
-
     @cached_property
     def provenance(self) -> dict[str, str]:
         """Commit and versions that it was made with (`tagrpo.runs.provenance`); empty where none were written."""

@@ -8,8 +8,6 @@ from ..runs.stages import Stage, in_order
 from .answer_diversity import AnswerDiversityMonitor
 from .checkpoint import Checkpointer
 from .embedding_diversity import EmbeddingDiversityMonitor, sentence_encoder
-from .exact_pass_at_k import ExactPassAtK
-from .exact_zero_gradient import ExactZeroGradient
 from .pass_at_k import PassAtKEvaluator
 from .progress import IterationProgress
 from .recorder import RolloutRecorder
@@ -20,8 +18,7 @@ from .training_signal import TrainingSignal
 from .zero_gradient import ZeroGradientMonitor
 
 __all__ = [
-    "AnswerDiversityMonitor", "Checkpointer", "EmbeddingDiversityMonitor", "ExactPassAtK", "ExactZeroGradient",
-    "IterationProgress", "PassAtKEvaluator", "RephrasingSuccessMonitor", "RolloutCallback", "RolloutRecorder",
-    "ScalarLog", "Stage", "ThroughputMonitor", "TrainingSignal", "ZeroGradientMonitor", "in_order",
-    "sentence_encoder",
+    "AnswerDiversityMonitor", "Checkpointer", "EmbeddingDiversityMonitor", "IterationProgress", "PassAtKEvaluator",
+    "RephrasingSuccessMonitor", "RolloutCallback", "RolloutRecorder", "ScalarLog", "Stage", "ThroughputMonitor",
+    "TrainingSignal", "ZeroGradientMonitor", "in_order", "sentence_encoder",
 ]  # fmt: skip

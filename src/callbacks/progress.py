@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from datetime import timedelta
 from typing import Any
 
@@ -20,14 +19,13 @@ FIGURES = (
     ("rollout/length", "{:.0f} tokens"),
 )
 """Scalar → how it is shown, as far as it is logged."""
-RECENT = 20
-"""Iterations whose mean duration tells the time left."""
 
 
 class IterationProgress(ProgressBar):
     """Prints iterations, what they are like (`FIGURES`) and the time left; of a test, its batches.
 
-    Counts go on where a resumed run does.
+    Counts go on where a resumed run does. The time left is told by the mean duration of the iterations in this process,
+    validations included.
 
     Args:
         seconds: Between two lines; the first and the last are always written.
@@ -38,8 +36,7 @@ class IterationProgress(ProgressBar):
         self.seconds = seconds
         self._enabled = True
         self._began, self._said = 0.0, -math.inf
-        self._durations: deque[float] = deque(maxlen=RECENT)
-        self._tested = 0
+        self._seen = 0
 
     def disable(self) -> None:
         """Print nothing from now on; Lightning asks for it on all ranks but the first."""
@@ -51,38 +48,29 @@ class IterationProgress(ProgressBar):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure from here."""
-        self._durations.clear()
-        self._began, self._said = time.monotonic(), -math.inf
+        self._seen, self._began, self._said = 0, time.monotonic(), -math.inf
+
+    on_test_start = on_train_start
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Say how far the run is."""
-        now = time.monotonic()
-        self._durations.append(now - self._began)
-        self._began = now
+        self._seen += 1
         done, total = current_iteration(trainer) + 1, total_iterations(trainer, pl_module)
         logged = trainer.callback_metrics
         figures = [text.format(float(logged[name])) for name, text in FIGURES if name in logged]
         if total is not None:
-            left = (total - done) * sum(self._durations) / len(self._durations)
+            left = (total - done) * (time.monotonic() - self._began) / self._seen
             figures.append(f"{timedelta(seconds=round(left))} left")
         self._say("iteration", done, total, figures)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the time of a validation out of that of an iteration."""
-        self._began = time.monotonic()
-
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin with the first batch of the test."""
-        self._tested, self._said = 0, -math.inf
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
         """Say how far the test is."""
-        self._tested += 1
-        self._say("test batch", self._tested, int(sum(trainer.num_test_batches)), [])
+        self._seen += 1
+        self._say("test batch", self._seen, int(sum(trainer.num_test_batches)), [])
 
     def _say(self, what: str, done: int, total: int | None, figures: list[str]) -> None:
         if self._enabled and (done == total or time.monotonic() - self._said >= self.seconds):

@@ -14,14 +14,10 @@ from torch import Tensor
 
 from ..distributed import rank
 from ..runs.files import written_whole
-from ..runs.loggers import TableLogger
 from ..types import Fields
-from .shared import advantages_of, check_at_least_one, current_iteration
+from .shared import advantages_of, current_iteration
 
 RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")
-SHOWN = [
-    "question", "rephrasing", "template", "prompt", "response", "answer", "reference", "correct", "reward", "advantage",
-]  # fmt: skip
 
 
 class RolloutRecorder(Callback):
@@ -33,28 +29,17 @@ class RolloutRecorder(Callback):
     nats; its mean per token is `logprob / length`), and with `tokens` the lists `token_ids` and `token_logprobs`. Where
     the training step returns them: `score_logprob` (the same under the score prompt, by the trainer), `entropy`,
     `ratio`, `kl`, `clipped` (means per token), `masked`, and with `tokens` the list `token_entropies`, null where no
-    forward was made. That is all that is needed to replay an advantage strategy (`tagrpo.analysis.replay`).
-
-    Every `tables_every` iterations, each `TableLogger` (those of W&B and TensorBoard are) gets the table
-    `samples`: one response to each of the first prompts, so that a question stands beside its rephrasings.
+    forward was made. That is all that is needed to replay an advantage strategy (`tagrpo.lab.replay`).
 
     Files have about 10 bytes per token with `tokens`, else about one. A resumed run writes those of its iterations
     again.
 
     Args:
         tokens: Whether to write the tokens and their log-probs.
-        tables_every: Iterations between tables; None logs none.
-        table_rows: Rows of a table.
-
-    Raises:
-        ValueError: `tables_every` or `table_rows` is less than 1.
     """
 
-    def __init__(self, tokens: bool = True, tables_every: int | None = None, table_rows: int = 16) -> None:
-        check_at_least_one("recorder", tables_every=tables_every, table_rows=table_rows)
+    def __init__(self, tokens: bool = True) -> None:
         self.tokens = tokens
-        self.tables_every = tables_every
-        self.table_rows = table_rows
         self._step = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -77,16 +62,6 @@ class RolloutRecorder(Callback):
         path = Path(trainer.default_root_dir) / "rollouts" / f"{iteration:06d}-{rank()}.parquet"
         with written_whole(path) as partial:
             pq.write_table(table, partial, compression="zstd")
-        if self.tables_every is not None and iteration % self.tables_every == 0 and trainer.is_global_zero:
-            self._show(trainer, Fields("batch", batch).rollouts, table, iteration)
-
-    def _show(self, trainer: Trainer, rollouts: Any, table: pa.Table, iteration: int) -> None:
-        first = {prompt: row for row, prompt in reversed(list(enumerate(rollouts.prompt.tolist())))}
-        shown = table.select(SHOWN).take([first[prompt] for prompt in sorted(first)][: self.table_rows])
-        for logger in trainer.loggers:
-            if isinstance(logger, TableLogger):
-                rows = [list({**row, "reference": " | ".join(row["reference"])}.values()) for row in shown.to_pylist()]
-                logger.log_table("samples", columns=SHOWN, data=rows, step=iteration)
 
 
 def rollout_table(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from ..datamodules.memory import QuestionMemory, Visit
 from ..modules.policy.sharding import full_tensors
-from ..rollouts.pipeline import RolloutPipeline
+from ..rollouts.dynamic_sampling import DynamicSampling
+from ..rollouts.pipeline import Replay, RolloutPipeline
 from ..runs.files import write_json
 from ..runs.scalars import log_scalars
 from ..runs.stages import Stage
-from ..types import Engine, SampledPolicy, SamplingConfig, Verifier, require
+from ..types import Engine, RewardTerm, SampledPolicy, SamplingConfig, Verifier, require
 from .shared import another_follows, updates_of
 
 
@@ -43,14 +44,18 @@ class RolloutCallback(Callback):
 
     Args:
         engine, verifier, sampling: As for `RolloutPipeline`.
+        evaluation_sampling: How validation and test responses are drawn; None means as in training.
+        reward_terms: Name → term added to the verdict in training.
+        dynamic_sampling: Replaces questions without gradient in training batches. Needs a train dataloader with
+            `draw()` and, with `trainer.max_epochs`, a data module with `iterations_per_epoch`: a run makes as many
+            iterations as these epochs have without draws.
+        replay: Replays past successes in training batches. Needs a train dataloader with `serve_by(chance)` and a
+            module that is a `SampledPolicy`.
+        seed: Of all sampling.
         policy: Name of the submodule that engines sample from, such as `model`, in modules that are no `SampledPolicy`.
             None finds the one trainable Hugging Face model; without any it is the whole module.
         ahead: Sample the next batch while the module learns from this one, see `RolloutPipeline.sample_next`. Needs an
             engine that can (`TransformersEngine`, `VLLMServerEngine`) and a train dataloader with `peek()`.
-        options: Of `RolloutPipeline`. `dynamic_sampling` needs a train dataloader with `draw()` and, with
-            `trainer.max_epochs`, a data module with `iterations_per_epoch`: a run makes as many iterations as these
-            epochs have without draws. `replay` needs a dataloader with `serve_by(chance)` and a module that is a
-            `SampledPolicy`.
     """
 
     stage = Stage.ROLLOUT
@@ -61,18 +66,26 @@ class RolloutCallback(Callback):
         verifier: Verifier,
         sampling: SamplingConfig,
         *,
+        evaluation_sampling: SamplingConfig | None = None,
+        reward_terms: Mapping[str, RewardTerm] | None = None,
+        dynamic_sampling: DynamicSampling | None = None,
+        replay: Replay | None = None,
+        seed: int = 0,
         policy: str | None = None,
         ahead: bool = False,
-        **options: Any,
     ) -> None:
         self.pipeline = RolloutPipeline(
             engine,
             verifier,
             self._decode,
             sampling,
+            evaluation_sampling=evaluation_sampling,
+            reward_terms=reward_terms,
+            dynamic_sampling=dynamic_sampling,
+            replay=replay,
+            seed=seed,
             asynchronous=ahead,
             weights=partial(weights_of, policy=policy),
-            **options,
         )
         self._tokenizer: Any = None
 

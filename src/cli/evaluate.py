@@ -18,6 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from ..runs.directory import existing, held, is_first_rank
+from ..runs.files import write_text
 from ..runs.provenance import write_provenance
 from ..runs.secrets import refuse_secrets, save_resolved
 from ..settings.checks import check_against, check_run, read_questions
@@ -110,14 +111,11 @@ def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> Callable[[], 
     """Exchange the evaluator where success is computed exactly, else have counts kept by what they depend on."""
     from hydra.utils import instantiate
 
-    from ..callbacks import ExactPassAtK, PassAtKEvaluator
+    from ..callbacks import PassAtKEvaluator
     from ..runs.identity import identity_of
 
     if cfg.exact:
-        sampling = instantiate(cfg.rollout.evaluation_sampling)
-        run.trainer.callbacks = [  # type: ignore[attr-defined]
-            ExactPassAtK(instantiate(cfg.reward), sampling, against=cfg.against)
-        ]
+        run.trainer.callbacks = [instantiate(cfg.exact_evaluator)]  # type: ignore[attr-defined]
 
     @cache
     def identify() -> dict[str, str]:
@@ -133,16 +131,17 @@ def write(cfg: DictConfig, directory: Path, identity: Mapping[str, str]) -> list
     """Write the evaluation as Markdown, and the comparison with another one; return the names of all files."""
     from ..analysis.evaluation import (
         compare_evaluations,
+        evaluation_markdown,
         read_evaluation,
         statement,
         write_comparison,
-        write_evaluation,
     )
 
     digests = ", ".join(f"{part} {value}" for part, value in identity.items() if value)
-    files = ["test.json", write_evaluation(directory, settings_of(cfg) | {"digests": digests}).name]
+    ours, files = read_evaluation(directory, str(cfg.name)), ["test.json", "test.md"]
+    write_text(directory / "test.md", evaluation_markdown(ours, settings_of(cfg) | {"digests": digests}))
     if cfg.against is not None:
-        ours, theirs = read_evaluation(directory, str(cfg.name)), read_evaluation(cfg.against)
+        theirs = read_evaluation(cfg.against)
         files.append(write_comparison(ours, theirs, directory).name)
         print(statement(ours.method, theirs.method, compare_evaluations(ours, theirs)).replace("**", ""))
     return files

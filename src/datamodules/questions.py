@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -21,7 +21,7 @@ from .curricula import Curriculum
 from .loader import QuestionLoader
 from .memory import QuestionMemory, Visit
 from .prompts import PromptRenderer
-from .report import NUM_NAMED, add_overlaps, cautions, split_report, summary
+from .report import add_overlaps, cautions, split_report, summary
 from .sources.base import Source
 from .sources.rows import refuse
 from .templates import PromptAugmentation, Template
@@ -42,8 +42,7 @@ class QuestionDataModule(LightningDataModule):
         evaluation_template: The same for evaluation; None is `template`, of several the first.
         batch_size: Questions per iteration, over all ranks.
         samples_per_prompt: G, responses to a question, and to each of its rephrasings, in training.
-        num_rephrasings: N, the rephrasings used of each question: its first N. None uses all there are.
-        on_fewer_rephrasings: Where fewer than N rephrasings of a question fit, `use` those, or raise an `error`.
+        num_rephrasings: N, the rephrasings used of each question: its first N, or all that it has. None uses all.
         evaluation_samples: Responses to each evaluation question in the test.
         validation_samples: The same in the validations of a training run; None is `evaluation_samples`.
         evaluation_batch_size: Evaluation questions sampled at a time, over all ranks.
@@ -69,7 +68,6 @@ class QuestionDataModule(LightningDataModule):
         batch_size: int = 256,
         samples_per_prompt: int = 8,
         num_rephrasings: int | None = 3,
-        on_fewer_rephrasings: Literal["use", "error"] = "use",
         evaluation_samples: int = 32,
         validation_samples: int | None = None,
         evaluation_batch_size: int = 64,
@@ -91,10 +89,6 @@ class QuestionDataModule(LightningDataModule):
         ):
             if value is not None and value < low:
                 raise ValueError(f"Expected data.{name} to be at least {low}, but got {value}.")
-        if on_fewer_rephrasings not in ("use", "error"):
-            raise ValueError(
-                f"Expected data.on_fewer_rephrasings to be use or error, but got {on_fewer_rephrasings!r}."
-            )
         for name, source in {"train": train, **{f"evaluation.{name}": s for name, s in evaluation.items()}}.items():
             if source is not None:
                 require(source, Source, f"data.{name}")
@@ -109,7 +103,6 @@ class QuestionDataModule(LightningDataModule):
         self.batch_size = batch_size
         self.samples_per_prompt = samples_per_prompt
         self.num_rephrasings = num_rephrasings
-        self.on_fewer_rephrasings = on_fewer_rephrasings
         self.evaluation_samples = evaluation_samples
         self.validation_samples = validation_samples or evaluation_samples
         self.evaluation_batch_size = evaluation_batch_size
@@ -166,18 +159,11 @@ class QuestionDataModule(LightningDataModule):
             rank_zero_warn(caution)
 
     def _check_rephrasings(self, groups: Sequence[QuestionGroup]) -> None:
-        """Refuse fewer than N rephrasings where that is an `error`, and none at all, which is another method."""
-        if self.num_rephrasings == 0:
-            return
-        fewer = [group.id for group in groups if len(group.rephrasings) < (self.num_rephrasings or 1)]
-        none_at_all = not any(group.rephrasings for group in groups)
-        if none_at_all or (fewer and self.on_fewer_rephrasings == "error"):
-            named = ", ".join(fewer[:NUM_NAMED])
+        """Refuse questions of which none has a rephrasing where some are wanted: that is another method."""
+        if self.num_rephrasings != 0 and not any(group.rephrasings for group in groups):
             raise ValueError(
-                f"Expected data.num_rephrasings={self.num_rephrasings} rephrasings of each training question, but "
-                f"{'none has any' if none_at_all else f'{len(fewer)} of {len(groups)} have fewer, such as {named}'}. "
-                "Add rephrasings to the source, lower data.num_rephrasings (0 for none)"
-                f"{'.' if none_at_all else ', or set data.on_fewer_rephrasings=use.'}"
+                f"Expected data.num_rephrasings={self.num_rephrasings} rephrasings of each training question, but none "
+                "has any. Add rephrasings to the source, or lower data.num_rephrasings to 0."
             )
 
     def check_references(self, verifier: Verifier) -> None:

@@ -1,1 +1,1 @@
-"""Theory beside the way of a batch: exact objectives, expected updates, starters of the exact tasks."""
+"""Theory beside the way of a batch: exact objectives, expected updates, the embedded tasks, exact evaluation."""

@@ -15,7 +15,7 @@ import logging
 import math
 import random
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -28,18 +28,28 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
-from ..datamodules.sources.arithmetic import MAX_VALUE, Operation
 from ..modules.policy.causal_policy import CausalPolicy
 from ..modules.policy.exact import correct_tokens, exact_success
 from ..modules.policy.logprobs import Scorer
 from ..modules.policy.model import save_model
 from ..runs.files import write_json
 from ..types import EnumeratingVerifier, QuestionGroup
-from .starters.architecture import build_model, prompt_text
-from .starters.examples import ANSWER_MARKER, SupervisedExample, arithmetic_example
-from .starters.tasks import TASKS
+from .tasks.arithmetic import starter as arithmetic
+from .tasks.arithmetic.source import MAX_VALUE, Operation
+from .tasks.arithmetic.starter import ANSWER_MARKER, arithmetic_example
+from .tasks.countdown import starter as countdown
+from .tasks.shortest_path import starter as shortest_path
+from .tasks.starter import Starter, SupervisedExample, build_model, prompt_text
 
 log = logging.getLogger(__name__)
+
+TASKS: Mapping[str, Starter] = {
+    "arithmetic": arithmetic.STARTER,
+    "arithmetic_templates": arithmetic.TEMPLATES_STARTER,
+    "countdown": countdown.STARTER,
+    "shortest_path": shortest_path.STARTER,
+}
+"""Name on the command line → what the starter of a task is made from."""
 
 IGNORED = -100
 MAX_NEW_TOKENS = 32
@@ -50,7 +60,7 @@ class WarmstartConfig:
     """How long and how the starter is trained."""
 
     task: str = "arithmetic"
-    """One of `starters.tasks.TASKS`, whose settings replace the defaults below."""
+    """One of `TASKS`, whose settings replace the defaults below."""
     seed: int = 0
     chain_steps: int = 500
     """Steps on chains of arithmetic facts; the first part of the schedule."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ..distributed import gather_objects
-from .functional import exact_parts, group_index, pass_at_k
+from .functional import group_index, pass_at_k
 
 
 def _gather(state: Tensor, group: Any) -> list[Tensor]:  # noqa: ARG001 (torchmetrics calls it by this name)
@@ -22,7 +22,7 @@ def _gather(state: Tensor, group: Any) -> list[Tensor]:  # noqa: ARG001 (torchme
 class MeanByName(Metric):
     """Mean of all values of each name. NaN is left out, and so are names without any other value.
 
-    torchmetrics gathers tensors, therefore sums travel as the bytes of their JSON, which keeps all bits of a float.
+    torchmetrics gathers tensors, therefore values travel as the bytes of their JSON, which keeps all bits of a float.
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
@@ -44,24 +44,21 @@ class MeanByName(Metric):
 
     def update(self, values: Mapping[str, Tensor]) -> None:
         """Add name → [n] values; a rank may have names that others lack."""
-        known = {name: [x for x in column.tolist() if not isnan(x)] for name, column in values.items()}
-        record = {name: (exact_parts(column), len(column)) for name, column in known.items() if column}
+        record = {name: [x for x in column.tolist() if not isnan(x)] for name, column in values.items()}
         self.text.append(torch.frombuffer(bytearray(json.dumps(record) + "\n", "utf-8"), dtype=torch.uint8))
 
-    def records(self) -> list[dict[str, tuple[list[float], int]]]:
-        """Name → parts of the sum, and number of values, of each update; of all ranks while synchronised."""
+    def records(self) -> list[dict[str, list[float]]]:
+        """Name → the values of each update; of all ranks while synchronised."""
         parts = [self.text] if isinstance(self.text, Tensor) else self.text
         return [json.loads(line) for part in parts for line in part.cpu().numpy().tobytes().splitlines()]
 
     def compute(self) -> dict[str, float]:
         """Name → mean, rounded once."""
-        parts: dict[str, list[float]] = {}
-        counts: dict[str, int] = {}
+        values: dict[str, list[float]] = {}
         for record in self.records():
-            for name, (terms, count) in record.items():
-                parts.setdefault(name, []).extend(terms)
-                counts[name] = counts.get(name, 0) + count
-        return {name: fsum(terms) / counts[name] for name, terms in parts.items()}
+            for name, column in record.items():
+                values.setdefault(name, []).extend(column)
+        return {name: fsum(column) / len(column) for name, column in values.items() if column}
 
 
 class PassAtK(MeanByName):

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
-from ..analysis.replay import COLUMNS, rollout_files
+from ..analysis.rollouts import COLUMNS, rollout_files
 from ..metrics.functional import CAUSES, zero_gradient_causes
 
 MEANS = ("entropy", "ratio", "kl", "clipped", "logprob", "score_logprob")

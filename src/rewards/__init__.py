@@ -6,16 +6,13 @@ from `BackgroundVerifier` if it has workers. The configuration names it: `reward
 
 from ..types import Score
 from .background import BackgroundVerifier
-from .countdown import CountdownReward
 from .final_answer import FinalAnswerReward
 from .math import MathReward
-from .maze import MazeReward
 from .mixed import MixedReward
 from .multiple_choice import MultipleChoiceReward
 from .plain_answer import PlainAnswerReward
-from .shortest_path import ShortestPathReward
 
 __all__ = [
-    "BackgroundVerifier", "CountdownReward", "FinalAnswerReward", "MathReward", "MazeReward", "MixedReward",
-    "MultipleChoiceReward", "PlainAnswerReward", "Score", "ShortestPathReward",
+    "BackgroundVerifier", "FinalAnswerReward", "MathReward", "MixedReward", "MultipleChoiceReward", "PlainAnswerReward",
+    "Score",
 ]  # fmt: skip

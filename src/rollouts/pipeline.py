@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from ..datamodules.memory import QuestionMemory, Visit
-from ..distributed import max_over_ranks, rank, sum_over_ranks
+from ..distributed import rank, sum_over_ranks
 from ..seeds import derive_seed
 from ..types import (
     Engine,
@@ -30,8 +30,7 @@ from ..types import (
     Verifier,
     require,
 )
-from .ahead import Generation, if_of_request
-from .cache import RolloutCache, request_key
+from .ahead import Generation, if_of_request, request_key
 from .dynamic_sampling import DynamicSampling, no_draw
 from .engines.base import checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
@@ -46,7 +45,7 @@ class Replay(Protocol):
     """Lets past successes join the responses to training batches; `tagrpo.contrib.exgrpo` has one."""
 
     memory: QuestionMemory
-    """That of the pipeline."""
+    """What is known of the training questions; the pipeline keeps it up to date."""
 
     def substitute(self, batch: QuestionBatch, iteration: int, policy: Any) -> QuestionBatch:
         """Give some prompts of a batch a `past` success. `policy` is a `SampledPolicy`. Collective."""
@@ -76,11 +75,10 @@ class RolloutPipeline:
         evaluation_sampling: How validation and test responses are drawn; None means as in training.
         reward_terms: Name → term added to the verdict in training.
         dynamic_sampling, replay: Replace questions without gradient, and replay past successes, in training batches.
-        memory: What is known of the training questions; None keeps none, unless `replay` needs it.
+        memory: What is known of the training questions; None keeps none, unless `replay` brings its own.
         seed: Of all sampling.
         asynchronous: Whether `sample_next` will be used. Needs an engine that can; not together with `replay`.
         weights: See `NamedWeights`.
-        cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
 
     Attributes:
         iteration: Training batches so far.
@@ -112,7 +110,6 @@ class RolloutPipeline:
         seed: int = 0,
         asynchronous: bool = False,
         weights: NamedWeights = own_parameters,
-        cache: RolloutCache | None = None,
     ) -> None:
         require(verifier, Verifier, "rollout.verifier")
         for name, term in (reward_terms or {}).items():
@@ -130,12 +127,9 @@ class RolloutPipeline:
         self.reward_terms = dict(reward_terms or {})
         self.dynamic_sampling = dynamic_sampling
         self.replay = replay
-        self.memory = memory
-        if replay is not None:
-            self.memory = replay.memory = memory or replay.memory
+        self.memory = memory if replay is None else replay.memory
         self.seed = seed
         self.asynchronous = asynchronous
-        self.cache = cache
         self.iteration = 0
         self.ledger = dict.fromkeys(("prompts", "rollouts", "tokens", "discarded_questions"), 0)
         self.failures: Counter[str] = Counter()
@@ -248,26 +242,19 @@ class RolloutPipeline:
         seconds: Seconds,
         ahead: bool = False,
     ) -> Generation:
-        """The responses to `batch` by the present weights, from the cache or from the engine.
+        """The responses to `batch` by the present weights.
 
         The engine samples as soon as they are waited for; with `ahead`, at once and in the background.
         """
         request, scoring = self._request(batch, position), Scoring(batch, self.verifier, self.decode)
-        generation = Generation(request_key(request), step, scoring, phase="wait" if ahead else "generate")
-        if self.cache is not None and position[0] == "fit":
-            key = f"{self.engine.weights_digest(policy, step)}/{generation.key}"
-            generation.completions = self.cache.find(position[1:], key)
-            if not max_over_ranks(generation.completions is None):  # syncing and sampling need every rank
-                return generation
-            generation.keep = partial(self.cache.keep, position[1:], key)
         with seconds.measure("sync"):
             engine = self.engine.at(policy, step)
         if ahead:
             finish = engine.generate_async(request, scoring.deliver)
         else:
             finish = partial(engine.generate, request, scoring.deliver)
-        generation.finish = partial(checked, finish, request, policy)
-        return generation
+        finish = partial(checked, finish, request, policy)
+        return Generation(request_key(request), step, scoring, finish, phase="wait" if ahead else "generate")
 
     def _sampled_before(self, batch: QuestionBatch, position: Position, seconds: Seconds) -> Generation | None:
         """The generation that `sample_next` began, if it was of this batch; else None, on every rank."""
@@ -297,11 +284,6 @@ class RolloutPipeline:
         self._next = None
         self.engine.close()
         self.verifier.close()
-
-    def checkpointed(self) -> None:
-        """Forget rollouts on disk: a checkpoint holds all that was learned from them."""
-        if self.cache is not None:
-            self.cache.prune(self.iteration)
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a resume; the seed of a batch depends on its iteration alone."""

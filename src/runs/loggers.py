@@ -7,7 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
@@ -25,15 +25,6 @@ class ResumableLogger(Logger, ABC):
     @abstractmethod
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep what had been logged at `state_dict`; what came after it will be logged again."""
-
-
-@runtime_checkable
-class TableLogger(Protocol):
-    """A logger that shows tables, such as Lightning's `WandbLogger`."""
-
-    def log_table(self, key: str, columns: list[str], data: list[list[Any]], step: int) -> None:
-        """Log the rows `data` under the name `key`."""
-        ...
 
 
 class MetricsCSV(ResumableLogger):
@@ -123,13 +114,6 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         """Write `hparams.yaml`, and show the settings as a text with the first scalars."""
         super().log_hyperparams(params, *args, **kwargs)
         self._settings = "".join(f"    {line}\n" for line in json.dumps(params, indent=1, default=str).splitlines())
-
-    @rank_zero_only
-    def log_table(self, key: str, columns: list[str], data: list[list[Any]], step: int) -> None:
-        """Show a table as a text, in Markdown."""
-        rows = [columns, ["---"] * len(columns), *data]
-        cells = [[str(cell).replace("|", "&#124;").replace("\n", "<br>") for cell in row] for row in rows]
-        self.experiment.add_text(key, "\n".join(f"| {' | '.join(row)} |" for row in cells), step)
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         """Log, and note the step; of a new start, TensorBoard forgets all that came before."""

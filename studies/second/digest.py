@@ -19,11 +19,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from tagrpo.analysis.replay import read_rollouts
+from tagrpo.analysis.rollouts import read_rollouts
 from tagrpo.analysis.runs import RunFiles
 from tagrpo.callbacks import sentence_encoder
 from tagrpo.callbacks.embedding_diversity import Encoder
 from tagrpo.metrics.functional import exact_pass_at_k, pass_at_k
+from tagrpo.runs.directory import name_of
 from tagrpo.runs.files import written_whole
 
 from .questions import distances
@@ -162,8 +163,8 @@ def series(run: RunFiles) -> Iterator[tuple[str, list[float | None]]]:
 
 def weights_fingerprint(run: RunFiles) -> str | None:
     """SHA-256 of the trained parameters, to the bit; None for a run without a checkpoint of its last iteration."""
-    path = run.last_checkpoint
-    if path is None:
+    path = run.path / "checkpoints" / name_of(run.ledger["iterations"])
+    if not path.is_file():
         return None
     weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
     found = hashlib.sha256()

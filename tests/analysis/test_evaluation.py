@@ -16,7 +16,6 @@ from tagrpo.analysis.evaluation import (
     read_evaluation,
     statement,
     write_comparison,
-    write_evaluation,
 )
 from tagrpo.metrics.evaluation import averages
 
@@ -46,7 +45,7 @@ def summarised(split):
 def test_the_table_holds_every_split_and_how_it_was_sampled(tmp_path):
     run = write(tmp_path / "mine", {"amc": [0, 4, 2, 1], "aime24": [0, 0, 1, 0]})
     (run.path / "provenance.json").write_text('{"git_commit": "abc123"}')
-    text = write_evaluation(run.path, {"model": "qwen", "temperature": 0.6}).read_text()
+    text = evaluation_markdown(run, {"model": "qwen", "temperature": 0.6})
     interval = "50.0 [40.0, 62.5]"
     assert text.startswith("# Evaluation of qwen\n")
     assert f"| amc | {interval} | {interval} | {interval} | {interval} | 4 | 4 | 1,234 | 2.1 % |" in text

@@ -299,34 +299,6 @@ def test_the_recorder_keeps_what_the_step_returns_and_can_leave_tokens_out(tmp_p
     assert frame["score_logprob"].tolist() == score_logprob.tolist()
     assert frame["masked"].sum() == 12
     assert not {"token_ids", "token_logprobs", "kl"} & set(frame)
-    with pytest.raises(ValueError, match="recorder.tables_every to be at least 1"):
-        RolloutRecorder(tables_every=0)
-
-
-class TableLogger(CSVLogger):
-    """A logger that knows tables, as that of W&B."""
-
-    def log_table(self, key, columns, data, step):
-        self.tables = [
-            *getattr(self, "tables", []),
-            (key, step, [dict(zip(columns, row, strict=True)) for row in data]),
-        ]
-
-
-def test_tables_of_samples_show_one_response_to_each_prompt(tmp_path, make_batch):
-    batches = [make_batch(REWARDS, seed=seed) for seed in range(3)]
-    trainer = make_trainer(tmp_path, batches, RolloutRecorder(tables_every=2, table_rows=3))
-    logger = TableLogger(tmp_path)
-    trainer.loggers = [*trainer.loggers, logger]
-    trainer.fit(Foreign(), loader(batches))
-    (key, step, rows), (_, second, _) = logger.tables
-    assert (key, step, second) == ("samples", 0, 2)
-    assert [(row["question"], row["rephrasing"], row["response"]) for row in rows] == [
-        ("q0", 0, "answer 0"),
-        ("q0", 1, "answer 2"),
-        ("q1", 0, "answer 1"),
-    ]
-    assert [row["reference"] for row in rows] == [" | ".join(batches[0].groups[i].answer) for i in (0, 0, 1)]
 
 
 def test_without_an_encoder_training_ends_before_anything_is_sampled(tmp_path, monkeypatch):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tagrpo.datamodules.adaptive_rephrasings import AdaptiveRephrasings, uniform_probability
 from tagrpo.datamodules.memory import Record, Visit
 from tagrpo.datamodules.questions import QuestionDataModule
-from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
 from tagrpo.datamodules.templates import PlainTemplate
+from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 from tagrpo.starter import starter_path
 
 

@@ -7,8 +7,8 @@ import pytest
 from tagrpo.datamodules.curricula import Curriculum, WithinBounds
 from tagrpo.datamodules.memory import Record, Visit
 from tagrpo.datamodules.questions import QuestionDataModule
-from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
 from tagrpo.datamodules.templates import PlainTemplate
+from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 from tagrpo.starter import starter_path
 
 

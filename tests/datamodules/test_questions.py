@@ -9,9 +9,9 @@ import torch
 
 from tagrpo.datamodules.loader import QuestionLoader
 from tagrpo.datamodules.questions import QuestionDataModule
-from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
 from tagrpo.datamodules.sources.base import Source
 from tagrpo.datamodules.templates import PlainTemplate
+from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 from tagrpo.starter import starter_path
 from tagrpo.types import QuestionBatch, QuestionGroup, Verifier
 

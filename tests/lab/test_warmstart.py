@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tagrpo.datamodules.sources.arithmetic import REPHRASINGS, SPLITS, ArithmeticSource
 from tagrpo.lab import warmstart as module
-from tagrpo.lab.starters.architecture import build_model, build_tokenizer, prompt_text
-from tagrpo.lab.starters.examples import arithmetic_example
-from tagrpo.lab.starters.tasks import TASKS
+from tagrpo.lab.tasks.arithmetic.source import REPHRASINGS, SPLITS, ArithmeticSource
+from tagrpo.lab.tasks.arithmetic.starter import arithmetic_example, build_tokenizer
+from tagrpo.lab.tasks.starter import build_model, prompt_text
 from tagrpo.lab.warmstart import (
     IGNORED,
+    TASKS,
     WarmstartConfig,
     batches,
     chain_sequence,

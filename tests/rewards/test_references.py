@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tagrpo.lab.tasks.countdown import CountdownReward
+from tagrpo.lab.tasks.shortest_path import ShortestPathReward
 from tagrpo.rewards import (
-    CountdownReward,
     FinalAnswerReward,
     MathReward,
     MixedReward,
     MultipleChoiceReward,
-    ShortestPathReward,
 )
 
 MIXED = MixedReward(MultipleChoiceReward(), FinalAnswerReward())

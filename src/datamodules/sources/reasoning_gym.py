@@ -23,12 +23,13 @@ from ...seeds import derive_seed
 from ...types import QuestionGroup
 from ..overlap import words
 from .base import Source, SourceReport, plain
-from .generated import NUM_BUCKETS
 
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 """Task → the `form` of its answer and more arguments of its verifier, or `unsupported`: the reason."""
-SPLITS = {"train": range(7), "test": range(7, NUM_BUCKETS)}
-"""Split → its parts of all questions, which are parted by a hash."""
+PARTS = 10
+"""Of all questions, which are parted by a hash."""
+SPLITS = {"train": range(7), "test": range(7, PARTS)}
+"""Split → its parts."""
 PROGRAM = """
 import json, random, signal, sys
 from reasoning_gym.factory import create_dataset
@@ -95,7 +96,7 @@ class ReasoningGymSource(Source):
         found: dict[str, QuestionGroup] = {}
         for question, answers, difficulty in self._items(20 * self.size + 100):
             key = f"{sorted(words(question))} {sorted(plain(question))}"
-            if zlib.crc32(key.encode()) % NUM_BUCKETS in SPLITS[self.split] and key not in found:
+            if zlib.crc32(key.encode()) % PARTS in SPLITS[self.split] and key not in found:
                 with suppress(ValueError):
                     self.verifier.check_reference(answers)
                     facts = {"task": self.task, "split": self.split, "difficulty": difficulty}

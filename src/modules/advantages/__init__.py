@@ -6,7 +6,6 @@ The strategies of other methods are in `contrib`.
 from .combination import CombinationAdvantage
 from .difficulty import DifficultyWeightedAdvantage
 from .entropy_adaptive import EntropyAdaptiveAdvantage
-from .eta import sum_of_absolute_advantage
 from .exceeding import ExceedingPassAtKAdvantage
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
@@ -22,5 +21,4 @@ __all__ = [
     "PassAtKAdvantage",
     "SemanticEntropyAdvantage",
     "WithoutEasyAdvantage",
-    "sum_of_absolute_advantage",
 ]

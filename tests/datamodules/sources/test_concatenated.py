@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
 from tagrpo.datamodules.sources.concatenated import ConcatenatedSource
 from tagrpo.datamodules.sources.jsonl import JsonLinesSource
+from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 
 
 def test_questions_follow_each_other_and_reports_are_joined(tmp_path):

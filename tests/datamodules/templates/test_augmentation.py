@@ -11,8 +11,8 @@ from hydra.utils import instantiate
 from transformers import AutoTokenizer
 
 from tagrpo.datamodules.questions import QuestionDataModule
-from tagrpo.datamodules.sources.arithmetic import ArithmeticSource
 from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
+from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 from tagrpo.rewards.format import MARKERS
 from tagrpo.starter import starter_path
 

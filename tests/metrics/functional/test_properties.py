@@ -34,7 +34,6 @@ from tagrpo.metrics.functional import (
     zero_gradient_causes,
     zero_gradient_probability,
 )
-from tagrpo.metrics.functional.sums import exact_parts
 
 quick = settings(max_examples=40)
 VALUES = st.sampled_from([0.0, 0.1, 1.0, -1.5])
@@ -246,15 +245,6 @@ def test_what_is_gained_one_way_is_lost_the_other_way(rates, level):
     assert support_change(after, before, level) == (lost, gained)
     had, has = (float((rate >= level).double().mean()) for rate in (before, after))
     assert float(gained - lost) == pytest.approx(has - had)
-
-
-@given(values=st.lists(FINITE, min_size=1, max_size=20), at=st.integers(0, 20), random=st.randoms())
-@quick
-def test_a_sum_is_exact_however_it_is_shared_out(values, at, random):
-    exact = sum(map(Fraction, values))
-    parts = exact_parts(values[:at]) + exact_parts(values[at:])
-    assert sum(map(Fraction, parts)) == exact
-    random.shuffle(values)
 
 
 @given(logs=st.lists(st.floats(-50, 50), min_size=1, max_size=9), shift=st.floats(-500, 500))

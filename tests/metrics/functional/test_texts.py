@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import FrozenInstanceError
-from fractions import Fraction
 
 import pytest
 import torch
@@ -14,21 +13,11 @@ from tagrpo.metrics.functional import (
     break_even,
     distinct_n,
     distinct_share,
-    exact_parts,
     group_effective_sample_share,
     kernel_density,
 )
 
 GENERATOR = torch.Generator().manual_seed(0)
-
-
-def test_exact_parts_lose_nothing():
-    values = (
-        torch.randn(500, generator=GENERATOR, dtype=torch.float64) * 10.0 ** torch.arange(500).remainder(30)
-    ).tolist()
-    assert sum(map(Fraction, exact_parts(values))) == sum(map(Fraction, values))
-    assert len(exact_parts(values)) < 6
-    assert exact_parts([1.0, -1.0]) == []
 
 
 def test_effective_samples_of_groups_are_those_of_each_alone():

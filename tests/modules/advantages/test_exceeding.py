@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from tagrpo.modules.advantages import ExceedingPassAtKAdvantage, PassAtKAdvantage, sum_of_absolute_advantage
+from tagrpo.lab.eta import sum_of_absolute_advantage
+from tagrpo.modules.advantages import ExceedingPassAtKAdvantage, PassAtKAdvantage
 
 
 def test_advantages_are_scaled_by_the_number_of_correct_responses(pools):

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tagrpo.lab.eta import sum_of_absolute_advantage
 from tagrpo.modules.advantages import (
     EntropyAdaptiveAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
     WithoutEasyAdvantage,
-    sum_of_absolute_advantage,
 )
 
 

@@ -1,0 +1,157 @@
+"""Exact pass@k of each evaluation split, for tasks whose correct responses can be listed. Nothing is sampled."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from ..callbacks.shared import write_evaluation
+from ..distributed import gather_objects
+from ..metrics.functional import bootstrap_intervals, exact_pass_at_k, support_change
+from ..modules.policy.exact import BatchSuccess, check_sampling
+from ..modules.policy_module import PolicyModule
+from ..rollouts.engines.base import stop_token_ids
+from ..runs.scalars import log_scalars
+from ..types import EnumeratingVerifier, SamplingConfig, require
+
+Success = dict[str, dict[str, float]]
+"""split → question id → probability that a response is correct."""
+
+
+class ExactPassAtK(Callback):
+    """Sums the probabilities of all correct responses to each evaluation question, in validation and test.
+
+    Logs for each split, as means over its questions,
+    - `exact_pass@k/<split>/<k>`: 1 − (1 − p)^k;
+    - `support_gained/<split>/<k>` and `support_lost/<split>/<k>`: shares of the questions that k responses solve more
+      often than not, and with the untrained policy did not, and the other way round.
+
+    Writes `exact.json` into the run directory, and the same to `evaluations/exact-<iterations trained>.json`: p of
+    every question, and pass@k with 95 % intervals by bootstrap over questions.
+
+    The untrained policy is the one that training starts from: it is evaluated before the first batch, and its p are
+    part of checkpoints. `against` names another evaluation instead.
+
+    Needs a module with `make_scorer` and a datamodule with `val_dataloader`, `tokenizer` and `tokenizer_path`, as
+    `PolicyModule` and `QuestionDataModule` are. Log-probs are the trainer's: an engine that computes in another
+    precision samples from another distribution.
+
+    Args:
+        verifier: Lists the correct responses; `ShortestPathReward` and `CountdownReward` do.
+        sampling: How responses would be drawn.
+        ks: The k of interest.
+        against: Run directory whose `exact.json` is the untrained policy's.
+
+    Raises:
+        TypeError: the verifier can't list correct responses.
+        ValueError: sampling leaves tokens out, so that probabilities are not those of the policy.
+    """
+
+    def __init__(
+        self,
+        verifier: EnumeratingVerifier,
+        sampling: SamplingConfig,
+        ks: Sequence[int] = (1, 10, 100, 1000, 10_000, 100_000, 1_000_000),
+        against: str | Path | None = None,
+    ) -> None:
+        require(verifier, EnumeratingVerifier, "reward")
+        check_sampling(sampling)
+        self.verifier = verifier
+        self.sampling = sampling
+        self.ks = tuple(ks)
+        self.against = against
+        self.untrained: Success = {} if against is None else read_success(against)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Evaluate the untrained policy, unless a checkpoint or another evaluation has."""
+        if not self.untrained:
+            self.untrained = self.success(trainer, pl_module)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report."""
+        if not trainer.sanity_checking:
+            self._report(trainer, pl_module)
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report."""
+        self._report(trainer, pl_module)
+
+    def success(self, trainer: Trainer, pl_module: LightningModule) -> Success:
+        """Of all evaluation questions under the current policy. Collective."""
+        datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
+        scorer = cast(PolicyModule, pl_module).make_scorer()
+        success = batch_success(trainer, self.verifier, self.sampling)
+        found: Success = defaultdict(dict)
+        for loader in datamodule.val_dataloader():
+            for batch in loader:
+                if len(batch.prompts) != len(batch.groups):
+                    raise ValueError(
+                        f"Expected one prompt for each evaluation question, but got {len(batch.prompts)} prompts for "
+                        f"{len(batch.groups)} questions. Evaluate in one template: set data.evaluation_template."
+                    )
+                p = success(scorer, batch)
+                ids = [batch.groups[prompt.question].id for prompt in batch.prompts]
+                found[batch.split].update(zip(ids, p.tolist(), strict=True))
+        parts = gather_objects(dict(found))
+        return {split: {id: p for part in parts for id, p in part.get(split, {}).items()} for split in chain(*parts)}
+
+    def _report(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        success = self.success(trainer, pl_module)
+        splits = {}
+        for name, questions in success.items():
+            curve = self._curve(questions.values())
+            intervals = dict(zip(self.ks, bootstrap_intervals(curve), strict=True))
+            shares = self._support(self.untrained.get(name, {}), questions, curve)
+            metrics = {f"exact_pass@k/{name}/{k}": interval.value for k, interval in intervals.items()}
+            metrics |= {f"{change}/{name}/{k}": x for change, by_k in shares.items() for k, x in by_k.items()}
+            log_scalars(pl_module, metrics)
+            splits[name] = {
+                "num_questions": len(questions),
+                "pass_at_k": {k: interval._asdict() for k, interval in intervals.items()},
+                **shares,
+                "questions": [{"id": id, "success": p} for id, p in questions.items()],
+            }
+        write_evaluation(trainer, "exact", {}, {"splits": splits})
+
+    def _curve(self, success: Iterable[float]) -> Tensor:
+        """[Q, K] pass@k."""
+        return exact_pass_at_k(torch.tensor(list(success), dtype=torch.float64), self.ks)
+
+    def _support(
+        self, before: Mapping[str, float], after: Mapping[str, float], curve: Tensor
+    ) -> dict[str, dict[int, float]]:
+        """`support_gained` and `support_lost` by k; neither where the untrained policy had other questions."""
+        if not after.keys() <= before.keys():
+            return {}
+        gained, lost = support_change(self._curve(before[id] for id in after), curve)
+        found = {"support_gained": gained, "support_lost": lost}
+        return {name: dict(zip(self.ks, shares.tolist(), strict=True)) for name, shares in found.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The untrained policy's, which a resumed run no longer has."""
+        return {"untrained": self.untrained}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it over."""
+        if self.against is None:
+            self.untrained = state_dict["untrained"]
+
+
+def batch_success(trainer: Trainer, verifier: EnumeratingVerifier, sampling: SamplingConfig) -> BatchSuccess:
+    """Computes the exact success of batches of the trainer's datamodule."""
+    datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
+    return BatchSuccess(verifier, datamodule.tokenizer, stop_token_ids(datamodule.tokenizer_path), sampling)
+
+
+def read_success(folder: str | Path) -> Success:
+    """Content of an `exact.json`."""
+    splits = json.loads((Path(folder) / "exact.json").read_text())["splits"]
+    return {name: {row["id"]: row["success"] for row in split["questions"]} for name, split in splits.items()}

@@ -1,0 +1,64 @@
+"""The share of questions without gradient that is to be expected, for tasks whose correct responses can be listed."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from ..callbacks.shared import batch_means
+from ..metrics.functional import zero_gradient_probability
+from ..modules.policy.exact import BatchSuccess, check_sampling
+from ..modules.policy_module import PolicyModule
+from ..runs.scalars import log_scalars
+from ..types import EnumeratingVerifier, QuestionBatch, SamplingConfig, require
+from .exact_pass_at_k import batch_success
+
+
+class ExactZeroGradient(Callback):
+    """Logs in each iteration what `ZeroGradientMonitor` will find on average, from the exact success of every prompt.
+
+    - `uniform_reward/original_expected`: percentage of questions whose G responses to the original are all right or all
+      wrong; its measured counterpart is `uniform_reward/original`;
+    - `uniform_reward/pool_expected`: the same of all responses; its counterpart is `uniform_reward/pool`.
+
+    Both are percentages of the questions that are sampled first: of those that dynamic sampling draws after them, of
+    replayed responses and of shaped rewards nothing is known here, and with `rollout.ahead` the weights that sample are
+    older.
+
+    Needs what `ExactPassAtK` needs.
+
+    Args:
+        verifier: Lists the correct responses; `ShortestPathReward` and `CountdownReward` do.
+        sampling: How responses are drawn in training.
+
+    Raises:
+        TypeError: the verifier can't list correct responses.
+        ValueError: sampling leaves tokens out, so that probabilities are not those of the policy.
+    """
+
+    def __init__(self, verifier: EnumeratingVerifier, sampling: SamplingConfig) -> None:
+        require(verifier, EnumeratingVerifier, "reward")
+        check_sampling(sampling)
+        self.verifier = verifier
+        self.sampling = sampling
+        self.success: BatchSuccess
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the tokenizer."""
+        self.success = batch_success(trainer, self.verifier, self.sampling)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: QuestionBatch, batch_idx: int
+    ) -> None:
+        """Compute and log, under the weights that the batch is about to be sampled with."""
+        p = self.success(cast(PolicyModule, pl_module).make_scorer(), batch)
+        question = torch.tensor([prompt.question for prompt in batch.prompts])
+        samples = torch.tensor([prompt.num_samples for prompt in batch.prompts])
+        pools = [question == row for row in range(len(batch.groups))]
+        alone = zero_gradient_probability(p, samples, pooled=False)
+        together = torch.stack([zero_gradient_probability(p[rows], samples[rows]) for rows in pools])
+        original = torch.tensor([prompt.rephrasing == 0 for prompt in batch.prompts])
+        values = {"original": alone[original], "pool": together}
+        log_scalars(pl_module, batch_means({f"uniform_reward/{name}_expected": 100 * x for name, x in values.items()}))

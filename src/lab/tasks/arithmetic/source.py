@@ -1,0 +1,268 @@
+"""The embedded task: word problems whose difficulty depends on how they are phrased.
+
+Supervised training sees the families of phrasing with very unequal frequency, so that a starter policy often fails in
+the rare ones; a rephrasing into a common family turns a hopeless question into one that it can solve. A problem starts
+from a number and applies operations (+ b, − b, double) from left to right; every value lies in 0..99.
+"""
+
+from __future__ import annotations
+
+import operator
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from ..generated import GeneratedSource, Split
+
+MAX_VALUE = 99
+LARGEST_DOUBLED = 30
+DOUBLING_SHARE = 0.4
+"""Share of drawn problems in which one operation is replaced by a doubling; fewer of these are valid."""
+
+PEOPLE = (
+    ("Tom", "he", "him"), ("Ann", "she", "her"), ("Ben", "he", "him"), ("Mia", "she", "her"),
+    ("Sam", "he", "him"), ("Eva", "she", "her"), ("Leo", "he", "him"), ("Zoe", "she", "her"),
+)  # fmt: skip
+THINGS = ("apples", "pens", "books", "coins", "cards", "eggs", "shells", "stamps")
+
+
+class Operation(NamedTuple):
+    """One step of a problem."""
+
+    symbol: str
+    """`+`, `-` or `*`."""
+    operand: int
+    """2..9; always 2 for `*`."""
+
+    def __call__(self, value: int) -> int:
+        """Apply the operation."""
+        return int({"+": operator.add, "-": operator.sub, "*": operator.mul}[self.symbol](value, self.operand))
+
+    def valid_for(self, value: int) -> bool:
+        """Whether the result lies in 0..99, and what is doubled is no more than 30."""
+        return 0 <= self(value) <= MAX_VALUE and (self.symbol != "*" or value <= LARGEST_DOUBLED)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem, apart from its wording.
+
+    >>> problem = Problem(23, (Operation("+", 4), Operation("*", 2)), person=0, thing=0)
+    >>> problem.values, problem.answer, problem.expression
+    ((23, 27, 54), 54, '((23 + 4) * 2)')
+    """
+
+    start: int
+    operations: tuple[Operation, ...]
+    person: int
+    """Row of `PEOPLE`."""
+    thing: int
+    """Row of `THINGS`."""
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """Start, intermediate values, answer."""
+        return tuple(accumulate(self.operations, lambda value, apply: apply(value), initial=self.start))
+
+    @property
+    def answer(self) -> int:
+        """The last value."""
+        return self.values[-1]
+
+    @property
+    def expression(self) -> str:
+        """The problem as a fully parenthesised arithmetic expression."""
+        text = str(self.start)
+        for symbol, operand in self.operations:
+            text = f"({text} {symbol} {operand})"
+        return text
+
+    @property
+    def valid(self) -> bool:
+        """Whether every operation is valid for the value that it is applied to."""
+        return all(apply.valid_for(value) for value, apply in zip(self.values, self.operations, strict=False))
+
+    key = expression
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The answer as text."""
+        return (str(self.answer),)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The number of operations, and the expression."""
+        return {"num_operations": len(self.operations), "expression": self.expression}
+
+
+def sample_problem(rng: random.Random, num_operations: Sequence[int], start: tuple[int, int]) -> Problem:
+    """Draw a valid problem; `start` is the inclusive range of its first number."""
+    while True:
+        operations = [Operation(rng.choice("+-"), rng.randint(2, 9)) for _ in range(rng.choice(num_operations))]
+        if rng.random() < DOUBLING_SHARE:
+            operations[rng.randrange(len(operations))] = Operation("*", 2)
+        person, thing = rng.randrange(len(PEOPLE)), rng.randrange(len(THINGS))
+        problem = Problem(rng.randint(*start), tuple(operations), person, thing)
+        if problem.valid:
+            return problem
+
+
+@dataclass(frozen=True)
+class Family:
+    """A way of telling problems, as templates, and its place in supervised training.
+
+    `layout` takes {name} {he} {him} {start} {things} {events}; the clauses take {he} {him} {n}. Where there are several
+    clauses for an operation, each event picks one. The first letters of sentences are capitalised afterwards.
+    """
+
+    layout: str
+    link: str
+    """Joins the events."""
+    add: Sequence[str]
+    subtract: Sequence[str]
+    double: Sequence[str]
+    backward: bool = False
+    """Events are told from the last to the first."""
+    share: float = 0.0
+    """Share of the supervised examples; 0 for a family that is never trained."""
+    strategies: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    """Shares of the solutions that go from left to right, do additions first, or give the answer directly."""
+
+
+_BUYS, _SELLS = ("{he} buys {n}", "{he} finds {n}"), ("{he} sells {n}", "{he} loses {n}")
+# A family that is never trained, but all its words are: clauses of several trained families, side by side.
+_mixed = partial(
+    Family,
+    add=("{he} buys {n}", "plus {n}", "{n} are given to {him}"),
+    subtract=("{he} loses {n}", "minus {n}", "{n} are taken from {him}"),
+    double=("{he} doubles them", "twice"),
+)
+
+FAMILIES: Mapping[str, Family] = {
+    "narrative": Family(
+        layout="{name} has {start} {things}. {events}. How many?",
+        link=". ",
+        add=_BUYS, subtract=_SELLS, double=("{he} doubles them",),
+        share=0.44, strategies=(0.75, 0.10, 0.15),
+    ),
+    "question_first": Family(
+        layout="How many {things} does {name} have if {he} starts with {start} then {events}?",
+        link=" then ",
+        add=("buys {n}", "finds {n}"), subtract=("sells {n}", "loses {n}"), double=("doubles them",),
+        share=0.08, strategies=(0.45, 0.15, 0.40),
+    ),
+    "list": Family(
+        layout="{things}: start {start}; {events}; total?",
+        link="; ",
+        add=("plus {n}",), subtract=("minus {n}",), double=("twice",),
+        share=0.20, strategies=(0.30, 0.60, 0.10),
+    ),
+    "passive": Family(
+        layout="{start} {things} are owned by {name}. {events}. Count?",
+        link=". ",
+        add=("{n} are given to {him}",), subtract=("{n} are taken from {him}",), double=("they are doubled",),
+        share=0.04, strategies=(0.45, 0.15, 0.40),
+    ),
+    "reversed": Family(
+        layout="{events}. At first {name} has {start} {things}. How many?",
+        link=". Before that ",
+        add=_BUYS, subtract=_SELLS, double=("{he} doubles them",), backward=True,
+        share=0.04, strategies=(0.35, 0.25, 0.40),
+    ),
+    "symbol": Family(
+        layout="Compute {start} {events}.",
+        link=", ",
+        add=("+ {n}",), subtract=("- {n}",), double=("* 2",),
+        share=0.20, strategies=(0.60, 0.20, 0.20),
+    ),
+    "hybrid": _mixed(layout="{name} starts with {start} {things}; {events}; total?", link="; "),
+    "start_last": _mixed(layout="How many if {events}? At first {name} has {start} {things}.", link=" then "),
+}  # fmt: skip
+
+
+def phrase(problem: Problem, family: Family, rng: random.Random) -> str:
+    """Tell `problem` in the words of `family`; `rng` picks among its synonyms.
+
+    >>> problem = Problem(23, (Operation("+", 4), Operation("*", 2)), person=0, thing=0)
+    >>> phrase(problem, FAMILIES["passive"], random.Random(0))
+    '23 apples are owned by Tom. 4 are given to him. They are doubled. Count?'
+    >>> phrase(problem, FAMILIES["symbol"], random.Random(0))
+    'Compute 23 + 4, * 2.'
+    """
+    name, he, him = PEOPLE[problem.person]
+    clauses = {"+": family.add, "-": family.subtract, "*": family.double}
+    events = [rng.choice(clauses[symbol]).format(he=he, him=him, n=n) for symbol, n in problem.operations]
+    text = family.layout.format(
+        name=name,
+        he=he,
+        him=him,
+        start=problem.start,
+        things=THINGS[problem.thing],
+        events=family.link.join(reversed(events) if family.backward else events),
+    )
+    # Sentences follow a full stop or a question mark.
+    return re.sub(r"(?:^|[.?] )[a-z]", lambda match: match.group().upper(), text)
+
+
+_TRAINED = ("narrative", "question_first", "list", "passive", "reversed", "symbol")
+_RARE = ("question_first", "passive", "reversed")
+_HARD = ("passive", "reversed", "start_last")
+_COMMON = ("narrative", "question_first", "list", "symbol")
+
+REPHRASINGS: Mapping[str, Sequence[str]] = {"mixed": _TRAINED, "hard": _COMMON}
+"""regime → families that rephrasings are told in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArithmeticSplit(Split):
+    """A split whose problems have sizes of their own."""
+
+    num_operations: Sequence[int] = (3,)
+    start: tuple[int, int] = (2, 30)
+    """Inclusive range of the first number."""
+
+
+_TRAIN_ORIGINALS = {"mixed": _TRAINED, "hard": _HARD}
+_TEST_ORIGINALS = {"mixed": _RARE, "hard": _HARD}
+
+SPLITS: Mapping[str, ArithmeticSplit] = {
+    "train": ArithmeticSplit(buckets=range(6), originals=_TRAIN_ORIGINALS, num_operations=(2, 3)),
+    "validation": ArithmeticSplit(buckets=range(6, 7), originals=_TRAIN_ORIGINALS, num_operations=(2, 3)),
+    "test_id": ArithmeticSplit(buckets=range(7, 8), originals=_TEST_ORIGINALS),
+    "test_phrasing": ArithmeticSplit(buckets=range(8, 9), originals={"mixed": ("hybrid",), "hard": ("hybrid",)}),
+    "test_size": ArithmeticSplit(buckets=range(9, 10), originals=_TEST_ORIGINALS, start=(31, 60)),
+}
+
+
+class ArithmeticSource(GeneratedSource[Problem]):
+    """Generated word problems with rephrasings.
+
+    Facts of a problem are `num_operations` and `expression`, which evaluates to the answer.
+
+    `train` and `validation` share one distribution. The tests are harder, so that Pass@k has room to rise up to k = 32:
+    their problems all have three operations. `test_id` is told in rare families of training, `test_phrasing` in a
+    family that is never trained, and `test_size` in the families of `test_id`, with larger starting numbers than in
+    training (31..60 instead of 2..30). The regime `mixed` tells originals and rephrasings in the six trained families.
+    `hard` tells originals in two rare families and one that is never trained, and rephrasings in the four others.
+
+    >>> group = ArithmeticSource("train", num_rephrasings=1).load()[3]
+    >>> group.metadata["family"], group.question
+    ('passive', '11 coins are owned by Leo. 5 are given to him. 8 are given to him. Count?')
+    >>> group.rephrasings, group.answer, group.metadata["expression"]
+    (('Leo has 11 coins. He buys 5. He buys 8. How many?',), ('24',), '((11 + 5) + 8)')
+    """
+
+    splits = SPLITS
+    rephrasings = REPHRASINGS
+
+    def sample(self, rng: random.Random) -> Problem:
+        """Draw a problem of the split's sizes."""
+        return sample_problem(rng, SPLITS[self.split].num_operations, SPLITS[self.split].start)
+
+    def phrase(self, problem: Problem, family: str, rng: random.Random) -> str:
+        """Tell a problem; `rng` picks among the family's synonyms."""
+        return phrase(problem, FAMILIES[family], rng)

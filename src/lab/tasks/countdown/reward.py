@@ -1,0 +1,172 @@
+"""Countdown: an expression that makes the target from the given numbers, checked by a parser of our own.
+
+Nothing that a model wrote is evaluated. The language is small on purpose, so that all correct answers can be listed:
+
+    expression = operand operator operand          operator = + | - | * | /
+    operand    = number | ( expression )           one space between any two of these
+
+Every number is used exactly once, and every operation gives a whole number above zero: the rules of the game, but that
+no number may be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import combinations, product
+
+from ....rewards.extraction import Reference, references_of
+from ....types import EnumeratingVerifier, Score
+
+OPERATORS = ("+", "-", "*", "/")
+"""Tokens of one character: `+-` is none of them."""
+
+
+def operate(left: int, operator: str, right: int) -> int | None:
+    """The result of one operation on whole numbers; None where it is not a whole number above zero.
+
+    >>> operate(7, "-", 3), operate(3, "-", 7), operate(6, "/", 3), operate(7, "/", 3), operate(7, "/", 0)
+    (4, None, 2, None, None)
+    """
+    match operator:
+        case "+":
+            value = left + right
+        case "-":
+            value = left - right
+        case "*":
+            value = left * right
+        case "/" if right and left % right == 0:
+            value = left // right
+        case _:
+            return None
+    return value if value > 0 else None
+
+
+def value_of(tokens: Sequence[str]) -> int | None:
+    """The value of an expression, None where it breaks the grammar or a rule. Numbers must be short and ASCII.
+
+    >>> value_of("( 9 - 3 ) * 4".split()), value_of("9 - 3 * 4".split()), value_of("( 3 - 9 ) * 4".split())
+    (24, None, None)
+    >>> value_of("8 +- 2".split()), value_of("8  2".split(" "))
+    (None, None)
+    """
+    frames: list[list[int | str]] = [[]]  # what stands in each parenthesis that is open
+    for token in tokens:
+        if token == "(":
+            frames.append([])
+        elif token == ")":
+            value = _closed(frames.pop())
+            if value is None or not frames:
+                return None
+            frames[-1].append(value)
+        elif token in OPERATORS:
+            frames[-1].append(token)
+        elif token.isascii() and token.isdigit():
+            frames[-1].append(int(token))
+        else:
+            return None
+    return _closed(frames[0]) if len(frames) == 1 else None
+
+
+def _closed(frame: Sequence[int | str]) -> int | None:
+    """The value of what a parenthesis holds, which must be one operation."""
+    match frame:
+        case [int(left), str(operator), int(right)]:
+            return operate(left, operator, right)
+        case _:
+            return None
+
+
+def solutions(numbers: Sequence[int], target: int) -> list[str]:
+    """Every expression of `numbers` whose value is `target`, each once, in alphabetical order.
+
+    >>> solutions([3, 4, 9], 24)
+    ['( 9 - 3 ) * 4', '4 * ( 9 - 3 )']
+    """
+    ways = _operations(tuple(sorted(numbers)))
+    return sorted(
+        {f"{a} {op} {b}" for value, left, op, right in ways if value == target for a, b in product(left, right)}
+    )
+
+
+def _operations(numbers: tuple[int, ...]) -> Iterator[tuple[int, Sequence[str], str, Sequence[str]]]:
+    """(value, spellings of the left operand, operator, spellings of the right one) of each last operation."""
+    for left, right in _parts(numbers):
+        for (one, these), (other, those) in product(_operands(left).items(), _operands(right).items()):
+            for operator in OPERATORS:
+                value = operate(one, operator, other)
+                if value is not None:
+                    yield value, these, operator, those
+
+
+@lru_cache(maxsize=1024)
+def _operands(numbers: tuple[int, ...]) -> Mapping[int, Sequence[str]]:
+    """Value → every operand of these numbers that has it."""
+    if len(numbers) == 1:
+        return {numbers[0]: [str(numbers[0])]}
+    found: dict[int, set[str]] = {}
+    for value, left, operator, right in _operations(numbers):
+        found.setdefault(value, set()).update(f"( {a} {operator} {b} )" for a, b in product(left, right))
+    return {value: sorted(texts) for value, texts in found.items()}
+
+
+def _parts(numbers: tuple[int, ...]) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Every way to deal sorted numbers to two sides, neither of them empty; equal numbers are not told apart."""
+    rows = range(len(numbers))
+    chosen = [left for size in rows[1:] for left in combinations(rows, size)]
+    return {(tuple(numbers[i] for i in left), tuple(numbers[i] for i in rows if i not in left)) for left in chosen}
+
+
+class CountdownReward(EnumeratingVerifier):
+    """Correct when the whole response is an expression of the reference's numbers with the reference's value.
+
+    A reference is any correct expression: it says which numbers are to be used, and what is to come out. Nothing may
+    stand beside the expression, no parenthesis may be missing or too many: `correct_responses` is then complete.
+
+    >>> reward = CountdownReward()
+    >>> reward("4 * ( 9 - 3 )", "( 9 - 3 ) * 4")
+    Score(correct=True, answer='4 * ( 9 - 3 )', failure=None)
+    >>> reward("9 * 4 - 12", "( 9 - 3 ) * 4").correct, reward("24", "( 9 - 3 ) * 4").correct
+    (False, False)
+    """
+
+    def __call__(self, response: str, reference: Reference) -> Score:
+        """Score one response. `answer` is the response, where it is an expression of the numbers by the rules."""
+        scores = [self._compare(response, correct) for correct in references_of(reference)]
+        return max(scores, key=lambda score: (score.correct, score.answer is not None))
+
+    def check_reference(self, reference: Reference) -> None:
+        """Refuse references that are no expressions by the rules."""
+        for correct in references_of(reference):
+            _target_of(correct)
+
+    @staticmethod
+    def _compare(response: str, reference: str) -> Score:
+        # All expressions of the same numbers are equally long. This bounds what the parser is given.
+        if len(response) != len(reference):
+            return Score(False, None)
+        tokens, expected = response.split(" "), reference.split(" ")
+        if _operands_of(tokens) != _operands_of(expected):
+            return Score(False, None)
+        value = value_of(tokens)
+        return Score(value is not None and value == _target_of(reference), response if value is not None else None)
+
+    def correct_responses(self, reference: Reference) -> list[str]:
+        """Every response that is scored as correct, each once."""
+        found = set()
+        for correct in references_of(reference):
+            target = _target_of(correct)
+            found.update(solutions([int(token) for token in correct.split(" ") if token.isdigit()], target))
+        return sorted(found)
+
+
+def _target_of(reference: str) -> int:
+    value = value_of(reference.split(" "))
+    if value is None:
+        raise ValueError(f"Expected a reference that is an expression such as ( 9 - 3 ) * 4, but got {reference!r}.")
+    return value
+
+
+def _operands_of(tokens: Sequence[str]) -> list[str]:
+    """All tokens but the operators, sorted: two expressions of the same numbers agree in them."""
+    return sorted(token for token in tokens if token not in OPERATORS)

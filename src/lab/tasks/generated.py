@@ -1,0 +1,184 @@
+"""Shared by the embedded tasks: splits without a common problem, regimes of difficulty, families of phrasing."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from ...datamodules.sources.base import Source
+from ...types import QuestionGroup
+
+NUM_BUCKETS = 10
+PATIENCE = 10_000
+"""Draws without a new problem, after which there are taken to be no more."""
+
+
+class Problem(Protocol):
+    """A problem, apart from its wording."""
+
+    @property
+    def key(self) -> str:
+        """Equal for problems that ask the same."""
+
+    @property
+    def answers(self) -> Sequence[str]:
+        """Correct answers, at least one."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Facts of the problem for `metadata`."""
+
+
+P = TypeVar("P", bound=Problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """The problems of one split, and the phrasing of their originals."""
+
+    buckets: range
+    """Part of all problems: splits that own different buckets share none, whatever the seed and the size."""
+    originals: Mapping[str, Sequence[str]]
+    """regime → families that original questions are told in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A way of telling problems, and its share of the supervised examples."""
+
+    layout: str
+    """Takes the problem's words by their names."""
+    link: str = ", "
+    """Joins the items of a list."""
+    share: float = 0.0
+    """0 for a family that is never trained."""
+
+    def tell(self, **words: str | Sequence[str]) -> str:
+        """Fill the layout in."""
+        texts = {name: word if isinstance(word, str) else self.link.join(word) for name, word in words.items()}
+        return self.layout.format(**texts)
+
+
+def splits_of(unseen: Sequence[str], **originals: Sequence[str]) -> Mapping[str, Split]:
+    """Training, validation, and three tests: of the same kind, in families never trained, and of a larger size.
+
+    Args:
+        unseen: Families that are never trained.
+        originals: regime → families that its original questions are told in.
+    """
+    hidden = dict.fromkeys(originals, unseen)
+    return {
+        "train": Split(buckets=range(6), originals=originals),
+        "validation": Split(buckets=range(6, 7), originals=originals),
+        "test_id": Split(buckets=range(7, 8), originals=originals),
+        "test_phrasing": Split(buckets=range(8, 9), originals=hidden),
+        "test_size": Split(buckets=range(9, 10), originals=originals),
+    }
+
+
+def bucket(problem: Problem) -> int:
+    """0..9, a hash of what is asked."""
+    return zlib.crc32(problem.key.encode()) % NUM_BUCKETS
+
+
+class GeneratedSource(Source, Generic[P]):
+    """Generated questions with rephrasings.
+
+    `metadata` of a question holds `split`, `regime`, `family` (of the original), `rephrasing_families`, and the facts
+    of its problem. Families of originals take turns: each has an equal share. A smaller `size` gives the first
+    questions of a larger one.
+
+    Args:
+        split: One of `splits`.
+        regime: One of `rephrasings`; None is the first.
+        size: Number of questions, no two of which ask the same; at most `largest_size`.
+        num_rephrasings: N, each in a family of its own; None is as many as the regime has other families.
+        seed: Chooses the problems within the split's own part of all problems.
+    """
+
+    splits: ClassVar[Mapping[str, Split]]
+    rephrasings: ClassVar[Mapping[str, Sequence[str]]]
+    """regime → families that rephrasings are told in."""
+    largest_size: ClassVar[int] = 5000
+    """The smallest split has about twice as many different problems."""
+
+    def __init__(
+        self,
+        split: str = "train",
+        regime: str | None = None,
+        size: int = 512,
+        num_rephrasings: int | None = 3,
+        seed: int = 0,
+    ) -> None:
+        regime = regime or next(iter(self.rephrasings))
+        for name, value, known in (("split", split, self.splits), ("regime", regime, self.rephrasings)):
+            if value not in known:
+                raise ValueError(f"Expected `{name}` to be one of {', '.join(known)} but got {value!r}.")
+        if size > self.largest_size:
+            raise ValueError(f"Expected `size` to be at most {self.largest_size} but got {size}.")
+        self.split, self.regime, self.size, self.seed = split, regime, size, seed
+        self.originals = self.splits[split].originals[regime]
+        fewest = min(len(self._other_families(family)) for family in self.originals)
+        self.num_rephrasings = fewest if num_rephrasings is None else num_rephrasings
+        if self.num_rephrasings > fewest:
+            raise ValueError(
+                f"Expected `num_rephrasings` to be at most {fewest}, the number of other families in "
+                f"the {regime} regime, but got {num_rephrasings}."
+            )
+
+    @abstractmethod
+    def sample(self, rng: random.Random) -> P:
+        """Draw a problem of the split and the regime, in whatever bucket."""
+
+    @abstractmethod
+    def phrase(self, problem: P, family: str, rng: random.Random) -> str:
+        """Tell a problem; `rng` picks where the family leaves a choice."""
+
+    def load(self) -> list[QuestionGroup]:
+        """Generate the questions."""
+        problems = self._problems()
+        return [self._group(index, next(problems)) for index in range(self.size)]
+
+    def _problems(self) -> Iterator[P]:
+        """Yield problems of the split, no two of which ask the same.
+
+        Raises:
+            ValueError: none of `PATIENCE` draws in a row was new.
+        """
+        rng, last = random.Random(f"{self.split}/{self.seed}"), 0
+        seen: set[str] = set()
+        for draw in count():
+            if draw - last > PATIENCE:
+                raise ValueError(f"Expected `size` to be at most {len(seen)}, the problems of {self.split}.")
+            problem = self.sample(rng)
+            if bucket(problem) in self.splits[self.split].buckets and problem.key not in seen:
+                seen.add(problem.key)
+                last = draw
+                yield problem
+
+    def _group(self, index: int, problem: P) -> QuestionGroup:
+        rng = random.Random(f"{self.split}/{self.regime}/{self.seed}/{index}")
+        original = self.originals[index % len(self.originals)]
+        families = [original, *rng.sample(self._other_families(original), self.num_rephrasings)]
+        question, *rephrasings = [self.phrase(problem, family, rng) for family in families]
+        return QuestionGroup(
+            id=f"{self.split}-{self.regime}-{self.seed}-{index:05d}",
+            question=question,
+            rephrasings=tuple(rephrasings),
+            answer=tuple(problem.answers),
+            metadata={
+                "split": self.split,
+                "regime": self.regime,
+                "family": original,
+                "rephrasing_families": tuple(families[1:]),
+                **problem.facts,
+            },
+        )
+
+    def _other_families(self, original: str) -> Sequence[str]:
+        return [family for family in self.rephrasings[self.regime] if family != original]

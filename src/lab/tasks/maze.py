@@ -1,0 +1,125 @@
+"""Mazes in text, the task of Pass@k training (arXiv 2508.10751, A.1, Table 4 and Fig. 14), made by ourselves.
+
+From the paper: n × n characters, of which `S` is the start, `E` the end, `.` free and `*` a wall, as in Fig. 14 and in
+the authors' verifier (A.1 has the last two the other way round); sizes and numbers, in `data=maze`. Not
+from it, as it does not say how mazes are made: rooms at odd places, joined by a random tree, and half of all other
+passages (5 of 9 in its only example). Its own mazes are RUC-AIBOX/Passk_Training_Maze on the hub.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from typing import Literal
+
+from ...datamodules.sources.base import Source
+from ...rewards.extraction import Reference, last_boxed, references_of
+from ...types import QuestionGroup, Score, Verifier
+
+LOOPS = 0.5
+"""Share of the passages beside those of the tree that are open."""
+STEPS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
+"""Letter → rows and columns of its step."""
+
+
+class MazeSource(Source):
+    """Generated mazes. A question is the maze alone, and so is its reference: what to do with it says the template.
+
+    Args:
+        split: Training and tests have no maze in common, whatever the seeds.
+        width: Characters of a line, and lines; odd, from 5.
+        size: Number of mazes, all different.
+        seed: Chooses them.
+    """
+
+    def __init__(
+        self, split: Literal["train", "test"] = "train", width: int = 9, size: int = 10_000, seed: int = 0
+    ) -> None:
+        if width < 5 or not width % 2:
+            raise ValueError(f"Expected `width` to be odd and at least 5, but got {width}.")
+        self.split, self.width, self.size, self.seed = split, width, size, seed
+
+    def load(self) -> list[QuestionGroup]:
+        """Generate the mazes."""
+        rng, found = random.Random(f"{self.split}/{self.width}/{self.seed}"), dict[str, QuestionGroup]()
+        for _ in range(100 * self.size + 1001):
+            if len(found) == self.size:
+                return list(found.values())
+            maze = draw_maze(rng, self.width)
+            if (zlib.crc32(maze.encode()) % 10 == 0) == (self.split == "test"):
+                id = f"maze-{self.width}-{self.split}-{self.seed}-{len(found):05d}"
+                found.setdefault(maze, QuestionGroup(id, maze, (), (maze,), {"width": self.width}))
+        raise ValueError(
+            f"Expected {self.size} mazes of width {self.width} for {self.split}, but there seem to be but "
+            f"{len(found)}. Set a smaller `size`, or a larger `width`."
+        )
+
+
+def draw_maze(rng: random.Random, width: int) -> str:
+    """A maze whose rooms can all be reached."""
+    rooms = [(row, column) for row in range(1, width, 2) for column in range(1, width, 2)]
+    inside = range(1, width - 1)
+    doors = [(row, column) for row in inside for column in inside if (row + column) % 2]
+    rng.shuffle(doors)
+    part, free = {room: {room} for room in rooms}, set(rooms)
+    for row, column in doors:
+        one, other = ((row - 1, column), (row + 1, column)) if column % 2 else ((row, column - 1), (row, column + 1))
+        if part[one] is not part[other]:
+            part[one] |= part[other]
+            part.update(dict.fromkeys(part[other], part[one]))
+        elif rng.random() >= LOOPS:
+            continue
+        free.add((row, column))
+    ends = dict(zip(rng.sample(rooms, 2), "SE", strict=True))
+    cells = [[ends.get((r, c), "." if (r, c) in free else "*") for c in range(width)] for r in range(width)]
+    return "\n".join(map("".join, cells))
+
+
+class MazeReward(Verifier):
+    r"""Correct when the answer leads from `S` to `E` through no wall and stays in the maze (arXiv 2508.10751, A.1).
+
+    The reference is the maze: lines of `*` (wall), `.`, one `S` and one `E`. The answer stands in the last
+    `<answer>…</answer>`, and there in the last box if there is one, or, without tags, in the last box. Its letters U,
+    D, L and R are the steps, in either case; everything else in it is skipped. Any way will do, also one that passes E
+    and comes back.
+
+    The authors' verifier (`code/maze_verifier.py` of RUCAIBox/Passk_Training) judges such answers alike. Of a response
+    with neither tags nor box it reads every letter; here that is no answer, and wrong.
+
+    >>> reward, maze = MazeReward(), "*****\n*S.E*\n*****"
+    >>> reward("It is to the right: <answer> RR </answer>", maze)
+    Score(correct=True, answer='RR', failure=None)
+    >>> reward(r"\boxed{R}", maze).correct, reward("RR", maze).answer
+    (False, None)
+    """
+
+    def __call__(self, response: str, reference: Reference) -> Score:
+        """Score one response. `answer` is its steps."""
+        _, begun, rest = response.rpartition("<answer>")
+        inside, ended, _ = rest.partition("</answer>")
+        text = (last_boxed(inside) or inside) if begun and ended else last_boxed(response)
+        if text is None:
+            return Score(False, None)
+        steps = "".join(letter for letter in text if letter in "UDLRudlr").upper()
+        return Score(any(_leads_to_the_end(maze, steps) for maze in references_of(reference)), steps)
+
+    def check_reference(self, reference: Reference) -> None:
+        """Refuse references that are no mazes."""
+        for maze in references_of(reference):
+            as_long = len(set(map(len, maze.split("\n")))) == 1
+            if not as_long or set(maze) - set("*.SE\n") or maze.count("S") != 1 or maze.count("E") != 1:
+                raise ValueError(
+                    "Expected a maze as reference, lines of one length of * and ., one S and one E, but got "
+                    f"{maze[:200]!r}."
+                )
+
+
+def _leads_to_the_end(maze: str, steps: str) -> bool:
+    rows = maze.split("\n")
+    row = next(number for number, line in enumerate(rows) if "S" in line)
+    column = rows[row].index("S")
+    for step in steps:
+        row, column = row + STEPS[step][0], column + STEPS[step][1]
+        if not (0 <= row < len(rows) and 0 <= column < len(rows[0])) or rows[row][column] == "*":
+            return False
+    return rows[row][column] == "E"

@@ -1,0 +1,85 @@
+"""Shortest paths on a grid: a walk of right, left, up and down, checked step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....rewards.extraction import Reference, references_of
+from ....types import EnumeratingVerifier, Score
+
+Cell = tuple[int, int]
+"""Column and row, from wherever they are counted; rows are counted downwards."""
+
+DIRECTIONS = {"right": (1, 0), "left": (-1, 0), "down": (0, 1), "up": (0, -1)}
+
+
+def move(cell: Cell, direction: str) -> Cell:
+    """The cell beside `cell`."""
+    column, row = DIRECTIONS[direction]
+    return cell[0] + column, cell[1] + row
+
+
+class ShortestPathReward(EnumeratingVerifier):
+    """Correct when the whole response is a walk that takes only steps of shortest paths, and ends where they end.
+
+    The references are shortest paths between two cells, such as `right right down`. A walk from the start that takes a
+    step of some shortest path each time comes nearer to the goal each time, so that it is a shortest path itself; with
+    all of them as references, or enough to hold every such step, every shortest path is correct. Directions stand one
+    space apart and nothing stands beside them: `correct_responses` is then complete.
+
+    >>> reward = ShortestPathReward()
+    >>> reward("right down", ("right down", "down right"))
+    Score(correct=True, answer='right down', failure=None)
+    >>> [reward(text, "right down").correct for text in ("down right", "right", "right down right left")]
+    [False, False, False]
+    """
+
+    def __call__(self, response: str, reference: Reference) -> Score:
+        """Score one response. `answer` is the response, where it is a walk of as many steps as the references have."""
+        steps, goal, length = _shortest(reference)
+        walk = response.split(" ", length)
+        if len(walk) != length or not DIRECTIONS.keys() >= set(walk):
+            return Score(False, None)
+        cell = (0, 0)
+        for direction in walk:
+            if (cell, direction) not in steps:
+                return Score(False, response)
+            cell = move(cell, direction)
+        return Score(cell == goal, response)
+
+    def check_reference(self, reference: Reference) -> None:
+        """Refuse references that are no walks, or whose ends or lengths differ."""
+        _shortest(reference)
+
+    def correct_responses(self, reference: Reference) -> list[str]:
+        """Every response that is scored as correct, each once."""
+        steps, goal, length = _shortest(reference)
+
+        def walks(cell: Cell, left: int) -> Iterator[list[str]]:
+            if not left:
+                yield from [[]] if cell == goal else []
+            for direction in DIRECTIONS if left else ():
+                if (cell, direction) in steps:
+                    yield from ([direction, *walk] for walk in walks(move(cell, direction), left - 1))
+
+        return sorted(" ".join(walk) for walk in walks((0, 0), length))
+
+
+def _shortest(reference: Reference) -> tuple[set[tuple[Cell, str]], Cell, int]:
+    """The steps of the references as (cell, direction), where they end, and how many steps each has."""
+    paths = [path.split(" ") for path in references_of(reference)]
+    steps, ends = set(), set()
+    for path in paths:
+        if not DIRECTIONS.keys() >= set(path):
+            raise ValueError(f"Expected references such as `right down`, but got {' '.join(path)!r}.")
+        cell = (0, 0)
+        for direction in path:
+            steps.add((cell, direction))
+            cell = move(cell, direction)
+        ends.add((cell, len(path)))
+    if len(ends) > 1:
+        raise ValueError(
+            f"Expected references of one length that end in one cell, but got {', '.join(references_of(reference))}."
+        )
+    ((goal, length),) = ends
+    return steps, goal, length

@@ -1,0 +1,144 @@
+"""An embedded task: the shortest way through a small grid with walls. Most questions have several answers.
+
+Modelled on `shortest_path` of reasoning-gym, without its dependencies. Questions are asked in some twenty words instead
+of two hundred, in several phrasings. Each has an answer, and no two splits share a grid.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..generated import Family, GeneratedSource, splits_of
+from .reward import DIRECTIONS, Cell, move
+
+COLUMNS = "abcdef"
+WIDTH = {"usual": 5, "test_size": 6}
+"""Grids are 5 × 5; in the split `test_size` 6 × 6."""
+NUM_WALLS = (3, 6)
+"""Inclusive range."""
+LENGTHS = {"easy": range(3, 6), "medium": range(7, 9), "hard": range(2, 5)}
+"""regime → steps of a shortest path."""
+
+FAMILIES: Mapping[str, Family] = {
+    "plain": Family(layout="From {start} to {goal}. Walls: {walls}.", share=0.40),
+    "symbol": Family(layout="{start} > {goal} # {walls}", link=" ", share=0.25),
+    "list": Family(layout="start: {start}; goal: {goal}; walls: {walls}", link=" and ", share=0.22),
+    "question": Family(
+        layout="Which way leads from {start} to {goal} if {walls} are blocked?", link=" and ", share=0.12
+    ),
+    "story": Family(layout="Boxes stand at {walls}. Tom walks from {start} to {goal}.", share=0.005),
+    "reversed": Family(
+        layout="{goal} is the goal, {walls} are blocked, the start is {start}.", link=" and ", share=0.005
+    ),
+    "hybrid": Family(layout="Tom walks; walls: {walls}; goal: {goal}; start: {start}", link=" and "),
+}
+COMMON = ("plain", "symbol", "list", "question")
+RARE = ("story", "reversed")
+TRAINED = COMMON + RARE
+REPHRASINGS = {"easy": TRAINED, "medium": TRAINED, "hard": COMMON}
+"""regime → families that rephrasings are told in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A problem, apart from its wording."""
+
+    width: int
+    """Columns, and rows."""
+    start: Cell
+    goal: Cell
+    walls: tuple[Cell, ...]
+    """Ascending."""
+    answers: tuple[str, ...]
+    """All shortest paths."""
+
+    @property
+    def key(self) -> str:
+        """The grid, in words."""
+        walls = " ".join(map(name_of, self.walls))
+        return f"{self.width}: {name_of(self.start)} > {name_of(self.goal)} # {walls}"
+
+    @property
+    def length(self) -> int:
+        """Steps of a shortest path."""
+        return self.answers[0].count(" ") + 1
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The grid, and the steps of a shortest path."""
+        return {"grid": self.key, "length": self.length}
+
+
+class ShortestPathSource(GeneratedSource[Problem]):
+    """Generated grids of 5 × 5 cells, three to six of which are walls; cells are named a1..e5, a1 being top left.
+
+    Regimes differ in how much the policy of `tagrpo.lab.warmstart` can solve, see docs/tasks.md: paths are 3 to 5 steps
+    long in `easy` and 7 or 8 in `medium`, told in the trained families. `hard` has paths of 2 to 4 steps, but tells
+    originals in two families that were rarely trained, and rephrasings in common ones. The tests are `test_id`, of the
+    same kind as training; `test_phrasing`, in a family never trained; and `test_size`, of 6 × 6 cells.
+
+    >>> group = ShortestPathSource("train", "easy", num_rephrasings=1).load()[0]
+    >>> group.question, group.answer
+    ('From e5 to b4. Walls: d5, c3, c2.', ('up left left left',))
+    """
+
+    splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, unseen=("hybrid",))
+    rephrasings = REPHRASINGS
+
+    def sample(self, rng: random.Random) -> Problem:
+        """Draw a problem whose paths are as long as the regime's."""
+        return sample_problem(rng, LENGTHS[self.regime], large=self.split == "test_size")
+
+    def phrase(self, problem: Problem, family: str, rng: random.Random) -> str:
+        """Tell a problem, its walls in any order."""
+        return phrase(problem, family, rng)
+
+
+def sample_problem(rng: random.Random, lengths: Sequence[int], *, large: bool = False) -> Problem:
+    """Draw a grid whose shortest paths have one of `lengths`."""
+    width = WIDTH["test_size" if large else "usual"]
+    cells = [(column, row) for column in range(width) for row in range(width)]
+    while True:
+        start, goal, *walls = rng.sample(cells, 2 + rng.randint(*NUM_WALLS))
+        apart = abs(start[0] - goal[0]) + abs(start[1] - goal[1])
+        if not min(lengths) - 2 <= apart <= max(lengths):  # a longer detour is not worth drawing for
+            continue
+        answers = shortest_paths(width, start, goal, walls)
+        problem = Problem(width=width, start=start, goal=goal, walls=tuple(sorted(walls)), answers=answers)
+        if answers and problem.length in lengths:
+            return problem
+
+
+def shortest_paths(width: int, start: Cell, goal: Cell, walls: Sequence[Cell]) -> tuple[str, ...]:
+    """All shortest paths on a square grid, in alphabetical order; none where the goal is out of reach.
+
+    >>> shortest_paths(2, (0, 0), (1, 1), []), shortest_paths(2, (0, 0), (1, 1), [(1, 0)])
+    (('down right', 'right down'), ('down right',))
+    """
+    distance, queue = {goal: 0}, [goal]
+    for cell in queue:
+        for direction in DIRECTIONS:
+            beside = move(cell, direction)
+            inside = 0 <= beside[0] < width and 0 <= beside[1] < width
+            if inside and beside not in walls and beside not in distance:
+                distance[beside] = distance[cell] + 1
+                queue.append(beside)
+    paths: list[tuple[Cell, str]] = [(start, "")] if start in distance else []
+    for left in reversed(range(distance.get(start, 0))):
+        longer = [(move(cell, direction), f"{path} {direction}") for cell, path in paths for direction in DIRECTIONS]
+        paths = [(cell, path) for cell, path in longer if distance.get(cell) == left]
+    return tuple(sorted(path[1:] for _, path in paths))
+
+
+def name_of(cell: Cell) -> str:
+    """A cell's name in questions: (4, 2) is `e3`."""
+    return f"{COLUMNS[cell[0]]}{cell[1] + 1}"
+
+
+def phrase(problem: Problem, family: str, rng: random.Random) -> str:
+    """Tell a problem, its walls in any order."""
+    walls = list(map(name_of, rng.sample(problem.walls, len(problem.walls))))
+    return FAMILIES[family].tell(start=name_of(problem.start), goal=name_of(problem.goal), walls=walls)

@@ -1,0 +1,59 @@
+"""A policy of the shortest-path task, and runs from their configuration."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+
+import pytest
+import torch
+from hydra import compose, initialize_config_module
+from hydra.core.hydra_config import HydraConfig
+
+from tagrpo.lab.tasks.shortest_path.source import phrase, sample_problem
+from tagrpo.lab.tasks.shortest_path.starter import shortest_path_vocabulary
+from tagrpo.lab.tasks.starter import SupervisedExample, build_answer_tokenizer, build_model
+from tagrpo.lab.warmstart import batches, fit, problem_sequence
+from tagrpo.settings.config import build
+
+SMALL = [
+    "data=shortest_path", "data.train.regime=hard", "iterations=2", "logger=csv", "data.train.size=16", "seed=3",
+    "callbacks=[checkpoint,exact_pass_at_k]", "callbacks.checkpoint.every=1", "+trainer.enable_progress_bar=false",
+    "data.batch_size=4", "data.samples_per_prompt=4", "data.evaluation_batch_size=4", "data.evaluation_samples=2",
+    "data.evaluation.test_id.size=6", "~data.evaluation.test_phrasing", "~data.evaluation.test_size",
+    "optimizer.lr=0.01", "trainer.val_check_interval=1", "rollout.sampling.max_new_tokens=8", "loss.entropy_coef=0.1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def directions(tmp_path_factory):
+    """A policy that knows paths of one or two steps, and a little where they lead."""
+    path = tmp_path_factory.mktemp("policy")
+    tokenizer = build_answer_tokenizer(shortest_path_vocabulary())
+    torch.manual_seed(0)
+    model, rng = build_model(tokenizer), random.Random(0)
+
+    def short(rng):
+        problem = sample_problem(rng, range(1, 3))
+        return SupervisedExample(phrase(problem, "plain", rng), rng.choice(problem.answers), "plain")
+
+    fit(model, islice(batches(lambda: problem_sequence(tokenizer, rng, short), 16, rng), 150), 150, learning_rate=2e-3)
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_run(directions):
+    """Builds a small run in a directory, with overrides."""
+
+    def built(directory, *overrides):
+        with initialize_config_module("tagrpo.configs", version_base="1.3"):
+            overrides = [f"hydra.run.dir={directory}", *SMALL, f"model.path={directions}", *overrides]
+            cfg = compose("train", overrides, return_hydra_config=True)
+        cfg.hydra.runtime.output_dir = str(directory)
+        HydraConfig.instance().set_config(cfg)
+        return build(cfg)
+
+    built.overrides = SMALL
+    return built

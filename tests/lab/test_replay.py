@@ -1,0 +1,101 @@
+"""Replaying saved rollouts."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tagrpo.analysis.rollouts import read_rollouts
+from tagrpo.callbacks.recorder import rollout_table
+from tagrpo.lab.replay import replay, reward_groups, take
+from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage
+from tagrpo.types import AdvantageStrategy, RewardGroups
+
+# Question 0: each prompt uniform, the pool not. Question 1: all wrong. Question 2: mixed everywhere.
+REWARDS = [[[1, 1], [0, 0]], [[0, 0], [0, 0]], [[1, 0], [0, 1]]]
+PER_PROMPT, POOLED = GroupAdvantage(group_by="prompt"), GroupAdvantage(group_by="question")
+
+
+@pytest.fixture
+def run(tmp_path, make_batch):
+    """Two iterations as the recorder leaves them, with the advantages of a pooled run."""
+    (tmp_path / "rollouts").mkdir()
+    for iteration in (0, 1):
+        batch = make_batch(REWARDS, seed=iteration)
+        rollouts = batch.rollouts
+        groups = reward_groups(
+            rollout_table(batch, {"advantages": torch.zeros(len(rollouts))}, iteration, 0).to_pandas()
+        )
+        table = rollout_table(batch, {"advantages": POOLED(groups)}, iteration, 2 * iteration)
+        pq.write_table(table, tmp_path / "rollouts" / f"{iteration:06d}-0.parquet")
+    return tmp_path
+
+
+def test_the_runs_own_strategy_gives_the_advantages_that_were_saved(run):
+    rollouts = read_rollouts(run)
+    for _, rows in rollouts.groupby("iteration"):
+        assert POOLED(reward_groups(rows)).tolist() == rows["advantage"].tolist()
+
+
+def test_pooling_rescues_a_question_whose_prompts_are_uniform(run):
+    result = replay(read_rollouts(run), {"prompt": PER_PROMPT, "question": POOLED}).set_index(["strategy", "iteration"])
+    assert result.loc[("prompt", 0), "zero_gradient"] == pytest.approx(200 / 3)
+    assert result.loc[("question", 0), "zero_gradient"] == pytest.approx(100 / 3)
+    assert result["questions"].tolist() == [3, 3, 3, 3]
+
+
+def test_eta_by_hand(run):
+    strategy = GroupAdvantage(group_by="question", scale="none")
+    result = replay(read_rollouts(run), {"plain": strategy})
+    # Questions 0 and 2: ½ from the mean for each response; question 1: none.
+    assert result["eta"].tolist() == pytest.approx([1 / 3, 1 / 3])
+
+
+def test_progress_ends_at_one(run):
+    seen = []
+
+    class Spy(AdvantageStrategy):
+        def __call__(self, groups):
+            seen.append(groups.progress)
+            return POOLED(groups)
+
+    replay(read_rollouts(run), {"spy": Spy()})
+    assert seen == [0.0, 1.0]
+
+
+def test_saved_entropy_reaches_the_strategies_that_need_it(run):
+    rollouts = read_rollouts(run)
+    strategy = EntropyAdaptiveAdvantage(k=2)
+    rollouts["entropy"] = 0.1 * (rollouts.index % 5)
+    first = rollouts[rollouts["iteration"] == 0]
+    expected = strategy(reward_groups(first)).abs().sum().item() / len(first)
+    assert replay(rollouts, {"adaptive": strategy})["eta"][0] == pytest.approx(expected)
+
+
+def test_what_cannot_be_replayed_is_refused(run, tmp_path):
+    with pytest.raises(ValueError, match="entropy for adaptive, but it was not saved"):
+        replay(read_rollouts(run), {"pooled": POOLED, "adaptive": EntropyAdaptiveAdvantage(k=2)})
+    missing = "has no expected, needs_entropy"
+    with pytest.raises(TypeError, match=rf"strategies\['mine'\] to be a AdvantageStrategy .*{missing}"):
+        replay(read_rollouts(run), {"mine": lambda groups: groups.rewards})
+    with pytest.raises(FileNotFoundError, match="recorder"):
+        read_rollouts(tmp_path / "nowhere")
+    (run / "rollouts" / "000002-0.parquet").write_text("broken off")
+    with pytest.raises(ValueError, match=r"000002-0\.parquet, but it can't be read"):
+        read_rollouts(run)
+
+
+def test_rows_that_are_taken_take_all_that_is_known_of_them_along():
+    numbers = {name: torch.arange(5.0) + 10 * i for i, name in enumerate(("rewards", "entropy", "logprob"))}
+    whole = {name: torch.arange(5) for name in ("question", "prompt", "lengths")}
+    groups = RewardGroups(**numbers, **whole, correct=torch.arange(5) > 1, answers=list("abcde"))
+    rows = [3, 0, 3]
+    taken = take(groups, np.array(rows))
+    per_response = [field.name for field in fields(groups) if hasattr(getattr(groups, field.name), "__len__")]
+    assert {"rewards", "correct", "question", "prompt", "entropy", "logprob", "lengths", "answers"} == set(per_response)
+    for name in per_response:
+        assert list(getattr(taken, name)) == [getattr(groups, name)[row] for row in rows], name

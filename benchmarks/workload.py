@@ -20,10 +20,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from tagrpo.modules.policy.attention import PREFIX_ATTENTION
-from tagrpo.modules.policy.causal_policy import CausalPolicy
-from tagrpo.modules.policy.chunked_head import token_scores
-from tagrpo.modules.policy.packing import pack, plan_micro_batches
+from tagrpo.modules.policy.sharding import compile_layers
+from tagrpo.packing.attention import PREFIX_ATTENTION
+from tagrpo.packing.batch import pack, plan_micro_batches
+from tagrpo.packing.head import token_scores
+from tagrpo.packing.policy import CausalPolicy
 
 MODELS = {
     # hidden, intermediate, layers, heads, key heads, width of a head, tied head
@@ -131,7 +132,7 @@ class Updates:
         self.model = build(shape)
         self.policy = CausalPolicy(self.model)
         if shape.compile and shape.device == "cuda":  # attention on a CPU has another graph for every batch
-            self.policy.compile_layers()
+            compile_layers(self.policy)
         self.trainer = trl_trainer(self.model, shape, data) if "trl" in ways else None
 
     def run(self, way: str) -> None:

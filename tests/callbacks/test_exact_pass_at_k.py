@@ -15,9 +15,9 @@ from tagrpo.cli.evaluate import main
 from tagrpo.cli.train import train
 from tagrpo.datamodules.sources.shortest_path import ShortestPathSource
 from tagrpo.lab.starters.architecture import prompt_text
-from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.exact import correct_tokens, exact_success
 from tagrpo.modules.policy.logprobs import Scorer
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rewards import FinalAnswerReward, ShortestPathReward
 from tagrpo.types import SamplingConfig
 

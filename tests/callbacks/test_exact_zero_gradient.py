@@ -9,9 +9,9 @@ from transformers import AutoModelForCausalLM
 from tagrpo.callbacks import ExactZeroGradient
 from tagrpo.cli.train import train
 from tagrpo.datamodules.sources import shortest_path
-from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.exact import BatchSuccess
 from tagrpo.modules.policy.logprobs import Scorer
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rewards import FinalAnswerReward, ShortestPathReward
 from tagrpo.types import SamplingConfig
 

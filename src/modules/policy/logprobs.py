@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ...distributed import max_over_ranks
-from .causal_policy import CausalPolicy
-from .chunked_head import TokenScores
-from .logit_chunks import EntropyMode
+from ...packing.batch import PackedBatch, pack, plan_micro_batches
+from ...packing.head import TokenScores
+from ...packing.logits import EntropyMode
+from ...packing.policy import CausalPolicy
 from .lora import adapters_off
-from .packing import PackedBatch, pack, plan_micro_batches
 
 
 @dataclass(kw_only=True)

@@ -8,9 +8,9 @@ from scipy.stats import binom
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo.lab.starters.architecture import build_answer_tokenizer, build_model
-from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.exact import check_sampling, correct_tokens, exact_success
 from tagrpo.modules.policy.logprobs import Scorer
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rewards import ShortestPathReward
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.types import Request, SamplingConfig

@@ -2,14 +2,13 @@
 
 Prefix-shared where the model allows it (`supports_prefix_sharing`); elsewhere one padded forward, slower and with
 the same result. On the prefix-shared path logits exist for response tokens only, a chunk of them at a time
-(`chunked_head.py`): no [tokens, vocabulary] tensor is ever kept. On the padded path the model makes all logits.
+(`head.py`): no [tokens, vocabulary] tensor is ever kept. On the padded path the model makes all logits.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,10 +16,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .attention import PREFIX_ATTENTION, supports_prefix_sharing
-from .chunked_head import TokenLoss, TokenScores, head_loss, head_scores, token_scores
-from .logit_chunks import GRAPHS, EntropyMode
-from .packing import PackedBatch
-from .sharding import decoder_layers
+from .batch import PackedBatch
+from .head import TokenLoss, TokenScores, head_loss, head_scores, token_scores
+from .logits import EntropyMode
 
 logger = logging.getLogger(__name__)
 
@@ -45,18 +43,6 @@ class CausalPolicy(nn.Module):
             model.set_attn_implementation(PREFIX_ATTENTION)
         else:
             logger.info("%s is scored in padded batches: %s.", type(model).__name__, reason)
-
-    def compile_layers(self, backend: str | Callable[..., Any] = "inductor") -> None:
-        """Compile each decoder layer as a whole, in place; call it before the policy is sharded.
-
-        All layers share their graphs, which hold for any lengths. Attention must be `sparse_attention`: that of a CPU
-        has another graph for every batch. What would break a graph raises.
-        """
-        if not self.shares_prefix:
-            return
-        for layer in decoder_layers(self):
-            layer.forward = torch.compile(layer.forward, fullgraph=True, dynamic=True, backend=backend, **GRAPHS)
-        self.compiled = True
 
     def forward(
         self, batch: PackedBatch, entropy: EntropyMode = "detached", loss: TokenLoss | None = None

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tagrpo.modules.policy.packing import pack, plan_micro_batches
+from tagrpo.packing.batch import pack, plan_micro_batches
 
 
 def cost(rows, prompt_lengths, prompt, lengths):

@@ -11,15 +11,15 @@ import torch
 from torch.nn.attention import flex_attention as flex
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from tagrpo.modules.policy import attention
-from tagrpo.modules.policy.attention import (
+from tagrpo.packing import attention
+from tagrpo.packing.attention import (
     blocked_attention,
     grouped_attention,
     sparse_attention,
     supports_prefix_sharing,
 )
-from tagrpo.modules.policy.layouts import block_mask, visible_blocks
-from tagrpo.modules.policy.packing import pack
+from tagrpo.packing.batch import pack
+from tagrpo.packing.layouts import block_mask, visible_blocks
 
 SMALL = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1}
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4, "original_max_position_embeddings": 8}
@@ -181,10 +181,11 @@ import torch.nn.attention.flex_attention as flex
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
-from tagrpo.modules.policy import attention, logit_chunks
-from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.packing import attention, logits
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.modules.policy.logprobs import PromptedResponses, Scorer
 from tagrpo.modules.policy.model import load_causal_lm
+from tagrpo.modules.policy.sharding import compile_layers
 
 flex._validate_device = lambda *_: None  # its backward is refused on CPUs, though the uncompiled one works
 attention._compiled_flex_attention = lambda: flex.flex_attention
@@ -195,7 +196,7 @@ plain = CausalPolicy(load_causal_lm(folder))
 policy = CausalPolicy(load_causal_lm(folder, gradient_checkpointing=True), chunk_size=8).train()
 reference = CausalPolicy(load_causal_lm(folder), chunk_size=8).eval().requires_grad_(False)
 for compiled in (policy, reference):
-    compiled.compile_layers(layers)
+    compile_layers(compiled, layers)
 compile = torch.compile
 torch.compile = lambda function, **options: compile(function, **{"backend": heads, **options})
 scorer, truth = (Scorer(policy, other, autocast_dtype=torch.bfloat16) for other in (reference, plain))
@@ -209,14 +210,14 @@ for index in range(count):
     responses = PromptedResponses(prompts=prompts, prompt=prompt, responses=[tokens(longest) for _ in prompt])
     nothing = index % 10 == 9  # to learn from on this rank
     packed = scorer.pack(responses, torch.arange(0 if nothing else len(prompt)))
-    attention.compiles_attention = logit_chunks.fuses = lambda _: True
+    attention.compiles_attention = logits.fuses = lambda _: True
     scorer.score(responses, torch.arange(len(prompt)))
     found = scorer.reference_logprobs(packed)
     with scorer.autocast():
         loss = None if nothing else (lambda part, logprobs, entropy: logprobs.sum())
         scores = policy(packed, "none" if nothing else "detached", loss)
     (scores.logprobs.sum() * 0 if nothing else scores.loss).backward()
-    attention.compiles_attention = logit_chunks.fuses = lambda _: False
+    attention.compiles_attention = logits.fuses = lambda _: False
     expected = truth.reference_logprobs(packed)
     largest = max(largest, *(float((x.detach() - expected).abs().max()) for x in (found, scores.logprobs)))
 print(layers.frame_count, heads.frame_count, sum(counters["graph_break"].values()), largest)

@@ -18,8 +18,8 @@ from torch.nn.attention.flex_attention import flex_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.utils.import_utils import is_triton_available
 
-from .logit_chunks import GRAPHS
-from .packing import PackedBatch
+from .batch import PackedBatch
+from .logits import GRAPHS
 
 PREFIX_SHARING = frozenset({"llama", "mistral", "olmo2", "qwen2", "qwen3", "qwen3_moe", "smollm3"})
 """Model types with causal softmax attention that goes through `AttentionInterface` with all keyword arguments, and

@@ -9,9 +9,9 @@ import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tagrpo.modules.policy.attention import PREFIX_SHARING, supports_prefix_sharing
-from tagrpo.modules.policy.causal_policy import CausalPolicy
-from tagrpo.modules.policy.packing import pack
+from tagrpo.packing.attention import PREFIX_SHARING, supports_prefix_sharing
+from tagrpo.packing.batch import pack
+from tagrpo.packing.policy import CausalPolicy
 
 SMALL = {
     "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .logit_chunks import EntropyMode, HeadConfig, make_head
+from .logits import EntropyMode, HeadConfig, make_head
 
 TokenLoss = Callable[[slice, Tensor, Tensor | None], Tensor]
 """(tokens, their [t] log-probs, their [t] entropies) → [] loss of these tokens; the losses of all tokens add up."""

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from tagrpo.modules.policy import logit_chunks
-from tagrpo.modules.policy.chunked_head import TokenScores, head_loss, head_scores, token_scores
+from tagrpo.packing import logits
+from tagrpo.packing.head import TokenScores, head_loss, head_scores, token_scores
 
 
 @pytest.fixture(params=["buffers", "fused"], autouse=True)
 def kind(request, monkeypatch):
     """Both heads, that of CPUs and that of GPUs; the latter uncompiled."""
-    monkeypatch.setattr(logit_chunks, "compiled", lambda function: function)
-    monkeypatch.setattr(logit_chunks, "fuses", lambda _: request.param == "fused")
+    monkeypatch.setattr(logits, "compiled", lambda function: function)
+    monkeypatch.setattr(logits, "fuses", lambda _: request.param == "fused")
     return request.param
 
 

@@ -1,0 +1,1 @@
+"""Responses without padding, each prompt encoded once: packed forwards of any causal language model."""

@@ -20,9 +20,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from tagrpo.modules.policy.micro_batches import plan_micro_batches
 from tagrpo.modules.policy.sharding import compile_layers
 from tagrpo.packing.attention import PREFIX_ATTENTION
-from tagrpo.packing.batch import pack, plan_micro_batches
+from tagrpo.packing.batch import pack
 from tagrpo.packing.head import token_scores
 from tagrpo.packing.policy import CausalPolicy
 
@@ -181,7 +182,7 @@ class Updates:
             prompts, prompt = [prompts[p] for p in prompt.tolist()], torch.arange(len(prompt))
         heads = torch.tensor([len(p) for p in prompts])
         for part in plan_micro_batches(heads, prompt[rows], lengths[rows], self.shape.token_budget):
-            batch = pack(prompts, prompt, data.responses, rows[part], share_prefix=share_prefix)
+            batch = pack(prompts, prompt, data.responses, rows[part])
             weight = (data.advantages / lengths)[batch.rows].repeat_interleave(batch.lengths).to(self.model.device)
 
             def loss(tokens: slice, logprobs: Tensor, _: object, weight: Tensor = weight) -> Tensor:

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from ...packing.logits import GRAPHS
+from ...packing.head import GRAPHS
 from ...packing.policy import CausalPolicy
 from .adapters import SCALE, A, B, merged
 from .lora import adapted_layers, adapter_parameters, factors, is_adapter

@@ -27,11 +27,11 @@ from tagrpo.lab.warmstart import TASKS
 from tagrpo.metrics.functional import exact_pass_at_k
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.exact import BatchSuccess
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig, TransformersEngine
 from tagrpo.seeds import derive_seed
 from tagrpo.types import AdvantageStrategy, QuestionBatch

@@ -30,9 +30,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from tagrpo.lab.tasks.starter import prompt_text
 from tagrpo.lab.warmstart import TASKS
-from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.exact import correct_tokens, exact_success
 from tagrpo.modules.policy.logprobs import Scorer
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.types import QuestionGroup, Request, SamplingConfig
 

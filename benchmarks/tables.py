@@ -14,7 +14,7 @@ from workload import MODELS
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCUMENT = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
 NAMES = {"trl": "TRL 1.16 `GRPOTrainer`", "padded": "padded"}
-NAMES |= {"padding_free": "padding-free", "prefix_shared": "prefix-shared"}
+NAMES |= {"trl_shared": "TRL after `share_prefixes`", "padding_free": "padding-free", "prefix_shared": "prefix-shared"}
 UPDATE = "update, seconds, response tokens/s, of matrix rate, peak MiB, times slower, gradient differs by"
 
 
@@ -66,6 +66,20 @@ def ceiling(figures: dict[str, Any]) -> str:
     return markdown([*head_line, "of the products"], rows) + origin(figures)
 
 
+def trl(figures: dict[str, Any]) -> str:
+    """TRL as it is and with shared prefixes, in micro-batches of 8 and of 32 rows."""
+    rows = []
+    for size, found in ((8, figures), (32, json.loads((RESULTS / "trl_shared_32.json").read_text()))):
+        seconds, memory = found["seconds"], found["peak_mib"]
+        rows.append([
+            size, f"{seconds['trl']:.1f}", f"{seconds['trl_shared']:.1f}",
+            f"{found['speedup']['trl_shared over trl']['median']:.2f}", f"{memory['trl']:.0f}",
+            f"{memory['trl_shared']:.0f}", f"{found['gradient_difference']['trl_shared']:.1e}",
+        ])  # fmt: skip
+    head = "rows of a micro-batch, seconds, after the call, times faster, peak MiB, after the call, gradient differs by"
+    return markdown(head.split(", "), rows) + origin(figures)
+
+
 def dropping(figures: dict[str, Any]) -> str:
     found = figures["dropping"]
     row = [
@@ -89,6 +103,7 @@ def iteration(figures: dict[str, Any]) -> str:
 TABLES = {
     "ceiling": ("update_step.json", ceiling),
     "update": ("update_step.json", update),
+    "trl": ("trl_shared_8.json", trl),
     "dropping": ("dropping.json", dropping),
     "iteration": ("iteration.json", iteration),
     "gpu-update": ("gpu-update.json", update),

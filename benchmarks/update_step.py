@@ -1,11 +1,11 @@
-"""Seconds, memory and share of the matrix rate of one update, in four ways that have the same gradient.
+"""Seconds, memory and share of the matrix rate of one update, in five ways that have the same gradient.
 
     python benchmarks/update_step.py --json benchmarks/results/update_step.json
 
-TRL's `GRPOTrainer` (the extra `bench`), the model's own padded forward, packed without padding, packed with shared
-prefixes: see `workload.Updates`. All run in turn in every round on the same responses of the same randomly initialised
-Qwen3, and their gradients are compared. "Dropped" is a batch of which 80 % of the questions have rewards that are all
-equal, with and without leaving them out.
+TRL's `GRPOTrainer` (the extra `bench`) as it is and after `share_prefixes`, the model's own padded forward, packed
+without padding, packed with shared prefixes: see `workload.Updates`. All run in turn in every round on the same
+responses of the same randomly initialised Qwen3, and their gradients are compared. "Dropped" is a batch of which 80 %
+of the questions have rewards that are all equal, with and without leaving them out.
 
 Ratios and shares are medians over rounds of CPU time (wall time on a GPU), so that they hold on a machine that others
 use as well; `best` is the ratio of the shortest times of any round. TRL runs without gradient checkpointing, its
@@ -86,7 +86,7 @@ def measure(shape: argparse.Namespace) -> dict[str, object]:
     flop, rate = useful_flop(updates.model, data.tokens), MatrixRate(device, updates.model.dtype)
     unit = rate.flop / flop  # seconds of the update at the matrix rate, over those of one product
     pairs = [("padded", "prefix_shared"), ("padding_free", "prefix_shared"), ("trl", "prefix_shared")]
-    pairs += [("padded", "padding_free"), ("trl", "padded")]
+    pairs += [("padded", "padding_free"), ("trl", "padded"), ("trl", "trl_shared")]
     return {
         "parameters": sum(p.numel() for p in updates.model.parameters()),
         "tokens": data.tokens,
@@ -117,7 +117,7 @@ def measure_dropping(shape: argparse.Namespace, questions: int = 5) -> dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="One update, four ways: seconds, memory, share of the matrix rate.")
+    parser = argparse.ArgumentParser(description="One update, five ways: seconds, memory, share of the matrix rate.")
     add_shape(parser)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     dropping = parser.add_mutually_exclusive_group()

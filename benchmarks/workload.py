@@ -20,10 +20,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from tagrpo.modules.policy.attention import PREFIX_ATTENTION
-from tagrpo.modules.policy.causal_policy import CausalPolicy
-from tagrpo.modules.policy.chunked_head import token_scores
-from tagrpo.modules.policy.packing import pack, plan_micro_batches
+from tagrpo.modules.policy.micro_batches import plan_micro_batches
+from tagrpo.modules.policy.sharding import compile_layers
+from tagrpo.packing.attention import PREFIX_ATTENTION
+from tagrpo.packing.batch import pack
+from tagrpo.packing.head import token_scores
+from tagrpo.packing.policy import CausalPolicy
+from tagrpo.packing.trl import METHOD, share_prefixes
 
 MODELS = {
     # hidden, intermediate, layers, heads, key heads, width of a head, tied head
@@ -32,7 +35,7 @@ MODELS = {
     "qwen3_1.7b": (2048, 6144, 28, 16, 8, 128, True),
     "qwen3_4b": (2560, 9728, 36, 32, 8, 128, True),
 }
-WAYS = ("trl", "padded", "padding_free", "prefix_shared")
+WAYS = ("trl", "trl_shared", "padded", "padding_free", "prefix_shared")
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,7 @@ class Updates:
     """The same gradient by each of `WAYS`: forward, GRPO's loss, backward of one optimizer step; entropy as a metric.
 
     - trl: `GRPOTrainer.training_step` of TRL on micro-batches of as many padded rows as the token budget holds;
+    - trl_shared: the same after `share_prefixes(trainer)`;
     - padded: the model's own forward on rows padded to the longest of a micro-batch, all logits of it at once;
     - padding_free: packed, the prompt before each response;
     - prefix_shared: packed, the prompt once for its responses;
@@ -131,16 +135,20 @@ class Updates:
         self.model = build(shape)
         self.policy = CausalPolicy(self.model)
         if shape.compile and shape.device == "cuda":  # attention on a CPU has another graph for every batch
-            self.policy.compile_layers()
-        self.trainer = trl_trainer(self.model, shape, data) if "trl" in ways else None
+            compile_layers(self.policy)
+        self.trainer = trl_trainer(self.model, shape, data) if {"trl", "trl_shared"} & {*ways} else None
+        if self.trainer is not None:
+            share_prefixes(self.trainer)
+            self.shared = vars(self.trainer).pop(METHOD)
 
     def run(self, way: str) -> None:
         """One update; leaves gradients on the model."""
-        self.model.set_attn_implementation("sdpa" if way in ("trl", "padded") else PREFIX_ATTENTION)
+        self.model.set_attn_implementation("sdpa" if way in ("trl", "trl_shared", "padded") else PREFIX_ATTENTION)
         if self.shape.checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         {
-            "trl": self._trl,
+            "trl": lambda: self._trl({}),
+            "trl_shared": lambda: self._trl({METHOD: self.shared}),
             "padded": self._padded,
             "padding_free": lambda: self._packed(share_prefix=False),
             "prefix_shared": lambda: self._packed(share_prefix=True),
@@ -151,8 +159,10 @@ class Updates:
         """The gradient as one float32 vector on the CPU."""
         return torch.cat([p.grad.flatten().float().cpu() for p in self.model.parameters() if p.grad is not None])
 
-    def _trl(self) -> None:
+    def _trl(self, methods: Mapping[str, Any]) -> None:
         assert self.trainer is not None
+        vars(self.trainer).pop(METHOD, None)
+        vars(self.trainer).update(methods)
         self.trainer._step, self.trainer._buffered_inputs = 0, None
         for _ in range(self.trainer.args.gradient_accumulation_steps):
             self.trainer.training_step(self.model, [{}], None)
@@ -180,7 +190,7 @@ class Updates:
             prompts, prompt = [prompts[p] for p in prompt.tolist()], torch.arange(len(prompt))
         heads = torch.tensor([len(p) for p in prompts])
         for part in plan_micro_batches(heads, prompt[rows], lengths[rows], self.shape.token_budget):
-            batch = pack(prompts, prompt, data.responses, rows[part], share_prefix=share_prefix)
+            batch = pack(prompts, prompt, data.responses, rows[part])
             weight = (data.advantages / lengths)[batch.rows].repeat_interleave(batch.lengths).to(self.model.device)
 
             def loss(tokens: slice, logprobs: Tensor, _: object, weight: Tensor = weight) -> Tensor:

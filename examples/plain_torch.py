@@ -13,10 +13,10 @@ from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
 from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rewards import FinalAnswerReward
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig, TransformersEngine
 from tagrpo.starter import starter_path

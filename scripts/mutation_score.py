@@ -39,12 +39,12 @@ SURVIVORS = Path(__file__).with_name("mutation_survivors.yaml")
 PARTS = {
     "functional": ("metrics/functional/*.py", "metrics analysis/test_difficulty.py"),
     "packing": (
-        "modules/policy/packing.py modules/policy/layouts.py",
-        "modules/policy/test_packing.py modules/policy/test_attention.py",
+        "packing/batch.py packing/layouts.py modules/policy/micro_batches.py",
+        "packing/test_batch.py packing/test_attention.py modules/policy/test_micro_batches.py",
     ),
     "head": (
-        "modules/policy/chunked_head.py modules/policy/logit_chunks.py",
-        "modules/policy/test_chunked_head.py modules/policy/test_logit_chunks.py",
+        "packing/head.py",
+        "packing/test_head.py packing/test_head_costs.py",
     ),
     "extraction": ("rewards/extraction.py", "rewards"),
     "statistics": ("analysis/statistics.py", "analysis/test_statistics.py"),

@@ -79,7 +79,7 @@ def test_the_tests_leave_compilation_on_where_the_script_has_said_so():
 
 
 def test_a_step_that_fails_is_reported_and_the_next_one_goes_on(gpu):
-    found, _, results = gpu("attention", "head", "policy", FAILS="chunked_head")
+    found, _, results = gpu("attention", "head", "policy", FAILS="test_head")
     assert found.returncode == 1, "as many as failed"
     assert "the reason" in found.stdout
     outcomes = [line.split("\t")[:2] for line in (results / "gpu-steps.tsv").read_text().splitlines()]

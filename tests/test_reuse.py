@@ -13,7 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from datasets import Dataset
 from lightning.pytorch import LightningModule
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo import callbacks
 from tagrpo.types import Fields
@@ -200,6 +202,58 @@ def test_strategies_in_trl(tiny_policy, tmp_path):
     # (r − r̄) / r̄: MaxRL, which TRL does not have.
     expected = sorted([3.0, -1.0, -1.0, -1.0, *[1 / 3] * 3, -1.0])
     assert eval(result.stdout.splitlines()[-1]) == pytest.approx(expected, abs=1e-4)
+
+
+def responses_to_two_prompts():
+    """Token ids, advantages, and what −mean(advantage · log-prob) is by one plain forward per response."""
+    prompts, prompt = [torch.tensor([5, 6, 7]), torch.tensor([8, 9])], torch.tensor([1, 0, 1])
+    responses, advantages = [torch.tensor(x) for x in ([9, 8], [7], [5, 4, 3])], torch.tensor([1.0, -2.0, 0.5])
+    batch = {"prompts": prompts, "prompt": prompt, "responses": responses, "advantages": advantages}
+
+    def plain(model):
+        terms = []
+        for p, response, advantage in zip(prompt, responses, advantages, strict=True):
+            logits = model(torch.cat([prompts[p], response])[None]).logits[0, len(prompts[p]) - 1 : -1]
+            terms.append(advantage * logits.log_softmax(-1).gather(1, response[:, None])[:, 0])
+        return -torch.cat(terms).mean().item()
+
+    return batch, plain
+
+
+def test_prompts_are_encoded_once_in_plain_transformers_and_in_a_foreign_module(tiny_policy):
+    batch, plain = responses_to_two_prompts()
+    expected = plain(AutoModelForCausalLM.from_pretrained(tiny_policy))
+    names = {**batch, "model": AutoModelForCausalLM.from_pretrained(tiny_policy)}
+    exec(BLOCKS["sharing_transformers"], names)
+    assert names["loss"].item() == pytest.approx(expected, rel=1e-5)
+    exec(BLOCKS["sharing_lightning"], names)
+    module = names["Reinforce"](AutoModelForCausalLM.from_pretrained(tiny_policy))
+    loss = module.training_step(batch, 0)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    loss.backward()
+    assert all(p.grad is not None for p in module.parameters())
+
+
+def test_prompts_are_encoded_once_in_trl(tiny_policy, tmp_path):
+    trl = pytest.importorskip("trl", reason="needs TRL, the extra `bench`")
+    trainer = trl.GRPOTrainer(
+        AutoModelForCausalLM.from_pretrained(tiny_policy),
+        reward_funcs=lambda completions, **_: [float(len(text) % 2) for text in completions],
+        args=trl.GRPOConfig(
+            str(tmp_path), per_device_train_batch_size=8, num_generations=4, max_completion_length=4, max_steps=1,
+            use_cpu=True, report_to="none", save_strategy="no", bf16=False, gradient_checkpointing=False,
+        ),
+        train_dataset=Dataset.from_dict({"prompt": ["Ann has 3", "Ben has 4"]}),
+        processing_class=AutoTokenizer.from_pretrained(tiny_policy),
+    )  # fmt: skip
+    exec(BLOCKS["sharing_trl"], {"trainer": trainer})
+    shapes = []
+    trainer.model.model.register_forward_pre_hook(
+        lambda _, __, inputs: shapes.append((len(inputs["input_ids"]), "packed" in inputs)), with_kwargs=True
+    )
+    trainer.train()
+    assert shapes[-1] == (1, True)
+    assert trainer.state.global_step == 1
 
 
 def test_losses_in_plain_torch():

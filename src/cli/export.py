@@ -11,7 +11,7 @@ from ..runs.directory import existing, flat, read_config
 from .console import entry_point, explained
 
 if TYPE_CHECKING:
-    from ..modules.policy.causal_policy import CausalPolicy
+    from ..packing.policy import CausalPolicy
 
 
 def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any] | None = None) -> Path:
@@ -36,9 +36,9 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
     """
     from transformers import AutoTokenizer
 
-    from ..modules.policy.causal_policy import CausalPolicy
     from ..modules.policy.lora import LoraSettings
     from ..modules.policy.model import load_causal_lm, save_model
+    from ..packing.policy import CausalPolicy
     from ..runs.checkpoints import checkpoint_at
 
     path = checkpoint_at(checkpoint, "checkpoint")

@@ -28,10 +28,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
-from ..modules.policy.causal_policy import CausalPolicy
 from ..modules.policy.exact import correct_tokens, exact_success
 from ..modules.policy.logprobs import Scorer
 from ..modules.policy.model import save_model
+from ..packing.policy import CausalPolicy
 from ..runs.files import write_json
 from ..types import EnumeratingVerifier, QuestionGroup
 from .tasks.arithmetic import starter as arithmetic

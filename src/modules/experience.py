@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..packing.batch import PackedBatch
 from ..types import History, RewardGroups, Rollouts
 from .policy.logprobs import PromptedResponses, ResponseScores
-from .policy.packing import PackedBatch
 
 Anchor = Literal["original", "own"]
 

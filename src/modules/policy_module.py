@@ -19,11 +19,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 
+from ..packing.policy import CausalPolicy
 from ..runs.identity import bit_sums, digest
 from ..runs.scalars import log_scalars
 from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit, require
 from .mismatch import MismatchCorrection
-from .policy.causal_policy import CausalPolicy
 from .policy.logprobs import Scorer
 from .policy.lora import has_adapters
 from .policy.model import resolve_model_path, save_model

@@ -18,10 +18,10 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import DeviceMesh
 
+from ..packing.policy import CausalPolicy
 from ..runs.checkpoints import REST, begin_folder, check_metadata, commit_folder
 from ..runs.files import disk_full_explained, partial_path, removed_on_error
-from .policy.causal_policy import CausalPolicy
-from .policy.sharding import shard
+from .policy.sharding import compile_layers, shard
 
 ComputeType = Literal["auto", "bfloat16", "float32"]
 
@@ -152,7 +152,7 @@ def prepare(
             f"and {compute_type}: elsewhere attention has another graph for every batch. Set policy.compile=null."
         )
     if possible and compiled is not False:
-        policy.compile_layers()
+        compile_layers(policy)
     if isinstance(strategy, FullyShardedStrategy):
         assert mesh is not None
         shard(policy, mesh["data_parallel"], dtype, strategy.cpu_offload)

@@ -10,8 +10,8 @@ import torch
 from tagrpo.lab.dynamics import add_expected_gradient
 from tagrpo.lab.tasks.starter import build_answer_tokenizer, build_model
 from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage, PassAtKAdvantage
-from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.logprobs import Scorer
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.types import Prompt, RewardGroups
 
 TOKENIZER = build_answer_tokenizer(["right", "down", "walk"])

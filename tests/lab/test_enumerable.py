@@ -20,9 +20,9 @@ from tagrpo.lab.enumerable import (
 from tagrpo.lab.objectives import expected_weights
 from tagrpo.modules.advantages import CombinationAdvantage, GroupAdvantage, PassAtKAdvantage
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.policy.chunked_head import TokenScores
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
+from tagrpo.packing.head import TokenScores
 from tagrpo.types import LossInputs, Prompt, RewardGroups, Rollouts
 
 WORDS = all_responses(3, 2)  # seven responses in three states

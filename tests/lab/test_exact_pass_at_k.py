@@ -14,9 +14,9 @@ from tagrpo.cli.train import train
 from tagrpo.lab.exact_pass_at_k import ExactPassAtK, read_success
 from tagrpo.lab.tasks.shortest_path import ShortestPathReward, ShortestPathSource
 from tagrpo.lab.tasks.starter import prompt_text
-from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.exact import correct_tokens, exact_success
 from tagrpo.modules.policy.logprobs import Scorer
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rewards import FinalAnswerReward
 from tagrpo.types import SamplingConfig
 

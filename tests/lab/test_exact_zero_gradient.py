@@ -10,9 +10,9 @@ from tagrpo.cli.train import train
 from tagrpo.lab.exact_zero_gradient import ExactZeroGradient
 from tagrpo.lab.tasks.shortest_path import ShortestPathReward
 from tagrpo.lab.tasks.shortest_path import source as shortest_path
-from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.exact import BatchSuccess
 from tagrpo.modules.policy.logprobs import Scorer
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rewards import FinalAnswerReward
 from tagrpo.types import SamplingConfig
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tagrpo.modules.experience import Experience, cat_rows, join_reward_groups, split_by_question
-from tagrpo.modules.policy.packing import pack
+from tagrpo.packing.batch import pack
 from tagrpo.types import RewardGroups
 
 REWARDS = [[[1.0, 0.0], [0.0]], [[1.0], [0.0, 0.0]]]

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.policy.causal_policy import CausalPolicy
-from tagrpo.modules.policy.packing import pack
+from tagrpo.packing.batch import pack
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.types import LossInputs
 
 LENGTHS = (3, 1, 5, 2, 7, 4)

@@ -17,11 +17,11 @@ from transformers import AutoModelForCausalLM
 
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.rollouts.engines.transformers import GROUPED_ATTENTION
 

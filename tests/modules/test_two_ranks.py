@@ -29,7 +29,7 @@ from hydra.utils import instantiate
 sys.path.insert(0, {tests!r})
 from conftest import make_hand_made_batch as make_batch
 from tagrpo.datamodules.memory import QuestionMemory
-from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions

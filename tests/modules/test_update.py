@@ -17,10 +17,10 @@ from tagrpo.modules import update as update_module
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.experience import Experience
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.types import AdvantageStrategy
 
 # Two questions with a rephrasing each; the first original is uniform, pooling rescues it.

@@ -16,10 +16,10 @@ from tagrpo.contrib.rl_zvp.credit import ZeroVarianceCredit
 from tagrpo.contrib.unlikeliness.advantage import UnlikelinessAdvantage
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.types import Credit, Loss, TokenCredit
 
 # The second question is solved by all responses, the third by none.

@@ -12,10 +12,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.types import AdvantageStrategy, Prompt, QuestionBatch, QuestionGroup, Rollouts
 
 REWARDS = [[[1.0, 1.0, 1.0], [0.0, 1.0, 0.0]], [[0.0, 1.0, 0.5], [1.0, 0.0, 0.0]]]

@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
-from tagrpo.modules.policy.causal_policy import CausalPolicy
-from tagrpo.modules.policy.packing import pack
+from tagrpo.packing.batch import pack
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.starter import smollm2
 from tagrpo.starter.smollm2 import make_smollm2, smollm2_folder
 

@@ -1,1 +1,1 @@
-"""The causal language model behind a policy: packed forwards, log-probs, LoRA, sharding."""
+"""The causal language model behind a policy: log-probs in micro-batches, LoRA, compiled and sharded layers."""

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ...packing.policy import CausalPolicy
 from ...types import EnumeratingVerifier, QuestionBatch, SamplingConfig
-from .causal_policy import CausalPolicy
 from .logprobs import PromptedResponses, Scorer
 
 

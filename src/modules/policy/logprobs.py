@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ...distributed import max_over_ranks
-from .causal_policy import CausalPolicy
-from .chunked_head import TokenScores
-from .logit_chunks import EntropyMode
+from ...packing.batch import PackedBatch, pack
+from ...packing.head import EntropyMode, TokenScores
+from ...packing.policy import CausalPolicy
 from .lora import adapters_off
-from .packing import PackedBatch, pack, plan_micro_batches
+from .micro_batches import plan_micro_batches
 
 
 @dataclass(kw_only=True)
@@ -91,9 +91,7 @@ class Scorer:
     def pack(self, responses: PromptedResponses, rows: Tensor) -> PackedBatch:
         """The responses `rows` in one batch, on the device; for no rows the first response, to keep ranks in step."""
         rows = rows if len(rows) else torch.zeros(1, dtype=torch.long)
-        share_prefix = self.policy.shares_prefix
-        packed = pack(responses.prompts, responses.prompt, responses.responses, rows, share_prefix=share_prefix)
-        return packed.to(self.device)
+        return pack(responses.prompts, responses.prompt, responses.responses, rows).to(self.device)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context that forwards of the policy run in."""

@@ -1,4 +1,4 @@
-"""FSDP2 in plain torch: the sharding plan, and full tensors from shards.
+"""Decoder layers compiled and sharded: FSDP2 in plain torch, and full tensors from shards.
 
 Gradients are averaged over ranks by FSDP2 and DDP alike; losses are therefore scaled by the world size (see
 `PolicyUpdate`), so that they add up to the loss of the global batch.
@@ -6,7 +6,8 @@ Gradients are averaged over ranks by FSDP2 and DDP alike; losses are therefore s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from ...packing.head import GRAPHS
+from ...packing.policy import CausalPolicy
 from .adapters import SCALE, A, B, merged
 from .lora import adapted_layers, adapter_parameters, factors, is_adapter
 
@@ -57,6 +60,19 @@ def decoder_layers(module: nn.Module) -> list[nn.Module]:
             "Train it with trainer.strategy=auto or ddp."
         )
     return max((list(modules) for modules in lists), key=len)
+
+
+def compile_layers(policy: CausalPolicy, backend: str | Callable[..., Any] = "inductor") -> None:
+    """Compile each decoder layer as a whole, in place; call it before the policy is sharded.
+
+    All layers share their graphs, which hold for any lengths. Attention must be `sparse_attention`: that of a CPU
+    has another graph for every batch. What would break a graph raises.
+    """
+    if not policy.shares_prefix:
+        return
+    for layer in decoder_layers(policy):
+        layer.forward = torch.compile(layer.forward, fullgraph=True, dynamic=True, backend=backend, **GRAPHS)
+    policy.compiled = True
 
 
 def reshard(root: nn.Module) -> None:

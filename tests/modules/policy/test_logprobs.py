@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.logprobs import PromptedResponses, Scorer
 from tagrpo.modules.policy.lora import LoraSettings
 from tagrpo.modules.policy.model import load_causal_lm
+from tagrpo.packing.policy import CausalPolicy
 
 PROMPTS = [torch.tensor([5, 6, 7, 8]), torch.tensor([9, 10])]
 PROMPT = torch.tensor([0, 1, 0, 1, 0])

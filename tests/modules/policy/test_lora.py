@@ -15,11 +15,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.policy.causal_policy import CausalPolicy
 from tagrpo.modules.policy.lora import LoraSettings, adapters_off, add_adapters
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.policy.sharding import full_tensors
 from tagrpo.modules.policy_module import PolicyModule
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rollouts import SamplingConfig, TransformersEngine
 from tagrpo.types import Request
 

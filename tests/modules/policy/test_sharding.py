@@ -15,6 +15,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from tagrpo.modules import strategy as strategies
 from tagrpo.modules.policy.sharding import decoder_layers
 from tagrpo.modules.strategy import FullyShardedStrategy, prepare, reduced_precision
 
@@ -200,10 +201,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from tagrpo.modules.policy import packing
-from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.packing import batch
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.modules.policy.model import load_causal_lm
-from tagrpo.modules.policy.packing import pack
+from tagrpo.packing.batch import pack
 from tagrpo.modules.policy.sharding import full_tensors, reshard, shard
 
 folder, backend = sys.argv[1:]
@@ -215,8 +216,8 @@ master = {name: parameter.detach().clone() for name, parameter in model.named_pa
 policy = CausalPolicy(model)
 shard(policy, init_device_mesh("cpu", (ranks,)), torch.bfloat16)
 layouts = []
-count = packing.padded_blocks
-packing.padded_blocks = lambda *arguments: layouts.append(arguments) or count(*arguments)
+count = batch.padded_blocks
+batch.padded_blocks = lambda *arguments: layouts.append(arguments) or count(*arguments)
 prompt, responses = torch.tensor([5, 6, 7]), [torch.tensor([8, 9]), torch.tensor([10])]
 packed = pack([prompt], torch.tensor([0, 0]), responses, torch.arange(2))
 """
@@ -304,13 +305,15 @@ def test_an_offloaded_policy_on_gpus_has_a_process_group_for_host_memory_too(mon
         ("cpu", "bfloat16", torch.bfloat16),
     ],
 )
-def test_gpus_compute_in_bfloat16_and_in_compiled_layers_where_nothing_else_is_said(device, asked, expected):
+def test_gpus_compute_in_bfloat16_and_in_compiled_layers_where_nothing_else_is_said(
+    device, asked, expected, monkeypatch
+):
     strategy = SingleDeviceStrategy(device=torch.device(device))
     assert reduced_precision(strategy, asked) == expected
     calls = []
-    policy = SimpleNamespace(compile_layers=lambda: calls.append("compiled"))
+    monkeypatch.setattr(strategies, "compile_layers", lambda _: calls.append("compiled"))
     for compiled in (None, False):
-        prepare(policy, strategy, None, asked, compiled)
+        prepare(SimpleNamespace(), strategy, None, asked, compiled)
     assert calls == ["compiled"] * (device == "cuda" and expected is not None)
 
 
@@ -322,7 +325,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from tagrpo.modules.policy import sharding
-from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.modules.policy.lora import LoraSettings
 from tagrpo.modules.policy.model import load_causal_lm
 

@@ -1,4 +1,4 @@
-"""Plans lose nothing and keep the budget; packed batches say where everything is."""
+"""Packed batches say where everything is."""
 
 from __future__ import annotations
 
@@ -9,48 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tagrpo.modules.policy.packing import pack, plan_micro_batches
-
-
-def cost(rows, prompt_lengths, prompt, lengths):
-    shared = {int(prompt[row]) for row in rows}
-    return sum(int(prompt_lengths[p]) for p in shared) + sum(int(lengths[row]) for row in rows)
-
-
-@given(
-    prompt_lengths=st.lists(st.integers(1, 20), min_size=1, max_size=5),
-    responses=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 30)), max_size=25),
-    budget=st.integers(1, 120),
-)
-@settings(max_examples=150)
-def test_every_response_is_planned_once_and_within_the_budget(prompt_lengths, responses, budget):
-    prompt = torch.tensor([p % len(prompt_lengths) for p, _ in responses], dtype=torch.long)
-    lengths = torch.tensor([length for _, length in responses], dtype=torch.long)
-    plan = plan_micro_batches(torch.tensor(prompt_lengths), prompt, lengths, budget)
-    assert sorted(row for part in plan for row in part.tolist()) == list(range(len(responses)))
-    for part in plan:
-        rows = part.tolist()
-        assert rows == sorted(rows)
-        assert cost(rows, prompt_lengths, prompt, lengths) <= budget or len(rows) == 1
-
-
-@given(
-    lengths=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 30)), max_size=25),
-    budget=st.integers(1, 120),
-)
-@settings(max_examples=150)
-def test_without_sharing_a_padded_batch_keeps_the_budget(lengths, budget):
-    heads = torch.tensor([head for head, _ in lengths], dtype=torch.long)
-    own = torch.tensor([length for _, length in lengths], dtype=torch.long)
-    plan = plan_micro_batches(heads, torch.arange(len(lengths)), own, budget, share_prefix=False)
-    assert sorted(row for part in plan for row in part.tolist()) == list(range(len(lengths)))
-    for part in plan:
-        assert len(part) * int((heads + own)[part].max()) <= budget or len(part) == 1
-
-
-def test_responses_of_a_prompt_stay_together_where_they_fit():
-    plan = plan_micro_batches(torch.tensor([10, 10]), torch.tensor([0, 1, 0, 1]), torch.tensor([5, 5, 5, 5]), 20)
-    assert [part.tolist() for part in plan] == [[0, 2], [1, 3]]
+from tagrpo.packing.batch import pack
 
 
 def test_a_shared_prompt_stands_once_and_a_repeated_one_before_each_response():
@@ -63,27 +22,29 @@ def test_a_shared_prompt_stands_once_and_a_repeated_one_before_each_response():
     assert shared.targets.tolist() == [1, 2, 3]
     assert shared.response.tolist() == [0, 0, 1]
     assert shared.lengths.tolist() == [2, 1]
-    repeated = pack(prompts, prompt, responses, torch.arange(2), share_prefix=False)
+    repeated = pack(prompts * 2, torch.arange(2), responses)
     assert repeated.input_ids.tolist() == [[7, 8, 9, 1, 2, 7, 8, 9, 3]]
     assert repeated.predictors.tolist() == [2, 3, 7]
 
 
-@pytest.mark.parametrize("share_prefix", [True, False])
-def test_a_token_sees_its_prompt_and_its_own_past_and_nothing_else(share_prefix):
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_token_sees_its_prompt_and_its_own_past_and_nothing_else(repeated):
     generator = torch.Generator().manual_seed(0)
     prompts = [torch.randint(9, (n,), generator=generator) for n in (4, 9, 1)]
     responses = [torch.randint(9, (n,), generator=generator) for n in (1, 20, 3, 8, 2, 5)]
     prompt = torch.tensor([0, 1, 2, 1, 0, 1])
-    batch = pack(prompts, prompt, responses, torch.arange(6), share_prefix=share_prefix)
+    if repeated:
+        prompts, prompt = [prompts[p] for p in prompt], torch.arange(6)
+    batch = pack(prompts, prompt, responses)
 
     # Packed order by hand: (prompt, response or None for a shared prompt's own tokens) of each token.
     order = sorted(range(6), key=lambda r: (int(prompt[r]), r))
     owners = []
     for i, r in enumerate(order):
         p = int(prompt[r])
-        if share_prefix and (i == 0 or p != int(prompt[order[i - 1]])):
+        if i == 0 or p != int(prompt[order[i - 1]]):
             owners += [(p, None)] * len(prompts[p])
-        owners += [(p, r)] * (len(responses[r]) + (0 if share_prefix else len(prompts[p])))
+        owners += [(p, r)] * len(responses[r])
     expected = {
         (q, k)
         for q, (prompt_q, response_q) in enumerate(owners)
@@ -141,7 +102,7 @@ def test_two_prompts_are_packed_token_by_token():
     assert packed.response.tolist() == [0, 0, 1, 2, 2]
     assert packed.lengths.tolist() == [2, 1, 2]
     assert packed.spans == [(0, 2, 2, 2), (4, 1, 5, 1), (4, 1, 6, 2)]
-    repeated = pack(prompts, prompt, responses, torch.tensor([0, 2]), share_prefix=False)
+    repeated = pack([prompts[1]] * 3, torch.arange(3), responses, torch.tensor([0, 2]))
     assert repeated.prompt.tolist() == [0, 0, 1, 1, 1]
     assert repeated.owner.tolist() == [-1, 0, -1, 1, 1]
 
@@ -152,22 +113,12 @@ def test_a_batch_moves_with_all_tensors_but_its_rows_and_lengths():
     kept = {name for name, value in vars(moved).items() if isinstance(value, torch.Tensor) and not value.is_meta}
     assert kept == {"rows", "lengths"}
     assert {name for name, value in vars(moved).items() if isinstance(value, torch.Tensor)} > {"rows", "targets"}
-    assert (moved.spans, moved.share_prefix) == (packed.spans, True)
+    assert moved.spans == packed.spans
     assert packed.blocks is packed.blocks  # made once
     with pytest.raises(FrozenInstanceError):
         packed.lengths = None
     with pytest.raises(TypeError):
         type(packed)(*vars(moved).values())
-
-
-def test_a_budget_that_is_met_exactly_is_not_left():
-    heads = torch.tensor([1, 1])
-    plan = plan_micro_batches(heads, torch.tensor([0, 1]), torch.tensor([4, 4]), 10)
-    assert [part.tolist() for part in plan] == [[0, 1]]
-    assert len(plan_micro_batches(heads, torch.tensor([0, 1]), torch.tensor([4, 4]), 9)) == 2
-    plan = plan_micro_batches(heads, torch.tensor([0, 1]), torch.tensor([4, 4]), 10, share_prefix=False)
-    assert [part.tolist() for part in plan] == [[0, 1]]
-    assert len(plan_micro_batches(heads, torch.tensor([0, 1]), torch.tensor([4, 4]), 9, share_prefix=False)) == 2
 
 
 def seen_by(blocks, slots):
@@ -188,13 +139,12 @@ def seen_by(blocks, slots):
 @given(
     heads=st.lists(st.integers(1, 6), min_size=1, max_size=4),
     responses=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=7),
-    share_prefix=st.booleans(),
 )
 @settings(max_examples=60)
-def test_blocks_show_every_token_what_it_may_see(heads, responses, share_prefix):
+def test_blocks_show_every_token_what_it_may_see(heads, responses):
     prompt = torch.tensor([p % len(heads) for p, _ in responses])
     tokens = [torch.arange(length) for _, length in responses]
-    packed = pack([torch.arange(n) for n in heads], prompt, tokens, torch.arange(len(responses)), share_prefix)
+    packed = pack([torch.arange(n) for n in heads], prompt, tokens, torch.arange(len(responses)))
     blocks, slots = packed.blocks
     owner, of = packed.owner.tolist(), packed.prompt.tolist()
     expected = [
@@ -216,5 +166,3 @@ def test_responses_of_about_one_length_share_a_block():
     later = [torch.arange(n) for n in (8, 5, 4, 5, 4)]  # 4 fills three quarters of 5, though not of 8
     blocks, _ = pack(heads, torch.tensor([0, 0, 0, 1, 1]), later, torch.arange(5)).blocks
     assert [tuple(block.queries.shape) for block in blocks] == [(2, 4), (1, 8), (4, 5)]
-    repeated, _ = pack(heads, torch.tensor([0, 0, 0, 1, 1]), responses, torch.arange(5), share_prefix=False).blocks
-    assert [tuple(block.queries.shape) for block in repeated] == [(5, 12)]

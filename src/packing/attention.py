@@ -3,6 +3,9 @@
 The function is registered through transformers' `AttentionInterface`; no library code is changed. A model reaches it
 with `model.set_attn_implementation(PREFIX_ATTENTION)`, and its backbone must be called with `packed=batch`, which
 transformers hands on to every layer, under gradient checkpointing too.
+
+Queries are [1, H, L, D], keys and values [1, H_kv, L, D], where H is a multiple of H_kv; `scaling` is the factor of the
+dot products, None means 1/√D. There is no dropout.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from torch.nn.attention.flex_attention import flex_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.utils.import_utils import is_triton_available
 
-from .logit_chunks import GRAPHS
-from .packing import PackedBatch
+from .batch import PackedBatch
+from .head import GRAPHS
 
 PREFIX_SHARING = frozenset({"llama", "mistral", "olmo2", "qwen2", "qwen3", "qwen3_moe", "smollm3"})
 """Model types with causal softmax attention that goes through `AttentionInterface` with all keyword arguments, and
@@ -35,11 +38,10 @@ def supports_prefix_sharing(model: PreTrainedModel) -> tuple[bool, str]:
     >>> supports_prefix_sharing(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)))
     (False, 'model type gpt2 is not known to share prefixes')
     """
-    adapters = getattr(model, "peft_config", {}).values()
-    for adapter in adapters:
+    for adapter in getattr(model, "peft_config", {}).values():
         if adapter.is_prompt_learning:
             return False, f"its {adapter.peft_type.value} adapter puts learned tokens before each sequence"
-    config = model.config
+    config, head = model.config, model.get_output_embeddings()
     if config.model_type not in PREFIX_SHARING:
         return False, f"model type {config.model_type} is not known to share prefixes"
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -48,42 +50,32 @@ def supports_prefix_sharing(model: PreTrainedModel) -> tuple[bool, str]:
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
     if rope in ("dynamic", "longrope"):
         return False, f"its rotary embedding ({rope}) depends on the longest sequence of a batch"
-    if type(model.get_output_embeddings()) is not nn.Linear:
-        return False, f"its output head is {type(model.get_output_embeddings()).__name__}, not a plain Linear"
+    if type(head) is not nn.Linear:
+        return False, f"its output head is {type(head).__name__}, not a plain Linear"
     return True, f"model type {config.model_type} shares prefixes"
 
 
 def prefix_shared_attention(
-    module: nn.Module,  # noqa: ARG001 (part of the interface)
+    _module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,  # noqa: ARG001 (the blocks say who attends to whom)
+    _mask: Tensor | None,
     *,
     packed: PackedBatch,
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention over packed tokens; an attention function of transformers. No dropout.
+    """[1, L, H, D], and None for the attention weights; an attention function of transformers.
 
-    Args:
-        module: The attention layer.
-        query: [1, H, L, D].
-        key: [1, H_kv, L, D]; H is a multiple of H_kv.
-        value: [1, H_kv, L, D].
-        attention_mask: Not used.
-        packed: The batch, handed through the model's forward.
-        scaling: Factor of the dot products; None means 1/√D.
-
-    Returns:
-        [1, L, H, D], and None for the attention weights.
+    `packed`, handed through the model's forward, says who attends to whom; the mask that transformers gives does not.
     """
     attention = sparse_attention if compiles_attention(value) else blocked_attention
     return attention(query, key, value, packed, scaling).transpose(1, 2), None
 
 
 def compiles_attention(value: Tensor) -> bool:
-    """Whether FlexAttention serves `value` [1, H_kv, L, D] as one fused kernel: CUDA, Triton, two bytes, D ≥ 16.
+    """Whether FlexAttention serves `value` as one fused kernel: CUDA, Triton, two bytes, D ≥ 16.
 
     In float32 its backward can outgrow a GPU's shared memory. Uncompiled it would store all scores, so that
     `TORCH_COMPILE_DISABLE=1` leads to SDPA.
@@ -101,18 +93,9 @@ def _compiled_flex_attention() -> Callable[..., Any]:
 def sparse_attention(
     query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None, compiled: bool = True
 ) -> Tensor:
-    """FlexAttention over the packed tokens as they stand; keys of a prompt are read, never copied.
+    """[1, H, L, D] by FlexAttention over the packed tokens as they stand; keys of a prompt are read, never copied.
 
-    Args:
-        query: [1, H, L, D].
-        key: [1, H_kv, L, D].
-        value: [1, H_kv, L, D].
-        packed: Says who attends to whom.
-        scaling: Factor of the dot products.
-        compiled: False stores all scores; for tests.
-
-    Returns:
-        [1, H, L, D].
+    `compiled=False` stores all scores; for tests.
     """
     flex: Any = _compiled_flex_attention() if compiled else flex_attention
     # Under autocast the rotary embedding leaves float32 where the values are bfloat16.
@@ -123,21 +106,19 @@ def sparse_attention(
 
 
 def blocked_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None) -> Tensor:
-    """SDPA block by block; arguments and result as those of `sparse_attention`."""
+    """[1, H, L, D] by SDPA, block by block."""
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     outputs = []
     blocks, slots = packed.blocks
-    for block in blocks:
-        (n, size), keys = block.queries.shape, block.keys.flatten()
-        out = grouped_attention(
-            q.index_select(0, block.queries.flatten()).view(n, size, *q.shape[1:]).transpose(1, 2),
-            k.index_select(0, keys).view(n, -1, *k.shape[1:]).transpose(1, 2),
-            v.index_select(0, keys).view(n, -1, *v.shape[1:]).transpose(1, 2),
-            block.mask,
-            scaling,
-            # CUDA's kernels take a mask or grouped heads, not both: with both, SDPA would store all scores.
-            repeat_heads=query.is_cuda and block.mask is not None,
-        )
+
+    def gathered(x: Tensor, rows: Tensor) -> Tensor:
+        """[n, heads, rows, D] of [L, heads, D]."""
+        return x.index_select(0, rows.flatten()).view(*rows.shape, *x.shape[1:]).transpose(1, 2)
+
+    for queries, keys, mask in blocks:
+        # CUDA's kernels take a mask or grouped heads, not both: with both, SDPA would store all scores.
+        copied = query.is_cuda and mask is not None
+        out = grouped_attention(gathered(q, queries), gathered(k, keys), gathered(v, keys), mask, scaling, copied)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs).index_select(0, slots)[None].transpose(1, 2)
 
@@ -145,31 +126,15 @@ def blocked_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedB
 def grouped_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None, repeat_heads: bool
 ) -> Tensor:
-    """SDPA in which H / H_kv neighbouring query heads share a key head; causal where `mask` is None.
+    """[n, H, Lq, D] by SDPA, H / H_kv neighbouring query heads to a key head, which are copied with `repeat_heads`.
 
-    Args:
-        query: [n, H, Lq, D].
-        key: [n, H_kv, Lk, D].
-        value: [n, H_kv, Lk, D].
-        mask: [n or 1, 1, Lq, Lk] bool, or None.
-        scaling: Factor of the dot products.
-        repeat_heads: Copy key heads instead of asking the kernel to share them.
-
-    Returns:
-        [n, H, Lq, D].
+    `query` is [n, H, Lq, D], `key` and `value` [n, H_kv, Lk, D], `mask` [n or 1, 1, Lq, Lk] bool; None is causal.
     """
     groups = query.shape[1] // key.shape[1]
     if repeat_heads:
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-    return F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=mask,
-        is_causal=mask is None,
-        scale=scaling,
-        enable_gqa=groups > 1 and not repeat_heads,
-    )
+    shared = groups > 1 and not repeat_heads
+    return F.scaled_dot_product_attention(query, key, value, mask, 0.0, mask is None, scale=scaling, enable_gqa=shared)
 
 
 AttentionInterface.register(PREFIX_ATTENTION, prefix_shared_attention)

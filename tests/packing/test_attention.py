@@ -11,15 +11,15 @@ import torch
 from torch.nn.attention import flex_attention as flex
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from tagrpo.modules.policy import attention
-from tagrpo.modules.policy.attention import (
+from tagrpo.packing import attention
+from tagrpo.packing.attention import (
     blocked_attention,
     grouped_attention,
     sparse_attention,
     supports_prefix_sharing,
 )
-from tagrpo.modules.policy.layouts import block_mask, visible_blocks
-from tagrpo.modules.policy.packing import pack
+from tagrpo.packing.batch import pack
+from tagrpo.packing.layouts import block_mask, visible_blocks
 
 SMALL = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1}
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4, "original_max_position_embeddings": 8}
@@ -71,7 +71,7 @@ def test_neighbouring_query_heads_share_a_key_head(repeat_heads, masked):
         torch.testing.assert_close(out[:, head], scores.softmax(-1) @ value[:, head // groups])
 
 
-def packed(seed, share_prefix=True, responses=9, longest=40):
+def packed(seed, repeated=False, responses=9, longest=40):
     generator = torch.Generator().manual_seed(seed)
 
     def draw(high):
@@ -80,15 +80,17 @@ def packed(seed, share_prefix=True, responses=9, longest=40):
     prompts = [torch.ones(draw(longest), dtype=torch.long) for _ in range(3)]
     prompt = torch.randint(3, (responses,), generator=generator)
     bodies = [torch.ones(draw(longest), dtype=torch.long) for _ in range(responses)]
-    return pack(prompts, prompt, bodies, torch.arange(responses), share_prefix=share_prefix)
+    if repeated:  # a prompt of its own for each response
+        prompts, prompt = [prompts[p] for p in prompt], torch.arange(responses)
+    return pack(prompts, prompt, bodies)
 
 
-@pytest.mark.parametrize("share_prefix", [True, False])
+@pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize("block_size", [1, 4, 16, 512])
-def test_no_block_with_a_visible_pair_is_left_out_and_none_with_a_hidden_one_is_called_full(block_size, share_prefix):
+def test_no_block_with_a_visible_pair_is_left_out_and_none_with_a_hidden_one_is_called_full(block_size, repeated):
     saved = 0
     for seed in range(12):
-        batch = packed(seed, share_prefix)
+        batch = packed(seed, repeated)
         length = batch.input_ids.shape[1]
         mask_mod = batch.block_mask.mask_mod
         query, key = torch.meshgrid(torch.arange(length), torch.arange(length), indexing="ij")
@@ -116,9 +118,9 @@ def traced(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
-@pytest.mark.parametrize("share_prefix", [True, False])
-def test_sparse_attention_has_the_values_and_gradients_of_blocked_attention(share_prefix, traced):
-    batch = packed(0, share_prefix)
+@pytest.mark.parametrize("repeated", [False, True])
+def test_sparse_attention_has_the_values_and_gradients_of_blocked_attention(repeated, traced):
+    batch = packed(0, repeated)
     torch.manual_seed(0)
     inputs = [torch.randn(1, h, batch.input_ids.shape[1], 8, requires_grad=True) for h in (4, 2, 2)]
     upstream = torch.randn_like(inputs[0])
@@ -181,10 +183,11 @@ import torch.nn.attention.flex_attention as flex
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 
-from tagrpo.modules.policy import attention, logit_chunks
-from tagrpo.modules.policy.causal_policy import CausalPolicy
+from tagrpo.packing import attention, head
+from tagrpo.packing.policy import CausalPolicy
 from tagrpo.modules.policy.logprobs import PromptedResponses, Scorer
 from tagrpo.modules.policy.model import load_causal_lm
+from tagrpo.modules.policy.sharding import compile_layers
 
 flex._validate_device = lambda *_: None  # its backward is refused on CPUs, though the uncompiled one works
 attention._compiled_flex_attention = lambda: flex.flex_attention
@@ -195,7 +198,7 @@ plain = CausalPolicy(load_causal_lm(folder))
 policy = CausalPolicy(load_causal_lm(folder, gradient_checkpointing=True), chunk_size=8).train()
 reference = CausalPolicy(load_causal_lm(folder), chunk_size=8).eval().requires_grad_(False)
 for compiled in (policy, reference):
-    compiled.compile_layers(layers)
+    compile_layers(compiled, layers)
 compile = torch.compile
 torch.compile = lambda function, **options: compile(function, **{"backend": heads, **options})
 scorer, truth = (Scorer(policy, other, autocast_dtype=torch.bfloat16) for other in (reference, plain))
@@ -209,14 +212,14 @@ for index in range(count):
     responses = PromptedResponses(prompts=prompts, prompt=prompt, responses=[tokens(longest) for _ in prompt])
     nothing = index % 10 == 9  # to learn from on this rank
     packed = scorer.pack(responses, torch.arange(0 if nothing else len(prompt)))
-    attention.compiles_attention = logit_chunks.fuses = lambda _: True
+    attention.compiles_attention = head.fuses = lambda _: True
     scorer.score(responses, torch.arange(len(prompt)))
     found = scorer.reference_logprobs(packed)
     with scorer.autocast():
         loss = None if nothing else (lambda part, logprobs, entropy: logprobs.sum())
         scores = policy(packed, "none" if nothing else "detached", loss)
     (scores.logprobs.sum() * 0 if nothing else scores.loss).backward()
-    attention.compiles_attention = logit_chunks.fuses = lambda _: False
+    attention.compiles_attention = head.fuses = lambda _: False
     expected = truth.reference_logprobs(packed)
     largest = max(largest, *(float((x.detach() - expected).abs().max()) for x in (found, scores.logprobs)))
 print(layers.frame_count, heads.frame_count, sum(counters["graph_break"].values()), largest)
@@ -253,11 +256,11 @@ def blocks_token_by_token(batch, size):
     return some, full
 
 
-@pytest.mark.parametrize("share_prefix", [True, False])
+@pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize("block_size", [1, 2, 4, 16])
-def test_blocks_are_those_of_their_tokens_and_the_mask_lists_them(block_size, share_prefix):
+def test_blocks_are_those_of_their_tokens_and_the_mask_lists_them(block_size, repeated):
     for seed in range(6):
-        batch = packed(seed, share_prefix)
+        batch = packed(seed, repeated)
         some, full = visible_blocks(batch.prompt, batch.owner, block_size)
         expected_some, expected_full = blocks_token_by_token(batch, block_size)
         assert torch.equal(some, expected_some)

@@ -1,4 +1,4 @@
-"""What the head of GPUs saves, counted without one. That it computes the same is in test_chunked_head.py."""
+"""What the head of GPUs saves, counted without one. That it computes the same is in test_head.py."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import gm_original_output_strides
 from torch._inductor.virtualized import V
 
-from tagrpo.modules.policy import logit_chunks
-from tagrpo.modules.policy.chunked_head import head_loss
+from tagrpo.packing import head
+from tagrpo.packing.head import HeadConfig, head_scores
 from tests.costs import Costs
 
 
@@ -22,15 +22,15 @@ def test_the_compiled_head_moves_at_most_half_of_the_bytes(entropy, monkeypatch)
     rows, width, vocabulary = 16, 8, 4096
     hidden, weight = torch.randn(rows, width).bfloat16(), torch.randn(vocabulary, width).bfloat16()
     targets, gradients = torch.arange(rows), torch.randn(2, rows)
-    config = logit_chunks.HeadConfig(1.0, entropy, rows)
+    config = HeadConfig(1.0, entropy, rows, needs_gradient=(True, True, False))
 
     def run(kind):
-        head = kind(hidden, weight, None, config, (True, True, False))
-        _, _, entropies = head.score(slice(0, rows), targets)
-        head.backward(slice(0, rows), targets, gradients[0], entropies, gradients[1])
+        made = kind(hidden, weight, None, targets, config)
+        _, _, entropies = made.score(slice(0, rows))
+        made.backward(slice(0, rows), gradients[0], entropies, gradients[1])
 
     with Costs() as costs:
-        run(logit_chunks.Head)
+        run(head.Head)
     before = costs.other_bytes - 12 * weight.numel()  # the sum over chunks of the weight's gradient
     moved = []
 
@@ -46,9 +46,9 @@ def test_the_compiled_head_moves_at_most_half_of_the_bytes(entropy, monkeypatch)
     def compiled(function):
         return torch.compile(function, backend=lambda graph, inputs: compile_fx(graph, inputs, inner_compile=count))
 
-    monkeypatch.setattr(logit_chunks, "compiled", compiled)
+    monkeypatch.setattr(head, "compiled", compiled)
     with torch._dynamo.config.patch(disable=False):
-        run(logit_chunks.FusedHead)
+        run(head.FusedHead)
     assert len(moved) == 2
     print(
         f"{entropy=}: {sum(moved) / rows / vocabulary:.1f} bytes per logit, one by one {before / rows / vocabulary:.1f}"
@@ -62,8 +62,8 @@ def test_the_compiled_head_moves_at_most_half_of_the_bytes(entropy, monkeypatch)
     [(9, 4, [4, 3, 2]), (8, 4, [4, 4]), (5, 4, [3, 2]), (10, 4, [4, 4, 2]), (1, 4, [1]), (3, 1, [1, 1, 1])],
 )
 def test_the_head_of_gpus_leaves_no_chunk_of_one_row(rows, size, expected):
-    config = logit_chunks.HeadConfig(1.0, "none", size)
-    chunks = logit_chunks.FusedHead(torch.zeros(rows, 2), torch.zeros(5, 2), None, config).chunks
+    config = HeadConfig(1.0, "none", size)
+    chunks = head.FusedHead(torch.zeros(rows, 2), torch.zeros(5, 2), None, torch.zeros(rows), config).chunks
     assert [part.stop - part.start for part in chunks] == expected
     assert [row for part in chunks for row in range(part.start, part.stop)] == list(range(rows))
 
@@ -80,9 +80,9 @@ def test_the_compiled_head_on_a_gpu_equals_a_head_in_float64(entropy):
     def loss(_, logprobs, spread):
         return logprobs.sum() if entropy == "detached" else logprobs.sum() + spread.square().sum()
 
-    assert logit_chunks.fuses(weight)
+    assert head.fuses(weight)
     ours = [x.clone().requires_grad_() for x in (hidden, weight)]
-    scores = head_loss(*ours, None, targets, loss, entropy=entropy, chunk_size=256)
+    scores = head_scores(*ours, None, targets, entropy=entropy, chunk_size=256, loss=loss)
     scores.loss.backward()
     exact = [x.double().requires_grad_() for x in (hidden, weight)]
     logprobs = torch.log_softmax(exact[0] @ exact[1].T, -1)

@@ -9,9 +9,9 @@ import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tagrpo.modules.policy.attention import PREFIX_SHARING, supports_prefix_sharing
-from tagrpo.modules.policy.causal_policy import CausalPolicy
-from tagrpo.modules.policy.packing import pack
+from tagrpo.packing.attention import PREFIX_SHARING, supports_prefix_sharing
+from tagrpo.packing.batch import pack
+from tagrpo.packing.policy import CausalPolicy
 
 SMALL = {
     "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -103,7 +103,7 @@ def test_scores_and_gradients_equal_plain_forwards(kind, sequences, checkpointin
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     policy = CausalPolicy(model.train(), temperature=0.8, chunk_size=5)
     assert policy.shares_prefix == (kind in SHARED)
-    batch = pack(prompts, PROMPT, responses, torch.arange(7), share_prefix=policy.shares_prefix)
+    batch = pack(prompts, PROMPT, responses, torch.arange(7))
     scores = policy(batch, entropy="grad")
     order = batch.rows.tolist()
     torch.testing.assert_close(scores.logprobs, torch.cat([logprobs[r] for r in order]), atol=1e-5, rtol=1e-5)
@@ -119,7 +119,7 @@ def test_micro_batches_add_up_to_the_same_gradient(kind, sequences):
 
     def accumulated(*parts):
         for rows in parts:
-            batch = pack(prompts, PROMPT, responses, torch.tensor(rows), share_prefix=policy.shares_prefix)
+            batch = pack(prompts, PROMPT, responses, torch.tensor(rows))
             (policy(batch).logprobs * torch.tensor(rows).cos()[_position(batch, rows)]).sum().backward()
         return gradient(policy.model)
 
@@ -137,7 +137,9 @@ def _position(batch, rows):
 def test_a_policy_that_shares_prefixes_also_scores_repeated_prompts(sequences):
     prompts, responses = sequences
     policy = CausalPolicy(build("qwen3"))
-    shared, repeated = (pack(prompts, PROMPT, responses, torch.arange(7), share_prefix=s) for s in (True, False))
+    shared = pack(prompts, PROMPT, responses)
+    rows = shared.rows.tolist()
+    repeated = pack([prompts[PROMPT[r]] for r in rows], torch.arange(7), [responses[r] for r in rows])
     assert repeated.input_ids.numel() > shared.input_ids.numel()
     torch.testing.assert_close(policy(shared), policy(repeated), atol=1e-5, rtol=1e-5)
 
@@ -162,7 +164,7 @@ def test_adapters_of_peft_train_as_in_plain_forwards(sequences, head, checkpoint
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     policy = CausalPolicy(model.train())
     assert policy.shares_prefix != head, "an adapter of the head is reached through the model's own forward"
-    batch = pack(prompts, PROMPT, responses, torch.arange(7), share_prefix=policy.shares_prefix)
+    batch = pack(prompts, PROMPT, responses, torch.arange(7))
     scores = policy(batch)
     order = batch.rows.tolist()
     torch.testing.assert_close(scores.logprobs, torch.cat([logprobs[r] for r in order]), atol=1e-5, rtol=1e-5)
@@ -183,7 +185,7 @@ def test_the_padded_path_is_one_forward_and_makes_no_logits_for_columns_of_promp
     policy = CausalPolicy(build("gpt2"))
     shapes = []
     policy.model.lm_head.register_forward_hook(lambda module, inputs, output: shapes.append(tuple(output.shape)))
-    policy(pack(prompts, PROMPT, responses, torch.arange(7), share_prefix=False))
+    policy(pack(prompts, PROMPT, responses, torch.arange(7)))
     # Rows are 12 … 20 tokens; the shortest prompt has 5, so that column 4 is the first to predict a response token.
     assert shapes == [(7, 20 - 4, 50)]
 
@@ -203,7 +205,7 @@ def test_a_loss_given_to_the_forward_equals_one_taken_of_its_scores(kind, sequen
     prompts, responses = sequences
     model = build(kind)
     policy = CausalPolicy(model.train(), temperature=0.8, chunk_size=5)
-    batch = pack(prompts, PROMPT, responses, torch.arange(7), share_prefix=policy.shares_prefix)
+    batch = pack(prompts, PROMPT, responses, torch.arange(7))
 
     def loss(part, logprobs, entropy):
         return (logprobs.exp() * torch.arange(36)[part].sin() + entropy * torch.arange(36)[part].cos()).sum()

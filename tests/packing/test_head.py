@@ -8,20 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from tagrpo.modules.policy import logit_chunks
-from tagrpo.modules.policy.chunked_head import TokenScores, head_loss, head_scores, token_scores
+from tagrpo.packing import head
+from tagrpo.packing.head import TokenScores, head_scores, token_scores
 
 
 @pytest.fixture(params=["buffers", "fused"], autouse=True)
 def kind(request, monkeypatch):
     """Both heads, that of CPUs and that of GPUs; the latter uncompiled."""
-    monkeypatch.setattr(logit_chunks, "compiled", lambda function: function)
-    monkeypatch.setattr(logit_chunks, "fuses", lambda _: request.param == "fused")
+    monkeypatch.setattr(head, "compiled", lambda function: function)
+    monkeypatch.setattr(head, "fuses", lambda _: request.param == "fused")
     return request.param
 
 
 def inside(*arguments, loss, **options) -> TokenScores:
-    return head_loss(*arguments, loss, **options)
+    return head_scores(*arguments, loss=loss, **options)
 
 
 def outside(*arguments, loss, **options) -> TokenScores:
@@ -76,7 +76,7 @@ def test_the_loss_sees_every_token_once_and_in_order():
         parts.append((part.start, part.stop, len(logprobs), len(spread)))
         return logprobs.sum()
 
-    head_loss(torch.randn(8, 2), torch.randn(5, 2), None, torch.arange(8) % 5, loss, chunk_size=3)
+    head_scores(torch.randn(8, 2), torch.randn(5, 2), None, torch.arange(8) % 5, chunk_size=3, loss=loss)
     assert parts == [(0, 3, 3, 3), (3, 6, 3, 3), (6, 8, 2, 2)]
 
 
@@ -138,7 +138,7 @@ def test_a_loss_may_leave_the_entropy_alone():
     arguments = (hidden, weight, None, torch.arange(5))
     gradients = []
     for entropy in ("none", "grad"):
-        head_loss(*arguments, log_likelihood, entropy=entropy).loss.backward()
+        head_scores(*arguments, entropy=entropy, loss=log_likelihood).loss.backward()
         gradients.append(hidden.grad.clone())
         hidden.grad = None
     torch.testing.assert_close(*gradients)

@@ -2,25 +2,23 @@
 
 Prefix-shared where the model allows it (`supports_prefix_sharing`); elsewhere one padded forward, slower and with
 the same result. On the prefix-shared path logits exist for response tokens only, a chunk of them at a time
-(`chunked_head.py`): no [tokens, vocabulary] tensor is ever kept. On the padded path the model makes all logits.
+(`head.py`): no [tokens, vocabulary] tensor is ever kept. On the padded path the model makes all logits.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from .attention import PREFIX_ATTENTION, supports_prefix_sharing
-from .chunked_head import TokenLoss, TokenScores, head_loss, head_scores, token_scores
-from .logit_chunks import GRAPHS, EntropyMode
-from .packing import PackedBatch
-from .sharding import decoder_layers
+from .batch import PackedBatch
+from .head import EntropyMode, TokenLoss, TokenScores, head_scores, token_scores
 
 logger = logging.getLogger(__name__)
 
@@ -46,25 +44,13 @@ class CausalPolicy(nn.Module):
         else:
             logger.info("%s is scored in padded batches: %s.", type(model).__name__, reason)
 
-    def compile_layers(self, backend: str | Callable[..., Any] = "inductor") -> None:
-        """Compile each decoder layer as a whole, in place; call it before the policy is sharded.
-
-        All layers share their graphs, which hold for any lengths. Attention must be `sparse_attention`: that of a CPU
-        has another graph for every batch. What would break a graph raises.
-        """
-        if not self.shares_prefix:
-            return
-        for layer in decoder_layers(self):
-            layer.forward = torch.compile(layer.forward, fullgraph=True, dynamic=True, backend=backend, **GRAPHS)
-        self.compiled = True
-
     def forward(
         self, batch: PackedBatch, entropy: EntropyMode = "detached", loss: TokenLoss | None = None
     ) -> TokenScores:
         """Score the response tokens of `batch`.
 
         Args:
-            batch: Packed responses; with `share_prefix=False` unless this policy's `shares_prefix` is true.
+            batch: Packed responses, on the device of the model.
             entropy: `none`; `detached` (without gradient); `grad`.
             loss: Taken of all tokens, part by part in their order, with its gradient. The prefix-shared path then makes
                 each logit once, not twice.
@@ -85,28 +71,25 @@ class CausalPolicy(nn.Module):
             input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, packed=batch
         ).last_hidden_state[0]
         head = model.get_output_embeddings()
-        inputs = hidden.index_select(0, batch.predictors), head.weight, head.bias, batch.targets
+        hidden = hidden.index_select(0, batch.predictors)
         chunk_size = self.chunk_size or rows_at_once(hidden.device.type, len(head.weight))
-        if loss is None:
-            return head_scores(*inputs, self.temperature, entropy, chunk_size)
-        return head_loss(*inputs, loss, self.temperature, entropy, chunk_size)
+        return head_scores(hidden, head.weight, head.bias, batch.targets, self.temperature, entropy, chunk_size, loss)
 
     def _padded_logits(self, batch: PackedBatch) -> Tensor:
         """[T, V] logits of the model's own forward on whole, right-padded sequences."""
-        column = batch.position_ids[0]
-        row = (column == 0).cumsum(0) - 1
-        ids = batch.input_ids.new_zeros(int(row[-1]) + 1, int(column.max()) + 1)
-        mask = torch.zeros_like(ids)
-        ids[row, column] = batch.input_ids[0]
-        mask[row, column] = 1
-        row, column = row[batch.predictors], column[batch.predictors]
+        tokens, spans = batch.input_ids[0], batch.spans
+        whole = [torch.cat([tokens[s.prompt :][: s.prompt_length], tokens[s.start :][: s.length]]) for s in spans]
+        ids = pad_sequence(whole, batch_first=True)
+        mask = (torch.arange(ids.shape[1]) < torch.tensor([[len(sequence)] for sequence in whole])).to(ids)
+        column = torch.cat([torch.arange(s.prompt_length - 1, s.prompt_length + s.length - 1) for s in spans])
+        column = column.to(ids.device)
         kept: dict[str, Tensor] = {}
         if "logits_to_keep" in inspect.signature(self.model.forward).parameters:
             # Columns in which every row is still in its prompt predict no response token.
             kept["logits_to_keep"] = torch.arange(int(column.min()), ids.shape[1], device=ids.device)
             column = column - column.min()
         logits: Tensor = self.model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits
-        return logits[row, column]
+        return logits[batch.response, column]
 
 
 def rows_at_once(device: str, vocabulary: int) -> int:

@@ -45,12 +45,15 @@ class AttentionBlock(NamedTuple):
         return AttentionBlock(self.queries.to(device), self.keys.to(device), mask)
 
 
-def padded_blocks(spans: Sequence[Span], share_prefix: bool) -> tuple[list[AttentionBlock], Tensor]:
-    """Blocks in which every packed token is the query of exactly one slot; see `PackedBatch` for the arguments.
+def padded_blocks(spans: Sequence[Span]) -> tuple[list[AttentionBlock], Tensor]:
+    """Blocks in which every token of a packed batch is the query of exactly one slot: prompts, then responses.
 
     Also [L] long: where each token's output stands in the blocks' outputs, flattened and concatenated.
     """
-    blocks = _shared_blocks(spans) if share_prefix else _repeated_blocks(spans)
+    prompts = sorted({(span.prompt_length, span.prompt) for span in spans}, reverse=True)
+    responses = sorted(((span.length, span) for span in spans), key=lambda item: -item[0])
+    blocks = [_causal([(start, length) for length, start in part]) for part in _buckets(prompts)]
+    blocks += [_with_prefix([span for _, span in part]) for part in _buckets(responses)]
     slots = torch.empty(spans[-1].start + spans[-1].length, dtype=torch.long)
     offset = 0
     for block, keep in blocks:
@@ -59,49 +62,32 @@ def padded_blocks(spans: Sequence[Span], share_prefix: bool) -> tuple[list[Atten
     return [block for block, _ in blocks], slots
 
 
-def _repeated_blocks(spans: Sequence[Span]) -> list[tuple[AttentionBlock, Tensor]]:
-    """Causal blocks of whole sequences; a response follows its own copy of the prompt."""
-    whole = sorted(((span.prompt_length + span.length, span.prompt) for span in spans), reverse=True)
-    return [_causal([torch.arange(start, start + size) for size, start in part]) for part in _buckets(whole)]
-
-
-def _shared_blocks(spans: Sequence[Span]) -> list[tuple[AttentionBlock, Tensor]]:
-    """Causal blocks of prompts, then blocks of responses that see their prompt and themselves."""
-    heads = sorted({(span.prompt_length, span.prompt) for span in spans}, reverse=True)
-    blocks = [_causal([torch.arange(start, start + length) for length, start in part]) for part in _buckets(heads)]
-    bodies = sorted(((span.length, span) for span in spans), key=lambda item: -item[0])
-    return blocks + [_with_prefix([span for _, span in part]) for part in _buckets(bodies)]
-
-
 def _buckets(items: Sequence[tuple[int, Any]]) -> list[list[tuple[int, Any]]]:
     """Cut items, longest first, into runs in which the shortest fills `MIN_FILL` of the longest."""
     buckets: list[list[tuple[int, Any]]] = []
     for item in items:
-        if buckets and item[0] >= MIN_FILL * buckets[-1][0][0]:
-            buckets[-1].append(item)
-        else:
-            buckets.append([item])
+        if not buckets or item[0] < MIN_FILL * buckets[-1][0][0]:
+            buckets.append([])
+        buckets[-1].append(item)
     return buckets
 
 
-def _causal(sequences: Sequence[Tensor]) -> tuple[AttentionBlock, Tensor]:
-    """A block of sequences that see their own past, and [n, Lq] bool: what is no padding."""
-    rows = pad_sequence(list(sequences), batch_first=True)
-    keep = torch.arange(rows.shape[1]) < torch.tensor([[len(s)] for s in sequences])
+def _causal(sequences: Sequence[tuple[int, int]]) -> tuple[AttentionBlock, Tensor]:
+    """A block of sequences (start, length) that see their own past, and [n, Lq] bool: what is no padding."""
+    rows = pad_sequence([torch.arange(start, start + length) for start, length in sequences], batch_first=True)
+    keep = torch.arange(rows.shape[1]) < torch.tensor([[length] for _, length in sequences])
     return AttentionBlock(rows, rows, None), keep
 
 
 def _with_prefix(spans: Sequence[Span]) -> tuple[AttentionBlock, Tensor]:
     """A block of responses that see their whole prompt and their own past."""
-    block, keep = _causal([torch.arange(span.start, span.start + span.length) for span in spans])
-    prompts = [torch.arange(span.prompt, span.prompt + span.prompt_length) for span in spans]
-    heads = pad_sequence(prompts, batch_first=True)
-    lengths = torch.tensor([span.prompt_length for span in spans])
-    lengths = lengths[:1] if bool((lengths == lengths[0]).all()) else lengths
-    size = block.queries.shape[1]
-    visible = (torch.arange(heads.shape[1]) < lengths[:, None])[:, None, None, :].expand(-1, 1, size, -1)
-    causal = torch.ones(size, size, dtype=torch.bool).tril().expand(len(lengths), 1, -1, -1)
-    return AttentionBlock(block.queries, torch.cat([heads, block.keys], 1), torch.cat([visible, causal], -1)), keep
+    prompts, visible = _causal([(span.prompt, span.prompt_length) for span in spans])
+    responses, keep = _causal([(span.start, span.length) for span in spans])
+    size = keep.shape[1]
+    visible = visible[:1] if bool(visible.all()) else visible  # prompts of one length: one mask for all
+    past = torch.ones(size, size, dtype=torch.bool).tril().expand(len(visible), 1, -1, -1)
+    mask = torch.cat([visible[:, None, None].expand(-1, 1, size, -1), past], -1)
+    return AttentionBlock(responses.queries, torch.cat([prompts.keys, responses.keys], 1), mask), keep
 
 
 def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMask:

@@ -1,0 +1,22 @@
+"""Log-probs of many responses to few prompts: each prompt encoded once, no padding, no logits kept.
+
+It needs torch and transformers alone. For responses of which several answer one prompt::
+
+    policy = CausalPolicy(model)                  # of transformers, with or without adapters of peft
+    batch = pack(prompts, prompt, responses)      # lists of token ids; prompt[r] is the row of r's prompt in prompts
+    scores = policy(batch.to(device))             # a forward over the distinct tokens
+
+`scores.logprobs` and `scores.entropy` are [T], the tokens of the responses end to end in the order of `batch.rows`:
+`dict(zip(batch.rows.tolist(), scores.logprobs.split(batch.lengths.tolist())))` has those of each response. Gradients
+are those of one plain forward per response. A loss that is a sum over tokens costs less inside, with `loss=`.
+
+`pack(…, rows)` takes some of the responses. Models that can't share prefixes (`supports_prefix_sharing` says why) are
+scored in padded batches. `tagrpo.packing.trl.share_prefixes(trainer)` has TRL's `GRPOTrainer` share them.
+"""
+
+from .attention import supports_prefix_sharing
+from .batch import PackedBatch, pack
+from .head import TokenLoss, TokenScores
+from .policy import CausalPolicy
+
+__all__ = ["CausalPolicy", "PackedBatch", "TokenLoss", "TokenScores", "pack", "supports_prefix_sharing"]

@@ -1,0 +1,353 @@
+"""The output head: log-probs, entropies and losses of tokens without ever keeping their logits.
+
+Logits exist for one chunk of tokens at a time. A loss that is a sum over tokens is taken chunk by chunk together with
+its gradient; for any other use the backward makes the logits again.
+
+With z = ln Σ exp xᵥ and p = exp(x − z): ∂(log pₜ)/∂xᵥ = [v = t] − pᵥ and ∂H/∂xᵥ = −pᵥ (ln pᵥ + H), all in float32.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+EntropyMode = Literal["none", "detached", "grad"]
+"""Of each token's distribution: not at all; without gradient; with it."""
+
+TokenLoss = Callable[[slice, Tensor, Tensor | None], Tensor]
+"""(tokens, their [t] log-probs, their [t] entropies) → [] loss of these tokens; the losses of all tokens add up."""
+
+GRAPHS: dict[str, Any] = {"recompile_limit": 16}
+"""How many compiled forms a function may have: autocast, gradients, entropies and lengths of one make some, and torch
+alone allows eight. Given to each `torch.compile`: torch's own setting does not reach the threads of a backward."""
+if "recompile_limit" not in inspect.signature(torch.compile).parameters:  # before torch 2.13, where it reaches them
+    GRAPHS.clear()
+    torch._dynamo.config.recompile_limit = 16
+
+
+class TokenScores(NamedTuple):
+    """Log-probs and entropies of T response tokens, from one forward."""
+
+    logprobs: Tensor
+    """[T] float32, log π(token | prompt, tokens before), nats."""
+    entropy: Tensor | None
+    """[T] float32, entropy of the distribution that the token was drawn from, nats."""
+    loss: Tensor | None = None
+    """[] float32 with gradient, where a loss was given; the scores then have none."""
+
+
+def token_scores(logits: Tensor, targets: Tensor, temperature: float, entropy: EntropyMode) -> TokenScores:
+    """Log-probs of `targets` [T] and entropies under softmax(logits [T, V] / temperature), in float32.
+
+    >>> scores = token_scores(torch.zeros(1, 4), torch.tensor([2]), 1.0, "detached")
+    >>> [round(float(x), 4) for x in (scores.logprobs, scores.entropy)]
+    [-1.3863, 1.3863]
+    """
+    logprobs = F.log_softmax(logits.float() / temperature, dim=-1)
+    selected = logprobs.gather(-1, targets[:, None])[:, 0]
+    if entropy == "none":
+        return TokenScores(selected, None)
+    source = logprobs if entropy == "grad" else logprobs.detach()
+    # A logit of −∞ has probability 0 and adds nothing: 0 · (−∞) must not become NaN.
+    return TokenScores(selected, -(source.exp() * source.clamp(min=torch.finfo(source.dtype).min)).sum(-1))
+
+
+def head_scores(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    temperature: float = 1.0,
+    entropy: EntropyMode = "detached",
+    chunk_size: int = 1024,
+    loss: TokenLoss | None = None,
+) -> TokenScores:
+    """`token_scores` of the logits hidden · weightᵀ + bias, of which `chunk_size` rows exist at one time.
+
+    The backward computes them again: 8 instead of 6 FLOP per token and element of the head, for [T] numbers kept
+    instead of [T, V]. With a `loss` it is 6: a chunk's gradient is taken while its logits exist, and kept, as many
+    numbers as `hidden`, `weight` and `bias` have, for a backward that runs once. Respects autocast.
+
+    Args:
+        hidden: [T, d].
+        weight: [V, d], of the same type as `hidden` outside autocast.
+        bias: [V] or None. Logits must be finite.
+        targets: [T] long.
+        temperature: Divides the logits.
+        entropy: Whether entropies are computed, and have a gradient.
+        chunk_size: Rows of logits at one time.
+        loss: Called with one chunk after the other; the sum is returned with its gradient, the scores without.
+
+    >>> weight = torch.tensor([[0.0], [1.0]]).log1p().requires_grad_()  # probabilities 1/3 and 2/3
+    >>> inputs = torch.ones(1, 1), weight, None, torch.tensor([1])
+    >>> [round(float(x), 4) for x in head_scores(*inputs)[:2]]
+    [-0.4055, 0.6365]
+    >>> scores = head_scores(*inputs, loss=lambda tokens, logprobs, entropies: -logprobs.sum())
+    >>> scores.loss.backward()
+    >>> [round(float(x), 4) for x in (scores.loss, *weight.grad)]
+    [0.4055, 0.3333, -0.3333]
+    """
+    inputs = _as_autocast(hidden, weight, bias)
+    learns = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in inputs]
+    config = HeadConfig(temperature, entropy, chunk_size, loss, learns if loss else [False] * 3)
+    with torch.autocast(hidden.device.type, enabled=False):
+        logprobs, entropies, total = _HeadScores.apply(*inputs, targets, config)  # type: ignore[no-untyped-call]
+    return TokenScores(logprobs, None if entropy == "none" else entropies, None if loss is None else total)
+
+
+def _as_autocast(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    if not torch.is_autocast_enabled(hidden.device.type):
+        return hidden, weight, bias
+    dtype = torch.get_autocast_dtype(hidden.device.type)
+    return hidden.to(dtype), weight.to(dtype), bias if bias is None else bias.to(dtype)
+
+
+class _HeadScores(torch.autograd.Function):
+    """[T] log-probs, [T] entropies and the sum of the losses; with a loss it alone has a gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, config: HeadConfig
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        head = make_head(hidden, weight, bias, targets, config)
+        logprobs, normalisers, entropies = hidden.new_zeros(3, len(targets), dtype=torch.float32)
+        total = hidden.new_zeros((), dtype=torch.float32)
+        for rows in head.chunks:
+            logprobs[rows], normalisers[rows], entropies[rows] = head.score(rows)
+            if config.loss:
+                total += head.learn(rows, config.loss, logprobs[rows], entropies[rows])
+        ctx.config = config
+        ctx.gradients = head.gradients()
+        if config.loss:
+            ctx.mark_non_differentiable(logprobs, entropies)
+        else:
+            ctx.save_for_backward(hidden, weight, bias, targets, normalisers, entropies)
+            ctx.mark_non_differentiable(total, *([] if config.entropy == "grad" else [entropies]))
+        return logprobs, entropies, total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_logprobs: Tensor, grad_entropies: Tensor, upstream: Tensor) -> tuple[Any, ...]:
+        if ctx.config.loss:
+            gradients, ctx.gradients = ctx.gradients, None  # scaled in place, hence only once
+            return *(g if g is None else g.mul_(upstream) for g in gradients), None, None
+        hidden, weight, bias, targets, normalisers, entropies = ctx.saved_tensors
+        entropy = "grad" if ctx.config.entropy == "grad" else "none"
+        config = ctx.config._replace(entropy=entropy, needs_gradient=ctx.needs_input_grad)
+        head = make_head(hidden, weight, bias, targets, config)
+        for rows in head.chunks:
+            head.score_again(rows, normalisers[rows])
+            head.backward(rows, grad_logprobs[rows], entropies[rows], grad_entropies[rows])
+        return *head.gradients(), None, None
+
+
+class HeadConfig(NamedTuple):
+    """Inputs that all chunks share."""
+
+    temperature: float
+    entropy: EntropyMode
+    chunk_size: int
+    loss: TokenLoss | None = None
+    needs_gradient: Sequence[bool] = (False, False, False)
+    """Of hidden states, weight and bias."""
+
+
+def make_head(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, config: HeadConfig) -> Head:
+    """The head that suits the device of `weight`; arguments as of `head_scores`."""
+    return (FusedHead if fuses(weight) else Head)(hidden, weight, bias, targets, config)
+
+
+def fuses(weight: Tensor) -> bool:
+    """Whether elementwise work is compiled into few passes: on GPUs, unless `TORCH_COMPILE_DISABLE=1`."""
+    return weight.is_cuda and not torch._dynamo.config.disable
+
+
+class Head:
+    """Logits of one chunk after the other, operation by operation in buffers that are reused: for CPUs."""
+
+    normalisers: Tensor
+    total: Tensor
+
+    def __init__(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, config: HeadConfig
+    ) -> None:
+        self.hidden, self.weight, self.bias, self.targets = hidden, weight, bias, targets
+        self.temperature, self.entropy, self.chunk_size, _, needs_gradient = config
+        self.x = weight.new_empty(min(self.chunk_size, len(hidden)), len(weight), dtype=torch.float32)
+        self.grad_hidden = torch.empty_like(hidden) if needs_gradient[0] else None
+        # Sums over chunks are taken in float32, whatever the type of the products.
+        self.grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_gradient[1] else None
+        self.grad_bias = torch.zeros(len(weight), device=weight.device) if needs_gradient[2] else None
+
+    @cached_property
+    def chunks(self) -> list[slice]:
+        """Rows that are scored together."""
+        rows, size = len(self.hidden), self.chunk_size
+        return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+
+    @cached_property
+    def p(self) -> Tensor:
+        """Buffer of numbers in proportion to the probabilities."""
+        return self.x if self.entropy == "none" else torch.empty_like(self.x)
+
+    def _multiply(self, rows: slice) -> Tensor:
+        """[rows, V] float32, hidden · weightᵀ; of two-byte types CUDA has it at once, without a copy."""
+        hidden, weight = self.hidden[rows], self.weight.t()
+        out = self.x[: len(hidden)]
+        if weight.dtype == torch.float32:
+            return torch.mm(hidden, weight, out=out)
+        return torch.mm(hidden, weight, out_dtype=out.dtype, out=out) if weight.is_cuda else out.copy_(hidden @ weight)
+
+    def _logits(self, rows: slice) -> Tensor:
+        x = self._multiply(rows)
+        if self.bias is not None:
+            x.add_(self.bias)
+        return x if self.temperature == 1 else x.div_(self.temperature)
+
+    def score(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """[rows] log-probs, normalisers z and entropies (zeros where there are none) of a chunk."""
+        x = self._logits(rows)
+        top = x.amax(1)
+        chosen = x.gather(1, self.targets[rows, None])[:, 0]
+        x.sub_(top[:, None])
+        p = torch.exp(x, out=self.p[: len(x)])
+        self.total = p.sum(1)
+        log_total = self.total.log()
+        normalisers = top + log_total
+        nothing = self.entropy == "none"
+        entropies = torch.zeros_like(top) if nothing else log_total - torch.linalg.vecdot(p, x) / self.total
+        return chosen - normalisers, normalisers, entropies
+
+    def score_again(self, rows: slice, normalisers: Tensor) -> None:
+        """A chunk whose normalisers are known."""
+        x = self._logits(rows).sub_(normalisers[:, None])
+        torch.exp(x, out=self.p[: len(x)])
+        self.total = torch.ones_like(normalisers)
+
+    def _gradient(self, targets: Tensor, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor) -> Tensor:
+        """[rows, V], in the type of the weight, the gradient of `_multiply` of the chunk that was scored last."""
+        p, x = self.p[: len(targets)], self.x[: len(targets)]  # in proportion to the probabilities; ln p
+        share = 1 / (self.temperature * self.total)
+        if self.entropy == "grad":
+            x.add_((entropies - self.total.log())[:, None]).mul_(-(grad_entropies * share)[:, None])
+            p.mul_(x.sub_((grad_logprobs * share)[:, None]))
+        else:
+            p.mul_(-(grad_logprobs * share)[:, None])
+        return p.scatter_add_(1, targets[:, None], grad_logprobs[:, None] / self.temperature).to(self.weight.dtype)
+
+    def backward(self, rows: slice, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor) -> None:
+        """Add what flows back through the chunk that was scored last, given gradients [rows] of its scores."""
+        hidden = self.hidden[rows]
+        gradient = self._gradient(self.targets[rows], grad_logprobs, entropies, grad_entropies)
+        if self.grad_hidden is not None:
+            torch.mm(gradient, self.weight, out=self.grad_hidden[rows])
+        if self.grad_bias is not None:
+            self.grad_bias.add_(gradient.sum(0, dtype=torch.float32))
+        if (total := self.grad_weight) is None:
+            return
+        if gradient.dtype == total.dtype:
+            total.addmm_(gradient.t(), hidden)
+        elif gradient.is_cuda:
+            torch.addmm(total, gradient.t(), hidden, out_dtype=total.dtype, out=total)
+        else:
+            total.add_(gradient.t() @ hidden)
+
+    def learn(self, rows: slice, loss: TokenLoss, logprobs: Tensor, entropies: Tensor) -> Tensor:
+        """[] loss of the chunk that was scored last, whose gradient is added up; its scores [rows] are given."""
+        leaves = [x.detach().clone().requires_grad_() for x in (logprobs, entropies)]
+        with torch.enable_grad():
+            spread = {"none": None, "detached": entropies.clone(), "grad": leaves[1]}[self.entropy]
+            value = loss(rows, leaves[0], spread)
+        gradients = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+        self.backward(rows, gradients[0], entropies, gradients[1])
+        return value.detach()
+
+    def gradients(self) -> tuple[Tensor | None, ...]:
+        """Of `hidden`, `weight` and `bias`, in their types; None where not asked for."""
+        sums = (g if g is None else g.to(self.weight.dtype) for g in (self.grad_weight, self.grad_bias))
+        return self.grad_hidden, *sums
+
+
+class FusedHead(Head):
+    """The same in two compiled passes over the logits, which are all that is kept of a chunk: for GPUs."""
+
+    @cached_property
+    def chunks(self) -> list[slice]:
+        """As of `Head`, but none of a single row, which would be compiled on its own."""
+        chunks, rows = super().chunks, len(self.hidden)
+        if rows > self.chunk_size > 2 and rows % self.chunk_size == 1:
+            chunks[-2:] = [slice(chunks[-2].start, rows - 2), slice(rows - 2, rows)]
+        return chunks
+
+    def score(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """As of `Head`."""
+        x, spread = self._multiply(rows), self.entropy != "none"
+        logprobs, self.normalisers, entropies = compiled(score)(
+            x, self.bias, self.targets[rows], self.temperature, spread
+        )
+        return logprobs, self.normalisers, entropies
+
+    def score_again(self, rows: slice, normalisers: Tensor) -> None:
+        """As of `Head`."""
+        self._multiply(rows)
+        self.normalisers = normalisers
+
+    def _gradient(self, targets: Tensor, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor) -> Tensor:
+        x = self.x[: len(targets)]
+        spread = (entropies, grad_entropies) if self.entropy == "grad" else None
+        inputs = (x, self.bias, targets, self.normalisers, grad_logprobs, spread, self.temperature, self.weight.dtype)
+        gradient: Tensor = compiled(gradient_of_logits)(*inputs)
+        return gradient
+
+
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` compiled; it raises where it would have to run uncompiled."""
+    made: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=True, **GRAPHS)
+    return made
+
+
+def score(
+    x: Tensor, bias: Tensor | None, targets: Tensor, temperature: float, with_entropy: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """[rows] log-probs of `targets`, normalisers z, and entropies (zeros without) of logits `x` [rows, V] float32."""
+    x = (x if bias is None else x + bias) / temperature
+    top = x.amax(1)
+    centred = x - top[:, None]
+    weights = centred.exp()
+    total = weights.sum(1)
+    normalisers = top + total.log()
+    chosen = x.gather(1, targets[:, None])[:, 0]
+    entropies = total.log() - (weights * centred).sum(1) / total if with_entropy else torch.zeros_like(top)
+    return chosen - normalisers, normalisers, entropies
+
+
+def gradient_of_logits(
+    x: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    normalisers: Tensor,
+    grad_logprobs: Tensor,
+    spread: tuple[Tensor, Tensor] | None,
+    temperature: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    """[rows, V] in `dtype`, the gradient of what `x` was before bias and temperature.
+
+    `spread` are entropies [rows] and the gradients [rows] that reach them, where any do.
+    """
+    logprobs = (x if bias is None else x + bias) / temperature - normalisers[:, None]
+    factor = -grad_logprobs[:, None]
+    if spread is not None:
+        entropies, grad_entropies = spread
+        factor = factor - grad_entropies[:, None] * (logprobs + entropies[:, None])
+    chosen = torch.arange(x.shape[1], device=x.device) == targets[:, None]
+    gradient = logprobs.exp() * factor + torch.where(chosen, grad_logprobs[:, None], 0.0)
+    return (gradient / temperature).to(dtype)

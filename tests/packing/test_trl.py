@@ -1,0 +1,297 @@
+"""TRL's trainer with shared prefixes against the same trainer as it is."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+trl = pytest.importorskip("trl", reason="needs TRL, the extra `bench`")
+
+from datasets import Dataset  # noqa: E402
+from peft import LoraConfig  # noqa: E402
+from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
+from transformers import (  # noqa: E402
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from tagrpo.packing.attention import PREFIX_ATTENTION  # noqa: E402
+from tagrpo.packing.trl import METHOD, share_prefixes  # noqa: E402
+
+SMALL = {
+    "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1,
+}  # fmt: skip
+FAMILIES = {"qwen2": (Qwen2ForCausalLM, Qwen2Config), "llama": (LlamaForCausalLM, LlamaConfig)}
+LOSSES = ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "vespo", "luspo"]
+PROMPT = [0, 1, 0, 1, 2, 0]  # equal prompts need not be neighbours
+PROMPT_LENGTHS, LENGTHS = [6, 3, 9], [5, 1, 7, 3, 2, 4]
+
+
+def tiny_model(family="qwen2", **options):
+    torch.manual_seed(0)
+    kind, config = FAMILIES[family]
+    model = kind(config(**SMALL, **options))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0 if parameter.dim() > 1 else 1.0)
+    return model
+
+
+def tokenizer():
+    words = {"<pad>": 0, "</s>": 1, **{f"w{n}": n for n in range(2, 40)}}
+    made = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="</s>")
+
+
+def make_trainer(folder, model=None, lora=False, **options):
+    arguments = {
+        "per_device_train_batch_size": 6, "gradient_accumulation_steps": 1, "num_generations": 3, "bf16": False,
+        "max_completion_length": 7, "use_cpu": True, "report_to": [], "save_strategy": "no", "disable_tqdm": True,
+        "gradient_checkpointing": False, **options,
+    }  # fmt: skip
+    rows = ["w5 w6 w7 w8", "w9 w10 w11", "w5 w12", "w9 w10"]
+    trainer = trl.GRPOTrainer(
+        model=tiny_model() if model is None else model,
+        reward_funcs=lambda completions, **_: [float(len(text) % 3) for text in completions],
+        args=trl.GRPOConfig(output_dir=str(folder), **arguments),
+        train_dataset=Dataset.from_list([{"prompt": text} for text in rows * 4]),
+        eval_dataset=Dataset.from_list([{"prompt": text} for text in rows]),
+        processing_class=tokenizer(),
+        peft_config=LoraConfig(r=2, target_modules=["q_proj", "v_proj", "down_proj"]) if lora else None,
+    )
+    if lora:
+        generator = torch.Generator().manual_seed(1)
+        for name, parameter in trainer.model.named_parameters():
+            if "lora_B" in name:  # zero at first: the adapters would have no effect
+                parameter.data.normal_(std=0.1, generator=generator)
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.model.train()
+    return trainer
+
+
+def batch(prompt=PROMPT, lengths=LENGTHS):
+    """Of `_compute_loss`; prompts padded on the left and completions on the right, as TRL has them."""
+    generator = torch.Generator().manual_seed(2)
+    heads = [torch.randint(2, 40, (n,), generator=generator) for n in PROMPT_LENGTHS]
+    heads = [heads[p] if p < 3 else torch.randint(2, 40, (4 + p % 3,), generator=generator) for p in prompt]
+    width, height = max(map(len, heads)), max(7, *lengths)
+    ids, mask = torch.zeros(2, len(prompt), width + height, dtype=torch.long)
+    for row, (head, length) in enumerate(zip(heads, lengths, strict=True)):
+        ids[row, width - len(head) : width] = head
+        ids[row, width : width + length] = torch.randint(2, 40, (length,), generator=generator)
+        mask[row, width - len(head) : width + length] = 1
+    return {
+        "prompt_ids": ids[:, :width], "prompt_mask": mask[:, :width], "completion_ids": ids[:, width:],
+        "completion_mask": mask[:, width:], "advantages": torch.randn(len(prompt), generator=generator),
+        "num_items_in_batch": mask[:, width:].sum(),
+    }  # fmt: skip
+
+
+def arguments(inputs):
+    joined = [torch.cat([inputs[f"prompt_{x}"], inputs[f"completion_{x}"]], 1) for x in ("ids", "mask")]
+    return *joined, inputs["completion_ids"].shape[1]
+
+
+def scores(trainer, inputs, **options):
+    """Log-probs, entropies, and the gradient of a sum over both."""
+    trainer.model.zero_grad()
+    found = getattr(trainer, METHOD)(trainer.model, *arguments(inputs), compute_entropy=True, **options)
+    logprobs, entropies, aux = found
+    assert aux is None
+    mask = inputs["completion_mask"]
+    ((logprobs.exp() + 0.3 * entropies) * mask * torch.arange(mask.numel()).view(mask.shape).cos()).sum().backward()
+    return logprobs.detach(), entropies.detach(), gradient(trainer)
+
+
+def gradient(trainer):
+    return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
+
+
+def near(found, expected):
+    for ours, theirs in zip(found[:2], expected[:2], strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+    assert (found[2] - expected[2]).norm() < 1e-6 * expected[2].norm()
+
+
+@pytest.mark.parametrize("checkpointing", [False, "reentrant", "not reentrant"])
+@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_log_probs_entropies_and_gradients_are_those_of_trl(family, lora, checkpointing, tmp_path):
+    trainer = make_trainer(tmp_path, tiny_model(family), lora, temperature=0.8)
+    inputs = batch()
+    expected = scores(trainer, inputs)
+    if checkpointing:
+        trainer.model.enable_input_require_grads()
+        options = {"use_reentrant": checkpointing == "reentrant"}
+        trainer.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+    share_prefixes(trainer)
+    near(scores(trainer, inputs), expected)
+    near(scores(trainer, inputs, batch_size=4), expected)
+
+
+@pytest.mark.parametrize("prompt", [[0] * 6, [3, 4, 5, 6, 7, 8]], ids=["one prompt", "distinct prompts"])
+def test_batches_of_one_prompt_and_of_distinct_ones(prompt, tmp_path):
+    trainer, inputs = make_trainer(tmp_path), batch(prompt)
+    expected = scores(trainer, inputs)
+    share_prefixes(trainer)
+    near(scores(trainer, inputs), expected)
+
+
+def test_each_distinct_prompt_is_encoded_once(tmp_path):
+    trainer, inputs, lengths = make_trainer(tmp_path), batch(), []
+    share_prefixes(trainer)
+    trainer.model.model.layers[0].mlp.register_forward_pre_hook(lambda _, x: lengths.append(x[0].shape[:2].numel()))
+    scores(trainer, inputs)
+    assert lengths == [sum(PROMPT_LENGTHS) - 3 + sum(LENGTHS)]
+
+
+@pytest.mark.parametrize("options", [
+    *({"loss_type": loss} for loss in LOSSES), {"top_entropy_quantile": 0.4}, {"entropy_coef": 0.1},
+    {"importance_sampling_level": "sequence"}, {"delta": 1.5},
+], ids=str)  # fmt: skip
+def test_losses_and_their_gradients_are_those_of_trl(options, tmp_path):
+    trainer, inputs = make_trainer(tmp_path, **options), batch()
+    inputs["tool_mask"] = torch.ones_like(inputs["completion_mask"])
+    inputs["tool_mask"][2, 2:4] = 0
+    inputs["completion_mask"][3] = 0  # a truncated completion that is masked
+    generator = torch.Generator().manual_seed(3)
+    before, _, _ = getattr(trainer, METHOD)(trainer.model, *arguments(inputs))
+    inputs["old_per_token_logps"] = before.detach() + 0.3 * torch.randn(before.shape, generator=generator)
+
+    def loss():
+        trainer.model.zero_grad()
+        value = trainer._compute_loss(trainer.model, inputs)
+        value.backward()
+        return value.item(), gradient(trainer)
+
+    expected, theirs = loss()
+    share_prefixes(trainer)
+    found, ours = loss()
+    assert found == pytest.approx(expected, rel=1e-6, abs=1e-7)
+    assert theirs.norm() > 0
+    assert (ours - theirs).norm() < 1e-6 * theirs.norm()
+
+
+def test_a_batch_whose_completions_are_all_masked_gives_zeros_that_have_a_gradient(tmp_path):
+    trainer, inputs = make_trainer(tmp_path), batch()
+    share_prefixes(trainer)
+    inputs["completion_mask"][:] = 0
+    found = getattr(trainer, METHOD)(trainer.model, *arguments(inputs), compute_entropy=True)
+    assert found[0].requires_grad
+    assert not found[0].any()
+
+
+@pytest.mark.parametrize("options", [
+    {"beta": 0.1, "gradient_accumulation_steps": 2, "num_iterations": 2, "mask_truncated_completions": True},
+    {"beta": 0.1, "lora": True, "gradient_checkpointing": True, "steps_per_generation": 2},
+], ids=["whole", "lora"])  # fmt: skip
+def test_three_steps_of_training_are_those_of_trl(options, tmp_path):
+    losses, weights, evaluated = [], [], []
+    tiny_model().save_pretrained(tmp_path / "policy")  # the reference is read from there
+    for shared in (False, True):
+        model = Qwen2ForCausalLM.from_pretrained(tmp_path / "policy")
+        trainer = make_trainer(
+            tmp_path, model, max_steps=3, logging_steps=1, learning_rate=1e-3, optim="sgd", eval_strategy="steps",
+            eval_steps=3, per_device_eval_batch_size=6, **options,
+        )  # fmt: skip
+        if shared:
+            share_prefixes(trainer)
+        implementation = trainer.model.config._attn_implementation
+        torch.manual_seed(5)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning) if shared else None
+            trainer.train()
+        assert trainer.model.config._attn_implementation == implementation != PREFIX_ATTENTION
+        losses.append([row["loss"] for row in trainer.state.log_history if "loss" in row])
+        evaluated.append([row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row])
+        weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
+    assert len(losses[1]) == 3
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6)
+    assert evaluated[1] == pytest.approx(evaluated[0], abs=1e-6)
+    torch.testing.assert_close(weights[1], weights[0], atol=1e-6, rtol=0)
+
+
+def test_generation_is_as_before(tmp_path):
+    trainer, inputs = make_trainer(tmp_path), batch()
+    share_prefixes(trainer)
+    prompts = {"input_ids": inputs["prompt_ids"], "attention_mask": inputs["prompt_mask"]}
+    plain = tiny_model().generate(**prompts, max_new_tokens=6, do_sample=False)
+    trainer.model.eval()
+    scores(trainer, inputs)
+    assert torch.equal(trainer.model.generate(**prompts, max_new_tokens=6, do_sample=False), plain)
+
+
+def moe_loss(trainer, inputs):
+    return {"compute_aux_loss": True}, inputs
+
+
+def a_single_token(trainer, inputs):
+    inputs["prompt_mask"][1, :-1] = 0
+    return {}, inputs
+
+
+def a_hole(trainer, inputs):
+    inputs["completion_mask"][2, 3] = 0
+    return {}, inputs
+
+
+def images(trainer, inputs):
+    return {"token_type_ids": torch.zeros_like(arguments(inputs)[0])}, inputs
+
+
+@pytest.mark.parametrize(("obstacle", "reason"), [
+    (a_single_token, "single token"), (a_hole, "in the midst"), (images, "more than tokens: token_type_ids"),
+    (moe_loss, "more than tokens: compute_aux_loss"),
+])  # fmt: skip
+def test_what_cannot_be_packed_is_left_to_trl_with_one_warning(obstacle, reason, tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path)
+    options, inputs = obstacle(trainer, batch())
+    asked = []
+    monkeypatch.setattr(trainer, METHOD, bind(trainer, asked))
+    share_prefixes(trainer)
+    call = getattr(trainer, METHOD)
+    with pytest.warns(UserWarning, match=reason):
+        first = call(trainer.model, *arguments(inputs), **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert call(trainer.model, *arguments(inputs), **options) is first
+    assert [given["options"] for given in asked] == [{"batch_size": None, "compute_entropy": False, **options}] * 2
+
+
+def bind(trainer, asked):
+    """A method with TRL's signature that notes its arguments."""
+    answer = (torch.zeros(1), None, None)
+
+    def method(
+        model, input_ids, attention_mask, logits_to_keep, batch_size=None, compute_entropy=False,
+        compute_aux_loss=False, **others,
+    ):  # fmt: skip
+        given = {"batch_size": batch_size, "compute_entropy": compute_entropy, **others}
+        asked.append({"options": given | ({"compute_aux_loss": True} if compute_aux_loss else {})})
+        return answer
+
+    return method
+
+
+def test_models_and_trainers_that_cannot_share_are_refused_and_unchanged(tmp_path):
+    gpt2 = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=40, pad_token_id=0))
+    for model, reason in ((gpt2, "model type gpt2"), (tiny_model(attention_dropout=0.1), "attention has dropout")):
+        trainer = make_trainer(tmp_path, model)
+        with pytest.raises(ValueError, match=reason):
+            share_prefixes(trainer)
+        assert METHOD not in vars(trainer)
+    trainer = make_trainer(tmp_path)
+    setattr(trainer, METHOD, lambda model, input_ids, images: None)
+    with pytest.raises(ValueError, match=r"Expected the `GRPOTrainer` of TRL 1\.16"):
+        share_prefixes(trainer)
+    with pytest.raises(ValueError, match="that of object takes None"):
+        share_prefixes(object())

@@ -69,10 +69,3 @@ def test_errors_say_what_was_expected_where(tmp_path, monkeypatch, name, message
 def test_help_and_a_missing_run_import_nothing_heavy(argument, says):
     program = [sys.executable, "-c", PROGRAM.format(argument=argument)]
     assert says in subprocess.run(program, check=True, capture_output=True, text=True).stdout
-
-
-@pytest.mark.parametrize("option", ["--output", "--megabytes"])
-def test_an_option_of_the_page_is_refused_beside_logs_for_inspect(option, tmp_path, monkeypatch, capsys):
-    with pytest.raises(SystemExit):
-        report(monkeypatch, tmp_path, "--inspect", tmp_path / "logs", option, "3")
-    assert "not allowed with argument" in capsys.readouterr().err

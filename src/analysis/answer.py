@@ -56,8 +56,8 @@ def answer(methods: Methods) -> Answer:
     seeds = max(len(c.seeds) for c in gains)
     note = (
         f"{_measured(methods, part, seeds)} Differences on the same questions; ▲ and ▼: beyond noise, at p < "
-        f"{100 * LEVEL:.0f} % after Holm's correction for all {len(methods.comparisons)} comparisons; intervals are not "
-        "corrected."
+        f"{100 * LEVEL:.0f} % after Holm's correction for all {len(methods.comparisons)} comparisons; the intervals "
+        "are not corrected."
     )
     if seeds == 1:
         note += " With one seed, the noise between seeds is not measured."

@@ -35,8 +35,8 @@ class Responses:
         self.names = [name for name in TOKENS if all(name in pq.read_schema(file).names for file in recorded.files)]
         self.has_tokens = "token_ids" in self.names
         # [R] what each response takes, in tokens; a text without tokens counts by its length
-        length = recorded.frame["length"] if self.has_tokens else recorded.frame["response"].str.len() // 4
-        self.sizes = length.to_numpy() + 1
+        text = recorded.frame["response"].fillna("")
+        self.sizes = (recorded.frame["length"] if self.has_tokens else text.str.len() // 4).to_numpy() + 1
         self._read = lru_cache(maxsize=4)(self._file)
 
     def _file(self, index: int) -> pa.Table:

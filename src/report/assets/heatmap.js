@@ -19,8 +19,8 @@ export function heatMap({ colour, told, open }) {
   const canvas = h("canvas");
   const area = h("div");
   const readout = h("p.soft.readout", { "aria-live": "polite" }, "Arrow keys move, Enter opens.");
-  const label = "heat map; arrow keys move, Enter opens";
-  const box = h("div.heat", { tabindex: 0, role: "application", "aria-label": label }, h("div.window", canvas), area);
+  const named = { tabindex: 0, role: "application", "aria-label": "heat map" };
+  const box = h("div.heat", named, h("div.window", canvas), area);
   let [rows, columns, width, left, cursor] = [[], [], 12, 190, null];
 
   function draw() {
@@ -67,7 +67,7 @@ export function heatMap({ colour, told, open }) {
   const chosen = () => rows[cursor.row].cells.get(cursor.column);
 
   function choose(place) {
-    if (!place) return;
+    if (!place || (place.row === cursor?.row && place.column === cursor.column)) return;
     cursor = place;
     readout.replaceChildren(h("span", told(rows[place.row], chosen())));
     draw();

@@ -44,7 +44,7 @@ async function panelOf(report, panel) {
 async function resolved(report, one) {
   if (one.x) return one;
   const { iteration, [one.column]: values } = await report.runs[one.run].iterations();
-  const kept = Array.from(iteration.keys()).filter((i) => !Number.isNaN(values[i]));
+  const kept = Array.from(iteration.keys()).filter((i) => Number.isFinite(values[i]));
   const raw = kept.map((i) => values[i]);
   return { ...one, x: kept.map((i) => iteration[i]), raw, y: running(raw) };
 }
@@ -60,6 +60,7 @@ function running(values) {
 
 function plot(panel, series, readout) {
   const values = series.flatMap((one) => [one.y, one.low ?? [], one.high ?? []]).flat();
+  if (!values.length) return h("p.soft", "There are no numbers.");
   const x = scale(series.flatMap((one) => one.x), LEFT + 8, WIDTH - RIGHT - 8, { log: panel.log });
   const y = scale(values, HEIGHT - BOTTOM, TOP, { fromZero: panel.from_zero, margin: 0.06 });
   const points = series.flatMap((one, index) => {

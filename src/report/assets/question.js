@@ -28,7 +28,7 @@ export async function showQuestion(main, run, { iteration, question, response })
   const promptOf = (row) => `${recorded.rows.rephrasing[row]}/${recorded.rows.template[row]}`;
   const columns = [...Map.groupBy(rows, promptOf).values()];
   const cards = new Map(rows.map((row) => [row, card(recorded, row, select)]));
-  const detail = h("section", { "aria-live": "polite" }, h("p.soft", "Choose a response to see its tokens."));
+  const detail = h("section", h("p.soft", "Choose a response to see its tokens."));
   const board = h("div.columns", { tabindex: 0, "aria-label": "responses; arrow keys move", onkeydown: walk });
   let chosen;
 
@@ -81,10 +81,10 @@ function heading(recorded, here, cells) {
 function ofPrompt(recorded, rows, cards) {
   const rephrasing = recorded.rows.rephrasing[rows[0]];
   const right = rows.filter((row) => recorded.is("correct", row)).length;
+  const facts = `${right}/${rows.length} correct · ${recorded.text("template", rows[0])}`;
   return h(
     "section.column",
-    h("h3", rephrasing ? `rephrasing ${rephrasing}` : "original"),
-    h("p.soft", `${right}/${rows.length} correct · `, recorded.text("template", rows[0])),
+    h("h3", rephrasing ? `rephrasing ${rephrasing} ` : "original ", h("span.soft", facts)),
     h("div.text.prompt", { dir: "auto" }, recorded.text("prompt", rows[0]) ?? ""),
     rows.map((row) => cards.get(row)),
   );

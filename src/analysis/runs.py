@@ -62,6 +62,14 @@ class RunFiles:
         return None if found is None else int(found["kept"])
 
     @cached_property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """All evaluations that it kept, by iteration; that in `test.json` where it kept none."""
+        kept = [p for p in (self.path / "evaluations").glob("*-*.json") if not p.name.startswith("exact-")]
+        paths = sorted(kept) or list(self.path.glob("test.json"))
+        found = [self.json(str(path.relative_to(self.path)), "splits") for path in paths]
+        return sorted(found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test"))
+
+    @cached_property
     def exact(self) -> list[dict[str, Any]]:
         """Content of `exact.json` at each evaluation, by iteration; empty for runs without it."""
         paths = sorted((self.path / "evaluations").glob("exact-*.json"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from ..metrics.functional import break_even
+from .answer import answer
 from .comparison import ZERO_GRADIENT, Methods
 from .diagnosis import NOTE, table_of
 from .runs import RunFiles, Unit
@@ -41,7 +42,8 @@ def sections(methods: Methods) -> list[Section]:
 def markdown(methods: Methods, figures: Mapping[str, str]) -> str:
     """The report as Markdown. `figures`: file name → caption."""
     runs = [run for seeds in methods.runs.values() for run in seeds]
-    lines = [f"# {title(methods)}", ""]
+    found = answer(methods)
+    lines = [f"# {title(methods)}", "", *(f"- {sentence}" for sentence in found.sentences), "", found.note, ""]
     for section in sections(methods):
         lines += [f"## {section.title}", "", *table(section.header, section.rows), ""]
         lines += [line for note in section.notes for line in (note, "")]

@@ -14,31 +14,17 @@ def main() -> None:
     """Console entry point."""
     parser = argparse.ArgumentParser(prog="tagrpo-report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or a folder with several")
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument("-o", "--output", type=Path, help="the file; default: report.html in the first directory")
+    parser.add_argument("-o", "--output", type=Path, help="the file; default: report.html in the first directory")
     parser.add_argument(
         "--megabytes",
         type=float,
         help="how large the file may become; responses beyond that are shown without their text (default: 25)",
     )
-    either.add_argument(
-        "--inspect",
-        type=Path,
-        metavar="FOLDER",
-        help="write the responses as logs for `inspect view` into this folder instead (pip install 'tagrpo[inspect]')",
-    )
     given = parser.parse_args()
-    if given.inspect is not None and given.megabytes is not None:
-        parser.error("argument --megabytes: not allowed with argument --inspect")
     for run in given.runs:
         if not run.is_dir():
             sys.exit(f"tagrpo-report: Expected a run directory, or a folder with some, at {run}, but there is none.")
     try:
-        if given.inspect is not None:
-            from ..report.inspect_logs import write_logs
-
-            print(*write_logs(given.inspect, *given.runs), sep="\n")
-            return
         from ..report.assemble import explore
 
         size = {} if given.megabytes is None else {"megabytes": given.megabytes}

@@ -8,8 +8,8 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from ..analysis.comparison import Curves, Runs
-from ..analysis.plots import Styles, error_bars, finished, panels, seeds_and_mean, styled
+from ..analysis.comparison import Curves, Methods, Runs
+from ..analysis.plots import Styles, error_bars, finished, looks, panels, seeds_and_mean, styled
 from ..analysis.runs import RunFiles
 from ..metrics.functional import exact_pass_at_k
 
@@ -29,6 +29,25 @@ def success_of(run: RunFiles, split: str, evaluation: int = -1) -> torch.Tensor:
     """[Q] float64, the exact success of each question of a split."""
     questions = run.exact[evaluation]["splits"][split]["questions"]
     return torch.tensor([row["success"] for row in questions], dtype=torch.float64)
+
+
+def pictures(methods: Methods) -> dict[str, tuple[Figure, str]]:
+    """File name → plot and its caption, of a comparison; empty without exact probabilities."""
+    exact, styles = with_exact(methods.runs), looks(methods.runs)
+    if not exact:
+        return {}
+    split = next(iter(methods.curves))
+    return {
+        "exact.png": (
+            exact_curves(exact, methods.curves, styles),
+            "Pass@k from the probabilities of all correct responses (lines: means over questions and seeds), beside "
+            "the sampled estimates (markers, with 95 % intervals).",
+        ),
+        "exact_training.png": (
+            exact_over_training(exact, split, styles),
+            f"Exact pass@k of {split} at each evaluation; thick: mean over seeds.",
+        ),
+    }
 
 
 @styled

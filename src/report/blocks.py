@@ -19,11 +19,9 @@ from typing import Any
 
 import numpy as np
 
-NUMBERS = ("f8", "f4", "f2", "i4", "u4", "u2", "u1")
+NUMBERS = ("f8", "f4", "i4", "u4", "u2", "u1")
 """Types of numbers: f float, i signed, u unsigned, and the bytes of a value."""
-ALL_OF_THEM = re.compile(
-    r'<script type="application/octet-stream" id="([^"]*)" data-columns="([^"]*)">([^<]*)</script>'
-)
+BLOCK = re.compile(r'<script type="application/octet-stream" id="([^"]*)" data-columns="([^"]*)">([^<]*)</script>')
 
 
 def block(name: str, columns: Mapping[str, Any], level: int = 6) -> str:
@@ -62,7 +60,7 @@ def read_blocks(page: Path) -> dict[str, dict[str, Any]]:
     """Name → column → array or JSON value, of all blocks of a page."""
     return {
         unescape(name): _decoded(json.loads(unescape(about)), zlib.decompress(base64.b64decode(text)))
-        for name, about, text in ALL_OF_THEM.findall(page.read_text(encoding="utf-8"))
+        for name, about, text in BLOCK.findall(page.read_text(encoding="utf-8"))
     }
 
 

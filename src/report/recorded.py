@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import torch
 
 from ..analysis.rollouts import COLUMNS, rollout_files
 from ..metrics.functional import CAUSES, zero_gradient_causes
 
-MEANS = ("entropy", "ratio", "kl", "clipped", "logprob", "score_logprob")
-"""Numbers of a response that are shown where they were recorded, beside reward, advantage and reward terms."""
+NUMBERS = ("reward", "advantage", "entropy", "ratio", "kl", "clipped", "logprob", "score_logprob")
+"""Numbers of a response that are shown where they were recorded, beside reward terms."""
+STRINGS = ("question", "prompt", "template", "answer")
 TOKENS = ("token_ids", "token_logprobs", "token_entropies")
 FLAGS = ("correct", "truncated", "masked")
 """Bits of a row's `flags`, the lowest first."""
@@ -33,7 +31,7 @@ class Recorded:
 
     files: Sequence[Path]
     """The Parquet files, by name."""
-    table: pa.Table
+    frame: pd.DataFrame
     """All their columns but those of tokens, one row per response, and `file` and `line`, where the row stands."""
 
     @classmethod
@@ -43,61 +41,38 @@ class Recorded:
         Raises:
             ValueError: see `rollout_files`.
         """
-        files: list[Path] = []
-        tables = []
-        for file, names in rollout_files(run, (*COLUMNS, "response")):
-            table = pq.read_table(file, columns=[name for name in names if name not in TOKENS])
-            place = {"file": np.full(len(table), len(files)), "line": np.arange(len(table))}
-            for name, values in place.items():
-                table = table.append_column(name, pa.array(values))
-            files.append(file)
-            tables.append(table)
-        if not files:
+        found = list(rollout_files(run, (*COLUMNS, "response")))
+        if not found:
             return None
-        table = pa.concat_tables(tables, promote_options="default")
-        keys = {name: _codes(table, name)[0] for name in ("iteration", "question", "rephrasing", "template")}
-        iteration = table["iteration"].to_numpy()
-        order = np.lexsort((keys["template"], table["rephrasing"].to_numpy(), keys["question"], iteration))
-        return cls(files, table.take(order))
+        frames = [pd.read_parquet(file, columns=[n for n in names if n not in TOKENS]) for file, names in found]
+        places = [frame.assign(file=i, line=np.arange(len(frame))) for i, frame in enumerate(frames)]
+        frame = pd.concat(places, ignore_index=True)
+        question, template = (pd.factorize(frame[name])[0] for name in ("question", "template"))
+        order = np.lexsort((template, frame["rephrasing"], question, frame["iteration"]))
+        return cls([file for file, _ in found], frame.iloc[order].reset_index(drop=True))
 
     def __len__(self) -> int:
-        return int(self.table.num_rows)
-
-    def numbers(self, name: str, kind: str) -> np.ndarray:
-        """[R] a column of numbers; NaN or 0 where nothing was recorded."""
-        if name not in self.table.column_names:
-            return np.zeros(len(self), kind)
-        column = self.table[name]
-        plain = column.cast(pa.uint8()) if pa.types.is_boolean(column.type) else column
-        empty = np.nan if kind.startswith("f") else 0
-        return np.asarray(pc.fill_null(plain, pa.scalar(empty, plain.type)).to_numpy(), dtype=kind)
+        return len(self.frame)
 
     @cached_property
-    def codes(self) -> dict[str, tuple[np.ndarray, list[Any]]]:
-        """Column of strings → [R] u4 index of each row's value, and the distinct values in order of appearance."""
-        names = ("question", "prompt", "template", "answer")
-        return {name: _codes(self.table, name) for name in names if name in self.table.column_names}
+    def codes(self) -> dict[str, tuple[np.ndarray, pd.Index]]:
+        """Column of strings → [R] number of each row's value, and the distinct values in order of appearance."""
+        return {name: pd.factorize(self.frame[name], use_na_sentinel=False) for name in STRINGS if name in self.frame}
+
+    def flag(self, name: str) -> np.ndarray:
+        """[R] bool, a column of `FLAGS`; False where nothing was recorded."""
+        return self.frame[name].eq(True).to_numpy() if name in self.frame else np.zeros(len(self), bool)
 
     @cached_property
     def rows(self) -> dict[str, np.ndarray]:
         """Column → [R] number of each response, to be shown and to find it again."""
-        names = self.table.column_names
-        flags = np.zeros(len(self), np.uint8)
-        for bit, name in enumerate(FLAGS):
-            flags |= self.numbers(name, "u1") << bit
+        terms = [str(name) for name in self.frame if str(name).startswith("reward_term/")]
+        whole = {"iteration": "i4", "rephrasing": "u2", "length": "u4", "file": "u4", "line": "u4"}
         return {
-            "iteration": self.numbers("iteration", "i4"),
-            "rephrasing": self.numbers("rephrasing", "u2"),
-            **{name: codes for name, (codes, _) in self.codes.items()},
-            "file": self.numbers("file", "u4"),
-            "line": self.numbers("line", "u4"),
-            "flags": flags,
-            "length": self.numbers("length", "u4"),
-            **{
-                name: self.numbers(name, "f4")
-                for name in ("reward", "advantage", *MEANS, *(n for n in names if n.startswith("reward_term/")))
-                if name in names
-            },
+            **{name: self.frame[name].to_numpy(kind) for name, kind in whole.items()},
+            **{name: codes.astype("u4") for name, (codes, _) in self.codes.items()},
+            "flags": np.packbits([self.flag(name) for name in FLAGS], axis=0, bitorder="little")[0],
+            **{name: self.frame[name].to_numpy("f4") for name in (*NUMBERS, *terms) if name in self.frame},
         }
 
     @cached_property
@@ -108,29 +83,27 @@ class Recorded:
         """
         iteration, question = self.rows["iteration"], self.rows["question"]
         first, cell = stretches(iteration, question)
-        correct = self.numbers("correct", "u1")
         return {
             "column": iteration[first],
             "question": question[first],
             "first": first.astype("u4"),
             "samples": np.bincount(cell).astype("u4"),
-            "correct": np.bincount(cell, weights=correct).astype("u4"),
+            "correct": np.bincount(cell, weights=self.flag("correct")).astype("u4"),
             "cause": self._causes(cell),
         }
 
     def _causes(self, cell: np.ndarray) -> np.ndarray:
         if "advantage" not in self.rows:
             return np.zeros(int(cell[-1]) + 1 if len(cell) else 0, np.uint8)
-        prompt = pd.DataFrame({"cell": cell, "r": self.rows["rephrasing"], "t": self.rows["template"]})
-        flags = {name: torch.tensor(self.numbers(name, "u1") > 0) for name in FLAGS}
+        prompt = stretches(cell, self.rows["rephrasing"], self.rows["template"])[1]
         causes = zero_gradient_causes(
             torch.tensor(self.rows["advantage"]),
             torch.tensor(self.rows["reward"]),
-            flags["correct"],
-            flags["truncated"],
+            torch.tensor(self.flag("correct")),
+            torch.tensor(self.flag("truncated")),
             torch.tensor(cell),
-            torch.tensor(prompt.groupby(["cell", "r", "t"], sort=False).ngroup().to_numpy()),
-            masked=flags["masked"],
+            torch.tensor(prompt),
+            masked=torch.tensor(self.flag("masked")),
             clipped=torch.tensor(self.rows["clipped"]) if "clipped" in self.rows else None,
         )
         numbered = [(1 + i) * causes[name].to(torch.uint8) for i, name in enumerate(CAUSES)]
@@ -139,12 +112,12 @@ class Recorded:
     @cached_property
     def names(self) -> dict[str, Any]:
         """Column → its distinct values, `references` of each question where they were recorded, and the files."""
-        found: dict[str, Any] = {name: values for name, (_, values) in self.codes.items()}
-        if "reference" in self.table.column_names:
-            seen: Mapping[str, list[str]] = dict(
-                zip(self.table["question"].to_pylist(), self.table["reference"].to_pylist(), strict=True)
-            )
-            found["references"] = [seen[question] for question in found["question"]]
+        found: dict[str, Any] = {
+            name: [None if pd.isna(value) else value for value in values] for name, (_, values) in self.codes.items()
+        }
+        if "reference" in self.frame:
+            first = self.frame.drop_duplicates("question").set_index("question")["reference"]
+            found["references"] = [first[question].tolist() for question in found["question"]]
         return {**found, "files": [file.name for file in self.files]}
 
 
@@ -152,10 +125,3 @@ def stretches(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """[C] first row of each stretch of rows that are equal in all columns, and [R] the stretch of each row."""
     change = np.any([np.diff(column.astype(np.int64), prepend=-1) != 0 for column in columns], axis=0)
     return np.flatnonzero(change), np.cumsum(change) - 1
-
-
-def _codes(table: pa.Table, name: str) -> tuple[np.ndarray, list[Any]]:
-    encoded = table[name].combine_chunks().dictionary_encode("encode")
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    return encoded.indices.to_numpy(zero_copy_only=False).astype("u4"), encoded.dictionary.to_pylist()

@@ -17,14 +17,15 @@ from ..analysis.comparison import finite
 from ..analysis.runs import RunFiles
 from ..runs.files import write_text
 from .blocks import block
-from .evaluations import evaluation_blocks
+from .pieces import Pieces, tokenizer_of
 from .recorded import CELL_CAUSES, Recorded
 from .tokens import Responses
-from .vocabulary import tokenizer_of
 
 ASSETS = Path(__file__).with_name("assets")
 MEGABYTES = 25.0
 """How large a page may become; responses beyond that are shown without their text."""
+MARGIN = 200
+"""Bytes of a run's entry in the index that the number of its kept responses may change."""
 
 
 def write_page(
@@ -35,62 +36,58 @@ def write_page(
     Args:
         path: The file.
         runs: What the explorer shows.
-        content: `title`, `tables` and `figures`; and of each run `names` and `groups`, the numbers of its colour.
+        content: `title`, `answer`, `tables` and `figures`; and of each run `names` and `groups`, the numbers of its
+            colour.
         megabytes: 10⁶ bytes that the file may have. The numbers of all responses are always in it, their tokens as
             far as there is room; the page says how many are left out.
     """
-    without_runs = assembled("", [block("index", finite(dict(content)))])
-    blocks, about = run_blocks(runs, megabytes * 1e6 - len(without_runs.encode()))
-    for found, name, group in zip(about, content["names"], content["groups"], strict=True):
-        found |= {"name": name, "group": group}
-    shown = {name: content[name] for name in ("title", "tables", "figures")}
-    index = finite({**shown, "runs": about, "causes": list(CELL_CAUSES)})
-    write_text(path, assembled(str(content["title"]), [block("index", {"index": index}), *blocks]))
+    blocks, responses = _numbers_of(runs)
+    about = [about_run(run, len(responses[i].recorded) if i in responses else 0) for i, run in enumerate(runs)]
+    for entry, name, group in zip(about, content["names"], content["groups"], strict=True):
+        entry |= {"name": name, "group": group}
+
+    def page(tokens: Sequence[str] = ()) -> str:
+        shown = {name: content[name] for name in ("title", "answer", "tables", "figures")}
+        index = block("index", {"index": finite({**shown, "runs": about, "causes": list(CELL_CAUSES)})})
+        return assembled(str(content["title"]), [index, *blocks, *tokens])
+
+    room = megabytes * 1e6 - len(page().encode()) - MARGIN * len(runs)
+    tokens: list[str] = []
+    waiting = {number: int(own.sizes.sum()) for number, own in responses.items()}
+    for number, own in responses.items():
+        share = waiting[number] / sum(waiting.values())
+        about[number]["kept"], found = own.blocks(share * room)
+        room -= sum(map(len, found))
+        tokens += found
+        del waiting[number]
+    write_text(path, page(tokens))
     return path
 
 
-def run_blocks(runs: Sequence[RunFiles], room: float) -> tuple[list[str], list[dict[str, Any]]]:
-    """The blocks of all runs, whose tokens fill what is left of `room` bytes, and the entries of the index."""
+def _numbers_of(runs: Sequence[RunFiles]) -> tuple[list[str], dict[int, Responses]]:
+    """The blocks of all runs but for tokens, and the responses of those that recorded some."""
     blocks: list[str] = []
-    about: list[dict[str, Any]] = []
     responses: dict[int, Responses] = {}
     for number, run in enumerate(runs):
-        prefix = f"run{number}"
         recorded = Recorded.read(run.path)
-        found, splits = evaluation_blocks(run, prefix)
-        blocks += [block(f"{prefix}/iterations", iterations_of(run, recorded)), *found]
-        about.append(about_run(run, splits, len(recorded) if recorded else 0))
+        parts: dict[str, Mapping[str, Any]] = {"iterations": iterations_of(run, recorded)}
         if recorded is not None:
-            responses[number] = Responses(recorded, tokenizer_of(run.path, run.config), prefix)
-            vocabulary = responses[number].vocabulary.columns()
-            parts = {"cells": recorded.cells, "names": recorded.names, "vocabulary": vocabulary, "rows": recorded.rows}
-            blocks += [block(f"{prefix}/{name}", columns) for name, columns in parts.items()]
-    room -= sum(map(len, blocks)) + len(block("about", {"about": about}))
-    wanted = {number: float(own.sizes.sum()) * own.bytes_per_token * 1.02 for number, own in responses.items()}
-    room -= 32 * sum(size // 1e5 for size in wanted.values())  # for the numbers of their blocks
-    share = min(1.0, max(room, 0) / max(sum(wanted.values()), 1))
-    for number, own in responses.items():
-        kept, tokens = own.blocks(share * wanted[number] if share < 1 else np.inf)
-        about[number] |= {"kept": kept, "blocks": [first for first, _ in tokens]}
-        blocks += [text for _, text in tokens]
-    return blocks, about
+            responses[number] = Responses(recorded, Pieces(tokenizer_of(run.path, run.config)), f"run{number}")
+            parts |= {"cells": recorded.cells, "names": recorded.names, "rows": recorded.rows}
+        blocks += [block(f"run{number}/{name}", columns) for name, columns in parts.items()]
+    return blocks, responses
 
 
-def about_run(run: RunFiles, splits: Sequence[str], responses: int) -> dict[str, Any]:
+def about_run(run: RunFiles, responses: int) -> dict[str, Any]:
     """The entry of a run in the index."""
     return {
-        "method": run.method,
-        "seed": run.seed,
         "path": str(run.path),
-        "command": run.command,
-        "ledger": run.ledger,
-        "seconds": run.wall_seconds,
+        "iterations": run.ledger["iterations"],
         "scalars": [str(name) for name in run.metrics],
-        "splits": list(splits),
+        "splits": list(dict.fromkeys(name for evaluation in run.evaluations for name in evaluation["splits"])),
         "settings": run.config,
         "responses": responses,
-        "kept": 0,
-        "blocks": [],
+        "kept": responses,
     }
 
 
@@ -111,8 +108,7 @@ def assembled(title: str, blocks: Sequence[str]) -> str:
     return Template((ASSETS / "page.html").read_text(encoding="utf-8")).substitute(
         title=escaped(title),
         nonce=hashlib.sha256("".join([title, *blocks]).encode("utf-8", "replace")).hexdigest()[:32],
-        style=(ASSETS / "vendor" / "uPlot.min.css").read_text() + (ASSETS / "style.css").read_text(encoding="utf-8"),
-        plots=(ASSETS / "vendor" / "uPlot.iife.min.js").read_text(encoding="utf-8"),
+        style=(ASSETS / "style.css").read_text(encoding="utf-8"),
         imports=json.dumps({"imports": sources}),
         blocks="".join(blocks),
     )

@@ -7,12 +7,12 @@ import pytest
 from chromium import browser, missing, ready
 from nasty_texts import NASTY
 
+from tagrpo.report.assemble import explore
+
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 VISIBLE = str.maketrans({c: f"U+{ord(c):04X}" for c in "\u202e\u202c\u200f\u2066\0\a\x1b\x7f\x85\u2028\ufeff"})
 PANEL = "const panel = [...document.querySelectorAll('.panel')].find((p) => p.innerText.startsWith(arguments[0]));"
-PLACE = (
-    "const box = panel.querySelector('.u-over').getBoundingClientRect(); return [box.x, box.y, box.width, box.height];"
-)
+PLACE = "const box = panel.querySelector('svg').getBoundingClientRect(); return [box.x, box.y, box.width, box.height];"
 
 CORNER = (  # the colour in which a heat map's canvas was painted, by way of a copy that expects to be read
     "const copy = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});"
@@ -71,8 +71,7 @@ def click_point(driver, panel, share):
     """Click into a figure: `share` of the way from its left to its right, where its line is. Returns what it said."""
     from selenium.webdriver.common.action_chains import ActionChains
 
-    driver.execute_script(f"{PANEL} panel.scrollIntoView({{block: 'center'}})", panel)  # figures are drawn when in view
-    wait(driver, lambda: driver.execute_script(f"{PANEL} return panel.querySelector('.u-over') !== null", panel))
+    driver.execute_script(f"{PANEL} panel.scrollIntoView({{block: 'center'}})", panel)
     left, top, width, height = driver.execute_script(PANEL + PLACE, panel)
     for down in range(4, 100, 4):  # until the pointer is near to a point
         actions = ActionChains(driver)
@@ -87,7 +86,7 @@ def click_point(driver, panel, share):
 
 def test_three_clicks_from_a_figure_to_the_tokens_of_a_response(opened, recorded):
     shown = ready(opened)
-    readout = click_point(opened, "no gradient", 0.5)
+    readout = click_point(opened, "no gradient", 0.55)
     assert "iteration 1" in readout
     ready(opened, shown)
     assert opened.current_url.endswith("#/run/0/iteration/1")
@@ -109,7 +108,7 @@ def test_three_clicks_from_a_figure_to_the_tokens_of_a_response(opened, recorded
         theirs["advantage"], rel=1e-3
     )
     find(opened, "summary")[0].click()
-    wait(opened, lambda: find(opened, "[data-part=text]"))
+    wait(opened, find(opened, "[data-part=text]")[0].is_displayed)
     assert find(opened, "[data-part=text]")[0].text == theirs["response"]
 
 
@@ -123,14 +122,17 @@ def test_original_and_rephrasings_stand_side_by_side_and_keys_walk_through_them(
     tops = {element.rect["y"] for element in find(opened, ".column")}
     assert len(tops) == 1
     places = []
-    for key in (Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT, "k", Keys.ARROW_LEFT):
+    for key in (Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_UP, Keys.ARROW_LEFT):
         press(opened, key)
         wait(opened, lambda: find(opened, ".card.chosen"))
         places.append(int(find(opened, ".card.chosen")[0].get_attribute("data-row")))
     assert places == [0, 1, 5, 4, 0]
     assert opened.current_url.endswith("response/0")
-    press(opened, Keys.ESCAPE)
-    wait(opened, lambda: opened.current_url.endswith("#/run/0/iteration/0"))
+    for place in ("#/run/0/iteration/0/question/0", "#/run/0/iteration/0", "#/run/0", "#/"):
+        shown = ready(opened)
+        press(opened, Keys.ESCAPE)
+        ready(opened, shown)
+        assert opened.current_url.endswith(place)
 
 
 def test_the_colour_of_a_token_is_its_entropy(opened, recorded):
@@ -157,61 +159,126 @@ def test_the_heat_map_opens_cells_by_keys(opened):
     wait(opened, lambda: opened.current_url.endswith("#/run/0/iteration/0/question/1"))
 
 
-def test_evaluations_open_questions_by_keys_and_close_them_by_escape(opened):
-    from selenium.webdriver.common.keys import Keys
+def choose(driver, label, value):
+    """Choose a value of the select with this label."""
+    from selenium.webdriver.support.ui import Select
 
-    go(opened, "#/run/0/evaluation/0")
-    press(opened, Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ENTER)
-    wait(opened, lambda: opened.current_url.endswith("#/run/0/evaluation/0/question/1"))
-    wait(opened, lambda: find(opened, ".detail"))
-    press(opened, Keys.ESCAPE)
-    wait(opened, lambda: opened.current_url.endswith("#/run/0/evaluation/0") and not find(opened, ".detail"))
+    Select(
+        next(e for e in find(driver, "label") if e.text.startswith(label)).find_element("tag name", "select")
+    ).select_by_value(value)
 
 
 def test_the_list_filters_searches_and_sorts(opened, recorded):
-    go(opened, "#/run/0/responses/")
+    go(opened, "#/run/0?responses")
     status = find(opened, "[role=status]")[0]
     assert status.text == "192 of 192 responses"
-    press(opened, "/")
-    press(opened, "wrong iteration>=1 rephrased")
-    expected = recorded[~recorded["correct"] & (recorded["iteration"] >= 1) & (recorded["rephrasing"] > 0)]
-    wait(opened, lambda: status.text == f"{len(expected)} of 192 responses")
-    next(b for b in find(opened, ".header button") if b.text == "length").click()
-    tops = {int(e.get_attribute("data-row")): e.rect["y"] for e in find(opened, ".rows .row")}
-    rows = sorted(tops, key=lambda row: tops[row])
+    assert len(find(opened, "#responses tbody tr")) == 100
+    find(opened, "main button")[0].click()
+    assert len(find(opened, "#responses tbody tr")) == 192
+    choose(opened, "Verdict", "wrong")
+    choose(opened, "Prompt", "rephrased")
+    expected = recorded[~recorded["correct"] & (recorded["rephrasing"] > 0)]
+    assert status.text == f"{len(expected)} of 192 responses"
+    choose(opened, "Sort", "length ↓")
+    rows = [int(link.get_attribute("data-row")) for link in find(opened, "#responses a")]
     lengths = [recorded.iloc[row]["length"] for row in rows]
-    assert lengths == sorted(lengths) == sorted(expected["length"])[: len(lengths)]
+    assert lengths == sorted(expected["length"], reverse=True)[: len(rows)]
+    word = recorded.iloc[rows[0]]["response"].strip()
+    find(opened, "input[type=checkbox]")[0].click()
+    find(opened, "input[type=search]")[0].send_keys(word)
+    found = expected[expected[["question", "prompt", "answer", "response"]].apply(
+        lambda row: any(word.lower() in str(text).lower() for text in row if text is not None), axis=1
+    )]  # fmt: skip
+    wait(opened, lambda: status.text == f"{len(found)} of 192 responses")
     shown = ready(opened)
-    find(opened, f".rows [data-row='{rows[0]}']")[0].click()
+    find(opened, f"[data-row='{rows[0]}']")[0].click()
     ready(opened, shown)
     assert opened.current_url.endswith(f"response/{rows[0]}")
 
 
 def test_names_of_javascript_are_words_like_others(opened):
-    go(opened, "#/run/0/responses/")
-    status = find(opened, "[role=status]")[0]
-    press(opened, "/")
-    press(opened, "__proto__ constructor constructor>=0")
-    wait(opened, lambda: status.text == "0 of 192 responses")
+    go(opened, "#/run/0?responses")
+    find(opened, "input[type=search]")[0].send_keys("__proto__")
+    wait(opened, lambda: find(opened, "[role=status]")[0].text == "0 of 192 responses")
 
 
-def test_dark_and_light_and_the_help(opened):
-    def paper():
-        return opened.execute_script("return getComputedStyle(document.body).backgroundColor")
+def paper(driver):
+    """The colour of the page."""
+    return driver.execute_script("return getComputedStyle(document.body).backgroundColor")
 
+
+def test_dark_and_light(opened):
     def corner():
         return "rgb({}, {}, {})".format(*opened.execute_script(CORNER)[:3])
 
     go(opened, "#/run/0")
-    first = paper()
+    first = paper(opened)
     assert corner() == first
-    press(opened, "d")
-    assert {first, paper()} == {"rgb(255, 255, 255)", "rgb(20, 22, 26)"}
-    assert corner() == paper()
-    press(opened, "d")
-    assert corner() == paper() == first
-    press(opened, "?")
-    assert "previous or next run" in find(opened, "dialog")[0].text
+    toggle = find(opened, "#top button")[0]
+    toggle.click()
+    assert {first, paper(opened)} == {"rgb(255, 255, 255)", "rgb(20, 22, 26)"}
+    assert corner() == paper(opened)
+    toggle.click()
+    assert corner() == paper(opened) == first
+
+
+def test_print_is_dark_on_white_without_controls(opened):
+    emulated = {"media": "print", "features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", emulated)
+    try:
+        assert paper(opened) == "rgb(255, 255, 255)"
+        assert not find(opened, "#top")[0].is_displayed()
+    finally:
+        opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
+@pytest.fixture
+def narrow(driver):
+    """Set the width and the height of the window; smaller ones than a browser's own are emulated."""
+
+    def resize(width, height):
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    yield resize
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def fits(driver):
+    """Whether the page is no wider than the window."""
+    return driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize(("width", "height"), [(360, 640), (1200, 800)])
+def test_the_first_screen_holds_the_answer(driver, narrow, tmp_path, write_run, width, height):
+    correct = [i % 3 for i in range(60)]
+    (write_run(tmp_path, "untrained", 0, correct) / "ledger.json").unlink()
+    write_run(tmp_path, "ta_grpo", 0, [c + 3 + i % 2 for i, c in enumerate(correct)])
+    write_run(tmp_path, "a_method_with_a_name_that_is_much_longer_than_a_phone_is_wide", 0, correct)
+    narrow(width, height)
+    driver.get(explore(tmp_path, output=tmp_path / "report.html").as_uri())
+    ready(driver)
+    sentence = find(driver, ".lead li")[0]
+    assert sentence.text.startswith("▲ ta_grpo helped: +43.8 [")
+    assert sentence.text.endswith("over the untrained policy (untrained).")
+    assert sentence.rect["y"] + sentence.rect["height"] <= driver.execute_script("return innerHeight")
+    assert len(find(driver, ".lead svg")) == 1
+    assert fits(driver)
+
+
+def test_no_place_is_wider_than_a_phone(opened, narrow):
+    narrow(360, 640)
+    question = "#/run/0/iteration/0/question/0"
+    for place in (
+        "#/run/0",
+        "#/run/0/iteration/0",
+        question,
+        f"{question}/response/0",
+        "#/run/0?responses",
+        "#/run/0?settings",
+    ):
+        go(opened, place)
+        assert fits(opened), place
 
 
 def test_nothing_is_loaded_from_anywhere(opened):
@@ -224,6 +291,7 @@ def test_nasty_texts_are_shown_as_text(driver, hostile_page):
     driver.get(hostile_page.as_uri())
     ready(driver)
     assert driver.title == "Results of </title><script>1</script>"
+    assert "of lone U+D800 surrogate </script> at pass@1" in find(driver, ".lead li")[0].text
     for row, text in enumerate(NASTY):
         go(driver, f"#/run/0/iteration/0/question/0/response/{row}?turn={row}")
         wait(driver, lambda: find(driver, ".tokens"))
@@ -232,7 +300,5 @@ def test_nasty_texts_are_shown_as_text(driver, hostile_page):
         assert find(driver, "[data-part=text]")[0].get_property("textContent") == text.translate(VISIBLE)
     assert find(driver, "h2")[0].get_property("textContent") == NASTY[1]
     assert not find(driver, "main img, main script")
-    go(driver, "#/run/0/evaluation/0/question/0")
-    assert find(driver, ".detail h3")[0].text == "lone U+D800 surrogate </script>"
     assert driver.title == "Results of </title><script>1</script>"
     assert [entry["message"] for entry in driver.get_log("browser")] == []

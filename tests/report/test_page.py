@@ -33,19 +33,15 @@ def recorded(trained):
 
 
 def texts_of(blocks, prefix="run0"):
-    """Row → text, from the blocks of tokens, as the browser puts it together."""
-    vocabulary, lengths = blocks[f"{prefix}/vocabulary"], blocks[f"{prefix}/rows"]["length"]
-    ends = vocabulary["ends"].tolist()
-    pieces = [vocabulary["bytes"].tobytes()[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    """Row → text and number of tokens, from the blocks of tokens, as the browser puts it together."""
     found = {}
     for name in (name for name in blocks if name.startswith(f"{prefix}/tokens/")):
-        columns, start = blocks[name], 0
-        for i, row in enumerate(columns["rows"].tolist()):
-            ids = columns["ids"][start : start + lengths[row]].tolist()
-            start += int(lengths[row])
-            shown = b"".join(pieces[at] for at in ids if not vocabulary["special"][at]).decode("utf-8", "replace")
-            text = columns.get("texts", [None] * (i + 1))[i]
-            found[row] = (shown if text is None else text, vocabulary["ids"][ids].tolist())
+        rows = blocks[name]["rows"].tolist()
+        assert name == f"{prefix}/tokens/{rows[0]}"
+        texts = blocks[name].get("texts", [None] * len(rows))
+        for row, tokens, text in zip(rows, blocks[name]["tokens"], texts, strict=True):
+            joined = "".join(token for token in tokens if isinstance(token, str))
+            found[row] = (joined if text is None else text, len(tokens))
     return found
 
 
@@ -88,7 +84,7 @@ def test_ten_random_responses_are_those_of_the_parquet(blocks, recorded):
         assert names["references"][rows["question"][row]] == theirs["reference"].tolist()
         assert rows["rephrasing"][row] == theirs["rephrasing"]
         assert bool(rows["flags"][row] & 1) == theirs["correct"]
-        assert texts[row] == (theirs["response"], theirs["token_ids"].tolist())
+        assert texts[row] == (theirs["response"], len(theirs["token_ids"]))
 
 
 def test_tokens_have_their_logprobs_and_entropies_in_three_digits(blocks, recorded):
@@ -119,14 +115,15 @@ def test_cells_are_the_questions_of_an_iteration_and_their_rows(blocks):
     assert cells["samples"].sum() == len(rows["line"])
 
 
-def test_evaluations_are_those_of_the_files(blocks, trained):
-    test = json.loads((trained / "test.json").read_text())["splits"]["test_id"]["questions"]
-    found = blocks["run0/evaluation/0"]
-    assert found["columns"][-1] == [3, "test"]
-    last = found["column"] == len(found["columns"]) - 1
-    assert [found["questions"][i] for i in found["question"][last]] == [row["id"] for row in test]
-    assert found["correct"][last].tolist() == [row["correct"] for row in test]
-    assert found["samples"][last].tolist() == [row["n"] for row in test]
+def test_the_figures_of_evaluations_are_those_of_the_files(blocks, trained):
+    files = [*sorted((trained / "evaluations").glob("validation-*.json")), trained / "test.json"]
+    theirs = [json.loads(file.read_text()) for file in files]
+    points = {e["iteration"]: e["splits"]["test_id"]["pass_at_k"]["1"] for e in theirs if "test_id" in e["splits"]}
+    figures = {figure["title"]: figure for figure in blocks["index"]["index"]["figures"]}
+    curve = figures["Pass@k"]["panels"][0]["series"][0]
+    assert curve["y"][0] == pytest.approx(100 * points[3]["value"])
+    during = figures.get("Evaluations during training", {"panels": []})["panels"]
+    assert [panel["series"][0]["x"] for panel in during] == ([sorted(points)] if len(points) > 1 else [])
 
 
 def test_responses_beyond_the_limit_keep_their_numbers(trained, tmp_path):
@@ -157,7 +154,7 @@ class Tags(HTMLParser):
 def test_nothing_that_a_model_wrote_is_html(hostile_page, page):
     ours, theirs = (Tags(path.read_text()) for path in (page, hostile_page))
     scripts = len(read_blocks(page)), len(read_blocks(hostile_page))
-    assert ours.seen.count("script") - scripts[0] == theirs.seen.count("script") - scripts[1] == 3
+    assert ours.seen.count("script") - scripts[0] == theirs.seen.count("script") - scripts[1] == 2
     assert not ours.loads + theirs.loads
     assert not {"img", "b"} & set(theirs.seen)
     text = hostile_page.read_text()
@@ -169,13 +166,15 @@ def test_nothing_that_a_model_wrote_is_html(hostile_page, page):
 def test_hostile_texts_come_back_as_they_were(hostile_page):
     blocks = read_blocks(hostile_page)
     assert [text for text, _ in texts_of(blocks).values()] == NASTY
-    assert blocks["run0/evaluation/0"]["questions"] == ["lone \ud800 surrogate </script>"]
+    assert blocks["index"]["index"]["runs"][0]["splits"] == ["lone \ud800 surrogate </script>"]
+    (sentence,) = blocks["index"]["index"]["answer"]["sentences"]
+    assert "of lone \ud800 surrogate </script> at pass@1" in sentence
     names = blocks["run0/names"]
     assert names["question"] == [NASTY[1]]
     assert [names["answer"][i] for i in blocks["run0/rows"]["answer"]] == [*NASTY[::-1][1:], None]
 
 
-@pytest.mark.parametrize("kind", ["f8", "f4", "f2", "i4", "u4", "u2", "u1"])
+@pytest.mark.parametrize("kind", ["f8", "f4", "i4", "u4", "u2", "u1"])
 def test_blocks_give_numbers_back(kind, tmp_path):
     values = np.random.default_rng(0).normal(0, 100, 257).astype(kind)
     page = tmp_path / "page.html"

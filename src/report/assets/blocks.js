@@ -1,30 +1,29 @@
 // The data blocks of the page, inflated when they are first asked for.
 
-const TYPES = {
-  f8: Float64Array,
-  f4: Float32Array,
-  f2: Uint16Array,
-  i4: Int32Array,
-  u4: Uint32Array,
-  u2: Uint16Array,
-  u1: Uint8Array,
-};
+const TYPES = { f8: Float64Array, f4: Float32Array, i4: Int32Array, u4: Uint32Array, u2: Uint16Array, u1: Uint8Array };
 const KEPT = 24;
-const lasting = new Map();
-const recent = new Map();
+const found = new Map();
 
 /** Column → typed array or JSON value. Blocks of tokens are forgotten when others have been read since. */
 export function read(name) {
-  const cache = name.includes("/tokens/") ? recent : lasting;
-  const found = cache.get(name) ?? inflate(document.getElementById(name));
-  cache.delete(name);
-  cache.set(name, found);
-  if (recent.size > KEPT) recent.delete(recent.keys().next().value);
-  return found;
+  const columns = found.get(name) ?? inflate(document.getElementById(name));
+  found.delete(name);
+  found.set(name, columns);
+  const tokens = [...found.keys()].filter((key) => key.includes("/tokens/"));
+  if (tokens.length > KEPT) found.delete(tokens[0]);
+  return columns;
+}
+
+/** The numbers at the ends of the names of blocks that begin with `prefix`, in the order of the page. */
+export function numbered(prefix) {
+  const names = Array.from(document.querySelectorAll("script[data-columns]"), (element) => element.id);
+  return names.filter((name) => name.startsWith(prefix)).map((name) => Number(name.slice(prefix.length)));
 }
 
 async function inflate(element) {
-  const stream = new Blob([bytesOf(element.textContent)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  if (!element) return {};
+  const bytes = Uint8Array.from(atob(element.textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const content = new Uint8Array(await new Response(stream).arrayBuffer());
   const columns = {};
   let start = 0;
@@ -36,32 +35,11 @@ async function inflate(element) {
   return columns;
 }
 
-function bytesOf(base64) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
-  const text = atob(base64);
-  const bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  return bytes;
-}
-
 /** Values from their bytes, which are stored by significance. */
 function numbers(planes, kind) {
   const width = Number(kind[1]);
   const count = planes.length / width;
   const bytes = new Uint8Array(planes.length);
-  for (let plane = 0; plane < width; plane++) {
-    const offset = plane * count;
-    for (let i = 0, place = plane; i < count; i++, place += width) bytes[place] = planes[offset + i];
-  }
-  const values = new TYPES[kind](bytes.buffer);
-  return kind === "f2" ? Float32Array.from(values, half) : values;
-}
-
-/** A half-precision float from its bits. */
-function half(bits) {
-  const sign = bits & 0x8000 ? -1 : 1;
-  const exponent = (bits >> 10) & 31;
-  const fraction = bits & 1023;
-  if (exponent === 31) return fraction ? NaN : sign * Infinity;
-  return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024));
+  for (let i = 0; i < planes.length; i++) bytes[(i % count) * width + Math.floor(i / count)] = planes[i];
+  return new TYPES[kind](bytes.buffer);
 }

@@ -1,29 +1,20 @@
 // Runs and their responses, read from the blocks.
 
-import { read } from "report/blocks";
+import { numbered, read } from "report/blocks";
 
-const CORRECT = 1,
-  TRUNCATED = 2,
-  MASKED = 4;
+const FLAGS = { correct: 1, truncated: 2, masked: 4 };
 
 /** One run: what the index says of it (`about`), and its blocks. */
 export class Run {
   constructor(about, number, causes) {
-    this.about = about;
-    this.number = number;
-    this.causes = causes;
-    this.name = about.name;
+    Object.assign(this, { about, number, causes, name: about.name });
   }
 
   iterations() {
     return read(`run${this.number}/iterations`);
   }
 
-  evaluation(split) {
-    return read(`run${this.number}/evaluation/${split}`);
-  }
-
-  /** Everything but the tokens: `rows`, `cells`, `names`, and where the cells of a question and an iteration are. */
+  /** Everything but the tokens. */
   recorded() {
     this.opened ??= Promise.all(["rows", "cells", "names"].map((part) => read(`run${this.number}/${part}`))).then(
       ([rows, cells, names]) => new Recorded(this, rows, cells, names),
@@ -36,116 +27,60 @@ export class Run {
    * Its tokens are `apart` when they don't add up to its text without further characters.
    */
   async response(row) {
-    const starts = this.about.blocks;
-    let block = starts.length - 1;
-    while (block >= 0 && starts[block] > row) block--;
-    if (block < 0) return null;
-    const columns = await read(`run${this.number}/tokens/${block}`);
-    const place = find(columns.rows, row);
+    this.starts ??= numbered(`run${this.number}/tokens/`);
+    const start = this.starts.findLast((first) => first <= row);
+    const { rows, tokens: found, texts, logprobs, entropies } = await read(`run${this.number}/tokens/${start}`);
+    const place = rows?.indexOf(row) ?? -1;
     if (place < 0) return null;
-    if (!columns.ids) return { text: columns.texts[place], tokens: [] };
-    const { rows } = await this.recorded();
-    columns.starts ??= startsOf(columns.rows, rows.length);
-    const tokens = await this.tokens(columns, columns.starts[place], rows.length[row]);
-    const text = columns.texts?.[place];
-    return { text: text ?? joined(tokens), tokens, apart: typeof text === "string" };
-  }
-
-  async tokens(columns, start, count) {
-    const vocabulary = await read(`run${this.number}/vocabulary`);
-    return Array.from({ length: count }, (_, i) => {
-      const at = columns.ids[start + i];
-      return {
-        id: vocabulary.ids[at],
-        bytes: vocabulary.bytes.subarray(at ? vocabulary.ends[at - 1] : 0, vocabulary.ends[at]),
-        special: vocabulary.special[at] === 1,
-        logprob: columns.logprobs?.[start + i],
-        entropy: columns.entropies?.[start + i],
-      };
-    });
+    if (!found) return { text: texts[place], tokens: [] };
+    const before = found.slice(0, place).reduce((sum, { length }) => sum + length, 0);
+    const tokens = found[place].map((token, i) => ({
+      text: String(token),
+      special: Array.isArray(token),
+      logprob: logprobs?.[before + i],
+      entropy: entropies?.[before + i],
+    }));
+    const joined = tokens.filter((token) => !token.special).map((token) => token.text).join("");
+    return { text: texts?.[place] ?? joined, tokens, apart: typeof texts?.[place] === "string" };
   }
 }
 
 /** The recorded responses of a run: columns of `rows`, and of `cells` (a question in an iteration). */
 export class Recorded {
   constructor(run, rows, cells, names) {
-    Object.assign(this, { run, rows, cells, names });
-    this.count = rows.iteration.length;
-    this.references = names.references ?? [];
-    this.terms = Object.keys(rows).filter((name) => name.startsWith("reward_term/"));
+    Object.assign(this, { run, rows, cells, names, count: rows.iteration.length });
   }
 
-  correct(row) {
-    return (this.rows.flags[row] & CORRECT) !== 0;
+  /** Whether a row is `correct`, `truncated` or `masked`. */
+  is(flag, row) {
+    return (this.rows.flags[row] & FLAGS[flag]) !== 0;
   }
-  truncated(row) {
-    return (this.rows.flags[row] & TRUNCATED) !== 0;
+
+  /** The value of a column of strings: `question`, `prompt`, `template` or `answer`. */
+  text(column, row) {
+    return this.names[column]?.[this.rows[column][row]];
   }
-  masked(row) {
-    return (this.rows.flags[row] & MASKED) !== 0;
+
+  /** The prompt of a cell's first response. */
+  prompt(cell) {
+    return this.text("prompt", this.cells.first[cell]) ?? "";
   }
-  question(row) {
-    return this.names.question[this.rows.question[row]];
-  }
-  prompt(row) {
-    return this.names.prompt?.[this.rows.prompt[row]] ?? "";
-  }
-  answer(row) {
-    return this.names.answer[this.rows.answer[row]];
-  }
+
   cause(cell) {
     return this.run.causes[this.cells.cause[cell]];
   }
 
-  /** The cells of an iteration, in the order of their rows. */
-  at(iteration) {
-    return indices(this.cells.column.length, (cell) => this.cells.column[cell] === iteration);
+  share(cell) {
+    return this.cells.correct[cell] / this.cells.samples[cell];
   }
 
-  /** The cells of a question, by iteration. */
-  of(question) {
-    return indices(this.cells.column.length, (cell) => this.cells.question[cell] === question);
+  /** The cells whose `column` (an iteration) or `question` is `value`. */
+  cellsOf(name, value) {
+    return Array.from(this.cells[name].keys()).filter((cell) => this.cells[name][cell] === value);
   }
 
   /** The rows of a cell. */
   rowsOf(cell) {
     return Array.from({ length: this.cells.samples[cell] }, (_, i) => this.cells.first[cell] + i);
   }
-}
-
-/** Place of `value` in ascending `values`, or −1. */
-export function find(values, value) {
-  let low = 0,
-    high = values.length - 1;
-  while (low <= high) {
-    const middle = (low + high) >> 1;
-    if (values[middle] === value) return middle;
-    if (values[middle] < value) low = middle + 1;
-    else high = middle - 1;
-  }
-  return -1;
-}
-
-function indices(count, holds) {
-  const found = [];
-  for (let i = 0; i < count; i++) if (holds(i)) found.push(i);
-  return found;
-}
-
-function startsOf(rows, lengths) {
-  const starts = new Uint32Array(rows.length);
-  for (let i = 1; i < rows.length; i++) starts[i] = starts[i - 1] + lengths[rows[i - 1]];
-  return starts;
-}
-
-/** The text of tokens, special ones left out. */
-function joined(tokens) {
-  const shown = tokens.filter((token) => !token.special);
-  const bytes = new Uint8Array(shown.reduce((sum, token) => sum + token.bytes.length, 0));
-  let end = 0;
-  for (const token of shown) {
-    bytes.set(token.bytes, end);
-    end += token.bytes.length;
-  }
-  return new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes);
 }

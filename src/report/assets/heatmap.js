@@ -1,174 +1,123 @@
 // A heat map on a canvas of the size of its window: only the cells in it are drawn.
 
 import { h } from "report/dom";
-import { themed } from "report/colours";
 
-const LEFT = 190,
-  TOP = 24;
+const [TOP, ROW] = [24, 15];
+// Shares from none to all correct, in five steps of cividis.
+const SHARES = ["rgb(0 34 78)", "rgb(66 78 108)", "rgb(125 124 120)", "rgb(187 173 108)", "rgb(255 234 70)"];
+
+/** The colour of a share of 0…1. */
+export const ofShare = (share) => SHARES[Math.round(share * (SHARES.length - 1))];
 
 /**
- * A heat map of `rows` (each with `label` and `cells`: column → cell) and `columns` (labels).
+ * A heat map of `rows` (each with `label` and `cells`: column → cell, ascending) and `columns` (labels).
  *
- * `colour(cell)` and `title(row, column, cell)` describe a cell, `open(cell)` is called when it is clicked or entered.
- * Returns its `element`, `update({rows, columns})`, and what `keys` do.
+ * `colour(cell)` and `told(row, cell)` describe a cell, `open(cell)` is called when it is clicked or entered.
+ * Returns its `element` and `update({ rows, columns })`.
  */
-export function heatMap({ colour, title, open }) {
-  const canvas = h("canvas", {});
-  const area = h("div", { class: "area" });
-  const tip = h("div", { class: "tip", hidden: true });
-  const element = h(
-    "div",
-    { class: "heat", tabindex: 0, "aria-label": "heat map; arrow keys move, Enter opens" },
-    h("div", { class: "window" }, canvas, tip),
-    area,
-  );
-  let rows = [],
-    columns = [],
-    size = { x: 12, y: 12 },
-    cursor = null;
+export function heatMap({ colour, told, open }) {
+  const canvas = h("canvas");
+  const area = h("div");
+  const readout = h("p.soft.readout", { "aria-live": "polite" }, "Arrow keys move, Enter opens.");
+  const named = { tabindex: 0, role: "application", "aria-label": "heat map" };
+  const box = h("div.heat", named, h("div.window", canvas), area);
+  let [rows, columns, width, left, cursor] = [[], [], 12, 190, null];
 
   function draw() {
-    const { clientWidth: width, clientHeight: height } = element;
-    const scale = devicePixelRatio || 1;
-    canvas.width = width * scale;
-    canvas.height = height * scale;
-    canvas.style.width = `${width}px`;
-    canvas.style.height = `${height}px`;
-    const pen = canvas.getContext("2d");
+    const [style, scale, pen] = [getComputedStyle(box), devicePixelRatio || 1, canvas.getContext("2d")];
+    Object.assign(canvas, { width: box.clientWidth * scale, height: box.clientHeight * scale });
+    Object.assign(canvas.style, { width: `${box.clientWidth}px`, height: `${box.clientHeight}px` });
     pen.scale(scale, scale);
     pen.font = "11px system-ui, sans-serif";
-    const [x0, y0] = [LEFT - element.scrollLeft, TOP - element.scrollTop];
-    const firstRow = Math.max(Math.floor((TOP - y0) / size.y), 0);
-    const lastRow = Math.min(Math.ceil((height - y0) / size.y), rows.length);
-    const gap = size.x > 4 ? 1 : 0;
-    for (let r = firstRow; r < lastRow; r++) {
-      for (const [column, cell] of rows[r].cells) {
-        const x = x0 + column * size.x;
-        if (x < LEFT - size.x || x > width) continue;
-        pen.fillStyle = colour(cell);
-        pen.fillRect(x, y0 + r * size.y, size.x - gap, size.y - 1);
-      }
-    }
-    if (cursor) {
-      pen.strokeStyle = themed("ink");
-      pen.lineWidth = 2;
-      pen.strokeRect(x0 + cursor.column * size.x - 1, y0 + cursor.row * size.y - 1, size.x + 1, size.y + 1);
-    }
-    labels(pen, { x0, y0, width, height, firstRow, lastRow });
-  }
-
-  function labels(pen, { x0, y0, width, height, firstRow, lastRow }) {
-    pen.fillStyle = themed("paper");
-    pen.fillRect(0, 0, LEFT - 4, height);
-    pen.fillRect(0, 0, width, TOP - 2);
-    pen.fillStyle = themed("soft");
     pen.textBaseline = "middle";
-    for (let r = firstRow; r < lastRow; r++) {
-      const label = rows[r].label;
-      const y = y0 + (r + 0.5) * size.y;
-      if (y > TOP) pen.fillText(label.length > 30 ? `…${label.slice(-29)}` : label, 4, y, LEFT - 12);
-    }
-    const step = Math.max(1, Math.ceil(44 / size.x));
+    const [x0, y0] = [left - box.scrollLeft, TOP - box.scrollTop];
+    const first = Math.floor(box.scrollTop / ROW);
+    const shown = rows.slice(first, first + Math.ceil(box.clientHeight / ROW));
+    shown.forEach((row, i) => {
+      for (const [column, cell] of row.cells) {
+        pen.fillStyle = colour(cell);
+        pen.fillRect(x0 + column * width, y0 + (first + i) * ROW, width - (width > 4 ? 1 : 0), ROW - 1);
+      }
+    });
+    pen.strokeStyle = style.color;
+    pen.lineWidth = 2;
+    if (cursor) pen.strokeRect(x0 + cursor.column * width - 1, y0 + cursor.row * ROW - 1, width + 1, ROW + 1);
+    pen.fillStyle = style.backgroundColor;
+    pen.fillRect(0, 0, left - 4, box.clientHeight);
+    pen.fillRect(0, 0, box.clientWidth, TOP - 2);
+    pen.fillStyle = style.color;
+    shown.forEach((row, i) => {
+      const y = y0 + (first + i + 0.5) * ROW;
+      if (y > TOP) pen.fillText(row.label.length > 30 ? `…${row.label.slice(-29)}` : row.label, 4, y, left - 12);
+    });
+    const step = Math.max(1, Math.ceil(44 / width));
     for (let c = 0; c < columns.length; c += step) {
-      const x = x0 + c * size.x;
-      if (x >= LEFT - 2 && x < width) pen.fillText(columns[c], x, TOP / 2);
+      if (x0 + c * width >= left - 2) pen.fillText(columns[c], x0 + c * width, TOP / 2);
     }
   }
 
-  function at(event) {
-    const box = canvas.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    if (x < LEFT || y < TOP) return null;
-    const column = Math.floor((x - LEFT + element.scrollLeft) / size.x);
-    const row = Math.floor((y - TOP + element.scrollTop) / size.y);
-    const cell = rows[row]?.cells.get(column);
-    return cell === undefined ? null : { row, column, cell, x, y };
+  /** The place under the pointer, where there is a cell. */
+  function under(event) {
+    const corner = canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - corner.left - left, event.clientY - corner.top - TOP];
+    const [row, column] = [Math.floor((y + box.scrollTop) / ROW), Math.floor((x + box.scrollLeft) / width)];
+    return x >= 0 && y >= 0 && rows[row]?.cells.has(column) ? { row, column } : null;
   }
 
-  function show(event) {
-    const found = at(event);
-    tip.hidden = !found;
-    canvas.style.cursor = found ? "pointer" : "default";
-    if (!found) return;
-    tip.replaceChildren(title(rows[found.row], columns[found.column], found.cell));
-    const { clientWidth: width, clientHeight: height } = element;
-    tip.style.left = `${Math.min(found.x + 14, width - tip.offsetWidth - 8)}px`;
-    tip.style.top = `${found.y + tip.offsetHeight + 24 > height ? found.y - tip.offsetHeight - 10 : found.y + 14}px`;
+  const chosen = () => rows[cursor.row].cells.get(cursor.column);
+
+  function choose(place) {
+    if (!place || (place.row === cursor?.row && place.column === cursor.column)) return;
+    cursor = place;
+    readout.replaceChildren(h("span", told(rows[place.row], chosen())));
+    draw();
   }
 
   /** Go to the next cell in a direction; empty places are skipped. */
   function move(right, down) {
-    if (!rows.length) return;
-    let { row, column } = cursor ?? { row: 0, column: right ? -1 : 0 };
-    if (!cursor && down) [row, column] = [-1, Math.min(...rows[0].cells.keys())];
-    do {
-      row += down;
-      column += right;
-    } while (
-      row >= 0 &&
-      row < rows.length &&
-      column >= 0 &&
-      column < columns.length &&
-      down === 0 &&
-      !rows[row].cells.has(column)
-    );
-    if (row < 0 || row >= rows.length || column < 0 || column >= columns.length) return;
-    if (!rows[row].cells.has(column)) column = nearest([...rows[row].cells.keys()], column);
-    cursor = { row, column };
-    reveal();
-    draw();
+    const from = cursor ?? { row: -Math.abs(down), column: -1 };
+    const row = Math.min(Math.max(from.row + down, 0), rows.length - 1);
+    const filled = [...(rows[row]?.cells.keys() ?? [])];
+    const near = (best, column) => (Math.abs(column - from.column) < Math.abs(best - from.column) ? column : best);
+    const sideways = right > 0 ? filled.find((c) => c > from.column) : filled.findLast((c) => c < from.column);
+    const column = right ? sideways : filled.reduce(near, filled[0]);
+    if (column === undefined) return;
+    choose({ row, column });
+    box.scrollTop = within(box.scrollTop, row * ROW, ROW, box.clientHeight - TOP);
+    box.scrollLeft = within(box.scrollLeft, column * width, width, box.clientWidth - left);
   }
 
-  function reveal() {
-    const [x, y] = [cursor.column * size.x, cursor.row * size.y];
-    const { clientWidth: width, clientHeight: height } = element;
-    if (y < element.scrollTop) element.scrollTop = y;
-    if (y + size.y + TOP > element.scrollTop + height) element.scrollTop = y + size.y + TOP - height;
-    if (x < element.scrollLeft) element.scrollLeft = x;
-    if (x + size.x + LEFT > element.scrollLeft + width) element.scrollLeft = x + size.x + LEFT - width;
-  }
-
-  canvas.addEventListener("mousemove", show);
-  canvas.addEventListener("mouseleave", () => {
-    tip.hidden = true;
+  box.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
+    if (event.key === "Enter" && cursor) open(chosen());
+    if (!step) return;
+    event.preventDefault();
+    move(...step);
   });
+  canvas.addEventListener("pointermove", (event) => choose(under(event)));
   canvas.addEventListener("click", (event) => {
-    const found = at(event);
-    if (found) open(found.cell);
+    choose(under(event));
+    if (under(event)) open(chosen());
   });
-  element.addEventListener("scroll", () => requestAnimationFrame(draw));
-  new ResizeObserver(() => {
-    fit();
-    draw();
-  }).observe(element);
+  box.addEventListener("scroll", () => requestAnimationFrame(draw));
+  new ResizeObserver(fit).observe(box);
+  addEventListener("theme", draw);
 
   function fit() {
-    const room = Math.max(element.clientWidth - LEFT - 8, 100);
-    size = { x: Math.min(Math.max(room / Math.max(columns.length, 1), 3), 26), y: 15 };
-    area.style.width = `${LEFT + columns.length * size.x}px`;
-    area.style.height = `${TOP + rows.length * size.y}px`;
+    left = Math.min(190, 0.35 * box.clientWidth);
+    width = Math.min(Math.max((box.clientWidth - left - 8) / Math.max(columns.length, 1), 3), 26);
+    Object.assign(area.style, { width: `${left + columns.length * width}px`, height: `${TOP + rows.length * ROW}px` });
+    draw();
   }
 
-  return {
-    element,
-    keys: {
-      ArrowRight: () => move(1, 0),
-      ArrowLeft: () => move(-1, 0),
-      ArrowDown: () => move(0, 1),
-      ArrowUp: () => move(0, -1),
-      Enter: () => {
-        if (cursor) open(rows[cursor.row].cells.get(cursor.column));
-      },
-      theme: draw,
-    },
-    update(content) {
-      ({ rows, columns } = content);
-      cursor = null;
-      fit();
-      draw();
-    },
-  };
+  function update(content) {
+    ({ rows, columns } = content);
+    cursor = null;
+    fit();
+  }
+
+  return { element: h("div", readout, box), focus: () => box.focus({ preventScroll: true }), update };
 }
 
-const nearest = (places, to) =>
-  places.reduce((best, place) => (Math.abs(place - to) < Math.abs(best - to) ? place : best));
+/** The scroll position nearest to `now` that shows what begins at `start`. */
+const within = (now, start, size, room) => Math.max(Math.min(now, start), start + size - room);

@@ -1,80 +1,62 @@
-// The first page: the runs, what they have in common and what not, and the figures.
+// The first page: the answer, then runs, tables and figures.
 
-import { h, number, table, visible } from "report/dom";
-import { figures } from "report/figures";
+import { choice, h, number, table } from "report/dom";
+import { drawn } from "report/plot";
 
 /** Show everything that is about more than one response. */
-export function showOverview(main, report) {
-  const drawn = figures(report);
+export async function showOverview(main, report) {
+  const { sentences, note, figure } = report.answer;
+  const said = h("ul", sentences.map((sentence) => h("li", marked(sentence))));
+  const picture = figure && (await drawn(report, figure));
   main.append(
-    h("h1", {}, visible(report.title)),
+    h("h1", report.title),
+    h("section.lead", h("div", said, h("p.soft", note)), picture),
     runs(report),
     ...report.tables.map(section),
-    h("h2", {}, "Figures"),
-    h(
-      "p",
-      { class: "soft" },
-      "A click on a point opens what it stands for; dragging enlarges, a double click goes back.",
-    ),
-    drawn.element,
-    repeat(report),
+    h("section", h("h2", "Figures"), h("p.soft", "Arrow keys read a figure; points of training open their iteration.")),
+    ...(await Promise.all(report.figures.map((one) => drawn(report, one)))),
+    await anyScalar(report),
   );
-  return { theme: drawn.redraw };
 }
 
 function runs(report) {
-  const rows = report.runs.map((run) => [
-    h("a", { href: `#/run/${run.number}` }, visible(run.name)),
-    number(run.about.ledger.iterations),
-    number(run.about.responses),
-    run.about.kept < run.about.responses ? number(run.about.kept) : "all",
-    run.about.splits
-      .map((name, i) => [i ? ", " : "", h("a", { href: `#/run/${run.number}/evaluation/${i}` }, visible(name))])
-      .flat(),
-    visible(run.about.path),
+  const rows = report.runs.map(({ about, name, number: at }) => [
+    h("a", { href: `#/run/${at}` }, name),
+    number(about.iterations),
+    number(about.responses),
+    about.kept < about.responses ? number(about.kept) : "all",
+    about.splits.join(", "),
+    about.path,
   ]);
-  const lines = rows.map((row) => row.map((cell) => (Array.isArray(cell) ? h("span", {}, cell) : cell)));
-  return h(
-    "section",
-    {},
-    h("h2", {}, "Runs"),
-    table(["run", "iterations", "responses", "of these with tokens in this page", "evaluated on", "directory"], lines, {
-      class: "left",
-      id: "runs",
-    }),
-  );
+  const header = ["run", "iterations", "responses", "of these with tokens here", "evaluated on", "directory"];
+  return h("section", h("h2", "Runs"), table(header, rows, { class: "left" }));
 }
 
 function section({ title, notes, header, rows }) {
-  return h(
-    "section",
-    {},
-    h("h2", {}, visible(title)),
-    rows.length
-      ? table(
-          header,
-          rows.map((row) => row.map(marked)),
-          {},
-        )
-      : null,
-    notes.map((note) => h("p", { class: "soft" }, visible(note))),
-  );
+  const cells = rows.map((row) => row.map(marked));
+  return h("section", h("h2", title), rows.length > 0 && table(header, cells), notes.map((note) => h("p.soft", note)));
 }
 
-/** A cell of a table; differences beyond noise, which begin with an arrow, stand out. */
-function marked(cell) {
-  const change = { "▲": "up", "▼": "down" }[cell[0]];
-  return change ? h("span", { class: change }, visible(cell)) : h("span", {}, visible(cell));
+/** Text in which a difference beyond noise, which begins with an arrow, stands out. */
+function marked(text) {
+  const change = { "▲": "span.up", "▼": "span.down" }[text[0]];
+  return h(change ?? "span", text);
 }
 
-function repeat(report) {
-  const commands = report.runs.map((run) => run.about.command).filter(Boolean);
-  return commands.length
-    ? h(
-        "section",
-        {},
-        h("h2", {}, "To repeat a run"),
-        commands.map((command) => h("pre", {}, visible(command))),
-      )
-    : null;
+/** A chooser of everything that was logged. */
+async function anyScalar(report) {
+  const names = [...new Set(report.runs.flatMap((run) => run.about.scalars))].sort();
+  const first = names.includes("rollout/reward") ? "rollout/reward" : names[0];
+  const place = h("div");
+  const show = async (name) => {
+    const series = report.runs
+      .filter((run) => run.about.scalars.includes(name))
+      .map((run) => ({ label: run.name, group: run.about.group, run: run.number, column: name }));
+    const figure = { title: name, caption: "Running means.", panels: [{ title: "", x: "iteration", series }] };
+    place.replaceChildren(await drawn(report, figure));
+  };
+  if (!names.length) return "";
+  await show(first);
+  const options = names.map((name) => [name, name]);
+  return h("section", h("h2", "Everything that was logged"), choice("Scalar", options, first, show), place);
 }

@@ -1,204 +1,98 @@
-// All responses of a run: filters, search, sort.
+// All responses of a run: a text filter, a few choices, sorting.
 
-import { h, number, visible } from "report/dom";
-import { go, place, replace } from "report/router";
-import { virtualList } from "report/virtual";
+import { choice, h, number, table } from "report/dom";
+import { address } from "report/router";
 
-const COLUMNS = [
-  "iteration",
-  "question",
-  "rephrasing",
-  "verdict",
-  "answer",
-  "reward",
-  "advantage",
-  "ratio",
-  "entropy",
-  "length",
-];
-const WORDS = {
-  correct: (recorded, row) => recorded.correct(row),
-  wrong: (recorded, row) => !recorded.correct(row),
-  truncated: (recorded, row) => recorded.truncated(row),
-  masked: (recorded, row) => recorded.masked(row),
-  original: (recorded, row) => recorded.rows.rephrasing[row] === 0,
-  rephrased: (recorded, row) => recorded.rows.rephrasing[row] > 0,
-};
-const COMPARED = {
-  "=": (a, b) => a === b,
-  "<": (a, b) => a < b,
-  ">": (a, b) => a > b,
-  "<=": (a, b) => a <= b,
-  ">=": (a, b) => a >= b,
-};
-const HINT = "wrong reward>0 iteration>=20 ratio>1.1 apples";
+const AT_ONCE = 100;
+const TEXTS = ["question", "prompt", "answer"];
+const NUMBERS = ["reward", "advantage", "ratio", "entropy", "length"];
+const VERDICTS = ["all", "correct", "wrong", "truncated", "masked"];
+const PROMPTS = ["all", "original", "rephrased"];
+const SORTS = ["as recorded", ...NUMBERS.flatMap((name) => [`${name} ↑`, `${name} ↓`])];
 
-/** Show the list; returns what keys do. */
+/** Show the list. */
 export async function showResponses(main, run) {
   const recorded = await run.recorded();
-  const state = { filter: place().query.filter ?? "", sort: place().query.sort ?? "", texts: null };
+  const state = { filter: "", verdict: "all", prompt: "all", sort: SORTS[0] };
+  const texts = new Array(recorded.count).fill("");
+  const status = h("span.soft", { role: "status" });
+  const place = h("div");
+  const more = h("button", { onclick: () => show(place.querySelectorAll("tbody tr").length + AT_ONCE) }, "Show more");
   let rows = [];
-  const list = virtualList(
-    30,
-    (index) => line(recorded, rows[index]),
-    (index) => open(recorded, rows[index]),
-  );
-  const status = h("span", { class: "soft", role: "status" });
-  const search = h("input", {
-    type: "search",
-    id: "search",
-    value: state.filter,
-    placeholder: HINT,
-    "aria-label": "filter",
-  });
-  const deep = h(
-    "button",
-    { title: "Reads the text of all responses, which takes a moment.", onclick: () => searchTexts() },
-    "Search in responses",
-  );
 
-  function apply() {
-    rows = sorted(recorded, filtered(recorded, state.filter, state.texts), state.sort);
+  function show(count) {
+    const header = ["question", "iteration", "rephrasing", "verdict", "answer", ...NUMBERS];
+    const lines = rows.slice(0, count).map((row) => line(recorded, row));
+    place.replaceChildren(table(header, lines, { class: "left", id: "responses" }));
+    more.hidden = count >= rows.length;
+  }
+
+  function update() {
+    rows = sorted(recorded, filtered(recorded, state, texts), state.sort);
     status.textContent = `${number(rows.length)} of ${number(recorded.count)} responses`;
-    replace({ ...place(), query: { filter: state.filter, sort: state.sort } });
-    list.update(rows.length);
+    show(AT_ONCE);
   }
 
-  async function searchTexts() {
-    const texts = new Array(recorded.count);
-    for (let row = 0; row < recorded.count; row++) {
-      texts[row] = (await run.response(row))?.text ?? "";
-      if (row % 500 === 0) {
-        status.textContent = `reading ${number(row)} of ${number(recorded.count)}`;
-        await new Promise(requestAnimationFrame);
-      }
-    }
-    state.texts = texts;
-    deep.textContent = "Searching in responses";
-    deep.disabled = true;
-    apply();
-  }
-
-  search.addEventListener("input", () => {
-    state.filter = search.value;
-    apply();
-  });
-  const header = h(
-    "div",
-    { class: "row header" },
-    COLUMNS.map((name) =>
-      h(
-        "button",
-        {
-          onclick: () => {
-            state.sort = state.sort === name ? `-${name}` : name;
-            apply();
-          },
-        },
-        name,
-      ),
-    ),
-  );
-  main.append(
-    h("div", { class: "bar" }, search, deep, status),
-    h(
-      "p",
-      { class: "soft" },
-      `Words: ${Object.keys(WORDS).join(", ")}; numbers: `,
-      h("code", {}, "reward>0"),
-      " with any column or ",
-      h("code", {}, recorded.terms[0] ?? "kl"),
-      "; anything else is looked for in questions, prompts and answers. Click a column to sort.",
-    ),
-    header,
-    list.element,
-  );
-  apply();
-  return {
-    ArrowDown: () => list.move(1),
-    j: () => list.move(1),
-    ArrowUp: () => list.move(-1),
-    k: () => list.move(-1),
-    PageDown: () => list.move(20),
-    PageUp: () => list.move(-20),
-    Enter: list.enter,
+  const change = (name) => (value) => {
+    state[name] = value;
+    update();
   };
-}
+  const chooser = (label, name, words) => choice(label, words.map((word) => [word, word]), state[name], change(name));
 
-function open(recorded, row) {
-  go({
-    run: recorded.run.number,
-    iteration: recorded.rows.iteration[row],
-    question: recorded.rows.question[row],
-    response: row,
-  });
+  async function searchTexts(event) {
+    event.target.disabled = true;
+    for (const row of texts.keys()) texts[row] = (await run.response(row))?.text.toLowerCase() ?? "";
+    update();
+  }
+
+  const filter = { type: "search", placeholder: TEXTS.join(", "), "aria-label": "filter" };
+  main.append(
+    h(
+      "div.bar",
+      h("input", { ...filter, oninput: (event) => change("filter")(event.target.value) }),
+      h("label", h("input", { type: "checkbox", onchange: searchTexts }), " also in responses"),
+      chooser("Verdict", "verdict", VERDICTS),
+      chooser("Prompt", "prompt", PROMPTS),
+      chooser("Sort", "sort", SORTS),
+      status,
+    ),
+    place,
+    more,
+  );
+  update();
 }
 
 function line(recorded, row) {
-  const { rows } = recorded;
-  return h(
-    "div",
-    { "data-row": row },
-    h("span", {}, String(rows.iteration[row])),
-    h("span", {}, visible(recorded.question(row))),
-    h("span", {}, String(rows.rephrasing[row])),
-    h("span", { class: recorded.correct(row) ? "right" : "wrong" }, recorded.correct(row) ? "✓" : "✗"),
-    h("span", { dir: "auto" }, visible(recorded.answer(row)?.slice(0, 200) ?? "–")),
-    ["reward", "advantage", "ratio", "entropy", "length"].map((name) => h("span", {}, number(rows[name]?.[row]))),
-  );
+  const { rows, run } = recorded;
+  const at = { run: run.number, iteration: rows.iteration[row], question: rows.question[row], response: row };
+  const correct = recorded.is("correct", row);
+  return [
+    h("a", { href: address(at), "data-row": row }, recorded.text("question", row)),
+    rows.iteration[row],
+    rows.rephrasing[row],
+    h(correct ? "span.right" : "span.wrong", correct ? "✓" : "✗"),
+    h("span.cut", { dir: "auto" }, recorded.text("answer", row)?.slice(0, 200) ?? "–"),
+    ...NUMBERS.map((name) => number(rows[name]?.[row])),
+  ];
 }
 
-/** The rows for which every part of the filter holds. */
-export function filtered(recorded, filter, texts) {
-  const conditions = filter
-    .trim()
-    .split(/\s+/)
-    .filter(Boolean)
-    .map((part) => condition(recorded, part, texts));
-  const found = [];
-  for (let row = 0; row < recorded.count; row++) if (conditions.every((holds) => holds(row))) found.push(row);
-  return found;
+/** The rows that a filter leaves; its text may stand in the question, the prompt, the answer, or in `texts`. */
+function filtered(recorded, { filter, verdict, prompt }, texts) {
+  const word = filter.trim().toLowerCase();
+  const columns = TEXTS.filter((name) => recorded.names[name]);
+  const has = columns.map((name) => recorded.names[name].map((text) => (text ?? "").toLowerCase().includes(word)));
+  const holds = (row) => columns.some((name, i) => has[i][recorded.rows[name][row]]) || texts[row].includes(word);
+  const judged = (row) => recorded.is(verdict === "wrong" ? "correct" : verdict, row) !== (verdict === "wrong");
+  const asked = (row) => prompt === "all" || (prompt === "original") === (recorded.rows.rephrasing[row] === 0);
+  return Array.from(texts.keys()).filter((row) => (verdict === "all" || judged(row)) && asked(row) && holds(row));
 }
 
-function condition(recorded, part, texts) {
-  const compared = /^([\w/]+)(<=|>=|=|<|>)([-+.\deE]+)$/.exec(part);
-  if (compared && Object.hasOwn(recorded.rows, compared[1]) && Number.isFinite(Number(compared[3]))) {
-    const [, name, sign, value] = compared;
-    return (row) => COMPARED[sign](recorded.rows[name][row], Number(value));
-  }
-  if (Object.hasOwn(WORDS, part)) return (row) => WORDS[part](recorded, row);
-  const word = part.toLowerCase();
-  const [question, prompt, answer] = ["question", "prompt", "answer"].map((name) =>
-    (recorded.names[name] ?? []).map((text) => (text ?? "").toLowerCase().includes(word)),
-  );
-  return (row) =>
-    question[recorded.rows.question[row]] ||
-    prompt[recorded.rows.prompt?.[row]] ||
-    answer[recorded.rows.answer[row]] ||
-    (texts?.[row].toLowerCase().includes(word) ?? false);
-}
-
-/** `rows` in the order of a column, downwards when its name begins with `-`. What has no number comes last. */
-export function sorted(recorded, rows, sort) {
-  const name = sort.replace(/^-/, "");
-  if (!COLUMNS.includes(name)) return rows;
-  const named = recorded.names[name];
-  const ranks = named && rankOf(named);
-  const values =
-    { verdict: (row) => Number(recorded.correct(row)) }[name] ??
-    (ranks ? (row) => ranks[recorded.rows[name][row]] : (row) => recorded.rows[name]?.[row] ?? NaN);
-  const sign = sort.startsWith("-") ? -1 : 1;
-  return rows.sort((a, b) => {
-    const [x, y] = [values(a), values(b)];
-    return Number.isNaN(x) - Number.isNaN(y) || sign * (x - y) || a - b;
-  });
-}
-
-function rankOf(names) {
-  const ranks = new Array(names.length);
-  const order = names.map((_, i) => i).sort((a, b) => ((names[a] ?? "") < (names[b] ?? "") ? -1 : 1));
-  order.forEach((place, rank) => {
-    ranks[place] = rank;
-  });
-  return ranks;
+/** `rows` in the order of a column, `length ↓` say. What has no number comes last. */
+function sorted(recorded, rows, sort) {
+  const [name, direction] = sort.split(" ");
+  const values = recorded.rows[name];
+  if (!values) return rows;
+  const sign = direction === "↓" ? -1 : 1;
+  const order = (a, b) => Number.isNaN(values[a]) - Number.isNaN(values[b]) || sign * (values[a] - values[b]) || a - b;
+  return rows.sort(order);
 }

@@ -1,99 +1,44 @@
 // A response token by token, coloured by how uncertain the policy was.
 
-import { choice, h, number, textBox, visible } from "report/dom";
-import { ofToken } from "report/colours";
+import { choice, h, number } from "report/dom";
 
-const AT_ONCE = 3000;
 const STRONGEST = { entropy: 2.5, surprise: 5 };
-const NAMES = { entropy: "entropy", surprise: "surprise (−log p)", none: "none" };
+const COLOURS = { entropy: "entropy", surprise: "surprise (−log p)", none: "none" };
+let colour = "entropy";
 
-/** The colourings that a response has values for. */
-export function colourings(tokens) {
-  const some = (name) => tokens.some((token) => Number.isFinite(token[name]));
-  return [...(some("entropy") ? ["entropy"] : []), ...(some("logprob") ? ["surprise"] : []), "none"];
-}
-
-/** The text of a response; `colour` is the chosen colouring, `change` is called with another one. */
-export function responseText({ text, tokens, apart }, colour, change) {
-  if (!tokens.length) return h("div", {}, textBox(text, { "data-part": "text" }));
-  const found = colourings(tokens);
-  const chosen = found.includes(colour) ? colour : found[0];
-  const box = h("div", { class: apart ? "text tokens apart" : "text tokens", dir: "auto", "data-part": "tokens" });
-  const about = h("span", { class: "soft about" }, "Point at a token.");
-  const more = h("button", { onclick: () => add() });
-  let shown = 0;
-
-  function add() {
-    const next = tokens.slice(shown, shown + AT_ONCE);
-    box.append(...next.map((token, i) => span(token, shown + i, chosen)));
-    shown += next.length;
-    more.hidden = shown >= tokens.length;
-    more.textContent = `Show ${number(Math.min(AT_ONCE, tokens.length - shown))} more of ${number(tokens.length)} tokens`;
-  }
-
-  box.addEventListener("mouseover", (event) => {
+/** The text of a response and its tokens. */
+export function responseText({ text, tokens, apart }) {
+  const whole = h("div.text", { dir: "auto", "data-part": "text" }, text);
+  if (!tokens.length) return whole;
+  const spans = tokens.map((token, i) =>
+    h(token.special ? "span.token.special" : "span.token", { "data-token": i }, token.text),
+  );
+  const box = h(apart ? "div.text.tokens.apart" : "div.text.tokens", { dir: "auto", "data-part": "tokens" }, spans);
+  const about = h("span.soft", "Point at a token.");
+  const paint = () => spans.forEach((element, i) => coloured(element, tokens[i]));
+  const change = (name) => {
+    colour = name;
+    paint();
+  };
+  box.addEventListener("pointerover", (event) => {
     const index = event.target.closest("[data-token]")?.dataset.token;
     if (index !== undefined) about.textContent = described(tokens[index], Number(index));
   });
-  add();
-  return h(
-    "div",
-    {},
-    h(
-      "div",
-      { class: "bar" },
-      choice(
-        "Colour",
-        found.map((name) => [name, NAMES[name]]),
-        chosen,
-        change,
-      ),
-      about,
-    ),
-    box,
-    more,
-    details(text),
-  );
+  paint();
+  const bar = h("div.bar", choice("Colour", Object.entries(COLOURS), colour, change), about);
+  return h("div", bar, box, h("details", h("summary", "as text"), whole));
 }
 
-function span(token, index, colouring) {
-  const value = colouring === "surprise" ? -token.logprob : token[colouring];
-  const element = h(
-    "span",
-    { class: token.special ? "token special" : "token", "data-token": index },
-    visible(readable(token.bytes)),
-  );
-  if (colouring !== "none") element.style.backgroundColor = ofToken(value, STRONGEST[colouring]);
-  return element;
-}
-
-/** The bytes of a token as text; those of an incomplete letter by their numbers. */
-function readable(bytes) {
-  try {
-    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
-  } catch {
-    return Array.from(bytes, (byte) => `\\x${byte.toString(16).padStart(2, "0")}`).join("");
-  }
+/** The background: nothing at 0, strongest from a limit on; none where nothing was recorded. */
+function coloured(element, token) {
+  const value = { entropy: token.entropy, surprise: -token.logprob }[colour];
+  const strength = Math.min(Math.max(value / STRONGEST[colour], 0), 1) || 0;
+  element.style.backgroundColor = `rgb(230 120 0 / ${Math.round(75 * strength)}%)`;
 }
 
 function described(token, index) {
-  const parts = [`token ${index + 1}`, `id ${token.id}`];
+  const parts = [`token ${index + 1}`];
   if (token.logprob !== undefined) parts.push(`log p ${number(token.logprob)}`, `p ${number(Math.exp(token.logprob))}`);
   if (token.entropy !== undefined) parts.push(`entropy ${number(token.entropy)} nats`);
   return parts.join(" · ");
-}
-
-/** The text as it was recorded, to be read and copied without the seams of tokens. */
-function details(text) {
-  const box = h("div", {});
-  return h(
-    "details",
-    {
-      ontoggle: (event) => {
-        if (event.target.open) box.replaceChildren(textBox(text, { "data-part": "text" }));
-      },
-    },
-    h("summary", {}, "as text"),
-    box,
-  );
 }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+import re
+
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tagrpo.report.vocabulary import Vocabulary, tokenizer_of
+from tagrpo.report.pieces import Pieces, tokenizer_of
 
 TEXTS = ["the sum is 42", "数学 ∑ \U0001f9ee, naïve\n\tline", "a\u202eb\0c"]
 
@@ -24,24 +25,24 @@ def byte_level(tmp_path):
     return tokenizer
 
 
+def bytes_of(tokens):
+    """The bytes of tokens as they are shown, `\\xe2` for a byte of an incomplete letter."""
+    return re.sub(rb"\\x([0-9a-f]{2})", lambda found: bytes.fromhex(found[1].decode()), "".join(tokens).encode())
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_tokens_of_bytes_give_any_text_back(byte_level, tmp_path, text):
-    ids = np.array([*byte_level.encode(text).ids, 0])
-    vocabulary = Vocabulary(np.unique(ids)[::-1], tokenizer_of(tmp_path, {}))
-    places = vocabulary.places(ids)
-    assert vocabulary.ids[places].tolist() == ids.tolist()
-    assert vocabulary.text(places) == text == byte_level.decode(ids.tolist())
-    columns = vocabulary.columns()
-    assert columns["ids"][columns["special"] == 1].tolist() == [0]
+    ids = [*byte_level.encode(text).ids, 0]
+    *tokens, last = Pieces(tokenizer_of(tmp_path, {})).shown(ids)
+    assert last == ["<eos>"], "a special token stands apart"
+    assert bytes_of(tokens).decode() == text == byte_level.decode(ids)
 
 
-def test_a_letter_that_was_cut_is_replaced(byte_level, tmp_path):
-    ids = np.array(byte_level.encode("∑").ids[:-1])
-    vocabulary = Vocabulary(np.unique(ids), tokenizer_of(tmp_path, {}))
-    assert vocabulary.text(vocabulary.places(ids)) == "\ufffd" == byte_level.decode(ids.tolist())
+def test_a_letter_that_was_cut_is_shown_by_its_bytes(byte_level, tmp_path):
+    tokens = Pieces(tokenizer_of(tmp_path, {})).shown(byte_level.encode("∑").ids[:-1])
+    assert "".join(tokens) == r"\xe2\x88"
 
 
 def test_without_a_tokenizer_tokens_are_numbers(tmp_path):
     settings = {"data": {"tokenizer": str(tmp_path)}, "model": {"path": None}}
-    vocabulary = Vocabulary(np.array([7, 3]), tokenizer_of(tmp_path, settings))
-    assert vocabulary.text(vocabulary.places(np.array([3, 7]))) == "#3 #7 "
+    assert Pieces(tokenizer_of(tmp_path, settings)).shown([3, 7]) == ["#3 ", "#7 "]

@@ -1,0 +1,93 @@
+"""The answer that a report begins with: did it help, by how much, and how sure is that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from .comparison import Methods
+from .runs import RunFiles
+from .statistics import LEVEL, Comparison, Estimate
+
+PROGRESS = "rollout/correct_original"
+VERDICTS = {
+    True: {"higher": "▲ {} helped", "lower": "▼ {} did harm", "undecided": "{}: not beyond noise"},
+    False: {"higher": "▲ {} is better", "lower": "▼ {} is worse", "undecided": "{}: not beyond noise"},
+}
+"""Is the baseline an untrained policy → verdict → what is said of the method."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a report says first."""
+
+    sentences: Sequence[str]
+    """One for each method, the largest gain first."""
+    note: str
+    """What they are measured on, and how."""
+
+
+def baseline_of(methods: Methods) -> str:
+    """The untrained policy where there is one, else the first method."""
+    return next((method for method in methods.runs if method not in methods.trained), next(iter(methods.runs)))
+
+
+def headline(methods: Methods) -> tuple[str, int]:
+    """The split that is spoken of, or an average where there is one, and the smallest k of its pass@k."""
+    part = next((name for name in methods.parts if name not in methods.splits), next(iter(methods.splits)))
+    return part, methods.ks(methods.parts[part])[0]
+
+
+def answer(methods: Methods) -> Answer:
+    """The gain of each method over `baseline_of` with its 95 % interval; of a single one, its pass@k."""
+    (part, k), baseline = headline(methods), baseline_of(methods)
+    gains = [seen for c in methods.comparisons if c.quantity == f"pass@k/{part}/{k}" and (seen := _over(baseline, c))]
+    if not gains:
+        found = ", ".join(f"{m} solves {e} % of {part} at pass@{k}" for m, e in methods.at(k)[part].items())
+        seeds = max(len(runs) for runs in methods.runs.values())
+        return Answer([f"{found}; there is nothing here to compare with."], _measured(methods, part, seeds))
+    untrained = baseline not in methods.trained and bool(methods.trained)
+    over = f"the untrained policy ({baseline})" if untrained else baseline
+    sentences = [
+        f"{VERDICTS[untrained][c.verdict].format(c.method)}: {c.difference.signed} points of pass@{k} on {part} over "
+        f"{over}."
+        for c in sorted(gains, key=lambda c: -c.difference.value)
+    ]
+    seeds = max(len(c.seeds) for c in gains)
+    note = (
+        f"{_measured(methods, part, seeds)} Differences on the same questions; ▲ and ▼: beyond noise, at p < "
+        f"{100 * LEVEL:.0f} % after Holm's correction for all {len(methods.comparisons)} comparisons; the intervals "
+        "are not corrected."
+    )
+    if seeds == 1:
+        note += " With one seed, the noise between seeds is not measured."
+    return Answer(sentences, note)
+
+
+def without_evaluation(runs: Sequence[RunFiles]) -> Answer:
+    """What can be said of runs before their evaluation: how often they were right in training."""
+    logged = {f"{run.method} seed {run.seed}": run.scalar(PROGRESS) for run in runs}
+    sentences = [
+        f"{name}, not evaluated yet: {100 * values.iloc[0]:.0f} % of responses to originals were correct in iteration "
+        f"{values.index[0]}, {100 * values.iloc[-1]:.0f} % in iteration {values.index[-1]}."
+        for name, values in logged.items()
+        if values is not None and len(values)
+    ]
+    return Answer(sentences or ["Not evaluated yet."], "Single iterations on different questions: a trend, no result.")
+
+
+def _over(baseline: str, found: Comparison) -> Comparison | None:
+    """The comparison as a difference from `baseline`; None where it is about others."""
+    if found.baseline == baseline:
+        return found
+    if found.method != baseline:
+        return None
+    e = found.difference
+    turned = Estimate(-e.value, -e.high, -e.low)
+    return replace(found, method=found.baseline, baseline=baseline, difference=turned)
+
+
+def _measured(methods: Methods, part: str, seeds: int) -> str:
+    first = next(iter(methods.runs.values()))[0]
+    questions = sum(first.test[split]["num_questions"] for split in methods.parts[part])
+    return f"On {questions} questions and {seeds} seed{'s' * (seeds > 1)}, with 95 % intervals."

@@ -1,0 +1,64 @@
+"""The answer that a report begins with."""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+import pytest
+
+from tagrpo.analysis.answer import answer, baseline_of, headline, without_evaluation
+from tagrpo.analysis.comparison import Methods
+from tagrpo.analysis.runs import by_method, find_runs
+
+BASE = [i % 3 for i in range(60)]
+
+
+@pytest.fixture
+def compared(tmp_path, write_run):
+    """Three methods on 60 questions, of which the last one was not trained."""
+    for seed in (0, 1):
+        write_run(tmp_path, "good", seed, [c + 3 + (i + seed) % 2 for i, c in enumerate(BASE)])
+        write_run(tmp_path, "bad", seed, [max(c - 1 - (i + seed) % 2, 0) for i, c in enumerate(BASE)])
+        path = write_run(tmp_path, "untrained", seed, BASE)
+        (path / "ledger.json").unlink()
+    return Methods(by_method(find_runs(tmp_path), ["good", "bad", "untrained"]))
+
+
+def test_gains_are_over_the_untrained_policy_wherever_it_stands(compared):
+    assert baseline_of(compared) == "untrained"
+    assert headline(compared) == ("test_id", 1)
+    good, bad = answer(compared).sentences
+    # 3½ of 8 responses more; of 0, 1 and 2 of 8, 1½ fewer where there are as many: (0 + 1 + 1½) / 3.
+    assert good.startswith("▲ good helped: +43.8 [+")
+    assert good.endswith("] points of pass@1 on test_id over the untrained policy (untrained).")
+    assert re.match(r"▼ bad did harm: −10\.4 \[−.*, −.*\] points", bad)
+
+
+def test_the_interval_of_a_turned_difference_is_turned_too(compared):
+    turned, direct = answer(compared).sentences[0], compared.difference(["test_id"], "good", "untrained", 1)
+    assert f": {direct.estimate.signed} points" in turned
+
+
+def test_a_gain_within_noise_is_not_called_one(tmp_path, write_run):
+    write_run(tmp_path, "grpo", 0, [1, 2, 3])
+    write_run(tmp_path, "ta_grpo", 0, [1, 3, 2])
+    found = answer(Methods(by_method(find_runs(tmp_path))))
+    assert [s.partition(" [")[0] for s in found.sentences] == ["ta_grpo: not beyond noise: +0.0"]
+    assert found.note.endswith("With one seed, the noise between seeds is not measured.")
+
+
+def test_a_single_method_has_its_pass_at_k(tmp_path, write_run):
+    write_run(tmp_path, "grpo", 0, [4, 4])
+    (sentence,) = answer(Methods(by_method(find_runs(tmp_path)))).sentences
+    assert sentence == "grpo solves 50.0 [50.0, 50.0] % of test_id at pass@1; there is nothing here to compare with."
+
+
+def test_before_an_evaluation_there_is_the_course_of_training(tmp_path, write_run):
+    write_run(tmp_path, "grpo", 0, [1])
+    (run,) = find_runs(tmp_path)
+    (sentence,) = without_evaluation([run]).sentences
+    assert "20 % of responses to originals were correct in iteration 0, 30 % in iteration 1." in sentence
+    pd.DataFrame({"step": [0], "rollout/reward": [1.0]}).to_csv(run.path / "metrics.csv", index=False)
+    (run,) = find_runs(tmp_path)
+    assert without_evaluation([run]).sentences == ["Not evaluated yet."]

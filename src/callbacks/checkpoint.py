@@ -20,6 +20,7 @@ from ..runs.files import remove
 from ..runs.loggers import ResumableLogger
 from ..runs.preemption import StopRequest
 from ..runs.stages import Stage
+from .rollout import RolloutCallback
 from .shared import check_at_least_one, total_iterations
 
 
@@ -34,13 +35,16 @@ class Checkpointer(Callback):
     code 0. In a single process, an error while a batch is being sampled also leaves a checkpoint: of the state before
     that batch.
 
-    A resumed run samples anew what came after its checkpoint: use `every=1` where rollouts are expensive.
+    Rollouts since the last checkpoint are kept in `rollout_cache` and used again when a run is resumed with the same
+    weights. On GPUs, where updates differ in bits, these are the weights of the checkpoint alone: use `every=1` where
+    rollouts are expensive.
 
     Args:
         every: Iterations between checkpoints; there is also one at the end of training.
         keep: Number of newest checkpoints to keep. None keeps all.
         fractions: Shares of the run's iterations, above 0 and below 1, whose checkpoints are written and kept besides;
             see `tagrpo-eval diagnose=`. Of a run that is made longer they are shares of its new length.
+        keep_rollouts: Whether rollouts are kept on disk until a checkpoint covers them.
 
     Raises:
         ValueError: `every` or `keep` is less than 1, or one of `fractions` is none.
@@ -48,7 +52,9 @@ class Checkpointer(Callback):
 
     stage = Stage.CHECKPOINT
 
-    def __init__(self, every: int = 10, keep: int | None = 2, fractions: Sequence[float] = ()) -> None:
+    def __init__(
+        self, every: int = 10, keep: int | None = 2, keep_rollouts: bool = True, fractions: Sequence[float] = ()
+    ) -> None:
         check_at_least_one("checkpoint", every=every, keep=keep)
         if not all(0 < fraction < 1 for fraction in fractions):
             raise ValueError(
@@ -58,6 +64,7 @@ class Checkpointer(Callback):
         self.every = every
         self.keep = keep
         self.fractions = tuple(fractions)
+        self.keep_rollouts = keep_rollouts
         self.stop = StopRequest()
         self._done = self._epoch = self._saved_at = 0
         self._progress: dict[str, Any] | None = None
@@ -172,7 +179,10 @@ class Checkpointer(Callback):
         self._prune(trainer)
 
     def _prune(self, trainer: Trainer) -> None:
-        """Delete the oldest checkpoints."""
+        """Delete the oldest checkpoints, and rollouts that the newest covers."""
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, RolloutCallback):
+                callback.pipeline.checkpointed()
         if trainer.is_global_zero and self.keep is not None:
             for path in checkpoints_in(checkpoints_of(trainer))[: -self.keep]:
                 if iteration_of(path) not in self._milestones(trainer):

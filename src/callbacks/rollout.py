@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..datamodules.memory import QuestionMemory, Visit
 from ..modules.policy.sharding import full_tensors
+from ..rollouts.cache import RolloutCache
 from ..rollouts.dynamic_sampling import DynamicSampling
 from ..rollouts.pipeline import Replay, RolloutPipeline
 from ..runs.files import write_json
@@ -52,6 +53,7 @@ class RolloutCallback(Callback):
         replay: Replays past successes in training batches. Needs a train dataloader with `serve_by(chance)` and a
             module that is a `SampledPolicy`.
         seed: Of all sampling.
+        cache: Keeps training rollouts on disk until a checkpoint covers their update; None keeps none.
         policy: Name of the submodule that engines sample from, such as `model`, in modules that are no `SampledPolicy`.
             None finds the one trainable Hugging Face model; without any it is the whole module.
         ahead: Sample the next batch while the module learns from this one, see `RolloutPipeline.sample_next`. Needs an
@@ -71,6 +73,7 @@ class RolloutCallback(Callback):
         dynamic_sampling: DynamicSampling | None = None,
         replay: Replay | None = None,
         seed: int = 0,
+        cache: RolloutCache | None = None,
         policy: str | None = None,
         ahead: bool = False,
     ) -> None:
@@ -84,6 +87,7 @@ class RolloutCallback(Callback):
             dynamic_sampling=dynamic_sampling,
             replay=replay,
             seed=seed,
+            cache=cache,
             asynchronous=ahead,
             weights=partial(weights_of, policy=policy),
         )

@@ -62,31 +62,59 @@ def find_overlaps(
         threshold: Share of a test question's distinct n-grams, above 0 and at most 1.
 
     Returns:
-        Split → the most similar overlap of each of its questions that has one, in their order; of equals the first.
+        Split → the most similar overlap of each of its questions that has one, in their order; any of several equals.
     """
     if n < 1 or not 0 < threshold <= 1:
         raise ValueError(f"Expected n ≥ 1 and a threshold above 0 and up to 1, but got {n} and {threshold}.")
     grams_of = {split: [_ngrams(words(group.question), n) for group in groups] for split, groups in tests.items()}
     wanted = {gram for rows in grams_of.values() for grams in rows for gram in grams}
     texts: list[tuple[str, str]] = []
+    kept: list[set[Gram]] = []
     holders: dict[Gram, list[int]] = defaultdict(list)
     for group in train:
         for text in (group.question, *group.rephrasings):
             if found := _ngrams(words(text), n) & wanted:
                 for gram in found:
-                    holders[gram].append(len(texts))
+                    holders[gram].append(len(kept))
+                kept.append(found)
                 texts.append((group.id, text))
     usual = {gram for gram, rows in holders.items() if len(rows) > max(len(texts) / 2, 64)}
     overlaps: dict[str, list[Overlap]] = {split: [] for split in tests}
     for split, groups in tests.items():
         for group, grams in zip(groups, grams_of[split], strict=True):
-            own = grams - usual
-            shared = Counter(row for gram in own for row in holders.get(gram, ()))
-            row = max(shared, key=lambda row: (shared[row], -row), default=0)
-            if own and (share := round(shared[row] / len(own), 3)) >= threshold:
+            row, count = _most_alike(own := grams - usual, kept, holders, threshold)
+            if row is not None:
                 id, text = texts[row]
-                overlaps[split].append(Overlap(group.id, id, share, _numbers(text) == _numbers(group.question)))
+                same_numbers = _numbers(text) == _numbers(group.question)
+                overlaps[split].append(Overlap(group.id, id, round(count / len(own), 3), same_numbers))
     return overlaps
+
+
+def _most_alike(
+    grams: set[Gram], kept: Sequence[set[Gram]], holders: Mapping[Gram, Sequence[int]], threshold: float
+) -> tuple[int | None, int]:
+    """The text that shares most of the n-grams, and how many; None where no share reaches the threshold.
+
+    The rarest n-grams are looked up first. A text without any of them can only share the rest, so that those which all
+    texts share are not looked up once something better is known.
+    """
+    size, best, count = len(grams), None, 0
+    while count < size and round((count + 1) / size, 3) < threshold:
+        count += 1
+    compared: set[int] = set()
+    for looked_up, gram in enumerate(sorted(grams, key=lambda gram: len(holders.get(gram, ())))):
+        for row in holders.get(gram, ()):
+            if size - looked_up <= count:
+                return best, count
+            if row not in compared:
+                compared.add(row)
+                if (shared := _shared(grams, kept[row])) > count:
+                    best, count = row, shared
+    return best, count
+
+
+def _shared(grams: set[Gram], others: set[Gram]) -> int:
+    return len(grams & others)
 
 
 def _ngrams(text: tuple[str, ...], n: int) -> set[Gram]:

@@ -6,16 +6,14 @@ told so by `Rollouts.staleness`, and corrects for it by truncated importance sam
 
 from __future__ import annotations
 
-import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
-from ..types import Completion, Finish, Request, Seconds
+from ..types import Completion, Finish, Seconds
+from .cache import packed, unpacked
 from .scoring import Scoring
 
 
@@ -24,7 +22,7 @@ class Generation:
     """The responses to one batch: to be sampled, being sampled, there, or failed."""
 
     key: str
-    """`request_key` of what is asked."""
+    """Cache key of the `Request`."""
     step: int
     """Optimizer steps of the weights that sample."""
     scoring: Scoring | None = None
@@ -33,6 +31,8 @@ class Generation:
     """Samples the responses, or waits for them; None when they are there or have failed."""
     phase: str = "generate"
     """Under which name `finish` counts in the seconds of the iteration."""
+    keep: Callable[[Sequence[Sequence[Completion]]], None] = lambda _: None
+    """Called with the responses when they have been sampled."""
     completions: list[list[Completion]] | None = None
     """[P][G_p], once they are there."""
     error: Exception | None = None
@@ -47,6 +47,8 @@ class Generation:
                 self.completions = self.finish()
         except Exception as error:  # of any kind: it is raised where the responses are needed
             self.error = error
+        else:
+            self.keep(self.completions)
         self.finish = None
 
     def result(self, seconds: Seconds) -> list[list[Completion]]:
@@ -71,7 +73,7 @@ class Generation:
 
 
 def if_of_request(generation: Generation | None, key: str) -> Generation | None:
-    """`generation` if, on every rank, it is of the request with this key; else None. Collective."""
+    """`generation` if, on every rank, it is of the request with this cache key; else None. Collective."""
     fits = generation is not None and generation.key == key
     if not max_over_ranks(not fits):
         return generation
@@ -81,35 +83,3 @@ def if_of_request(generation: Generation | None, key: str) -> Generation | None:
             stacklevel=2,
         )
     return None
-
-
-def request_key(request: Request) -> str:
-    """A short name for a request: the same for equal ones in every process, another for different ones."""
-    content = ([prompt.tolist() for prompt in request.prompts], *request[1:])
-    return hashlib.sha256(repr(content).encode()).hexdigest()[:32]
-
-
-def packed(completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
-    """[P][G] responses as a few tensors; see `unpacked`."""
-    flat = [completion for samples in completions for completion in samples]
-    return {
-        "counts": [len(samples) for samples in completions],
-        "lengths": torch.tensor([len(c.token_ids) for c in flat], dtype=torch.long),
-        "token_ids": torch.cat([torch.zeros(0, dtype=torch.long), *(c.token_ids for c in flat)]).int(),
-        "logprobs": torch.cat([torch.zeros(0), *(c.logprobs for c in flat)]),
-        "truncated": torch.tensor([c.truncated for c in flat], dtype=torch.bool),
-    }
-
-
-def unpacked(content: Mapping[str, Any]) -> list[list[Completion]]:
-    """[P][G] the responses that `packed` was given."""
-    lengths = content["lengths"].tolist()
-    parts = zip(
-        content["token_ids"].long().split(lengths),
-        content["logprobs"].split(lengths),
-        content["truncated"].tolist(),
-        strict=True,
-    )
-    # Views of one large tensor would keep all of it alive.
-    flat = iter([Completion(token_ids=i.clone(), logprobs=p.clone(), truncated=t) for i, p, t in parts])
-    return [[next(flat) for _ in range(count)] for count in content["counts"]]

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from ..datamodules.memory import QuestionMemory, Visit
-from ..distributed import rank, sum_over_ranks
+from ..distributed import max_over_ranks, rank, sum_over_ranks
 from ..seeds import derive_seed
 from ..types import (
     Engine,
@@ -30,7 +30,8 @@ from ..types import (
     Verifier,
     require,
 )
-from .ahead import Generation, if_of_request, request_key
+from .ahead import Generation, if_of_request
+from .cache import RolloutCache, request_key
 from .dynamic_sampling import DynamicSampling, no_draw
 from .engines.base import checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
@@ -79,6 +80,7 @@ class RolloutPipeline:
         seed: Of all sampling.
         asynchronous: Whether `sample_next` will be used. Needs an engine that can; not together with `replay`.
         weights: See `NamedWeights`.
+        cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
 
     Attributes:
         iteration: Training batches so far.
@@ -110,6 +112,7 @@ class RolloutPipeline:
         seed: int = 0,
         asynchronous: bool = False,
         weights: NamedWeights = own_parameters,
+        cache: RolloutCache | None = None,
     ) -> None:
         require(verifier, Verifier, "rollout.verifier")
         for name, term in (reward_terms or {}).items():
@@ -130,6 +133,7 @@ class RolloutPipeline:
         self.memory = memory if replay is None else replay.memory
         self.seed = seed
         self.asynchronous = asynchronous
+        self.cache = cache
         self.iteration = 0
         self.ledger = dict.fromkeys(("prompts", "rollouts", "tokens", "discarded_questions"), 0)
         self.failures: Counter[str] = Counter()
@@ -242,19 +246,26 @@ class RolloutPipeline:
         seconds: Seconds,
         ahead: bool = False,
     ) -> Generation:
-        """The responses to `batch` by the present weights.
+        """The responses to `batch` by the present weights, from the cache or from the engine.
 
         The engine samples as soon as they are waited for; with `ahead`, at once and in the background.
         """
         request, scoring = self._request(batch, position), Scoring(batch, self.verifier, self.decode)
+        generation = Generation(request_key(request), step, scoring, phase="wait" if ahead else "generate")
+        if self.cache is not None and position[0] == "fit":
+            key = f"{self.engine.weights_digest(policy, step)}/{generation.key}"
+            generation.completions = self.cache.find(position[1:], key)
+            if not max_over_ranks(generation.completions is None):  # syncing and sampling need every rank
+                return generation
+            generation.keep = partial(self.cache.keep, position[1:], key)
         with seconds.measure("sync"):
             engine = self.engine.at(policy, step)
         if ahead:
             finish = engine.generate_async(request, scoring.deliver)
         else:
             finish = partial(engine.generate, request, scoring.deliver)
-        finish = partial(checked, finish, request, policy)
-        return Generation(request_key(request), step, scoring, finish, phase="wait" if ahead else "generate")
+        generation.finish = partial(checked, finish, request, policy)
+        return generation
 
     def _sampled_before(self, batch: QuestionBatch, position: Position, seconds: Seconds) -> Generation | None:
         """The generation that `sample_next` began, if it was of this batch; else None, on every rank."""
@@ -284,6 +295,11 @@ class RolloutPipeline:
         self._next = None
         self.engine.close()
         self.verifier.close()
+
+    def checkpointed(self) -> None:
+        """Forget rollouts on disk: a checkpoint holds all that was learned from them."""
+        if self.cache is not None:
+            self.cache.prune(self.iteration)
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a resume; the seed of a batch depends on its iteration alone."""

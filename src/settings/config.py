@@ -122,6 +122,8 @@ def build(cfg: DictConfig) -> Run:
     from lightning.pytorch import seed_everything
     from lightning.pytorch.callbacks import Checkpoint
 
+    from ..callbacks import Checkpointer
+    from ..rollouts.cache import RolloutCache
     from ..runs.checkpoints import AtomicCheckpointIO
     from ..runs.scalars import ScalarLog
     from ..runs.stages import in_order
@@ -135,7 +137,8 @@ def build(cfg: DictConfig) -> Run:
     seed_everything(cfg.seed, workers=True, verbose=False)
     configured = [instantiate(callback) for callback in (cfg.callbacks or {}).values() if callback]
     directory = Path(HydraConfig.get().runtime.output_dir)
-    rollout = instantiate(cfg.rollout)
+    kept = any(isinstance(callback, Checkpointer) and callback.keep_rollouts for callback in configured)
+    rollout = instantiate(cfg.rollout, cache=RolloutCache(directory / "rollout_cache") if kept else None)
     callbacks = in_order([*configured, rollout, ScalarLog()])
     loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]
     module = instantiate(cfg.policy)

@@ -127,18 +127,3 @@ def test_a_checkpoint_counts_whether_it_is_a_file_or_a_folder(policy, tmp_path):
     assert written("a.ckpt", 1.0) == written("b.ckpt", 1.0)
     values = [write(name, value) for write, name in ((written, "a"), (sharded, "c")) for value in (1.0, 2.0)]
     assert len({"", *values}) == 5
-
-
-def test_one_bit_of_one_weight_makes_another_sum():
-    torch.manual_seed(0)
-    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2).bfloat16())
-    before = bit_sums(module)
-    assert bit_sums(module) == before
-    for parameter in module.parameters():
-        old = parameter.detach().clone()
-        with torch.no_grad():
-            parameter.view(-1)[0] = torch.nextafter(parameter.view(-1)[0], torch.tensor(9.0).to(parameter.dtype))
-        assert bit_sums(module) != before
-        with torch.no_grad():
-            parameter.copy_(old)
-    assert bit_sums(module) == before

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from ...types import Engine, require
+from ..cache import weights_digest
 
 
 class NamedWeights(Protocol):
@@ -44,6 +45,7 @@ class SyncedEngine:
         self._engine: Engine | None = None
         self._synced_at: int | None = None
         self._has_base = False
+        self._digest: tuple[int, str] | None = None
         made = make.func if isinstance(make, partial) else make
         if isinstance(made, type):
             self._check(made)
@@ -71,9 +73,15 @@ class SyncedEngine:
             self._synced_at, self._has_base = step, True
         return self._engine
 
+    def weights_digest(self, policy: nn.Module, step: int) -> str:
+        """Of the weights of `policy` after `step` optimizer steps. Collective."""
+        if self._digest is None or self._digest[0] != step:
+            self._digest = step, weights_digest(policy)
+        return self._digest[1]
+
     def weights_replaced(self) -> None:
         """Weights have changed without an optimizer step: those that the engine has are no longer theirs."""
-        self._synced_at = None
+        self._synced_at = self._digest = None
         self._has_base = False
 
     def sleep(self) -> None:

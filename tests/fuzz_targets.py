@@ -62,8 +62,8 @@ def replies(data: bytes) -> None:
 
     reply = read_reply(data.decode("utf-8", "replace"))
     assert bool(reply.text) != bool(reply.fault)
-    json.dumps([reply.text, reply.fault, reply.model, reply.id]).encode()
-    (reply.text + reply.model + reply.id).encode()
+    json.dumps([reply.text, reply.fault, reply.model]).encode()
+    (reply.text + reply.model).encode()
     assert all(0 <= count < 2**53 for count in reply.usage)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from spans import math_spans, prose
 from stories import Question
-
-from tagrpo.rephrasing.texts import math_spans, prose
 
 
 def _read(names: str) -> tuple[str, ...]:

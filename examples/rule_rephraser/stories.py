@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tagrpo.rephrasing.texts import math_spans
+from spans import math_spans
 
 _ABBREVIATION = re.compile(
     r"\b(?:Mr|Mrs|Ms|Dr|St|Jr|Sr|No|vs|e\.g|i\.e|etc|a\.m|p\.m|approx|in|ft|oz|lb|lbs|hr|hrs|min|cm|Prof|Mt|Ave|U\.S|cf|[A-Z])\.\Z"

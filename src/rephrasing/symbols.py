@@ -7,31 +7,26 @@ from collections.abc import Iterable
 from itertools import permutations
 
 from .candidates import Pair, Verdict
-from .texts import compact, figures, formulas, holds, prose, variables, with_names, without_examples
+from .texts import compact, figures, formulas, holds, variables, with_names, without_examples
 
 _MOST_RENAMED = 6
 """Variables; a text that renames more is refused."""
-_NO_VARIABLES = re.compile(r"(e)|(?<!_)(i)|(d)[a-z\\]|([CP])(?:[_^]|\((?:[A-Z\\]|[^()]*,))")
-"""Letters that may be none: constants, differentials, combinations, probabilities. In formulas without commands."""
-_UNITS = set("mgshtlLNJWVKF")
+_SPOKEN = re.compile(r"(?<![A-Za-z'’\\])(?!(?:A|I)\b)(?:[b-z]|[A-Z]{1,5})(?![A-Za-z])")
+"""Letters that stand alone, and labels such as ABC; a, A and I are words."""
 _COORDINATES = re.compile(
     r"ax[ei]s\b|intercept|coordinate|plane\b|graph|slope|vertical|horizontal|quadrant|parabola|ellipse|hyperbola|"
     r"\b(?:lines?|points?)\b",
     re.IGNORECASE,
 )
 """Where x is horizontal and y vertical."""
-_NOT_ZERO = re.compile(
-    r"\bnon-?zero\b|\bnot (?:equal to )?(?:0|zero)\b|\b(?:none|neither)\b[^.?!]{0,80}\bzero\b", re.IGNORECASE
-)
 
 
 def symbols_kept(pair: Pair) -> Verdict:
     r"""Every formula of the original is in the rephrasing, and no other; figures are copied.
 
-    Formulas are cut at commas and compared in a compact spelling, in any order; one may stand in the other text without
-    dollars, and that something is not zero may be told in words. Of an example (`For instance, …`) some may be missing.
-    Variables may have other names where that cannot change the answer: each is renamed everywhere, to a letter that the
-    original does not have, and none of them is in the answer or a coordinate.
+    Formulas are compared in a compact spelling, in any order, in or out of math mode. Of an example (`For instance, …`)
+    some may be missing. Variables may have other names where that cannot change the answer: each is renamed everywhere,
+    to a letter that the original does not have, and none of them is in the answer or a coordinate.
 
     >>> symbols_kept(Pair("If $x^2=4$, find $x$.", "Find $x$ such that $x^2=-4$.")).reason
     'missing: x^2=4; new: x^2=-4'
@@ -41,80 +36,63 @@ def symbols_kept(pair: Pair) -> Verdict:
     old, new = pair.question, pair.rephrasing
     if figures(old) != figures(new):
         return Verdict("symbols_kept", False, "a figure is missing or changed")
-    before, after = formulas(old) - _told(old, new), formulas(new) - _told(new, old)
-    missing, added = _lacking(before & formulas(without_examples(old, new)), after, new), _lacking(after, before, old)
-    if not missing and not added:
-        return Verdict("symbols_kept", True, f"all {len(before)} formulas kept")
-    names = renaming(before, after)
+    before, after = formulas(old), formulas(new)
+    names = renaming(pair)
     if names is None:
-        return Verdict("symbols_kept", False, differences(missing, added))
+        missing = {piece for piece in before - after if not holds(new, piece)}
+        added = {piece for piece in after - before if not holds(old, piece)}
+        return Verdict("symbols_kept", False, differences(missing, added) or "formulas are renamed one by one")
     shown = listed(f"{a} → {b}" for a, b in names.items())
-    if doubt := _doubt(pair, names, before):
-        return Verdict("symbols_kept", False, f"renamed {shown}, but {doubt}")
-    return Verdict("symbols_kept", True, f"all {len(before)} formulas kept up to names: {shown}")
+    if doubt := _doubt(pair, names):
+        return Verdict("symbols_kept", False, f"renamed {shown}, but {doubt}" if names else doubt)
+    return Verdict("symbols_kept", True, f"all {len(before)} formulas kept{f' up to names: {shown}' if names else ''}")
 
 
-def _told(text: str, other: str) -> set[str]:
-    """The formulas of `text` which say that something is not zero, if `other` says so in words and `text` does not."""
-    in_words = len(_NOT_ZERO.findall(other)) > len(_NOT_ZERO.findall(text))
-    return {piece for piece in formulas(text) if in_words and re.fullmatch("[A-Za-z]+!=0", piece)}
+def renaming(pair: Pair) -> dict[str, str] | None:
+    r"""Other names for variables under which the formulas are the same; empty for their own, None where there are none.
 
-
-def _lacking(wanted: set[str], there: set[str], text: str) -> set[str]:
-    """The pieces that are neither among the formulas `there` nor, without dollars, in the text around them."""
-    known, whole = there.union(*map(variables, there)), compact(text).replace('"', "")
-    return {
-        piece
-        for piece in wanted - known
-        if not (holds(text, piece) if piece.isalpha() else piece.replace('"', "") in whole)
-    }
-
-
-def renaming(before: Iterable[str], after: Iterable[str]) -> dict[str, str] | None:
-    r"""Other names for variables that turn the formulas `before` into `after`; None where there are none.
-
-    >>> renaming(["x+2y=7", "x-y=1"], ["p-q=1", "p+2q=7"])
+    >>> renaming(Pair("Let $x+2y=7$ and $x-y=1$.", "Let $p-q=1$ and $p+2q=7$."))
     {'x': 'p', 'y': 'q'}
-    >>> renaming(["x+2y=7", "x-y=1"], ["q-p=1", "p+2q=7"]) is None
+    >>> renaming(Pair("Let $x+2y=7$ and $x-y=1$.", "Let $q-p=1$ and $p+2q=7$.")) is None
     True
     """
-    old, new = _letters(before), _letters(after)
-    lost, gained = sorted(old - new), sorted(new - old)
+    old, new = pair.question, pair.rephrasing
+    before, after = formulas(old), formulas(new)
+    required = before & formulas(without_examples(old, new))
+    lost = sorted(_letters(required) - _letters(after) - _spoken(new))
+    gained = sorted(_letters(after) - _letters(before) - _spoken(old))
     if len(lost) == len(gained) <= _MOST_RENAMED:
-        wanted = set(after)
-        for letters in permutations(gained):
-            names = dict(zip(lost, letters, strict=True))
-            renamed = {with_names(piece, names) for piece in before}
-            # Formulas of one letter may stand in the prose of one text.
-            if renamed ^ wanted <= new and (renamed <= wanted or wanted <= renamed):
-                return names or None
+        for others in permutations(gained):
+            names, back = dict(zip(lost, others, strict=True)), dict(zip(others, lost, strict=True))
+            if _all_in(new, required, names) and _all_in(old, after, back):
+                return names
     return None
+
+
+def _all_in(text: str, pieces: Iterable[str], names: dict[str, str]) -> bool:
+    """Whether the formulas are in the text. That something is not zero may be told in words; the 0 is a number."""
+    renamed = {with_names(piece, names) for piece in pieces if len(piece) > 1 and not piece.endswith("!=0")}
+    return all(holds(text, piece) for piece in renamed - formulas(text))
+
+
+def _spoken(text: str) -> set[str]:
+    return set("".join(_SPOKEN.findall(text)))
 
 
 def _letters(pieces: Iterable[str]) -> set[str]:
     return set().union(*map(variables, pieces))
 
 
-def _doubt(pair: Pair, names: dict[str, str], before: set[str]) -> str:
-    """Why other names may change the answer; empty where they can't."""
-    old, new = set(names), set(names.values())
-    in_formulas = [re.sub(r'"[^"]*"|\\[A-Za-z]+', r"\\", p) for p in before | formulas(pair.rephrasing)]
-    no_variables = {letter for piece in in_formulas for found in _NO_VARIABLES.findall(piece) for letter in found}
-    after_a_number = old - {a for a in old if any(re.search(rf"(?<![\d.]){a}", piece) for piece in before)}
-    doubts = {
-        "such a letter often is no variable": (old | new) & no_variables,
-        "the answer has such a letter": (old | new) & _letters(map(compact, pair.answer)),
-        "letters have a meaning beside coordinates and figures": figures(pair.question)
-        or (_COORDINATES.search(pair.question) and (old | new) & set("xyz")),
-        "such a letter stands outside of the formulas": old & _spoken(pair.rephrasing) or new & _spoken(pair.question),
-        "such a letter may be a unit": after_a_number & _UNITS,
-    }
-    return next((reason for reason, found in doubts.items() if found), "")
-
-
-def _spoken(text: str) -> set[str]:
-    """Letters outside of the formulas, those of labels such as ABC too; a, A and I are words."""
-    return set("".join(re.findall(r"(?<![A-Za-z'’])(?!(?:A|I)\b)(?:[b-z]|[A-Z]{1,5})(?![A-Za-z])", prose(text))))
+def _doubt(pair: Pair, names: dict[str, str]) -> str:
+    """Why the names may change the answer, or something else may be asked for; empty where neither can be."""
+    letters = {*names, *names.values()}
+    if letters & _letters(map(compact, pair.answer)):
+        return "the answer has such a letter"
+    if names and (figures(pair.question) or (_COORDINATES.search(pair.question) and letters & set("xyz"))):
+        return "letters have a meaning beside coordinates and figures"
+    old, new = ({piece for piece in formulas(text) if len(piece) == 1} for text in pair[:2])
+    old = {names.get(letter, letter) for letter in old}
+    return "" if old <= new or new <= old else f"other letters are spoken of: {listed(new - old)}"
 
 
 def differences(missing: Iterable[str], new: Iterable[str]) -> str:

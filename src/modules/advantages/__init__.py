@@ -10,7 +10,6 @@ from .eta import sum_of_absolute_advantage
 from .exceeding import ExceedingPassAtKAdvantage
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
-from .semantic_entropy import SemanticEntropyAdvantage
 from .without_easy import WithoutEasyAdvantage
 
 __all__ = [
@@ -20,7 +19,6 @@ __all__ = [
     "ExceedingPassAtKAdvantage",
     "GroupAdvantage",
     "PassAtKAdvantage",
-    "SemanticEntropyAdvantage",
     "WithoutEasyAdvantage",
     "sum_of_absolute_advantage",
 ]

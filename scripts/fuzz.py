@@ -34,13 +34,11 @@ def fuzz(target: str, runs: int) -> None:
     with atheris.instrument_imports(
         include=[
             "tagrpo.rewards",
-            "tagrpo.contrib.grpo_lead",
             "tagrpo.rephrasing",
             "tagrpo.runs.checkpoints",
             "tagrpo.runs.files",
         ]
     ):
-        import tagrpo.contrib.grpo_lead.terms
         import tagrpo.rephrasing.calls
         import tagrpo.runs.checkpoints  # noqa: F401
     if target == "replies":

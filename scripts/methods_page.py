@@ -23,9 +23,9 @@ from tagrpo.settings import methods
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "methods.md"
 PAPERS = ["ta_grpo", "pass_at_k", "prompt_augmentation", "dapo", "dr_grpo", "gspo", "gmpo", "cispo", "rloo"]
-PAPERS += ["seed_grpo", "exgrpo", "grpo_lead", "max_rl", "negative_reinforcement", "pkpo", "rs_grpo", "ngrpo"]
+PAPERS += ["exgrpo", "grpo_lead", "max_rl", "negative_reinforcement", "pkpo", "rs_grpo", "ngrpo"]
 PAPERS += ["entropy_mechanism", "high_entropy_tokens", "unlikeliness", "rl_zvp"]
-PAPERS += ["overtraining_gate", "outcome_exploration", "greso", "ours"]
+PAPERS += ["outcome_exploration", "greso", "ours"]
 EVALUATION = {
     "data.evaluation_samples": "samples",
     "rollout.evaluation_sampling.temperature": "temperature",

@@ -43,7 +43,6 @@ RUNS = {
     "lora": ["experiment=ta_grpo", "lora=default"],
     "bootstrap": ["experiment=pass_at_k_bootstrap", "advantage.k=2"],
     "entropy": ["experiment=entropy_adaptive", "advantage.k=2"],
-    "clusters": ["experiment=seed_grpo"],
     "sequence": ["experiment=gspo", "policy.token_budget=400"],
     "lead": ["experiment=grpo_lead"],
     "noise": ["experiment=noisy_rewards"],

@@ -131,7 +131,6 @@ def test_loss_and_schedule_of_the_recipes():
         assert of(experiment, *loss, *schedule) == passk
     assert of("dapo", *loss, *schedule) == [0.2, 0.28, "token_mean", 0.0, None, "constant_with_warmup", 320, 16, 512]
     assert of("exgrpo", *loss[:4], "loss.entropy_aggregation") == [None, None, "constant", 0.0, "token_mean"]
-    assert of("seed_grpo", "advantage.alpha", "loss.aggregation", "loss.kl_coef") == [0.02, "constant", 0.0]
     assert of("cispo", *loss[:3], "rollout.dynamic_sampling.values", "rollout.reward_terms.overlong.weight") == [
         None, 3, "token_mean", "correct", 1.0,
     ]  # fmt: skip

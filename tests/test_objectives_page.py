@@ -39,9 +39,8 @@ def cells(name):
 def test_the_weights_are_those_of_the_experiments(methods):
     assert objectives.weights(methods) == table("weights")
     missing = set(options_of("experiment")) - set(methods)
-    looking_back = {"overtraining_gate", "outcome_exploration", "outcome_exploration_batch"}
     by_token = {"clip_cov", "kl_cov", "high_entropy_tokens", "rl_zvp"}
-    assert missing == {"entropy_adaptive", "seed_grpo", "unlikeliness", *looking_back, *by_token}
+    assert missing == {"entropy_adaptive", "unlikeliness", "outcome_exploration", *by_token}
     assert all(f"`{name}`" in PAGE for name in missing)
 
 

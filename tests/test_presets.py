@@ -97,9 +97,6 @@ PRINTED = {
         },
         ["amc", "olympiadbench", "aime24", "minerva", "math500"], ("prompt_augmentation_five",),
     ),
-    "grpo_lead_stages": Printed(
-        {"DeepSeek": "base", "LEAD-stage1": "stage_1", "LEAD-stage2": "stage_2"}, ["test"], ()
-    ),
 }  # fmt: skip
 SAMPLES = 4
 
@@ -234,11 +231,6 @@ def test_controls_are_as_long_as_what_they_control_and_differ_in_what_they_say()
         for row, control in controls.items():
             assert stages[control] == [["experiment=pass_at_1"]] * len(stages[row])
             assert stages[row] != stages[control]
-    rows = composed("grpo_lead_stages")
-    parts = {path.partition(".")[0] for path in difference(rows["grpo"], rows["stage_1"])}
-    assert parts == {"advantage", "rollout"}
-    assert rows["stage_1_longer"].iterations == rows["stage_1"].iterations + rows["stage_2"].iterations
-    assert difference(rows["stage_1_longer"], rows["stage_1"]) == {"iterations"}
 
 
 def shrink(cfg, benchmarks, averages, iterations):

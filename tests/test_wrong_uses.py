@@ -78,7 +78,6 @@ AT_ONCE = [
     (REPHRASE, ["input=none.jsonl", "output=out.jsonl"], "none.jsonl.* `input`"),
     (REPHRASE, ["input=good.jsonl", "rephraser.model=m"], "output=rephrased.jsonl"),
     (REPHRASE, ["input=good.jsonl", "output=out.jsonl"], "rephraser.model=…"),
-    (REPHRASE, ["audit", "input=good.jsonl", "undecided=maybe"], "undecided to be keep or drop"),
     ("tagrpo-export", ["none", "model"], "none.* `checkpoint`"),
     ("tagrpo-export", [], "checkpoint, folder"),
     ("tagrpo-diff", ["experiment=grop", "experiment=grpo"], "grpo"),

@@ -30,52 +30,44 @@ from .console import entry_point, explained
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..rephrasing.candidates import Reviewed
+    from ..rephrasing.candidates import Check, Reviewed
     from ..rephrasing.client import Client, Server
     from ..rephrasing.costs import Prices
+    from ..rephrasing.rephraser import Judge
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), "rephrase"))
 
 
 @contextmanager
-def connected(work: Path, server: Server, batch: Mapping[str, Any] | None) -> Iterator[Client]:
-    """A client that answers calls from the cache in `work`, else asks the server, one by one or in batches."""
+def connected(work: Path, server: Server) -> Iterator[Client]:
+    """A client that answers calls from the replies in `work`, else asks the server, with a bar of progress."""
     from rich.progress import Progress
 
-    from ..rephrasing.batch import BatchClient
-    from ..rephrasing.cache import ReplyCache
-    from ..rephrasing.client import Client
+    from ..rephrasing.client import Client, ReplyCache
 
     hidden = not sys.stderr.isatty()
     with ReplyCache(work / "replies.jsonl") as cache, Progress(transient=True, disable=hidden) as progress:
         task = progress.add_task("replies", total=None)
-
-        def show(answered: int, wanted: int) -> None:
-            progress.update(task, completed=answered, total=wanted)
-
-        yield Client(server, cache, show) if batch is None else BatchClient(server, cache, show, **batch)
+        yield Client(server, cache, lambda done, wanted: progress.update(task, completed=done, total=wanted))
 
 
 def print_costs(title: str, costs: pd.DataFrame) -> None:
     """Print an estimate or an account."""
-    import pandas as pd
-
     if costs.empty:
         print(f"{title}: nothing is asked of a model.")
         return
-    total = costs["cost"].sum(skipna=False)
+    total, known = costs["cost"].sum(), costs["cost"].notna().all()
     print(f"{title}:\n{costs.to_string(index=False, float_format='{:,.2f}'.format, na_rep='no price')}")
-    print("Total cost: " + ("unknown, for lack of prices" if pd.isna(total) else f"{total:,.2f}"))
+    print("Total cost: " + (f"{total:,.2f}" if known else "unknown, for lack of prices"))
 
 
 def print_outcome(reviewed: Sequence[Reviewed], client: Client, prices: Mapping[str, Prices]) -> None:
     """Print what was paid, what passed, how many questions have how many rephrasings, and what got no reply."""
-    from ..rephrasing.audit import by_check, by_instruction, coverage
+    from ..rephrasing.audit import by_check, coverage
     from ..rephrasing.costs import account
 
     answered = [(call, client.cache[key]) for key, call in client.calls.items() if key in client.cache]
     print_costs("Account", account(answered, prices))
-    print(f"Rephrasings:\n{by_instruction(reviewed).to_string(float_format='{:.1f}'.format)}")
     print(f"Verdicts:\n{by_check(reviewed).to_string()}")
     counts = ", ".join(f"{questions} with {kept}" for kept, questions in coverage(reviewed).items())
     print(f"Questions by number of accepted rephrasings: {counts}.")
@@ -101,43 +93,43 @@ def with_commands(arguments: Sequence[str]) -> list[str]:
 
 def execute(cfg: DictConfig) -> bool:
     """Build what the configuration names and do what its command says; return whether every call got a reply."""
-    from ..rephrasing.audit import read_reviewed, recheck, refuse_undecided, sample_groups
-    from ..rephrasing.candidates import escaped, write_rows
+    from ..rephrasing.candidates import write_rows
     from ..rephrasing.costs import Prices, estimate
-    from ..rephrasing.page import audit_page
     from ..rephrasing.rephraser import planned_calls, rephrase
 
-    work, output = Path(cfg.work), cfg.output and Path(cfg.output)
-    checks = {name: instantiate(check) for name, check in cfg.checks.items() if check}
+    work, checks = Path(cfg.work), {name: instantiate(check) for name, check in cfg.checks.items() if check}
     judge = built(cfg.judge) if cfg.judge.model else None
     prices = {part.model: Prices(**part.price) for part in (cfg.rephraser, cfg.judge) if part.get("price")}
-    batch = {str(name): value for name, value in cfg.batch.items() if name != "enabled"} if cfg.batch.enabled else None
-    written = [output] if output else []
-    with connected(work, instantiate(cfg.server), batch) as client:
+    with connected(work, instantiate(cfg.server)) as client:
         if cfg.command == "audit":
-            reviewed = read_reviewed(cfg.input)
-            recheck(reviewed, checks)
-            if judge is not None:
-                asyncio.run(judge.review(reviewed, client))
+            reviewed = audit(cfg, checks, judge, client)
         else:
             groups, rephraser = instantiate(cfg.source).load()[: cfg.limit], built(cfg.rephraser)
             if cfg.dry_run:
-                costs = estimate(planned_calls(groups, rephraser, judge), prices, client.cache, batch is not None)
+                costs = estimate(planned_calls(groups, rephraser, judge), prices, client.cache)
                 print_costs(f"Estimate for {len(groups)} questions", costs)
                 return True
             save_resolved(cfg, work)
             reviewed = asyncio.run(rephrase(groups, rephraser, checks, judge, client))
-        if cfg.undecided == "drop":
-            refuse_undecided(reviewed)
-        if cfg.command == "audit":
-            page = audit_page(sample_groups(reviewed, cfg.sample, cfg.seed), "Rephrasings to judge")
-            write_text(work / "audit.html", escaped(page))
-            written.append(work / "audit.html")
-        if output:
-            write_rows(output, reviewed)
+        if cfg.output:
+            write_rows(Path(cfg.output), reviewed)
+            print(f"Written: {cfg.output}")
         print_outcome(reviewed, client, prices)
-    print("Written: " + "\n         ".join(map(str, written)))
     return not client.failures
+
+
+def audit(cfg: DictConfig, checks: Mapping[str, Check], judge: Judge | None, client: Client) -> list[Reviewed]:
+    """Check the rephrasings of a file again, and write a sample of them for a human to read."""
+    from ..rephrasing.audit import listing, read_reviewed, recheck, sample_groups
+
+    reviewed = read_reviewed(cfg.input)
+    recheck(reviewed, checks)
+    if judge is not None:
+        asyncio.run(judge.review(reviewed, client))
+    page = Path(cfg.work) / "audit.md"
+    write_text(page, listing(sample_groups(reviewed, cfg.sample, cfg.seed)))
+    print(f"Written: {page}")
+    return reviewed
 
 
 def check(cfg: DictConfig) -> None:
@@ -148,8 +140,6 @@ def check(cfg: DictConfig) -> None:
     """
     if cfg.command not in ("generate", "audit"):
         raise ValueError(f"Expected command to be generate or audit, but got {cfg.command!r}.")
-    if cfg.undecided not in ("keep", "drop"):
-        raise ValueError(f"Expected undecided to be keep or drop, but got {cfg.undecided!r}.")
     path = cfg.input if cfg.command == "audit" else cfg.source.get("path")
     if path is None and (cfg.command == "audit" or "dataset" not in cfg.source):
         raise ValueError("Expected `input`, a file of questions, but got none. Set input=questions.jsonl.")

@@ -1,8 +1,9 @@
-"""Rephrasings checked again, the share that passes, and a sample for a human to read."""
+"""Rephrasings checked again, what each check says of them, and a sample for a human to read."""
 
 from __future__ import annotations
 
 import random
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,12 +31,6 @@ def recheck(reviewed: Iterable[Reviewed], checks: Mapping[str, Check]) -> None:
                 before.append(candidate.text)
 
 
-def refuse_undecided(reviewed: Iterable[Reviewed]) -> None:
-    """Turn undecided verdicts into refusals."""
-    for candidate in [candidate for item in reviewed for candidate in item.candidates]:
-        candidate.verdicts = [v._replace(passed=v.passed is True) for v in candidate.verdicts]
-
-
 def by_check(reviewed: Iterable[Reviewed]) -> pd.DataFrame:
     """Verdicts per check: columns `passed`, `failed`, `undecided`, `alone` (refused by this check and no other)."""
     rows = []
@@ -47,14 +42,6 @@ def by_check(reviewed: Iterable[Reviewed]) -> pd.DataFrame:
         ]
     frame = pd.DataFrame(rows, columns=["check", "passed", "failed", "undecided", "alone"])
     return frame.groupby("check", sort=False).sum().rename_axis(None)
-
-
-def by_instruction(reviewed: Sequence[Reviewed]) -> pd.DataFrame:
-    """Candidates per instruction or rule: columns `proposed`, `accepted`, `percent`."""
-    rows = [(c.provenance.get("instruction", ""), accepted(c.verdicts)) for r in reviewed for c in r.candidates]
-    grouped = pd.DataFrame(rows, columns=["instruction", "accepted"]).groupby("instruction")["accepted"]
-    table = pd.DataFrame({"proposed": grouped.size(), "accepted": grouped.sum().astype(int)})
-    return table.assign(percent=100 * table["accepted"] / table["proposed"])
 
 
 def coverage(reviewed: Iterable[Reviewed]) -> dict[int, int]:
@@ -70,3 +57,19 @@ def sample_groups(reviewed: Sequence[Reviewed], size: int, seed: int) -> list[Re
     eligible = [index for index, item in enumerate(reviewed) if item.candidates]
     chosen = random.Random(seed).sample(eligible, min(size, len(eligible)))
     return [reviewed[index] for index in sorted(chosen)]
+
+
+def listing(sample: Iterable[Reviewed]) -> str:
+    """Questions with their answers, candidates and verdicts, as Markdown in which no text of a model becomes markup."""
+    parts = ["# Is each rephrasing the same problem as its question?"]
+    for item in sample:
+        parts += [f"## Question {item.group.id}", _quoted(item.group.question), _quoted(" or ".join(item.group.answer))]
+        for candidate in item.candidates:
+            state = "accepted" if accepted(candidate.verdicts) else "refused"
+            found = [f"{v.check}: {v.reason}" for v in candidate.verdicts if not v.passed]
+            parts += [f"### {state.capitalize()}", _quoted(candidate.text), *map(_quoted, found)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return textwrap.indent(text, "    ", lambda _: True)

@@ -59,16 +59,12 @@ class Reply:
     """Why there is no text; empty where there is one."""
     model: str = ""
     """The server's name of the model that replied."""
-    id: str = ""
-    """The server's name of the reply, for its support and its bill."""
     usage: Usage = Usage()  # noqa: RUF009 (a tuple, which nobody can change)
     time: str = ""
     """When it arrived: UTC, ISO 8601."""
-    batch: bool = False
-    """Whether it came through the batch interface, at its price."""
 
 
-def read_reply(body: str, time: str = "", batch: bool = False) -> Reply:
+def read_reply(body: str, time: str = "") -> Reply:
     r"""The reply in the body of a response; what is missing or of another type counts as empty.
 
     >>> read_reply('{"choices": [{"message": {"content": "Add 1 \\ud83d"}}]}').text
@@ -91,8 +87,7 @@ def read_reply(body: str, time: str = "", batch: bool = False) -> Reply:
     counts = _mapping(content.get("usage"))
     cached = _mapping(counts.get("prompt_tokens_details")).get("cached_tokens")
     usage = Usage(*map(_count, (counts.get("prompt_tokens"), counts.get("completion_tokens"), cached)))
-    model, id = _text(content.get("model")), _text(content.get("id"))
-    return Reply(text=text, fault=fault, model=model, id=id, usage=usage, time=time, batch=batch)
+    return Reply(text=text, fault=fault, model=_text(content.get("model")), usage=usage, time=time)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

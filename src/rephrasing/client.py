@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
 
 import openai
 
-from .cache import ReplyCache
-from .calls import ApiCall, Reply
+from ..runs.files import lock
+from .calls import ApiCall, Reply, read_reply
+
+logger = logging.getLogger(__name__)
 
 _REFUSES_EVERYBODY = (401, 402, 403, 404)
 _FAILURES_IN_A_ROW = 4
@@ -56,6 +63,53 @@ class Server:
         cause = f" ({error.__cause__})" if isinstance(error, openai.APIConnectionError) else ""
         text, key = f"{error}{cause}", os.environ.get(self.api_key_env)
         return (text.replace(key, "[key]") if key else text)[:500]
+
+
+class ReplyCache:
+    """Key of a call → reply, in an append-only file of JSON lines; a context manager.
+
+    The body of a response is saved as it came and read afterwards, so that a malformed one is not paid for again.
+    Lines that a kill or an editor broke are skipped with a warning. The file is locked: two processes would pay twice.
+
+    Raises:
+        RuntimeError: another process has the file open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a+b")
+        lock(self._file, "Wait for it, or set another `work`.")
+        self._replies: dict[str, Reply] = {}
+        self._file.seek(0)
+        line = b""
+        for number, line in enumerate(self._file, start=1):
+            try:
+                row = json.loads(line)
+                self._replies[row["key"]] = read_reply(row["body"], row["time"])
+            except (ValueError, LookupError, TypeError):
+                logger.warning("%s, line %d: skipped what is no reply; it will be asked again.", path, number)
+        if line and not line.endswith(b"\n"):  # torn by a kill
+            self._file.write(b"\n")
+
+    def add(self, key: str, body: str) -> None:
+        """Save the body of a response, then read it."""
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        self._file.write(json.dumps({"key": key, "time": time, "body": body}).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._replies[key] = read_reply(body, time)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._replies
+
+    def __getitem__(self, key: str) -> Reply:
+        return self._replies[key]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
 
 class Client:

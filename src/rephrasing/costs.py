@@ -21,10 +21,8 @@ class Prices:
     completion: float
     cached: float | None = None
     """Of prompt tokens in the server's cache; None for the same as others."""
-    batch_factor: float = 0.5
-    """Price of the batch interface, relative to these."""
 
-    def cost(self, usage: Usage, batch: bool = False) -> float:
+    def cost(self, usage: Usage) -> float:
         """Money for so many tokens.
 
         >>> Prices(prompt=10, completion=30).cost(Usage(prompt_tokens=500_000, completion_tokens=100_000))
@@ -33,12 +31,10 @@ class Prices:
         cached = self.prompt if self.cached is None else self.cached
         fresh = usage.prompt_tokens - usage.cached_tokens
         total = fresh * self.prompt + usage.cached_tokens * cached + usage.completion_tokens * self.completion
-        return total / 1e6 * (self.batch_factor if batch else 1.0)
+        return total / 1e6
 
 
-def estimate(
-    calls: Iterable[ApiCall], prices: Mapping[str, Prices], answered: Container[str], batch: bool = False
-) -> pd.DataFrame:
+def estimate(calls: Iterable[ApiCall], prices: Mapping[str, Prices], answered: Container[str]) -> pd.DataFrame:
     """The expected cost, as in `summed`; equal calls are counted once, those whose keys are `answered` not at all.
 
     `cost` is for completions of the expected length, `at most` for such that run to their limit of tokens.
@@ -49,7 +45,8 @@ def estimate(
         most = int(limit or call.expected_tokens)
         usual = min(call.expected_tokens, most)
         prompt = round((len(call.system) + len(call.user)) / CHARACTERS_PER_TOKEN)
-        costs = [_cost(prices, call, Usage(prompt, tokens), batch) for tokens in (usual, most)]
+        price = prices.get(call.model)
+        costs = [price and price.cost(Usage(prompt, tokens)) for tokens in (usual, most)]
         rows.append((call.purpose, call.model, 1, prompt, usual, *costs))
     return summed(rows)
 
@@ -58,14 +55,10 @@ def account(answered: Iterable[tuple[ApiCall, Reply]], prices: Mapping[str, Pric
     """The cost of replies, those of earlier sessions included: a table as in `summed`."""
     rows = []
     for call, reply in answered:
-        cost = _cost(prices, call, reply.usage, reply.batch)
+        price = prices.get(call.model)
+        cost = price and price.cost(reply.usage)
         rows.append((call.purpose, call.model, 1, *reply.usage[:2], cost, cost))
     return summed(rows)
-
-
-def _cost(prices: Mapping[str, Prices], call: ApiCall, usage: Usage, batch: bool) -> float | None:
-    price = prices.get(call.model)
-    return None if price is None else price.cost(usage, batch)
 
 
 def summed(rows: Iterable[tuple[object, ...]]) -> pd.DataFrame:

@@ -158,7 +158,6 @@ def test_what_depends_on_tokens_goes_on_from_a_checkpoint(overrides, tmp_path):
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("experiment=overtraining_gate", "advantage.reference_k=2"),
         ("experiment=outcome_exploration",),
         ("experiment=greso", "data.curriculum.step=0.1"),
         ("curriculum=within_bounds", "data.curriculum.high=0.5"),

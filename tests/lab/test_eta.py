@@ -11,7 +11,6 @@ from tagrpo.modules.advantages import (
     EntropyAdaptiveAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
-    SemanticEntropyAdvantage,
 )
 
 
@@ -49,8 +48,6 @@ def test_strategies_that_need_more_than_rewards_are_measured_too():
     assert torch.equal(
         sum_of_absolute_advantage(EntropyAdaptiveAdvantage(4), 8), sum_of_absolute_advantage(PassAtKAdvantage(4), 8)
     )
-    damped = sum_of_absolute_advantage(SemanticEntropyAdvantage(1.0), 8)
-    assert (damped[1:8] < sum_of_absolute_advantage(GroupAdvantage(scale="none"), 8)[1:8]).all()
 
 
 def test_no_responses_are_refused():

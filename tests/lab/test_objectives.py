@@ -23,7 +23,6 @@ from tagrpo.modules.advantages import (
     EntropyAdaptiveAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
-    SemanticEntropyAdvantage,
 )
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -264,8 +263,7 @@ def test_simulated_random_groups_agree_with_their_expectation(name):
     ("strategy", "name"),
     [
         (EntropyAdaptiveAdvantage(2), "EntropyAdaptiveAdvantage needs more"),
-        (SemanticEntropyAdvantage(0.5), "SemanticEntropyAdvantage needs more"),
-        (DifficultyWeightedAdvantage(base=SemanticEntropyAdvantage(0.5)), "DifficultyWeightedAdvantage needs more"),
+        (DifficultyWeightedAdvantage(base=EntropyAdaptiveAdvantage(2)), "DifficultyWeightedAdvantage needs more"),
         (DifficultyWeightedAdvantage(base=PassAtKAdvantage(2, "bootstrap")), "DifficultyWeighted.* random choices"),
     ],
 )

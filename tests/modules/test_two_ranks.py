@@ -12,7 +12,7 @@ import torch
 from tagrpo.modules.policy.model import load_causal_lm
 
 ROOT = Path(__file__).parents[2]
-EXPERIMENTS = ["grpo", "overtraining_gate", "outcome_exploration", "outcome_exploration_batch", "greso"]
+EXPERIMENTS = ["grpo", "outcome_exploration", "greso"]
 EXPERIMENTS += ["max_rl", "psr", "nsr", "w_reinforce", "pkpo", "rs_grpo", "ngrpo"]
 SCRIPT = '''
 """python script.py <policy folder> <output folder> <world size> <rank>"""

@@ -52,7 +52,7 @@ MALFORMED = {
 
 
 class ScriptedServer:
-    """Chat completions, files and batches of the OpenAI protocol.
+    """Chat completions of the OpenAI protocol.
 
     `script(user text, n)` says what happens to the n-th request (from 1) about the same text: `ok`, `429` with a
     Retry-After, `500`, `hang` until the server closes, `cut` the body off in transit, `drop` the connection, `quota`,
@@ -65,19 +65,13 @@ class ScriptedServer:
         self.asked: Counter[str] = Counter()
         """User text → requests."""
         self.paid: Counter[str] = Counter()
-        """User text → answers that were sent to the last byte, or that a batch computed."""
+        """User text → answers that were sent to the last byte."""
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.holding = 0
         """Requests that hang now."""
         self.released = threading.Event()
-        self.files: dict[str, str] = {}
-        self.batches: dict[str, dict[str, Any]] = {}
-        self.polls_until_done = 1
-        self.create_fails_after_creating = 0
         self.retry_after = "0.3"
-        self.tail = ""
-        """Appended to the files of results."""
         self.lock = threading.Lock()
         handler = type("Handler", (Handler,), {"scripted": self})
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -126,28 +120,8 @@ class Handler(BaseHTTPRequestHandler):
         self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_POST(self) -> None:
-        content = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path == "/v1/chat/completions":
-            self.chat(json.loads(content))
-        elif self.path == "/v1/files":
-            text = content.decode()
-            lines = [line for line in text.splitlines() if line.startswith('{"custom_id"')]
-            name = f"file-{len(self.scripted.files)}"
-            self.scripted.files[name] = "\n".join(lines)
-            self.send_json(
-                {"id": name, "object": "file", "bytes": 1, "created_at": 0, "filename": "f", "purpose": "batch"}
-            )
-        elif self.path == "/v1/batches":
-            self.create_batch(json.loads(content))
-
-    def do_GET(self) -> None:
-        parts = self.path.partition("?")[0].strip("/").split("/")
-        if parts[1] == "files":
-            self.send_json(self.scripted.files[parts[2]].encode())
-        elif len(parts) == 3:
-            self.send_json(self.advance(self.scripted.batches[parts[2]]))
-        else:
-            self.send_json({"object": "list", "data": list(self.scripted.batches.values()), "has_more": False})
+        assert self.path == "/v1/chat/completions"
+        self.chat(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
     def chat(self, body: dict[str, Any]) -> None:
         server, text = self.scripted, body["messages"][-1]["content"]
@@ -182,48 +156,6 @@ class Handler(BaseHTTPRequestHandler):
             self.send_json(server.completion(body))
             with server.lock:
                 server.paid[text] += 1
-
-    def create_batch(self, body: dict[str, Any]) -> None:
-        server = self.scripted
-        batch = {
-            "id": f"batch-{len(server.batches)}", "object": "batch", "endpoint": body["endpoint"], "created_at": 0,
-            "input_file_id": body["input_file_id"], "completion_window": "24h", "status": "in_progress",
-            "polls": 0,
-        }  # fmt: skip
-        server.batches[batch["id"]] = batch
-        if server.create_fails_after_creating:
-            server.create_fails_after_creating -= 1
-            self.drop()
-        else:
-            self.send_json(batch)
-
-    def advance(self, batch: dict[str, Any]) -> dict[str, Any]:
-        server = self.scripted
-        batch["polls"] += 1
-        if batch["polls"] < server.polls_until_done or batch["status"] != "in_progress":
-            return batch
-        good, bad = [], []
-        for line in server.files[batch["input_file_id"]].splitlines():
-            request = json.loads(line)
-            body, text = request["body"], request["body"]["messages"][-1]["content"]
-            server.asked[text] += 1
-            server.bodies.append(body)
-            what = server.script(text, server.asked[text])
-            if what == "expired":
-                continue
-            if what == "400":
-                error = {"error": {"message": f"this text is too long for {KEY}"}}
-                bad.append({"custom_id": request["custom_id"], "response": {"status_code": 400, "body": error}})
-                continue
-            server.paid[text] += 1
-            response = {"status_code": 200, "request_id": "r", "body": server.completion(body)}
-            good.append({"custom_id": request["custom_id"], "response": response, "error": None})
-        for name, rows in (("output_file_id", good), ("error_file_id", bad)):
-            if rows:
-                batch[name] = f"{batch['id']}-{name}"
-                server.files[batch[name]] = "\n".join(map(json.dumps, rows)) + "\n" + server.tail
-        batch["status"] = "completed"
-        return batch
 
 
 def rephrasings(texts: Iterable[str]) -> str:

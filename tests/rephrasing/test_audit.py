@@ -1,23 +1,19 @@
 from __future__ import annotations
 
-import html
 import json
-import re
 
 import pytest
 
 from tagrpo.rephrasing.audit import (
     by_check,
-    by_instruction,
     coverage,
+    listing,
     read_reviewed,
     recheck,
-    refuse_undecided,
     sample_groups,
 )
 from tagrpo.rephrasing.candidates import Candidate, Reviewed, Verdict, write_rows
 from tagrpo.rephrasing.checks import TEXT_CHECKS
-from tagrpo.rephrasing.page import audit_page
 from tagrpo.types import QuestionGroup
 
 TEXTS = ["Add 3 and 4.", "Add 3 and 5.", "What is 3 + 4?"]  # fine; a wrong number; a copy
@@ -34,25 +30,13 @@ def reviewed(count=1):
     ]
 
 
-def test_candidates_are_counted_by_check_by_instruction_and_by_question():
+def test_candidates_are_counted_by_check_and_by_question():
     items = reviewed()
     recheck(items, TEXT_CHECKS)
     verdicts = [[v.check for v in candidate.verdicts if not v.passed] for candidate in items[0].candidates]
     assert verdicts == [[], ["numbers_kept"], ["not_identical"]]
-    assert list(by_instruction(items).loc["box1"]) == [3, 1, pytest.approx(100 / 3)]
     assert list(by_check(items).loc["numbers_kept"]) == [2, 1, 0, 1]
     assert coverage(items) == {1: 1}
-    assert by_instruction([]).empty
-
-
-def test_undecided_candidates_pass_or_not_as_told():
-    items = reviewed()
-    for candidate in items[0].candidates:
-        candidate.verdicts = [Verdict("judge", None, "?")]
-    assert coverage(items) == {3: 1}
-    refuse_undecided(items)
-    assert coverage(items) == {0: 1}
-    assert list(by_instruction(items)["accepted"]) == [0]
 
 
 def test_what_is_written_is_what_is_read_back(tmp_path):
@@ -94,16 +78,13 @@ def test_the_sample_is_a_random_one_of_questions_with_candidates_and_follows_the
     assert len(sample_groups(items, 100, seed=0)) == 30
 
 
-def test_the_page_shows_each_candidate_once_and_no_text_of_a_model_becomes_markup():
+def test_the_listing_shows_each_candidate_once_and_no_text_of_a_model_becomes_markup():
     items = reviewed(2)
-    items[0].candidates[0].text = "</script><script>alert(1)</script> & $x<y$"
+    items[0].candidates[0].text = "</pre><script>alert(1)</script> & $x<y$\n# A heading\n\n- of its own"
     recheck(items, TEXT_CHECKS)
-    page = audit_page(items, "Title <b>")
-    assert page.count("<article>") == page.count("value=true") == 6
-    assert page.count("<script>") == 1
-    assert "Title &lt;b&gt;" in page
-    (data,) = re.findall(r"const entries = (.*);\n", page)
-    entries = json.loads(data)
-    assert entries[0] == {"question": "q0", "text": items[0].candidates[0].text}
-    shown = re.sub(r"</?mark>", "", re.findall(r"<article><p class=text>(.*?)</p>", page, re.DOTALL)[0])
-    assert html.unescape(shown) == items[0].candidates[0].text
+    page = listing(items)
+    assert page.count("### ") == 6
+    assert "missing: 4; new: 5" in page
+    assert [line for line in page.splitlines() if line and line[0] not in "# "] == []
+    assert [line for line in page.splitlines() if line.startswith("# ")] == page.splitlines()[:1]
+    assert "    # A heading\n    \n    - of its own\n" in page

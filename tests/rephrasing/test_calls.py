@@ -19,7 +19,7 @@ def test_no_reply_breaks_the_reader(kind):
     reply = read_reply(MALFORMED[kind].decode(errors="replace"))
     assert bool(reply.text) != bool(reply.fault)
     assert reply.usage == Usage()
-    assert isinstance(reply.model + reply.id, str)
+    assert isinstance(reply.model, str)
     (reply.text + reply.fault).encode()  # can be written
     assert time.process_time() - start < 5
 
@@ -28,10 +28,10 @@ def test_a_well_formed_reply_is_read_whole():
     usage = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
     body = {"id": "c1", "model": "m-2026", "usage": usage}
     body["choices"] = [{"finish_reason": "stop", "message": {"content": "<think>1, 2</think> Add 1."}}]
-    reply = read_reply(json.dumps(body), "now", batch=True)
-    assert (reply.text, reply.fault, reply.id, reply.model) == ("Add 1.", "", "c1", "m-2026")
+    reply = read_reply(json.dumps(body), "now")
+    assert (reply.text, reply.fault, reply.model) == ("Add 1.", "", "m-2026")
     assert reply.usage == Usage(prompt_tokens=9, completion_tokens=3, cached_tokens=4)
-    assert (reply.time, reply.batch) == ("now", True)
+    assert reply.time == "now"
 
 
 @pytest.mark.parametrize("text", ["", "<think>for ever", " \n"])
@@ -64,5 +64,5 @@ def test_any_body_is_a_text_or_the_reason_why_there_is_none(body):
     reply = read_reply(body)
     assert bool(reply.text) != bool(reply.fault)
     assert all(type(count) is int and count >= 0 for count in reply.usage)
-    (reply.text + reply.model + reply.id).encode()
+    (reply.text + reply.model).encode()
     read_rephrasings(reply.text)

@@ -8,9 +8,8 @@ import time
 
 import pytest
 
-from tagrpo.rephrasing.cache import ReplyCache
 from tagrpo.rephrasing.calls import ApiCall
-from tagrpo.rephrasing.client import Client, Server, ServerRefusedError
+from tagrpo.rephrasing.client import Client, ReplyCache, Server, ServerRefusedError
 
 
 def calls(count, **facts):

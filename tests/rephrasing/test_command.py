@@ -139,8 +139,6 @@ def test_the_output_is_read_by_the_sources_and_says_where_each_rephrasing_comes_
         assert row["answer"] == group.answer[0]
         for entry in row["provenance"]:
             assert (entry["model"], entry["instruction"], entry["seed"]) == ("m-2026", "box1", 7)
-            assert entry["reply_id"].startswith("chatcmpl-")
-            assert entry["usage"] == {"prompt_tokens": 100, "completion_tokens": 10, "cached_tokens": 0}
             assert {verdict["check"] for verdict in entry["verdicts"]} >= {"numbers_kept", "answer_not_leaked"}
             assert entry["time"].startswith("20")
     assert all(body["seed"] == 7 and body["model"] == "m" for body in server.bodies)
@@ -225,15 +223,6 @@ def test_questions_that_read_the_same_share_their_rephrasings_and_are_asked_once
     assert len(read_rephrasings(tmp_path / "out.jsonl")) == 2
 
 
-def test_the_batch_interface_makes_the_same_file(server, questions, tmp_path):
-    questions(3)
-    run(tmp_path, server, "rephraser.model=m", "batch.enabled=true", "batch.poll_seconds=0.01")
-    by_batch = [row["rephrasings"] for row in rows(tmp_path / "out.jsonl")]
-    run(tmp_path, server, "rephraser.model=m", f"work={tmp_path}/other")
-    assert [row["rephrasings"] for row in rows(tmp_path / "out.jsonl")] == by_batch
-    assert len(server.batches) == 1
-
-
 def test_what_got_no_reply_is_said_and_asked_again(server, questions, tmp_path, capsys):
     groups = questions(3)
     server.script = lambda text, n: "400" if groups[1].question in text and n == 1 else "ok"
@@ -257,7 +246,7 @@ def test_a_refusal_writes_nothing_and_keeps_what_was_paid(server, questions, tmp
     assert set(server.paid.values()) == {1}
 
 
-def test_an_audit_filters_and_draws_a_page(server, questions, tmp_path, capsys):
+def test_an_audit_filters_and_lists_a_sample(server, questions, tmp_path, capsys):
     questions(1)
     run(tmp_path, server, "rephraser.model=m")
     (row,) = rows(tmp_path / "out.jsonl")
@@ -270,9 +259,8 @@ def test_an_audit_filters_and_draws_a_page(server, questions, tmp_path, capsys):
     assert good["level"] == "easy"
     assert len(good["rephrasings"]) == 3
     assert good["refused"][-1]["text"] == "Add 11 and 41."
-    page = (tmp_path / "good.jsonl.work" / "audit.html").read_text()
+    page = (tmp_path / "good.jsonl.work" / "audit.md").read_text()
     assert "missing: 40; new: 41" in page
-    assert "http" not in page, "the page needs nothing from elsewhere"
     assert "Questions by number of accepted rephrasings: 1 with 3" in capsys.readouterr().out
 
 

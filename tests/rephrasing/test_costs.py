@@ -15,9 +15,9 @@ def call(user="x" * 70, **facts):
     return ApiCall(**{**known, "user": user, "expected_tokens": 40, **facts})
 
 
-def reply(prompt, completion, cached=0, batch=False):
+def reply(prompt, completion, cached=0):
     usage = Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
-    return Reply(text="t", usage=usage, batch=batch)
+    return Reply(text="t", usage=usage)
 
 
 def test_an_estimate_counts_characters_expected_tokens_and_the_limit():
@@ -26,8 +26,6 @@ def test_an_estimate_counts_characters_expected_tokens_and_the_limit():
     assert (row["prompt tokens"], row["completion tokens"]) == (20 + 10, 40 + 40)
     assert row["cost"] == pytest.approx((30 * 10 + 80 * 30) / 1e6)
     assert row["at most"] == pytest.approx((30 * 10 + 200 * 30) / 1e6)
-    cheap, plain = (estimate([call()], PRICES, {}, batch=batch)["cost"][0] for batch in (True, False))
-    assert cheap == pytest.approx(plain / 2)
 
 
 def test_what_has_a_reply_costs_nothing():
@@ -36,14 +34,14 @@ def test_what_has_a_reply_costs_nothing():
     assert estimate(calls, PRICES, {c.key for c in calls}).empty
 
 
-def test_an_account_adds_up_what_servers_said_and_halves_batches():
+def test_an_account_adds_up_what_servers_said():
     answered = [
         (call(), reply(1000, 100)),
-        (call("other"), reply(1000, 100, cached=400, batch=True)),
+        (call("other"), reply(1000, 100, cached=400)),
         (call(model="n"), reply(1, 1)),
     ]
     first, second = account(answered, PRICES).to_dict("records")
     assert (first["calls"], first["prompt tokens"], first["completion tokens"]) == (2, 2000, 200)
-    assert first["cost"] == pytest.approx((1000 * 10 + 100 * 30 + (600 * 10 + 400 * 5 + 100 * 30) / 2) / 1e6)
+    assert first["cost"] == pytest.approx((1000 * 10 + 100 * 30 + 600 * 10 + 400 * 5 + 100 * 30) / 1e6)
     assert math.isnan(second["cost"])
     assert account([], PRICES).empty

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tagrpo.rephrasing.candidates import Pair
-from tagrpo.rephrasing.judge import Judge, read_judgement
+from tagrpo.rephrasing.rephraser import Judge, read_judgement
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ import urllib.request
 
 import pytest
 
-from tagrpo.rephrasing.cache import ReplyCache
 from tagrpo.rephrasing.calls import ApiCall
-from tagrpo.rephrasing.client import Client, Server, ServerRefusedError
+from tagrpo.rephrasing.client import Client, ReplyCache, Server, ServerRefusedError
 from tagrpo.rollouts.engines.access import shared_token
 
 pytestmark = pytest.mark.vllm
@@ -43,7 +42,6 @@ def test_a_vllm_server_is_asked_once_and_refuses_clearly(ready, tiny_policy, tmp
         assert replies[0].text
         assert 10 < replies[0].usage.prompt_tokens < 128
         assert 0 < replies[0].usage.completion_tokens <= 8
-        assert replies[0].id.startswith("chatcmpl-")
         nobody = dataclasses.replace(one, model="nope")
         with pytest.raises(ServerRefusedError, match="`nope` does not exist"):
             asyncio.run(client.complete([nobody]))

@@ -1,9 +1,8 @@
-"""Reward terms of GRPO-LEAD: the length reward of its first stage, the penalty for loops of its second."""
+"""The reward term of GRPO-LEAD: the length reward of its first stage."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Literal
 
 import torch
@@ -67,50 +66,3 @@ class LengthReward:
         pool = rollouts.question if self.group_by == "question" else rollouts.prompt
         shaped = length_reward(rollouts.lengths, rollouts.correct, pool, self.alpha, self.wrong)
         return self.weight * (shaped - rollouts.correct.float())
-
-
-def longest_repetition(text: str, max_ngram: int = 30) -> int:
-    """How often in a row one n-gram of up to `max_ngram` words stands in the text, at most.
-
-    For each n the words are cut into pieces of n from the start, and equal neighbours are counted.
-
-    >>> longest_repetition("so so so so it is"), longest_repetition("wait, no wait, no wait, no")
-    (4, 3)
-    """
-    words = text.split()
-    cut = ([words[i : i + n] for i in range(0, len(words) - n + 1, n)] for n in range(1, max_ngram + 1))
-    return max((len(list(run)) for pieces in cut for _, run in groupby(pieces)), default=0)
-
-
-class RepetitionPenalty:
-    """`penalty` − `wrong` for responses that end in a loop, which earn `penalty` in all (GRPO-LEAD's second stage).
-
-    As in the authors' code, a response loops if it has no answer and either one n-gram of up to `max_ngram` words
-    stands in it at least `repeats` times in a row, or a word of at least `longest_word` characters.
-
-    Args:
-        penalty: Reward of such a response (arXiv 2504.09696).
-        wrong: What the verdict and the other terms make of a wrong response: −1 with `SignedReward` or `LengthReward`.
-        max_ngram, repeats, longest_word: See above; the authors' code.
-    """
-
-    def __init__(
-        self,
-        penalty: float = -1.5,
-        wrong: float = -1.0,
-        max_ngram: int = 30,
-        repeats: int = 10,
-        longest_word: int = 120,
-    ) -> None:
-        self.penalty, self.wrong = penalty, wrong
-        self.max_ngram, self.repeats, self.longest_word = max_ngram, repeats, longest_word
-
-    def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
-        """[R] float32."""
-        responses = zip(rollouts.answers, rollouts.text, strict=True)
-        loops = [answer is None and self._loops(text) for answer, text in responses]
-        return (self.penalty - self.wrong) * torch.tensor(loops, dtype=torch.float32)
-
-    def _loops(self, text: str) -> bool:
-        longest = max(map(len, text.split()), default=0)
-        return longest >= self.longest_word or longest_repetition(text, self.max_ngram) >= self.repeats

@@ -1,4 +1,4 @@
-"""Exploration by final answers: a bonus for those that are rare in the run, or in the batch (arXiv 2509.06941).
+"""Exploration by final answers: a bonus for those that are rare in the run (arXiv 2509.06941).
 
 The paper's abstract was read; its formulas are known from an account that writes them down (historical exploration with
 its baselines, and batch exploration). Not covered: what the paper does with responses that have no answer. Here having
@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from ...modules.advantages.based import BasedAdvantage
 from ...modules.advantages.pools import (
     POOLS,
     Pool,
-    answers_of,
     check_choice,
     history_of,
     pool_index,
@@ -68,36 +66,6 @@ class HistoricalExplorationAdvantage(BasedAdvantage):
             mean = pool_sum(bonus, index, num_pools) / pool_size(index, num_pools)
             return advantages + self.coefficient * (bonus - mean[index])
         return advantages + self.coefficient * (bonus - self.baseline)
-
-
-class BatchExplorationAdvantage(BasedAdvantage):
-    """Advantages of a base strategy minus c times the share of the pool's other responses with the same final answer.
-
-    A'_i = A_i − (c / n) Σ_{j ≠ i} 1{a_i = a_j} over the n responses of a pool (arXiv 2509.06941, batch exploration).
-    Correct answers are discouraged like wrong ones. A pool whose rewards are all equal still has the penalty; a single
-    response has none.
-
-    Args:
-        base: Strategy whose advantages are lowered.
-        coefficient: c, at least 0.
-        group_by: The pool: `question` | `prompt` | `batch`.
-    """
-
-    def __init__(self, base: AdvantageStrategy, coefficient: float = 0.1, group_by: Pool = "question") -> None:
-        super().__init__(base)
-        _check_coefficient(coefficient)
-        check_choice("group_by", group_by, POOLS)
-        self.coefficient = coefficient
-        self.group_by: Pool = group_by
-
-    def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """[R] the advantages less their penalty."""
-        index, num_pools = pool_index(groups, self.group_by)
-        names: dict[tuple[int, str | None], int] = {}
-        pairs = zip(index.tolist(), answers_of(groups), strict=True)
-        cluster = torch.tensor([names.setdefault(pair, len(names)) for pair in pairs], dtype=torch.long)
-        others = torch.bincount(cluster)[cluster].double() - 1
-        return advantages - self.coefficient * others / pool_size(index, num_pools)[index]
 
 
 def _check_coefficient(coefficient: float) -> None:

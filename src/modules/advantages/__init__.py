@@ -9,7 +9,6 @@ from .entropy_adaptive import EntropyAdaptiveAdvantage
 from .exceeding import ExceedingPassAtKAdvantage
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
-from .semantic_entropy import SemanticEntropyAdvantage
 from .without_easy import WithoutEasyAdvantage
 
 __all__ = [
@@ -19,6 +18,5 @@ __all__ = [
     "ExceedingPassAtKAdvantage",
     "GroupAdvantage",
     "PassAtKAdvantage",
-    "SemanticEntropyAdvantage",
     "WithoutEasyAdvantage",
 ]

@@ -60,20 +60,6 @@ def accuracy(groups: RewardGroups, index: Tensor, num_pools: int) -> Tensor:
     return pool_sum(groups.correct, index, num_pools) / pool_size(index, num_pools)
 
 
-def answers_of(groups: RewardGroups) -> Sequence[str | None]:
-    """[R] final answers.
-
-    Raises:
-        ValueError: the groups carry none.
-    """
-    if groups.answers is None or len(groups.answers) != len(groups.rewards):
-        raise ValueError(
-            f"Expected RewardGroups.answers of all {len(groups.rewards)} responses, but got "
-            f"{None if groups.answers is None else len(groups.answers)}. Use a verifier that extracts answers."
-        )
-    return groups.answers
-
-
 def history_of(groups: RewardGroups) -> History:
     """Records of the questions before this batch.
 

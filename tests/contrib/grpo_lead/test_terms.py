@@ -15,9 +15,8 @@ from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagrpo.contrib.grpo_lead.terms import LengthReward, RepetitionPenalty, length_reward, longest_repetition
+from tagrpo.contrib.grpo_lead.terms import LengthReward, length_reward
 from tagrpo.modules.advantages import DifficultyWeightedAdvantage
-from tagrpo.rollouts.scoring import with_terms
 from tagrpo.types import RewardGroups
 
 
@@ -34,35 +33,6 @@ def with_lengths(batch, lengths):
 
 def reward_groups(rollouts, rewards):
     return RewardGroups(rewards=rewards, correct=rollouts.correct, question=rollouts.question, prompt=rollouts.prompt)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_repetitions_are_counted_as_by_brute_force(seed):
-    generator = np.random.default_rng(seed)
-    words = [str(w) for w in generator.integers(0, 3, 40)]
-    longest = 0
-    for n in range(1, 5):
-        for start in range(0, len(words), n):
-            times = 1
-            first = words[start : start + n]
-            while len(first) == n and words[start + times * n : start + (times + 1) * n] == first:
-                times += 1
-            longest = max(longest, times)
-    assert longest_repetition(" ".join(words), max_ngram=4) == longest
-
-
-def test_a_loop_without_an_answer_earns_the_penalty_in_all(make_batch):
-    cfg = composed("experiment=grpo", "reward_terms=[signed,repetition]")
-    batch = make_batch([[[0.0, 0.0, 0.0, 0.0, 0.0, 1.0]]])
-    loop, almost = "so it is " * 10, "so it is " * 9
-    rollouts = replace(
-        batch.rollouts,
-        text=[loop, almost, "x" * 120, "x" * 119, loop, loop],
-        answers=[None, None, None, None, "7", "8"],
-    )
-    rollouts = with_terms(rollouts, batch, instantiate(cfg.rollout.reward_terms))
-    assert rollouts.rewards.tolist() == [-1.5, -1.0, -1.5, -1.0, -1.0, 1.0]
-    assert RepetitionPenalty(max_ngram=2)(rollouts, batch.groups).tolist() == [0, 0, -0.5, 0, 0, 0]
 
 
 def lead_rewards(lengths, correct):
@@ -147,14 +117,3 @@ def test_length_rewards_order_correct_responses_by_length_and_know_no_unit(rows,
         if group[i] == group[j] and lengths[i] < lengths[j]:
             assert rewards[i] > rewards[j] > 0
     torch.testing.assert_close(length_reward(factor * lengths, correct, group), rewards)
-
-
-@given(st.lists(st.sampled_from(["so", "it", "is"]), max_size=9), st.integers(1, 3))
-def test_repetitions_are_those_of_pieces_in_a_row(words, longest):
-    best = 0
-    for n in range(1, longest + 1):
-        pieces = [tuple(words[i : i + n]) for i in range(0, len(words) - n + 1, n)]
-        for i, j in product(range(len(pieces)), repeat=2):
-            if i <= j and len(set(pieces[i : j + 1])) == 1:
-                best = max(best, j - i + 1)
-    assert longest_repetition("  ".join(words), longest) == best

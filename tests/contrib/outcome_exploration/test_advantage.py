@@ -1,4 +1,4 @@
-"""Exploration by final answers: bonuses and penalties response by response, as the formulas say."""
+"""Exploration by final answers: bonuses response by response, as the formulas say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import sqrt
 import pytest
 import torch
 
-from tagrpo.contrib.outcome_exploration.advantage import BatchExplorationAdvantage, HistoricalExplorationAdvantage
+from tagrpo.contrib.outcome_exploration.advantage import HistoricalExplorationAdvantage
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.types import History
 
@@ -48,42 +48,18 @@ def test_uniform_questions_still_explore(pools):
     assert HistoricalExplorationAdvantage(BASE, 1.0, "mean")(same).tolist() == pytest.approx([0.0] * 3, abs=1e-7)
 
 
-def test_the_batch_penalises_every_pair_of_equal_answers_of_a_pool(pools):
-    answers = ["3", "3", "8", None, None, "3", "3", "8"]
-    groups = replace(pools((2, 3), (1, 2)), answers=answers)
-    for group_by, pool in (("question", [0] * 5 + [1] * 3), ("batch", [0] * 8)):
-        found = BatchExplorationAdvantage(BASE, 0.4, group_by)(groups) - BASE(groups)
-        expected = []
-        for i, answer in enumerate(answers):
-            members = [j for j in range(8) if pool[j] == pool[i]]
-            expected.append(-0.4 * sum(j != i and answers[j] == answer for j in members) / len(members))
-        assert found.tolist() == pytest.approx(expected, abs=1e-6)
-    alone = replace(pools((1, 0)), answers=["3"])
-    assert BatchExplorationAdvantage(BASE, 1.0)(alone).tolist() == [0.0]
-
-
-def test_a_question_and_its_rephrasings_are_one_pool(pools):
-    groups = replace(pools((0, 4)), prompt=torch.tensor([0, 0, 1, 1]), answers=["1", "2", "1", "2"])
-    assert BatchExplorationAdvantage(BASE, 1.0)(groups).tolist() == [-0.25] * 4
-    assert BatchExplorationAdvantage(BASE, 1.0, "prompt")(groups).tolist() == [0.0] * 4
-
-
 def test_the_coefficient_is_a_tenth_unless_another_is_given(pools):
-    groups = replace(remembered(pools((0, 2)), 0, 4), answers=["3", "3"])
+    groups = remembered(pools((0, 2)), 0, 4)
     assert HistoricalExplorationAdvantage(BASE)(groups).tolist() == pytest.approx([0.05, 0.0])
-    assert BatchExplorationAdvantage(BASE)(groups).tolist() == pytest.approx([-0.05, -0.05])
 
 
 def test_what_is_lacking_or_impossible_is_refused(pools):
     with pytest.raises(ValueError, match=r"RewardGroups\.history"):
         HistoricalExplorationAdvantage(BASE)(pools((1, 1)))
-    with pytest.raises(ValueError, match=r"RewardGroups\.answers"):
-        BatchExplorationAdvantage(BASE)(pools((1, 1)))
-    for strategy in (HistoricalExplorationAdvantage, BatchExplorationAdvantage):
-        with pytest.raises(ValueError, match=r"advantage\.coefficient"):
-            strategy(BASE, -0.1)
-        with pytest.raises(ValueError, match=r"advantage\.group_by"):
-            strategy(BASE, group_by="rank")
+    with pytest.raises(ValueError, match=r"advantage\.coefficient"):
+        HistoricalExplorationAdvantage(BASE, -0.1)
+    with pytest.raises(ValueError, match=r"advantage\.group_by"):
+        HistoricalExplorationAdvantage(BASE, group_by="rank")
     for baseline in (-0.5, 1.5, "median"):
         with pytest.raises(ValueError, match=r"advantage\.baseline"):
             HistoricalExplorationAdvantage(BASE, baseline=baseline)

@@ -57,7 +57,5 @@ def test_credit_pools_as_every_strategy_does(advantage):
         cfg = compose("train", [f"advantage={advantage}", "credit=zero_variance"])
     assert instantiate(cfg.credit).group_by == "question"
     if advantage != "verdict":  # which has no pool
-        OmegaConf.update(
-            cfg, "advantage.base.group_by" if advantage == "overtraining_gate" else "advantage.group_by", "prompt"
-        )
+        OmegaConf.update(cfg, "advantage.group_by", "prompt")
         assert instantiate(cfg.credit).group_by == "prompt"

@@ -7,31 +7,26 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tagrpo.contrib.outcome_exploration.advantage import BatchExplorationAdvantage, HistoricalExplorationAdvantage
-from tagrpo.contrib.overtraining_gate.advantage import OvertrainingGateAdvantage
+from tagrpo.contrib.outcome_exploration.advantage import HistoricalExplorationAdvantage
 from tagrpo.contrib.unlikeliness.advantage import UnlikelinessAdvantage
 from tagrpo.modules.advantages import (
     DifficultyWeightedAdvantage,
     PassAtKAdvantage,
-    SemanticEntropyAdvantage,
     WithoutEasyAdvantage,
 )
 from tagrpo.types import AdvantageStrategy, History
 
 NEEDS = ("needs_entropy", "needs_logprobs", "needs_history")
 OWN = {
-    BatchExplorationAdvantage: set(),
     DifficultyWeightedAdvantage: set(),
     HistoricalExplorationAdvantage: {"needs_history"},
-    OvertrainingGateAdvantage: {"needs_history"},
-    SemanticEntropyAdvantage: set(),
     UnlikelinessAdvantage: {"needs_logprobs"},
     WithoutEasyAdvantage: set(),
 }
 
 
 def build(kind, base):
-    return kind(alpha=0.5, base=base) if kind is SemanticEntropyAdvantage else kind(base=base)
+    return kind(base=base)
 
 
 class Base(AdvantageStrategy):

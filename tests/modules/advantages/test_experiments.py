@@ -8,8 +8,7 @@ from hydra.utils import instantiate
 
 from tagrpo.contrib.greso.curriculum import SkipUniform
 from tagrpo.contrib.negative_reinforcement.advantage import VerdictAdvantage
-from tagrpo.contrib.outcome_exploration.advantage import BatchExplorationAdvantage, HistoricalExplorationAdvantage
-from tagrpo.contrib.overtraining_gate.advantage import OvertrainingGateAdvantage
+from tagrpo.contrib.outcome_exploration.advantage import HistoricalExplorationAdvantage
 from tagrpo.contrib.pkpo.advantage import PKPOAdvantage
 from tagrpo.contrib.rs_grpo.advantage import RiskSensitiveAdvantage
 from tagrpo.modules.advantages import (
@@ -73,7 +72,6 @@ def test_only_the_pooled_run_rephrases_and_anchors():
     [
         ("rloo", ("prompt", "leave_one_out", "none")),
         ("dr_grpo", ("prompt", "mean", "none")),
-        ("reinforce", ("batch", "mean", "none")),
         ("max_rl", ("prompt", "mean", "mean")),
     ],
 )
@@ -103,19 +101,9 @@ def test_rs_grpo_seeks_as_much_risk_as_its_paper_recommends():
     assert (strategy.beta, strategy.group_by) == (2.0, "question")
 
 
-def test_the_overtraining_gate_weighs_grpo_for_pass_at_256():
-    strategy = instantiate(composed("overtraining_gate").advantage)
-    assert isinstance(strategy, OvertrainingGateAdvantage)
-    assert (strategy.reference_k, strategy.threshold, type(strategy.base)) == (256, 0.01, GroupAdvantage)
-
-
-@pytest.mark.parametrize(
-    ("experiment", "kind"),
-    [("outcome_exploration", HistoricalExplorationAdvantage), ("outcome_exploration_batch", BatchExplorationAdvantage)],
-)
-def test_exploration_by_outcomes_is_a_bonus_on_grpo(experiment, kind):
-    strategy = instantiate(composed(experiment).advantage)
-    assert type(strategy) is kind
+def test_exploration_by_outcomes_is_a_bonus_on_grpo():
+    strategy = instantiate(composed("outcome_exploration").advantage)
+    assert type(strategy) is HistoricalExplorationAdvantage
     assert (strategy.coefficient, type(strategy.base), strategy.base.group_by) == (0.1, GroupAdvantage, "question")
 
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from tagrpo.contrib.negative_reinforcement.advantage import VerdictAdvantage
 from tagrpo.contrib.ngrpo.advantage import VirtualSuccessAdvantage
-from tagrpo.contrib.outcome_exploration.advantage import BatchExplorationAdvantage, HistoricalExplorationAdvantage
-from tagrpo.contrib.overtraining_gate.advantage import OvertrainingGateAdvantage
+from tagrpo.contrib.outcome_exploration.advantage import HistoricalExplorationAdvantage
 from tagrpo.contrib.pkpo.advantage import PKPOAdvantage
 from tagrpo.contrib.rs_grpo.advantage import RiskSensitiveAdvantage
 from tagrpo.modules import advantages
@@ -27,7 +26,6 @@ from tagrpo.modules.advantages import (
     ExceedingPassAtKAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
-    SemanticEntropyAdvantage,
     WithoutEasyAdvantage,
 )
 from tagrpo.types import History, RewardGroups
@@ -46,15 +44,12 @@ EXACT = {
     "adaptive": EntropyAdaptiveAdvantage(2),
     "without easy": WithoutEasyAdvantage(GroupAdvantage()),
     "difficulty": DifficultyWeightedAdvantage(),
-    "semantic entropy": SemanticEntropyAdvantage(0.5),
-    "overtraining gate": OvertrainingGateAdvantage(GroupAdvantage(), reference_k=4),
 }
 UNCENTRED = {
     "virtual success": VirtualSuccessAdvantage(),
     "verdict": VerdictAdvantage(0.1),
     "pkpo without baseline": PKPOAdvantage(2, "none"),
     "historical exploration": HistoricalExplorationAdvantage(GroupAdvantage()),
-    "batch exploration": BatchExplorationAdvantage(GroupAdvantage()),
 }
 SAMPLED = {"bootstrap": PassAtKAdvantage(2, "bootstrap"), "full": PassAtKAdvantage(2, "full")}
 

@@ -14,9 +14,6 @@ from tagrpo.rewards.terms import uniform_draws
 from tagrpo.seeds import derive_seed
 from tagrpo.types import QuestionGroup, Rollouts
 
-MOVED = ("tagrpo.datamodules.sources.", "tagrpo.lab.tasks.")
-"""Where sources of tasks are in the commands of the study, as they were run, and where they are now."""
-
 
 class RandomReward:
     """A reward term that makes every reward 0 or 1 by lot, whatever the verdict.
@@ -49,7 +46,7 @@ class WrongRephrasings(Source):
     """
 
     def __init__(self, of: str, wrong: float, **options: Any) -> None:
-        self.source: Source = get_class(of.replace(*MOVED))(**options)
+        self.source: Source = get_class(of)(**options)
         self.wrong = wrong
         self.seed = int(options["seed"])
 

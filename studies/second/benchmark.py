@@ -23,6 +23,7 @@ from tagrpo.runs.files import write_json, write_text
 
 from .digest import FOLDER, read
 from .figures import draw_intervals, save
+from .run import LEFT
 from .tables import BASE, experiment_of, gains, paired, settings_of
 from .verdicts import estimate_of, moments_of
 
@@ -79,7 +80,7 @@ class Row:
 
 
 def methods_of(digests: Digests) -> dict[str, Method]:
-    """The methods of the page; a run of the benchmark goes before one of the study.
+    """The methods of the page, without those that have left; a run of the benchmark goes before one of the study.
 
     Where the benchmark has an untrained policy of its own for a setting and seed, its runs are compared with that.
     """
@@ -89,7 +90,8 @@ def methods_of(digests: Digests) -> dict[str, Method]:
     for grid, names in ((STUDY, FROM_STUDY), (OWN, dict.fromkeys(run["method"] for run in shown[OWN]))):
         settings = settings_of(shown[grid])
         for name in names:
-            if name != BASE and (runs := [run for run in shown[grid] if run["method"] == name]):
+            runs = [run for run in shown[grid] if run["method"] == name]
+            if name != BASE and runs and f"experiment={experiment_of(runs[0]['command'])}" not in LEFT:
                 found[name] = Method(runs=runs, gains={k: gains(settings, starts, name, k, SPLIT) for k in SHOWN})
     return found
 

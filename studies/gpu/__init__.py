@@ -1,1 +1,0 @@
-"""The study for GPU nodes."""

@@ -1,7 +1,7 @@
 """Does the premise of TA-GRPO hold for SmolLM2-135M before any training? Sampling alone.
 
     python -m studies.premise sample    # about two core-hours; the same command goes on where it was interrupted
-    python -m studies.premise page      # the tables of docs/smollm2.md, from the responses that are kept here
+    python -m studies.premise page      # the tables of docs/smollm2.md, from the responses kept beside this file
 
 All 210 products of two factors from 2 to 21 are asked in the eight wordings of data=multiplication, 64 responses of at
 most 16 tokens each, at temperature 1. All wordings of a question name its factors in the same order.
@@ -16,7 +16,9 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from collections.abc import Callable, Iterator
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -25,12 +27,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import comb
 
+from tagrpo.callbacks.embedding_diversity import sentence_encoder
+from tagrpo.lab.tasks.multiplication import FAMILIES, TRAINED
+from tagrpo.runs.files import write_text
+
 Array = NDArray[np.float64]
 FACTORS, RESPONSES, MAX_NEW_TOKENS = range(2, 22), 64, 16
 G, N = 8, 3
 EMBEDDED = 16
 """Responses to each wording whose distances are measured."""
 SAMPLED, KEPT = Path("runs/premise.jsonl"), Path(__file__).with_suffix(".jsonl.gz")
+PAGE = Path(__file__).parents[1] / "docs" / "smollm2.md"
+SECTION = re.compile(r"(?<=<!-- premise -->\n).*(?=<!-- end of premise -->)", re.DOTALL)
 
 
 def questions() -> Iterator[tuple[int, int]]:
@@ -47,7 +55,6 @@ def sample() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from tagrpo.datamodules.templates import ChatTemplate
-    from tagrpo.lab.tasks.multiplication import FAMILIES, TRAINED
     from tagrpo.rewards.plain_answer import PlainAnswerReward
     from tagrpo.rollouts.engines.transformers import TransformersEngine
     from tagrpo.seeds import derive_seed
@@ -101,9 +108,70 @@ def spread(correct: Array) -> Array:
     return np.asarray(rate.var(1, ddof=1) - (rate * (1 - rate)).mean(1) / (RESPONSES - 1))
 
 
-def interval(values: Array, statistic: Callable[[Array], Any] = lambda mean: mean) -> tuple[float, float, float]:
-    """A function of the mean over questions, and its 95 % bootstrap interval over them."""
+def told(values: Array, of_mean: Callable[[Array], Array] = np.asarray, digits: int = 1) -> str:
+    """A function of the mean over questions of `values` [Q], and its 95 % bootstrap interval over them."""
     rows = np.random.default_rng(0).integers(len(values), size=(10_000, len(values)))
-    with np.errstate(invalid="ignore"):
-        low, high = np.nanpercentile(statistic(values[rows].mean(1)), [2.5, 97.5])
-        return float(statistic(values.mean())), float(low), float(high)
+    found = (of_mean(values.mean()), *np.percentile(of_mean(values[rows].mean(1)), [2.5, 97.5]))
+    return "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(*found, d=digits)
+
+
+def distances(line: Mapping[str, Any], encode: Callable[[list[str]], Any]) -> dict[str, dict[str, float]]:
+    """`all`, `right`, `wrong` → mean of 1 − cosine over pairs of responses to one wording, and to two; where both are.
+
+    Args:
+        line: A question, as `sample` writes it.
+        encode: Texts → [R, D] embeddings.
+    """
+    texts = [text for each in line["wordings"].values() for text in each["responses"][:EMBEDDED]]
+    correct = np.array([each["correct"][:EMBEDDED] for each in line["wordings"].values()], dtype=bool).ravel()
+    wording = np.repeat(np.arange(len(line["wordings"])), EMBEDDED)
+    place = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    vectors = np.asarray(encode(list(place)), dtype=np.float64)[[place[text] for text in texts]]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    apart, same, pair = 1 - vectors @ vectors.T, wording[:, None] == wording, ~np.eye(len(texts), dtype=bool)
+    found = {}
+    for name, rows in {"all": np.ones_like(correct), "right": correct, "wrong": ~correct}.items():
+        chosen = pair & rows[:, None] & rows
+        if (chosen & same).any() and (chosen & ~same).any():
+            found[name] = {"one": float(apart[chosen & same].mean()), "two": float(apart[chosen & ~same].mean())}
+    return found
+
+
+def lines() -> list[dict[str, Any]]:
+    """The questions with their responses, as `sample` wrote them."""
+    return [json.loads(line) for line in gzip.decompress(KEPT.read_bytes()).decode().splitlines()]
+
+
+def section(questions: Sequence[Mapping[str, Any]], encode: Callable[[list[str]], Any]) -> Iterator[str]:
+    """The tables, line by line."""
+    names = list(questions[0]["wordings"])
+    correct = np.array([[sum(q["wordings"][name]["correct"]) for name in names] for q in questions], dtype=np.float64)
+    rate = 100 * correct / RESPONSES
+    alone, as_many, pooled = (100 * uniform(correct, *how) for how in ((G,), ((N + 1) * G,), (G, N + 1)))
+    yield from (f"| mean over the {len(questions)} questions, 95 % interval | |", "|---|---|")
+    yield f"| correct responses, % | {told(rate.mean(1))} |"
+    yield f"| equal rewards: {G} responses to one wording, % | {told(alone)} |"
+    yield f"| equal rewards: {(N + 1) * G} responses to one wording, % | {told(as_many)} |"
+    yield f"| equal rewards: {G} responses to each of {N + 1} wordings, % | {told(pooled)} |"
+    yield f"| the latter are fewer by, points | {told(as_many - pooled)} |"
+    deviation = told(1e4 * spread(correct), lambda variance: np.sqrt(np.maximum(variance, 0)))
+    yield f"| standard deviation of a question's success rate over wordings, points | {deviation} |"
+    measured = [distances(question, encode) for question in questions]
+    for name in ("all", "right", "wrong"):
+        one, two = np.array([[each[name]["one"], each[name]["two"]] for each in measured if name in each]).T
+        yield f"| distance of two {name} responses to one wording ({len(one)} questions) | {told(one, digits=3)} |"
+        yield f"| … to two wordings: further apart by | {told(two - one, digits=3)} |"
+    yield from ("", "| wording | correct, % | equal rewards of 8, % |", "|---|---|---|")
+    for column, name in enumerate(names):
+        equal = 100 * uniform(correct[:, [column]], G)
+        yield f"| {FAMILIES[name].layout} | {told(rate[:, column])} | {told(equal)} |"
+
+
+def page() -> None:
+    """Write the tables into docs/smollm2.md."""
+    text = "\n".join(section(lines(), sentence_encoder("package")))
+    write_text(PAGE, SECTION.sub(lambda _: f"{text}\n", PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    {"sample": sample, "page": page}[sys.argv[1]]()

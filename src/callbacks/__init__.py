@@ -8,6 +8,7 @@ from ..runs.stages import Stage, in_order
 from .answer_diversity import AnswerDiversityMonitor
 from .checkpoint import Checkpointer
 from .embedding_diversity import EmbeddingDiversityMonitor, sentence_encoder
+from .first_look import FirstLook
 from .pass_at_k import PassAtKEvaluator
 from .progress import IterationProgress
 from .recorder import RolloutRecorder
@@ -18,7 +19,7 @@ from .training_signal import TrainingSignal
 from .zero_gradient import ZeroGradientMonitor
 
 __all__ = [
-    "AnswerDiversityMonitor", "Checkpointer", "EmbeddingDiversityMonitor", "IterationProgress", "PassAtKEvaluator",
-    "RephrasingSuccessMonitor", "RolloutCallback", "RolloutRecorder", "ScalarLog", "Stage", "ThroughputMonitor",
-    "TrainingSignal", "ZeroGradientMonitor", "in_order", "sentence_encoder",
+    "AnswerDiversityMonitor", "Checkpointer", "EmbeddingDiversityMonitor", "FirstLook", "IterationProgress",
+    "PassAtKEvaluator", "RephrasingSuccessMonitor", "RolloutCallback", "RolloutRecorder", "ScalarLog", "Stage",
+    "ThroughputMonitor", "TrainingSignal", "ZeroGradientMonitor", "in_order", "sentence_encoder",
 ]  # fmt: skip

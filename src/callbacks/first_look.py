@@ -1,0 +1,92 @@
+"""Says once, early in training, that a run has nothing to learn from."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+from ..distributed import gather_objects
+from ..runs.files import write_text
+from ..types import Fields
+from .shared import check_at_least_one, current_iteration
+
+NUM_EXAMPLES = 3
+SHOWN = 160
+"""Characters of a response that are shown: its last ones, where the answer stands."""
+
+
+class FirstLook(Callback):
+    """Warns once, with examples and the settings to change, and writes the warning to `warnings.md` of the run.
+
+    - A batch in which no answer was found in any response of any rank.
+    - The rewards of all of the first `patience` batches are equal, so that no method has a gradient.
+
+    Args:
+        patience: Batches of equal rewards before the warning.
+
+    Raises:
+        ValueError: `patience` is less than 1.
+    """
+
+    def __init__(self, patience: int = 2) -> None:
+        check_at_least_one("first_look", patience=patience)
+        self.patience = patience
+        self.rewards: set[float] = set()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Look at the first `patience` batches of a run."""
+        iteration = current_iteration(trainer) + 1
+        if iteration > self.patience:
+            return
+        seen = _Seen.on_all_ranks(Fields("batch", batch))
+        self.rewards |= seen.rewards
+        warning = None
+        if not seen.answered:
+            warning = (
+                "No answer was found in any response. Check that `reward` reads the form in which the model answers, "
+                "that `template` or its instruction asks for that form, and rollout.sampling.max_new_tokens."
+            )
+        elif iteration == self.patience and len(self.rewards) == 1:
+            warning = (
+                f"All rewards of the first {iteration} iterations are {self.rewards.pop():g}: there is nothing to "
+                "learn from. Check `reward`, `template`, and whether the questions of `data` are too hard or too easy."
+            )
+        if warning is None:
+            return
+        self.patience = 0
+        if trainer.is_global_zero:
+            text = "\n".join([f"Iteration {iteration}: {warning} {seen.cut}", *seen.examples])
+            rank_zero_warn(text)
+            write_text(Path(trainer.default_root_dir) / "warnings.md", text + "\n")
+
+
+class _Seen(NamedTuple):
+    """Facts of one batch."""
+
+    answered: bool
+    rewards: set[float]
+    examples: list[str]
+    cut: str
+
+    @classmethod
+    def on_all_ranks(cls, batch: Any) -> _Seen:
+        """Collective."""
+        rollouts = batch.rollouts
+        rows = range(0, len(rollouts.text), max(1, len(rollouts.text) // NUM_EXAMPLES))
+        expected = [batch.groups[int(rollouts.question[row])].answer[0] for row in rows]
+        shown = [
+            f"- {rollouts.text[row][-SHOWN:]!r}, expected {answer!r}"
+            for row, answer in zip(rows, expected, strict=True)
+        ]
+        answered = any(answer is not None for answer in rollouts.answers)
+        parts = gather_objects((answered, set(rollouts.rewards.tolist()), shown, rollouts.truncated.tolist()))
+        truncated = [flag for part in parts for flag in part[3]]
+        cut = f"{sum(truncated)} of {len(truncated)} responses were cut off. Responses:"
+        examples = list(chain.from_iterable(part[2] for part in parts))[:NUM_EXAMPLES]
+        return cls(any(part[0] for part in parts), set().union(*(part[1] for part in parts)), examples, cut)

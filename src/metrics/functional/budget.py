@@ -27,13 +27,10 @@ def break_even(cost: float, zero_gradient: float, baseline_cost: float, baseline
     says nothing of how much is learned from each: compare pass@k at equal cost for that.
 
     Args:
-        cost: Of one question to the method, in tokens, rollouts or seconds.
-        zero_gradient: Percentage of its questions without gradient, 0..100.
-        baseline_cost: Of one question to the baseline, in the same unit, positive.
-        baseline_zero_gradient: Percentage of its questions without gradient, 0..100.
-
-    Raises:
-        ValueError: a cost is not positive, or a percentage outside 0..100.
+        cost: Of one question to the method, in tokens, rollouts or seconds, positive.
+        zero_gradient: Percentage of its questions without gradient, 0..100; a ValueError where it is not.
+        baseline_cost: The same of the baseline.
+        baseline_zero_gradient: The same of the baseline.
 
     >>> break_even(4.0, 0.0, 1.0, 80.0)  # four times the samples, five times the questions with a gradient
     BreakEven(cost_ratio=4.0, gradient_ratio=5.0, threshold=75.0, pays=True)

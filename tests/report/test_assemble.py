@@ -12,8 +12,8 @@ from tagrpo.analysis.comparison import Methods
 from tagrpo.analysis.plots import looks
 from tagrpo.analysis.runs import by_method, find_directories, find_runs
 from tagrpo.lab.exact_plots import exact_curves, exact_over_training, with_exact
-from tagrpo.report import read_blocks
 from tagrpo.report.assemble import explore, write_report
+from tests.helpers import read_blocks
 
 METHODS = ["grpo", "grpo_matched", "ta_grpo"]
 

@@ -59,10 +59,10 @@ def pictures(methods: Methods) -> dict[str, tuple[Figure, str]]:
             plots.against(methods.at(k), methods.training_questions, "training questions", k, of_series, series),
             f"Pass@{k} against the questions that were trained on. Lines join methods that differ in nothing else.",
         )
-    first_seeds = {method: seeds[0] for method, seeds in trained.items()}
-    if any(f"zero_gradient/{CAUSES[0]}" in run.metrics for run in first_seeds.values()):
+    first = {method: seeds[0] for method, seeds in trained.items()}
+    if any(f"zero_gradient/{CAUSES[0]}" in run.metrics for run in first.values()):
         made["causes.png"] = (
-            why_no_gradient(first_seeds),
+            why_no_gradient(first),
             "Why questions gave no gradient: the first seed of each method, running means over an eighth of training.",
         )
     if any(len(run.diversity) for seeds in methods.runs.values() for run in seeds):

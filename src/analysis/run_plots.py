@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 from ..metrics.functional import CAUSES, kernel_density
 from .comparison import Runs
 from .diagnosis import COLUMNS, stage_name
-from .plots import COLOURS, HATCHES, LINES, Look, finished, panels, smoothed, styled
+from .plots import COLOURS, HATCHES, LINES, finished, panels, smoothed, styled
 from .runs import RunFiles
 
 POOLS = {"original": "original (G)", "rephrasings": "rephrasings (N·G)"}
 STAGES = ("start", "25 %", "50 %", "75 %", "100 %")
-Curve = tuple[str, np.ndarray, Look]
-"""Label, [questions] distances (one without any is not drawn), and look."""
+Curve = tuple[str, np.ndarray | pd.Series]
+"""Label, and [questions] distances; one without any is not drawn."""
 
 
 def stage_of(iteration: np.ndarray | pd.Series, last: int) -> np.ndarray:
@@ -82,12 +82,13 @@ def why_no_gradient(runs: Mapping[str, RunFiles]) -> Figure:
     figure, axes = panels(len(runs), sharey=True)
     for ax, (name, run) in zip(axes, runs.items(), strict=True):
         found = {cause: values for cause in CAUSES if (values := run.scalar(f"zero_gradient/{cause}")) is not None}
-        for index, values in enumerate(stacks := [smoothed(values) for values in found.values()]):
-            below = sum(stacks[:index], start=0 * values)
-            look: Any = {"facecolor": COLOURS[index], "hatch": HATCHES[index], "edgecolor": "white", "linewidth": 0.4}
+        below: Any = 0.0
+        for (cause, logged), colour, hatch in zip(found.items(), COLOURS, HATCHES, strict=False):
+            values = smoothed(logged)
+            look: Any = {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.4}
             if values.any():
-                label = list(found)[index].replace("_", " ")
-                ax.fill_between(values.index, below, below + values, label=label, **look)
+                ax.fill_between(values.index, below, below + values, label=cause.replace("_", " "), **look)
+            below = below + values
         ax.set(title=name, xlabel="iteration")
     return finished(figure, axes, "% of questions, no gradient", from_zero=True)
 
@@ -95,13 +96,7 @@ def why_no_gradient(runs: Mapping[str, RunFiles]) -> Figure:
 def distances_by_stage(run: RunFiles) -> Figure:
     """Mean pairwise embedding distances by stage of training (TA-GRPO, Fig. 4); one panel per pool."""
     found = by_stage(run, [f"embedding_distance/{pool}" for pool in POOLS])
-    curves: dict[str, list[Curve]] = {}
-    for name, stages in found.items():
-        looks: list[Look] = [{"color": c, "linestyle": line} for c, line in zip(COLOURS, LINES * 2, strict=True)]
-        curves[POOLS[name.removeprefix("embedding_distance/")]] = [
-            (stage, values, look) for (stage, values), look in zip(stages.items(), looks, strict=False)
-        ]
-    return densities(curves)
+    return densities({POOLS[name.partition("/")[2]]: [*stages.items()] for name, stages in found.items()})
 
 
 def diversity_densities(runs: Runs) -> Figure:
@@ -109,16 +104,12 @@ def diversity_densities(runs: Runs) -> Figure:
     found: dict[str, list[Curve]] = {}
     for method, seeds in runs.items():
         rows = pd.concat([run.diversity for run in seeds])
-        second = rows["iteration"] > rows["iteration"].max() / 2
+        half = np.where(rows["iteration"] > rows["iteration"].max() / 2, "second", "first")
         if len(rows):
             found[method] = [
-                (
-                    f"{name}, {half} half of training",
-                    rows.loc[chosen & (rows["pool"] == pool), "distance"].to_numpy(),
-                    {"color": colour, "linestyle": line},
-                )
-                for (pool, name), colour in zip(POOLS.items(), COLOURS, strict=False)
-                for half, chosen, line in (("first", ~second, ":"), ("second", second, "-"))
+                (f"{name}, {part} half of training", rows.loc[(rows["pool"] == pool) & (half == part), "distance"])
+                for pool, name in POOLS.items()
+                for part in ("first", "second")
             ]
     return densities(found)
 
@@ -127,12 +118,12 @@ def diversity_densities(runs: Runs) -> Figure:
 def densities(distances: Mapping[str, Sequence[Curve]]) -> Figure:
     """Densities over questions of their mean pairwise embedding distance, by panel; a spike: all are equal."""
     figure, axes = panels(max(len(distances), 1), sharex=True, sharey=True)
-    largest = max((float(x.max()) for curves in distances.values() for _, x, _ in curves if len(x)), default=1.0)
+    largest = max((float(x.max()) for curves in distances.values() for _, x in curves if len(x)), default=1.0)
     grid = torch.linspace(0, max(1.1 * largest, 1e-3), 256, dtype=torch.float64)
     for ax, (title, curves) in zip(axes, distances.items(), strict=False):
-        for label, values, look in curves:
+        for (label, values), colour, line in zip(curves, COLOURS, LINES * 2, strict=False):
             if len(values):
-                height = kernel_density(torch.tensor(values, dtype=torch.float64), grid)
-                ax.plot(grid.numpy(), height.numpy(), label=label, linewidth=1.7, **look)
+                height = kernel_density(torch.tensor(np.asarray(values), dtype=torch.float64), grid)
+                ax.plot(grid.numpy(), height.numpy(), label=label, linewidth=1.7, color=colour, linestyle=line)
         ax.set(title=title, xlabel="mean pairwise distance (1 − cosine)")
     return finished(figure, axes, "density over questions", from_zero=True)

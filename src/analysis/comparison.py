@@ -24,13 +24,10 @@ BUDGET_COLUMNS = ("budget/rollouts", "budget/tokens", "budget/updates")
 
 
 class Methods:
-    """Methods with their runs, and everything that a report says of them, each number computed once.
+    """Methods with their runs, and everything that a report says of them; a ValueError where they share no test split.
 
     `splits` are those that all runs share, with their k; `groups` the averages that all have, over the same splits;
     `parts` both: each split → itself, each `<group> (average)` → its splits.
-
-    Raises:
-        ValueError: no test split is common to all runs.
     """
 
     def __init__(self, runs: Runs) -> None:
@@ -165,18 +162,14 @@ class Methods:
 
     def results(self) -> dict[str, Any]:
         """Everything as plain data: each run, the means over seeds, the comparisons; None for what is not finite."""
-
-        def plain(curves: Mapping[str, Mapping[int, Estimate]]) -> dict[str, dict[str, dict[str, float]]]:
-            return {m: {str(k): asdict(e) for k, e in points.items()} for m, points in curves.items()}
-
         results = {
             "runs": [run_results(run) for seeds in self.runs.values() for run in seeds],
-            "pass_at_k": {split: plain(self.curves[split]) for split in self.splits},
+            "pass_at_k": {split: self.curves[split] for split in self.splits},
             "averages": {
                 group: {
                     "splits": splits,
-                    "pass_at_k": plain(self.curves[f"{group} (average)"]),
-                    "by_question": plain(self.by_question[f"{group} (by question)"]),
+                    "pass_at_k": self.curves[f"{group} (average)"],
+                    "by_question": self.by_question[f"{group} (by question)"],
                 }
                 for group, splits in self.groups.items()
             },
@@ -240,9 +233,11 @@ def run_results(run: RunFiles) -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """`value` with None in the place of infinite numbers and NaN, which JSON can't express."""
-    if isinstance(value, dict):
-        return {key: finite(part) for key, part in value.items()}
+    """`value` as JSON can express it: estimates as their numbers, None in the place of infinite ones and NaN."""
+    if isinstance(value, Estimate):
+        return finite(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): finite(part) for key, part in value.items()}
     if isinstance(value, list):
         return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -93,5 +93,4 @@ def assembled(title: str, blocks: Sequence[str]) -> str:
 
 def escaped(text: str) -> str:
     """`text` for an HTML file in UTF-8."""
-    safe = text.encode("utf-8", "replace").decode()
-    return re.sub(r"[&<>\"\0]", lambda found: f"&#{ord(found[0])};" if found[0] != "\0" else "\ufffd", safe)
+    return escape(text.encode("utf-8", "replace").decode().replace("\0", "\ufffd"))

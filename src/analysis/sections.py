@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ..metrics.functional import break_even
 from .answer import answer
 from .comparison import ZERO_GRADIENT, Methods
 from .diagnosis import NOTE, table_of
@@ -151,27 +150,20 @@ def _budget_notes(methods: Methods) -> Iterator[str]:
 
 
 def _costs(methods: Methods) -> Section:
-    """Cost of a question with a gradient, of each trained method, compared with the first of them."""
-    series = {method: methods.zero_gradient[method] for method in methods.trained}
-    zero = {method: float(found.to_numpy().mean()) for method, found in series.items() if found.size}
-    first = next(iter(zero), "")
+    """Cost of a question with a gradient, of each trained method."""
     rows = []
-    for method, share in zero.items() if len(zero) > 1 else ():
-        row = [method]
-        for unit in UNITS:
-            ours, theirs = (fmean([run.per_question(unit) for run in methods.runs[m]]) for m in (method, first))
-            cost = ours / (1 - share / 100) if share < 100 else float("inf")
-            row.append(f"{cost:,.0f}" if cost >= 100 else f"{cost:.3g}")
-            if unit != "seconds" and method != first:
-                found = break_even(ours, share, theirs, zero[first])
-                row[-1] += f" ({'pays' if found.pays else 'does not pay'}: would above {found.threshold:.0f} %)"
-        rows.append(row)
+    for method, seeds in methods.trained.items():
+        if (zero := methods.zero_gradient[method]).size:
+            share = 1 - zero.to_numpy().mean() / 100
+            spent = [fmean(run.per_question(unit) for run in seeds) for unit in UNITS]
+            costs = [cost / share if share > 0 else float("inf") for cost in spent]
+            rows.append([method, *(f"{cost:,.0f}" if cost >= 100 else f"{cost:.3g}" for cost in costs)])
     note = (
-        f"In brackets: whether the method pays less for it than {first}, and above which percentage of questions "
-        f"without gradient (it was {zero.get(first, 0.0):.1f} % with {first}) it would. This counts gradients, not "
-        "what is learned from each of them."
+        "What a question costs, over the share of questions that have a gradient. This counts gradients, not what is "
+        "learned from each of them: compare pass@k at equal cost for that."
     )
-    return Section("What a question with a gradient costs", ["method", *UNITS.values()], rows, [note])
+    shown = rows if len(rows) > 1 else []
+    return Section("What a question with a gradient costs", ["method", *UNITS.values()], shown, [note])
 
 
 def _training_questions(methods: Methods) -> Section:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import re
 import sys
 import threading
 import time
+import zlib
+from html import unescape
 
+import numpy as np
 import torch
 
 from tagrpo import types
@@ -116,3 +122,25 @@ class WaitingEngine(types.Engine):
             return wait()
 
         return finish
+
+
+def read_blocks(page):
+    """Name → column → array or JSON value, of all data blocks of a report's page."""
+    pattern = r'<script type="application/octet-stream" id="([^"]*)" data-columns="([^"]*)">([^<]*)</script>'
+    return {
+        unescape(name): _columns(json.loads(unescape(about)), zlib.decompress(base64.b64decode(text)))
+        for name, about, text in re.findall(pattern, page.read_text(encoding="utf-8"))
+    }
+
+
+def _columns(directory, content):
+    columns, start = {}, 0
+    for column, kind, size in directory:
+        part = content[start : start + size]
+        if kind == "json":
+            columns[column] = json.loads(part)
+        else:
+            planes = np.frombuffer(part, np.uint8).reshape(int(kind[1]), -1)
+            columns[column] = np.ascontiguousarray(planes.T).view(f"<{kind}").reshape(-1)
+        start += size
+    return columns

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .comparison import Methods
 from .runs import RunFiles
-from .statistics import LEVEL, Comparison, Estimate
+from .statistics import LEVEL
 
 PROGRESS = "rollout/correct_original"
 VERDICTS = {
@@ -41,7 +41,7 @@ def headline(methods: Methods) -> tuple[str, int]:
 def answer(methods: Methods) -> Answer:
     """The gain of each method over `baseline_of` with its 95 % interval; of a single one, its pass@k."""
     (part, k), baseline = headline(methods), baseline_of(methods)
-    gains = [seen for c in methods.comparisons if c.quantity == f"pass@k/{part}/{k}" and (seen := _over(baseline, c))]
+    gains = [c for c in methods.comparisons if (c.quantity, c.baseline) == (f"pass@k/{part}/{k}", baseline)]
     if not gains:
         found = ", ".join(f"{m} solves {e} % of {part} at pass@{k}" for m, e in methods.at(k)[part].items())
         seeds = max(len(runs) for runs in methods.runs.values())
@@ -74,17 +74,6 @@ def without_evaluation(runs: Sequence[RunFiles]) -> Answer:
         if values is not None and len(values)
     ]
     return Answer(sentences or ["Not evaluated yet."], "Single iterations on different questions: a trend, no result.")
-
-
-def _over(baseline: str, found: Comparison) -> Comparison | None:
-    """The comparison as a difference from `baseline`; None where it is about others."""
-    if found.baseline == baseline:
-        return found
-    if found.method != baseline:
-        return None
-    e = found.difference
-    turned = Estimate(-e.value, -e.high, -e.low)
-    return replace(found, method=found.baseline, baseline=baseline, difference=turned)
 
 
 def _measured(methods: Methods, part: str, seeds: int) -> str:

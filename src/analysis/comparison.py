@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
-from statistics import fmean
+from functools import cache, cached_property
 from typing import Any
 
 import pandas as pd
 
-from ..runs.directory import flat
+from ..runs.directory import flat, without_copies
 from .runs import RunFiles, pass_at_k_table, scalar_table
 from .statistics import Comparison, Difference, Estimate, corrected, difference, estimate
 
@@ -25,13 +24,10 @@ BUDGET_COLUMNS = ("budget/rollouts", "budget/tokens", "budget/updates")
 
 
 class Methods:
-    """Methods with their runs, and everything that a report says of them, each number computed once.
+    """Methods with their runs, and everything that a report says of them; a ValueError where they share no test split.
 
     `splits` are those that all runs share, with their k; `groups` the averages that all have, over the same splits;
     `parts` both: each split → itself, each `<group> (average)` → its splits.
-
-    Raises:
-        ValueError: no test split is common to all runs.
     """
 
     def __init__(self, runs: Runs) -> None:
@@ -43,6 +39,7 @@ class Methods:
         self.groups = {name: splits for name, splits in found[0].items() if all(f.get(name) == splits for f in found)}
         averages = {f"{group} (average)": splits for group, splits in self.groups.items()}
         self.parts = {split: [split] for split in self.splits} | averages
+        self._pass_at_k = cache(lambda split, method, k: pass_at_k_table(self.runs[method], split, k))
 
     def ks(self, splits: Sequence[str]) -> list[int]:
         """The k that all these splits have."""
@@ -53,18 +50,8 @@ class Methods:
         """The largest k that all splits have."""
         return self.ks(list(self.splits))[-1]
 
-    @cached_property
-    def _pass_at_k(self) -> dict[tuple[str, str, int], pd.DataFrame]:
-        """Split, method and k → [seeds, questions]."""
-        return {
-            (split, method, k): pass_at_k_table(seeds, split, k)
-            for split, ks in self.splits.items()
-            for method, seeds in self.runs.items()
-            for k in ks
-        }
-
     def _tables(self, splits: Sequence[str], method: str, k: int) -> list[pd.DataFrame]:
-        return [self._pass_at_k[split, method, k] for split in splits]
+        return [self._pass_at_k(split, method, k) for split in splits]
 
     def _curve(self, splits: Sequence[str], method: str, *, pooled: bool = False) -> dict[int, Estimate]:
         tables = {k: self._tables(splits, method, k) for k in self.ks(splits)}
@@ -103,10 +90,19 @@ class Methods:
         """Paired difference of two methods in the mean pass@k of some splits."""
         return difference(self._tables(splits, method, k), self._tables(splits, baseline, k))
 
+    @cached_property
+    def budgets(self) -> pd.DataFrame:
+        """What each method was trained with, means over seeds: the columns of `RunFiles.ledger`, and `seconds`."""
+        used = {
+            method: pd.DataFrame([{**run.ledger, "seconds": run.wall_seconds} for run in seeds]).mean()
+            for method, seeds in self.runs.items()
+        }
+        return pd.DataFrame(used).T
+
     @property
     def tokens(self) -> dict[str, float]:
         """Method → response tokens that it sampled in training, a mean over seeds."""
-        return {m: fmean(run.ledger["tokens"] for run in seeds) for m, seeds in self.runs.items()}
+        return dict(self.budgets["tokens"])
 
     @cached_property
     def training_questions(self) -> dict[str, int]:
@@ -138,10 +134,11 @@ class Methods:
     def comparisons(self) -> list[Comparison]:
         """Each method against each one before it that shares a seed, with p-values corrected over all of them.
 
-        Compared are pass@k at the smallest and the largest k of every split and average, and the share of questions
-        without gradient, paired over iterations, which have the same questions under the same seed.
+        An untrained policy is before all others. Compared are pass@k at the smallest and the largest k of every split
+        and average, and the share of questions without gradient, paired over iterations, which have the same questions
+        under the same seed.
         """
-        names = list(self.runs)
+        names = sorted(self.runs, key=lambda method: method in self.trained)
         return corrected(
             (method, baseline, quantity, found)
             for later, method in enumerate(names)
@@ -165,18 +162,14 @@ class Methods:
 
     def results(self) -> dict[str, Any]:
         """Everything as plain data: each run, the means over seeds, the comparisons; None for what is not finite."""
-
-        def plain(curves: Mapping[str, Mapping[int, Estimate]]) -> dict[str, dict[str, dict[str, float]]]:
-            return {m: {str(k): asdict(e) for k, e in points.items()} for m, points in curves.items()}
-
         results = {
             "runs": [run_results(run) for seeds in self.runs.values() for run in seeds],
-            "pass_at_k": {split: plain(self.curves[split]) for split in self.splits},
+            "pass_at_k": {split: self.curves[split] for split in self.splits},
             "averages": {
                 group: {
                     "splits": splits,
-                    "pass_at_k": plain(self.curves[f"{group} (average)"]),
-                    "by_question": plain(self.by_question[f"{group} (by question)"]),
+                    "pass_at_k": self.curves[f"{group} (average)"],
+                    "by_question": self.by_question[f"{group} (by question)"],
                 }
                 for group, splits in self.groups.items()
             },
@@ -189,15 +182,11 @@ class Methods:
 
         Left out: the name, the seed, paths inside the run directory, and settings that repeat a shorter-named one.
         """
-        flat = {method: _settings(seeds[0]) for method, seeds in self.trained.items()}
-        differing: dict[str, dict[str, Any]] = {}
-        for name in sorted({name for settings in flat.values() for name in settings}, key=lambda n: (n.count("."), n)):
-            row = {method: settings.get(name) for method, settings in flat.items()}
-            last = name.rpartition(".")[2]
-            repeats = any(other.rpartition(".")[2] == last and row == values for other, values in differing.items())
-            if not repeats and any(value != next(iter(row.values())) for value in row.values()):
-                differing[name] = row
-        return differing
+        settings = {method: _settings(seeds[0]) for method, seeds in self.trained.items()}
+        names = {name for found in settings.values() for name in found}
+        rows = {name: {method: found.get(name) for method, found in settings.items()} for name in names}
+        differ = {name: row for name, row in rows.items() if any(x != next(iter(row.values())) for x in row.values())}
+        return without_copies(differ)
 
 
 def shared_splits(runs: Sequence[RunFiles]) -> dict[str, list[int]]:
@@ -244,9 +233,11 @@ def run_results(run: RunFiles) -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """`value` with None in the place of infinite numbers and NaN, which JSON can't express."""
-    if isinstance(value, dict):
-        return {key: finite(part) for key, part in value.items()}
+    """`value` as JSON can express it: estimates as their numbers, None in the place of infinite ones and NaN."""
+    if isinstance(value, Estimate):
+        return finite(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): finite(part) for key, part in value.items()}
     if isinstance(value, list):
         return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

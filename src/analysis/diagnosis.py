@@ -38,9 +38,8 @@ NOTE = (
 def summarised(questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Name → `value`, `low`, `high`, the 95 % interval over questions, and `n`, how many have it.
 
-    Args:
-        questions: Rows of `TrainingSignal`. `<name> - <other>` is the difference of `DIFFERENCES`, over the questions
-            that have both.
+    `questions` are rows of `TrainingSignal`. `<name> - <other>` is the difference of `DIFFERENCES`, over the questions
+    that have both.
 
     >>> rows = [{"id": "a", "correct/original": 25.0, "correct/rephrasings": 50.0}, {"correct/original": 5.0}]
     >>> [(x["value"], x["n"]) for x in summarised(rows).values()]

@@ -22,14 +22,11 @@ def read_evaluation(folder: str | Path, name: str | None = None) -> RunFiles:
 def evaluation_markdown(run: RunFiles, settings: Mapping[str, Any]) -> str:
     """Pass@k of every split and average with 95 % intervals, and the settings of the sampling."""
     ks = sorted(set.intersection(*map(set, shared_splits([run]).values())))
-    rows = [
-        [name, *(_interval(split["pass_at_k"][str(k)]) for k in ks), *_sampled(split, ks)]
-        for name, split in run.test.items()
-    ]
+    rows = [[name, *_points(split["pass_at_k"], ks), *_sampled(split, ks[-1])] for name, split in run.test.items()]
     for name, group in run.groups.items():
         for key, weighed in (("pass_at_k", "average"), ("by_question", "by question")):
-            points = [_interval(group[key][str(k)]) for k in ks]
-            rows.append([f"**{name} ({weighed})**", *points, "", str(group["num_questions"]), "", "", ""])
+            size = str(group["num_questions"])
+            rows.append([f"**{name} ({weighed})**", *_points(group[key], ks), "", size, "", "", ""])
     header = ["split", *(f"pass@{k}" for k in ks), f"maj@{ks[-1]}", "questions", "n", "tokens", "truncated"]
     lines = [
         f"# Evaluation of {settings.get('model', run.method)}",
@@ -46,22 +43,18 @@ def evaluation_markdown(run: RunFiles, settings: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _interval(point: Mapping[str, float]) -> str:
-    return str(Estimate(point["value"], point["low"], point["high"]))
+def _points(curve: Mapping[str, Mapping[str, float]], ks: Sequence[int]) -> list[str]:
+    return [str(Estimate(**curve[str(k)])) for k in ks]
 
 
-def _sampled(split: Mapping[str, Any], ks: Sequence[int]) -> list[str]:
-    samples = sorted({row["n"] for row in split["questions"]})
-    n = str(samples[0]) if len(samples) == 1 else f"{samples[0]}–{samples[-1]}"
-    majority = _interval(split["majority_at_k"][str(ks[-1])]) if "majority_at_k" in split else "–"
-    length, truncated = split.get("length"), split.get("truncated")
-    return [
-        majority,
-        str(split["num_questions"]),
-        n,
-        "–" if length is None else f"{length:,.0f}",
-        "–" if truncated is None else f"{100 * truncated:.1f} %",
-    ]
+def _sampled(split: Mapping[str, Any], k: int) -> list[str]:
+    """Majority@k, questions, responses per question, their length, and the percentage that was cut."""
+    samples = sorted(row["n"] for row in split["questions"])
+    n = "–".join(dict.fromkeys(map(str, (samples[0], samples[-1]))))
+    majority = _points(split["majority_at_k"], [k])[0] if "majority_at_k" in split else "–"
+    length = f"{split['length']:,.0f}" if "length" in split else "–"
+    truncated = f"{100 * split['truncated']:.1f} %" if "truncated" in split else "–"
+    return [majority, str(split["num_questions"]), n, length, truncated]
 
 
 def _both(ours: RunFiles, theirs: RunFiles) -> Methods:
@@ -84,16 +77,13 @@ def compare_evaluations(ours: RunFiles, theirs: RunFiles) -> list[Comparison]:
 
 def comparison_markdown(ours: RunFiles, theirs: RunFiles, comparisons: Sequence[Comparison]) -> str:
     """The verdict on two evaluations, and the numbers behind it."""
-    values = [
-        (f"{name} pass@{k}", str(methods["ours"][k]), str(methods["theirs"][k]))
-        for name, methods in _both(ours, theirs).curves.items()
-        for k in methods["ours"]
-    ]
-    p_values = [f"{c.p_value:.3f}" if c.p_value >= 0.001 else "< 0.001" for c in comparisons]
-    rows = [
-        [*value, c.difference.signed, p_value, c.verdict]
-        for value, c, p_value in zip(values, comparisons, p_values, strict=True)
-    ]
+    curves = _both(ours, theirs).curves
+    rows = []
+    for c in comparisons:
+        _, name, k = c.quantity.split("/")
+        values = [str(curves[name][side][int(k)]) for side in ("ours", "theirs")]
+        p_value = f"{c.p_value:.3f}" if c.p_value >= 0.001 else "< 0.001"
+        rows.append([f"{name} pass@{k}", *values, c.difference.signed, p_value, c.verdict])
     lines = [
         f"# {ours.method} against {theirs.method}",
         "",
@@ -111,11 +101,10 @@ def comparison_markdown(ours: RunFiles, theirs: RunFiles, comparisons: Sequence[
 
 def statement(ours: str, theirs: str, comparisons: Sequence[Comparison]) -> str:
     """One sentence on what differs beyond noise."""
-    found = {
-        verdict: [" pass@".join(c.quantity.split("/")[1:]) for c in comparisons if c.verdict == verdict]
-        for verdict in ("higher", "lower")
-    }
-    said = [f"{verdict} in {', '.join(names)}" for verdict, names in found.items() if names]
+    said = []
+    for verdict in ("higher", "lower"):
+        if names := [" pass@".join(c.quantity.split("/")[1:]) for c in comparisons if c.verdict == verdict]:
+            said.append(f"{verdict} in {', '.join(names)}")
     if not said:
         return f"**No difference between {ours} and {theirs} is beyond noise.**"
     return f"**{ours} is {' and '.join(said)} than {theirs}, beyond noise.** All other differences are undecided."

@@ -8,7 +8,7 @@ from ..metrics.functional import CAUSES
 from . import plots
 from .answer import baseline_of
 from .comparison import ZERO_GRADIENT, Methods
-from .run_plots import diversity_densities, why_no_gradient
+from .run_plots import distances_by_stage, why_no_gradient
 
 SERIES = {
     ZERO_GRADIENT: "no gradient (all advantages zero)",
@@ -59,15 +59,16 @@ def pictures(methods: Methods) -> dict[str, tuple[Figure, str]]:
             plots.against(methods.at(k), methods.training_questions, "training questions", k, of_series, series),
             f"Pass@{k} against the questions that were trained on. Lines join methods that differ in nothing else.",
         )
-    first_seeds = {method: seeds[0] for method, seeds in trained.items()}
-    if any(f"zero_gradient/{CAUSES[0]}" in run.metrics for run in first_seeds.values()):
+    first = {method: seeds[0] for method, seeds in trained.items()}
+    if any(f"zero_gradient/{CAUSES[0]}" in run.metrics for run in first.values()):
         made["causes.png"] = (
-            why_no_gradient(first_seeds),
+            why_no_gradient(first),
             "Why questions gave no gradient: the first seed of each method, running means over an eighth of training.",
         )
-    if any(len(run.diversity) for seeds in methods.runs.values() for run in seeds):
+    if measured := [run for run in first.values() if len(run.diversity)]:
         made["diversity.png"] = (
-            diversity_densities(trained),
-            "Mean pairwise embedding distance of the responses to a question: density over questions.",
+            distances_by_stage(*measured),
+            "Mean pairwise embedding distance of the responses to a question by stage of training: density over "
+            "questions, in the first seed of each method.",
         )
     return made

@@ -63,9 +63,9 @@ def panels(
     return figure, list(figure.subplots(1, count, squeeze=False, sharex=sharex, sharey=sharey)[0])
 
 
-def error_bars(e: Estimate) -> list[list[float]]:
-    """[2, 1] how far the interval of `e` reaches below and above it, in points."""
-    return [[100 * (e.value - e.low)], [100 * (e.high - e.value)]]
+def error_bars(*estimates: Estimate) -> np.ndarray:
+    """[2, n] how far the intervals of estimates reach below and above them, in points."""
+    return 100 * np.array([(e.value - e.low, e.high - e.value) for e in estimates]).T
 
 
 def finished(figure: Figure, axes: Sequence[Axes], label: str, *, from_zero: bool = False) -> Figure:
@@ -89,9 +89,9 @@ def pass_at_k_curves(curves: Curves, styles: Styles, label: str = "pass@k (%)") 
         for index, (method, points) in enumerate(methods.items()):
             ks = np.array(sorted(points))
             shifted = ks * 2.0 ** (0.09 * (index - (len(methods) - 1) / 2))
-            value = np.array([100 * points[k].value for k in ks])
-            reach = np.hstack([error_bars(points[k]) for k in ks])
-            ax.errorbar(shifted, value, reach, label=method, linewidth=1.4, elinewidth=0.9, **styles[method])
+            found = [points[k] for k in ks]
+            look = {"label": method, "linewidth": 1.4, "elinewidth": 0.9, **styles[method]}
+            ax.errorbar(shifted, [100 * e.value for e in found], error_bars(*found), **look)
         ax.set_xscale("log", base=2)
         ax.set_xticks(ks, [str(k) for k in ks])
         ax.set(title=split, xlabel="k")
@@ -114,23 +114,18 @@ def series_over_training(
 ) -> Figure:
     """Running means of logged scalars over iterations; seeds thin and their mean thick.
 
-    Args:
-        runs: Method → its runs.
-        columns: Scalar → title of its panel; those that no run has logged have none.
-        label: Of the vertical axis.
-        styles: Method → look.
-        together: All panels share one vertical axis that starts at zero.
+    `columns`: scalar → title of its panel; those that no run has logged have none. `label` is that of the vertical
+    axis, which panels share where they are `together`, from zero.
     """
     every = [run for seeds in runs.values() for run in seeds]
-    logged = [column for column in columns if any(run.scalar(column) is not None for run in every)]
-    columns = {column: columns[column] for column in logged or columns}
-    figure, axes = panels(len(columns), sharey=together)
-    for ax, (column, title) in zip(axes, columns.items(), strict=True):
+    logged = [column for column in columns if any(run.scalar(column) is not None for run in every)] or list(columns)
+    figure, axes = panels(len(logged), sharey=together)
+    for ax, column in zip(axes, logged, strict=True):
         for method, seeds in runs.items():
             series = [smoothed(values) for run in seeds if (values := run.scalar(column)) is not None]
             look = {name: styles[method][name] for name in ("color", "linestyle")}
             seeds_and_mean(ax, series, {"label": method, "clip_on": False, **look})
-        ax.set(title=title, xlabel="iteration")
+        ax.set(title=columns[column], xlabel="iteration")
     return finished(figure, axes, label, from_zero=together)
 
 
@@ -152,12 +147,13 @@ def smoothed(series: pd.Series) -> pd.Series:
 def bars(estimates: Mapping[str, Estimate], label: str) -> Figure:
     """One bar per method with its 95 % interval (as in TA-GRPO, Fig. 6 to 8)."""
     figure, (ax,) = panels(1, width=max(3.4, 1.0 * len(estimates)))
-    for index, e in enumerate(estimates.values()):
-        look: Look = {"color": COLOURS[index % len(COLOURS)], "hatch": HATCHES[index % len(HATCHES)]}
-        error: Look = {"elinewidth": 0.9, "capsize": 3}
-        ax.bar([index], [100 * e.value], 0.7, yerr=error_bars(e), error_kw=error, edgecolor="white", **look)
-        ax.text(index - 0.04, 100 * e.value, f"{100 * e.value:.1f}", ha="right", va="bottom", fontsize=8)
-    ax.set_xticks(range(len(estimates)), list(estimates), rotation=20, ha="right")
+    values, reach = [100 * e.value for e in estimates.values()], error_bars(*estimates.values())
+    look: Look = {"color": COLOURS, "hatch": [HATCHES[i % len(HATCHES)] for i in range(len(values))]}
+    error: Look = {"elinewidth": 0.9, "capsize": 3}
+    ax.bar(range(len(values)), values, 0.7, yerr=reach, error_kw=error, edgecolor="white", **look)
+    for index, value in enumerate(values):
+        ax.text(index - 0.04, value, f"{value:.1f}", ha="right", va="bottom", fontsize=8)
+    ax.set_xticks(range(len(values)), list(estimates), rotation=20, ha="right")
     ax.set_ylabel(label)
     return figure
 
@@ -166,11 +162,10 @@ def bars(estimates: Mapping[str, Estimate], label: str) -> Figure:
 def stacked(table: pd.DataFrame, label: str) -> Figure:
     """One horizontal bar per row of `table`, its columns stacked."""
     figure, (ax,) = panels(1, width=5.2, height=1.4 + 0.3 * len(table))
-    start = np.zeros(len(table))
-    for index, (name, counts) in enumerate(table.items()):
-        look: Look = {"color": COLOURS[index], "hatch": HATCHES[index], "edgecolor": "white"}
-        ax.barh(range(len(table)), counts, left=start, label=str(name), **look)
-        start += counts.to_numpy(dtype=float)
+    ends = table.cumsum(axis=1)
+    for (name, counts), colour, hatch in zip(table.items(), COLOURS, HATCHES, strict=False):
+        look: Look = {"color": colour, "hatch": hatch, "edgecolor": "white"}
+        ax.barh(range(len(table)), counts, left=ends[name] - counts, label=str(name), **look)
     ax.set_yticks(range(len(table)), list(map(str, table.index)))
     ax.invert_yaxis()
     ax.set_xlabel(label)
@@ -188,14 +183,9 @@ def against(
 ) -> Figure:
     """Pass@k of trained policies against what they were trained with (TA-GRPO, Fig. 7); one panel per split or average.
 
-    Args:
-        estimates: Split or average → method → estimate. Methods that are in no series are horizontal lines.
-        amounts: Trained method → what it was trained with.
-        label: Of the amounts.
-        k: Of the estimates.
-        styles: Method → look; a series has that of its first method.
-        series: Methods that are joined by a line; None joins none. Where each is alone, the scale is logarithmic and
-            equal amounts are shifted to stand apart.
+    `label` is that of the `amounts`. Each of `series` is methods that a line joins in the look of the first; None joins
+    none. Where each is alone, the scale is logarithmic and equal amounts are shifted to stand apart. Methods in no
+    series are horizontal lines.
     """
     series = [[m] for m, amount in amounts.items() if amount] if series is None else series
     figure, axes = panels(len(estimates))
@@ -204,10 +194,12 @@ def against(
     for ax, (split, methods) in zip(axes, estimates.items(), strict=True):
         for index, joined in enumerate(series):
             first, shift = joined[0], 1.03 ** (index - (len(series) - 1) / 2) if alone else 1.0
-            reach = np.hstack([error_bars(methods[m]) for m in joined])
+            found = [methods[m] for m in joined]
             look = styles[first] | ({"linestyle": ""} if len(joined) == 1 else {})
-            points = [amounts[m] * shift for m in joined], [100 * methods[m].value for m in joined]
-            ax.errorbar(*points, reach, label=first, elinewidth=0.9, linewidth=1.2, **look)
+            look |= {"label": first, "elinewidth": 0.9, "linewidth": 1.2}
+            ax.errorbar(
+                [amounts[m] * shift for m in joined], [100 * e.value for e in found], error_bars(*found), **look
+            )
         for method in untrained:
             style = {**styles[method], "marker": ""}
             ax.axhline(100 * methods[method].value, label=f"{method} (not trained)", linewidth=1.4, **style)

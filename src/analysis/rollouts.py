@@ -33,11 +33,7 @@ def rollout_files(run: Path, required: Sequence[str] = COLUMNS) -> Iterator[tupl
 def read_rollouts(run: Path) -> pd.DataFrame:
     """The recorded rollouts of a run: one row per response, in order of iterations.
 
-    Columns: `COLUMNS`, and those of `OPTIONAL` that all files have.
-
-    Raises:
-        FileNotFoundError: there are none.
-        ValueError: see `rollout_files`.
+    Columns: `COLUMNS`, and those of `OPTIONAL` that all files have. A FileNotFoundError where there are no rollouts.
     """
     frames = [
         pd.read_parquet(file, columns=[*COLUMNS, *(name for name in OPTIONAL if name in found)])

@@ -11,15 +11,12 @@ import torch
 from matplotlib.figure import Figure
 
 from ..metrics.functional import CAUSES, kernel_density
-from .comparison import Runs
 from .diagnosis import COLUMNS, stage_name
-from .plots import COLOURS, HATCHES, LINES, Look, finished, panels, smoothed, styled
+from .plots import COLOURS, HATCHES, LINES, finished, panels, smoothed, styled
 from .runs import RunFiles
 
 POOLS = {"original": "original (G)", "rephrasings": "rephrasings (N·G)"}
 STAGES = ("start", "25 %", "50 %", "75 %", "100 %")
-Curve = tuple[str, np.ndarray, Look]
-"""Label, [questions] distances (one without any is not drawn), and look."""
 
 
 def stage_of(iteration: np.ndarray | pd.Series, last: int) -> np.ndarray:
@@ -82,57 +79,36 @@ def why_no_gradient(runs: Mapping[str, RunFiles]) -> Figure:
     figure, axes = panels(len(runs), sharey=True)
     for ax, (name, run) in zip(axes, runs.items(), strict=True):
         found = {cause: values for cause in CAUSES if (values := run.scalar(f"zero_gradient/{cause}")) is not None}
-        for index, values in enumerate(stacks := [smoothed(values) for values in found.values()]):
-            below = sum(stacks[:index], start=0 * values)
-            look: Any = {"facecolor": COLOURS[index], "hatch": HATCHES[index], "edgecolor": "white", "linewidth": 0.4}
+        below: Any = 0.0
+        for (cause, logged), colour, hatch in zip(found.items(), COLOURS, HATCHES, strict=False):
+            values = smoothed(logged)
+            look: Any = {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.4}
             if values.any():
-                label = list(found)[index].replace("_", " ")
-                ax.fill_between(values.index, below, below + values, label=label, **look)
+                ax.fill_between(values.index, below, below + values, label=cause.replace("_", " "), **look)
+            below = below + values
         ax.set(title=name, xlabel="iteration")
     return finished(figure, axes, "% of questions, no gradient", from_zero=True)
 
 
-def distances_by_stage(run: RunFiles) -> Figure:
-    """Mean pairwise embedding distances by stage of training (TA-GRPO, Fig. 4); one panel per pool."""
-    found = by_stage(run, [f"embedding_distance/{pool}" for pool in POOLS])
-    curves: dict[str, list[Curve]] = {}
-    for name, stages in found.items():
-        looks: list[Look] = [{"color": c, "linestyle": line} for c, line in zip(COLOURS, LINES * 2, strict=True)]
-        curves[POOLS[name.removeprefix("embedding_distance/")]] = [
-            (stage, values, look) for (stage, values), look in zip(stages.items(), looks, strict=False)
-        ]
-    return densities(curves)
-
-
-def diversity_densities(runs: Runs) -> Figure:
-    """Mean pairwise embedding distances in both halves of training (TA-GRPO, Fig. 4); a panel per method with any."""
-    found: dict[str, list[Curve]] = {}
-    for method, seeds in runs.items():
-        rows = pd.concat([run.diversity for run in seeds])
-        second = rows["iteration"] > rows["iteration"].max() / 2
-        if len(rows):
-            found[method] = [
-                (
-                    f"{name}, {half} half of training",
-                    rows.loc[chosen & (rows["pool"] == pool), "distance"].to_numpy(),
-                    {"color": colour, "linestyle": line},
-                )
-                for (pool, name), colour in zip(POOLS.items(), COLOURS, strict=False)
-                for half, chosen, line in (("first", ~second, ":"), ("second", second, "-"))
-            ]
-    return densities(found)
-
-
 @styled
-def densities(distances: Mapping[str, Sequence[Curve]]) -> Figure:
-    """Densities over questions of their mean pairwise embedding distance, by panel; a spike: all are equal."""
-    figure, axes = panels(max(len(distances), 1), sharex=True, sharey=True)
-    largest = max((float(x.max()) for curves in distances.values() for _, x, _ in curves if len(x)), default=1.0)
+def distances_by_stage(*runs: RunFiles) -> Figure:
+    """Mean pairwise embedding distances by stage of training (TA-GRPO, Fig. 4): densities over questions.
+
+    One panel per run and pool; a spike: all are equal.
+    """
+    found = {
+        f"{run.method}, {name}" if len(runs) > 1 else name: stages
+        for run in runs
+        for pool, name in POOLS.items()
+        for stages in by_stage(run, [f"embedding_distance/{pool}"]).values()
+    }
+    figure, axes = panels(max(len(found), 1), sharex=True, sharey=True)
+    largest = max((float(x.max()) for stages in found.values() for x in stages.values() if len(x)), default=1.0)
     grid = torch.linspace(0, max(1.1 * largest, 1e-3), 256, dtype=torch.float64)
-    for ax, (title, curves) in zip(axes, distances.items(), strict=False):
-        for label, values, look in curves:
+    for ax, (title, stages) in zip(axes, found.items(), strict=False):
+        for (stage, values), colour, line in zip(stages.items(), COLOURS, LINES * 2, strict=False):
             if len(values):
                 height = kernel_density(torch.tensor(values, dtype=torch.float64), grid)
-                ax.plot(grid.numpy(), height.numpy(), label=label, linewidth=1.7, **look)
+                ax.plot(grid.numpy(), height.numpy(), label=stage, linewidth=1.7, color=colour, linestyle=line)
         ax.set(title=title, xlabel="mean pairwise distance (1 − cosine)")
     return finished(figure, axes, "density over questions", from_zero=True)

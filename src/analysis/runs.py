@@ -64,16 +64,14 @@ class RunFiles:
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
         """All evaluations that it kept, by iteration; that in `test.json` where it kept none."""
-        kept = [p for p in (self.path / "evaluations").glob("*-*.json") if not p.name.startswith("exact-")]
-        paths = sorted(kept) or list(self.path.glob("test.json"))
-        found = [self.json(str(path.relative_to(self.path)), "splits") for path in paths]
+        kept = sorted(p for p in self.path.glob("evaluations/*-*.json") if not p.name.startswith("exact-"))
+        found = [self.json(path, "splits") for path in kept or self.path.glob("test.json")]
         return sorted(found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test"))
 
     @cached_property
     def exact(self) -> list[dict[str, Any]]:
         """Content of `exact.json` at each evaluation, by iteration; empty for runs without it."""
-        paths = sorted((self.path / "evaluations").glob("exact-*.json"))
-        return [self.json(f"evaluations/{path.name}", "iteration", "splits") for path in paths]
+        return [self.json(p, "iteration", "splits") for p in sorted(self.path.glob("evaluations/exact-*.json"))]
 
     @cached_property
     def ledger(self) -> dict[str, int]:
@@ -130,10 +128,7 @@ class RunFiles:
         return 0.0 if seconds is None else float(seconds.sum())
 
     def per_question(self, unit: Unit) -> float:
-        """Cost of training for each question: rollouts, response tokens, or wall seconds of all phases.
-
-        Questions are iterations × `data.batch_size` (1 without a configuration).
-        """
+        """Cost of training for each of iterations × `data.batch_size` questions; of seconds, those of all phases."""
         questions = self.ledger["iterations"] * int((self.config.get("data") or {}).get("batch_size", 1))
         return (sum(self.seconds.values()) if unit == "seconds" else self.ledger[unit]) / max(questions, 1)
 
@@ -142,15 +137,8 @@ class RunFiles:
         return self.metrics[column].dropna() if column in self.metrics else None
 
     def counts(self, split: str) -> pd.DataFrame:
-        """`n` (responses) and `correct` of each question of a test split, indexed by question id.
-
-        Raises:
-            ValueError: a question lacks them, or has more correct responses than responses.
-        """
-        frame = pd.DataFrame(self.test[split]["questions"])
-        if missing := {"id", "n", "correct"} - set(frame):
-            raise ValueError(f"Expected id, n and correct of each question in {self.path}/test.json; no {missing}.")
-        frame = frame.set_index("id")[["n", "correct"]]
+        """`n` (responses) and `correct` (a ValueError if more) of each question of a test split, indexed by its id."""
+        frame = pd.DataFrame(self.test[split]["questions"]).set_index("id")[["n", "correct"]]
         if len(odd := frame[~frame["correct"].between(0, frame["n"])]):
             raise ValueError(f"Expected 0 ≤ correct ≤ n for question {odd.index[0]} in {self.path}/test.json.")
         return frame
@@ -164,8 +152,8 @@ class RunFiles:
     def _optional(self, name: str, *keys: str) -> Any:
         return self.json(name, *keys) if (self.path / name).exists() else None
 
-    def json(self, name: str, *keys: str) -> Any:
-        """Content of a JSON file of the run.
+    def json(self, name: str | Path, *keys: str) -> Any:
+        """Content of a JSON file in the directory of the run.
 
         Raises:
             FileNotFoundError: there is none.
@@ -184,11 +172,7 @@ class RunFiles:
 
 
 def read_table(path: Path, required: Sequence[str], text: Sequence[str] = ()) -> pd.DataFrame:
-    """Read a CSV file whose columns are numbers but for those in `text`.
-
-    Raises:
-        ValueError: it can't be read or lacks `required` columns; the message names line and column where possible.
-    """
+    """Read a CSV file whose columns are numbers but for those in `text`; a ValueError names line and column."""
     try:
         frame = pd.read_csv(path)
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
@@ -211,10 +195,7 @@ def find_runs(*roots: Path) -> list[RunFiles]:
     """All finished runs below `roots`, that is all folders with a `test.json`, ordered by method and seed.
 
     Method and seed are `name` and `seed` of the run's `config.yaml`; without that file, `<method>/seed<k>` of its path.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ValueError: two runs have the same method and seed.
+    A FileNotFoundError where there is none, a ValueError where two have the same method and seed.
     """
     runs: dict[tuple[str, int], RunFiles] = {}
     for path in sorted({file.parent for root in roots for file in root.rglob("test.json")}):
@@ -233,16 +214,13 @@ def find_runs(*roots: Path) -> list[RunFiles]:
 def find_directories(*roots: Path) -> list[RunFiles]:
     """All run directories below `roots` that hold anything to show: a log, responses, or an evaluation.
 
-    Unlike those of `find_runs`, they need not be finished; runs with the same method and seed are told apart by path.
-
-    Raises:
-        FileNotFoundError: a root does not exist, or there is nothing below them.
+    Unlike those of `find_runs`, they need not be finished; runs with the same method and seed are told apart by path. A
+    FileNotFoundError where a root does not exist, or there is nothing below them.
     """
+    found: dict[Path, RunFiles] = {}
     for root in roots:
         if not root.is_dir():
             raise FileNotFoundError(f"Expected a run directory, or a folder with some, at {root}, but there is none.")
-    found: dict[Path, RunFiles] = {}
-    for root in roots:
         for file in sorted({*root.rglob("test.json"), *root.rglob("metrics.csv"), *root.rglob("rollouts/*.parquet")}):
             path = file.parent.parent if file.suffix == ".parquet" else file.parent
             found.setdefault(path.resolve(), _identify(path, default_seed="0"))
@@ -270,19 +248,14 @@ def _identify(path: Path, default_seed: str = "") -> RunFiles:
 
 def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, list[RunFiles]]:
     """Method → its runs. Methods come in the given order; those that it does not name follow."""
-    groups: dict[str, list[RunFiles]] = {}
+    groups: dict[str, list[RunFiles]] = {method: [] for method in order}
     for run in runs:
         groups.setdefault(run.method, []).append(run)
-    named = [method for method in order if method in groups]
-    return {method: groups[method] for method in [*named, *(m for m in groups if m not in named)]}
+    return {method: seeds for method, seeds in groups.items() if seeds}
 
 
 def pass_at_k_table(runs: Sequence[RunFiles], split: str, k: int) -> pd.DataFrame:
-    """Unbiased pass@k: one row per seed, one column per question.
-
-    Raises:
-        ValueError: the seeds were evaluated on different questions.
-    """
+    """Unbiased pass@k: one row per seed, one column per question; a ValueError where seeds have different questions."""
     table = pd.DataFrame({run.seed: run.pass_at_k(split, k) for run in runs}).T
     if table.isna().any().any():
         odd = ", ".join(map(str, table.columns[table.isna().any()][:5]))

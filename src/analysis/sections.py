@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 
-from ..metrics.functional import break_even
 from .answer import answer
 from .comparison import ZERO_GRADIENT, Methods
 from .diagnosis import NOTE, table_of
@@ -30,7 +29,7 @@ class Section:
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = field(default_factory=list)
+    notes: Sequence[str] = ()
 
 
 def sections(methods: Methods) -> list[Section]:
@@ -39,19 +38,21 @@ def sections(methods: Methods) -> list[Section]:
     return [section for make in made if (section := make(methods)).rows]
 
 
+def about(runs: Sequence[RunFiles]) -> list[Section]:
+    """How to repeat runs, and what they were made with, as far as they say so."""
+    repeat = Section("To repeat a run", [], [], [f"    {run.command}" for run in runs if run.command])
+    return [section for section in (repeat, _made_with(runs)) if section.rows or section.notes]
+
+
 def markdown(methods: Methods, figures: Mapping[str, str]) -> str:
     """The report as Markdown. `figures`: file name → caption."""
-    runs = [run for seeds in methods.runs.values() for run in seeds]
     found = answer(methods)
+    shown = [line for name, caption in figures.items() for line in (f"![{caption}]({name})", caption)]
+    runs = [run for seeds in methods.runs.values() for run in seeds]
     lines = [f"# {title(methods)}", "", *(f"- {sentence}" for sentence in found.sentences), "", found.note, ""]
-    for section in sections(methods):
-        lines += [f"## {section.title}", "", *table(section.header, section.rows), ""]
+    for section in (*sections(methods), Section("Figures", [], [], shown), *about(runs)):
+        lines += [f"## {section.title}", "", *([*table(section.header, section.rows), ""] if section.rows else [])]
         lines += [line for note in section.notes for line in (note, "")]
-    lines += ["## Figures", ""]
-    lines += [line for name, caption in figures.items() for line in (f"![{caption}]({name})", "", caption, "")]
-    lines += ["## To repeat a run", "", *(f"    {run.command}" for run in runs if run.command), ""]
-    made = made_with(runs)
-    lines += [f"## {made.title}", "", *table(made.header, made.rows), ""] if made.rows else []
     return "\n".join(lines) + "\n"
 
 
@@ -75,8 +76,8 @@ def _pass_at_k(methods: Methods) -> Section:
         if k in next(iter(of_methods.values()))
     ]
     seeds = {method: ", ".join(str(run.seed) for run in runs) for method, runs in methods.runs.items()}
-    different = set(seeds.values())
-    which = "; ".join(f"{m}: {s}" for m, s in seeds.items()) if len(different) > 1 else different.pop()
+    alike = len(set(seeds.values())) == 1
+    which = next(iter(seeds.values())) if alike else "; ".join(f"{m}: {s}" for m, s in seeds.items())
     first = next(iter(methods.runs.values()))[0]
     sizes = ", ".join(f"{split} {first.test[split]['num_questions']}" for split in methods.splits)
     notes = [f"With 95 % intervals by bootstrap over questions and seeds. Questions: {sizes}. Seeds: {which}."]
@@ -92,7 +93,7 @@ def _differences(methods: Methods) -> Section:
     found = {(c.method, c.baseline, c.quantity): c for c in reversed(methods.comparisons)}
     rows = [
         [*pair, _ratio(methods, *pair), *(_marked(found.get((*pair, name))) for name in quantities)]
-        for pair in dict.fromkeys((ours, theirs) for ours, theirs, _ in found)
+        for pair in dict.fromkeys(key[:2] for key in found)
     ]
     notes = [
         f"Differences in points with 95 % intervals. ▲ and ▼: beyond noise, at a p-value below {100 * LEVEL:.0f} % "
@@ -114,7 +115,7 @@ def _marked(comparison: Comparison | None) -> str:
 
 
 def _ratio(methods: Methods, method: str, baseline: str) -> str:
-    ours, theirs = (fmean([run.ledger["rollouts"] for run in methods.runs[m]]) for m in (method, baseline))
+    ours, theirs = methods.budgets["rollouts"][[method, baseline]]
     return f"{ours / theirs:.2g}×" if ours and theirs else "–"
 
 
@@ -127,12 +128,10 @@ def _named(quantity: str) -> str:
 
 def _budgets(methods: Methods) -> Section:
     rows = []
-    for method, seeds in methods.runs.items():
-        zero = methods.zero_gradient[method]
-        used = [fmean([run.ledger[name] for run in seeds]) for name in BUDGET_NAMES]
-        used.append(fmean([run.wall_seconds for run in seeds]))
+    for method, used in methods.budgets[[*BUDGET_NAMES, "seconds"]].iterrows():
+        zero = methods.zero_gradient[str(method)]
         share = f"{zero.to_numpy().mean():.1f}" if zero.size else "–"
-        rows.append([method, str(len(seeds)), *(f"{number:,.0f}" for number in used), share])
+        rows.append([str(method), str(len(methods.runs[str(method)])), *(f"{number:,.0f}" for number in used), share])
     header = ["method", "seeds", *BUDGET_NAMES.values(), "seconds", "% without gradient"]
     return Section("Budgets", header, rows, list(_budget_notes(methods)))
 
@@ -146,33 +145,25 @@ def _budget_notes(methods: Methods) -> Iterator[str]:
     if len(methods.trained) > 1:
         amounts = {title: {run.ledger[name] for run in trained} for name, title in BUDGET_NAMES.items()}
         matched = [title for title, found in amounts.items() if len(found) == 1]
-        unmatched = [title for title in amounts if title not in matched]
         yield f"Equal in all trained runs: {', '.join(matched) or 'nothing'}."
-        yield f"Not equal: {', '.join(unmatched) or 'none'}."
+        yield f"Not equal: {', '.join(title for title in amounts if title not in matched) or 'none'}."
 
 
 def _costs(methods: Methods) -> Section:
-    """Cost of a question with a gradient, of each trained method, compared with the first of them."""
-    series = {method: methods.zero_gradient[method] for method in methods.trained}
-    zero = {method: float(found.to_numpy().mean()) for method, found in series.items() if found.size}
-    first = next(iter(zero), "")
+    """Cost of a question with a gradient, of each trained method."""
     rows = []
-    for method, share in zero.items() if len(zero) > 1 else ():
-        row = [method]
-        for unit in UNITS:
-            ours, theirs = (fmean([run.per_question(unit) for run in methods.runs[m]]) for m in (method, first))
-            cost = ours / (1 - share / 100) if share < 100 else float("inf")
-            row.append(f"{cost:,.0f}" if cost >= 100 else f"{cost:.3g}")
-            if unit != "seconds" and method != first:
-                found = break_even(ours, share, theirs, zero[first])
-                row[-1] += f" ({'pays' if found.pays else 'does not pay'}: would above {found.threshold:.0f} %)"
-        rows.append(row)
+    for method, seeds in methods.trained.items():
+        if (zero := methods.zero_gradient[method]).size:
+            share = 1 - zero.to_numpy().mean() / 100
+            spent = [fmean(run.per_question(unit) for run in seeds) for unit in UNITS]
+            costs = [cost / share if share > 0 else float("inf") for cost in spent]
+            rows.append([method, *(f"{cost:,.0f}" if cost >= 100 else f"{cost:.3g}" for cost in costs)])
     note = (
-        f"In brackets: whether the method pays less for it than {first}, and above which percentage of questions "
-        f"without gradient (it was {zero.get(first, 0.0):.1f} % with {first}) it would. This counts gradients, not "
-        "what is learned from each of them."
+        "What a question costs, over the share of questions that have a gradient. This counts gradients, not what is "
+        "learned from each of them: compare pass@k at equal cost for that."
     )
-    return Section("What a question with a gradient costs", ["method", *UNITS.values()], rows, [note])
+    shown = rows if len(rows) > 1 else []
+    return Section("What a question with a gradient costs", ["method", *UNITS.values()], shown, [note])
 
 
 def _training_questions(methods: Methods) -> Section:
@@ -191,8 +182,8 @@ def _settings(methods: Methods) -> Section:
     return Section("All settings in which the trained methods differ", ["setting", *methods.trained], rows)
 
 
-def made_with(runs: Sequence[RunFiles]) -> Section:
-    """The commits and versions behind the runs, a row for those that share them."""
+def _made_with(runs: Sequence[RunFiles]) -> Section:
+    """A row for runs that share their commit and versions."""
     shared: dict[tuple[str, str, str], list[str]] = {}
     for run in runs:
         found = dict(run.provenance)

@@ -82,16 +82,10 @@ class Comparison:
 
 
 def resampled_means(*tables: np.ndarray) -> np.ndarray:
-    """Means of `RESAMPLES` two-way resamples: seeds and questions are drawn with replacement, independently.
+    """[RESAMPLES] means of tables [seeds, questions], of which both are drawn with replacement, independently.
 
     S − 1 of S seeds are drawn: with S of S, the variance between seeds would come out (S − 1) / S too small, which
-    matters for two or three seeds (Rao and Wu, 1988).
-
-    Args:
-        tables: [seeds, questions] values of each benchmark.
-
-    Returns:
-        [RESAMPLES]. With one seed only questions vary.
+    matters for two or three seeds (Rao and Wu, 1988). With one seed only questions vary.
     """
     rng = np.random.default_rng(0)
     num_seeds = len(tables[0])
@@ -149,10 +143,6 @@ def difference(ours: Tables, theirs: Tables) -> Difference:
     A pair is the same question under the same seed; seeds that only one of them has are left out. It is a t-interval,
     because a bootstrap of two or three seeds is too narrow: where seeds differ much, a nominal 95 % covers the truth in
     80 to 90 % of cases; this interval does in 88 to 99 % with two seeds and 92 to 99 % with more.
-
-    Args:
-        ours: Indexed by seed, one column per question; one table or, of several benchmarks, each of them.
-        theirs: The same for the other method.
 
     Raises:
         ValueError: they have no seed in common, or not the same questions.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
@@ -62,9 +61,9 @@ def exact_curves(runs: Runs, sampled: Curves, styles: Styles) -> Figure:
             look = {**styles[method], "marker": ""}
             ax.plot(KS, 100 * curve.numpy(), label=method, linewidth=1.5, **look)
             points = methods[method]
-            reach = np.hstack([error_bars(points[k]) for k in points])
-            look = {**styles[method], "linestyle": ""}
-            ax.errorbar(list(points), [100 * e.value for e in points.values()], reach, elinewidth=0.9, **look)
+            look = {**styles[method], "linestyle": "", "elinewidth": 0.9}
+            values = [100 * e.value for e in points.values()]
+            ax.errorbar(list(points), values, error_bars(*points.values()), **look)
         ax.set_xscale("log")
         ax.xaxis.set_major_locator(LogLocator(numticks=7))
         ax.set(title=split, xlabel="k")

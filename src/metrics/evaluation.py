@@ -26,24 +26,20 @@ class QuestionCounts:
     n: int = 0
     """Responses."""
     correct: int = 0
-    """Correct ones."""
     right: set[str] = field(default_factory=set)
     """Answers of the correct ones."""
     wrong: Counter[str] = field(default_factory=Counter)
     """Wrong answer → responses that gave it; wrong responses without an answer are not in it."""
     tokens: int = 0
-    """Response tokens."""
+    """Of all responses."""
     truncated: int = 0
     """Responses that the length limit ended."""
 
     def merge(self, other: QuestionCounts) -> None:
         """Add what another batch or rank counted for the same question."""
-        self.n += other.n
-        self.correct += other.correct
         self.right |= other.right
-        self.wrong += other.wrong
-        self.tokens += other.tokens
-        self.truncated += other.truncated
+        for name in ("n", "correct", "wrong", "tokens", "truncated"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def majority_at_k(self, k: int) -> float:
         """Probability that the majority of k of the responses is right; see `majority_probability`."""
@@ -103,11 +99,9 @@ def merge_counts(records: Iterable[Record]) -> Splits:
 
 
 def summarise(questions: Mapping[str, QuestionCounts], ks: Sequence[int]) -> dict[str, Any]:
-    """Pass@k and majority@k with intervals, means over questions, and a row for each question.
+    """Pass@k and majority@k with intervals, means over questions, and a row for each question, of which one is needed.
 
-    Args:
-        questions: Question id → its counts; at least one.
-        ks: The k of interest; those above the smallest n are left out.
+    Of `ks`, those above the smallest n are left out.
     """
     # In order of the ids, so that the bootstrap does not depend on which rank had which question.
     ids = sorted(questions)
@@ -115,19 +109,16 @@ def summarise(questions: Mapping[str, QuestionCounts], ks: Sequence[int]) -> dic
     ks = [k for k in ks if k <= min(question.n for question in counts)]
     majority = torch.tensor([[question.majority_at_k(k) for k in ks] for question in counts], dtype=torch.float64)
 
-    def mean(values: list[float]) -> float:
-        return sum(values) / len(values)
-
     rows = [question.row(id) for id, question in zip(ids, counts, strict=True)]
     return {
         "num_questions": len(rows),
         "samples": sum(row["n"] for row in rows),
         "pass_at_k": _intervals(ks, _curve(rows, ks)),
         "majority_at_k": _intervals(ks, majority),
-        "majority": mean([row["majority"] for row in rows]),
-        "wrong_answers": mean([row["distinct_wrong"] for row in rows]),
-        "length": mean([row["mean_length"] for row in rows]),
-        "truncated": mean([row["truncated"] / row["n"] for row in rows]),
+        "majority": sum(row["majority"] for row in rows) / len(rows),
+        "wrong_answers": sum(row["distinct_wrong"] for row in rows) / len(rows),
+        "length": sum(row["mean_length"] for row in rows) / len(rows),
+        "truncated": sum(row["truncated"] / row["n"] for row in rows) / len(rows),
         "questions": rows,
     }
 
@@ -135,11 +126,8 @@ def summarise(questions: Mapping[str, QuestionCounts], ks: Sequence[int]) -> dic
 def averages(report: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
     """Mean pass@k of groups of splits: `pass_at_k` gives splits the same weight, `by_question` questions.
 
-    Groups that name a split which was not evaluated are left out, and so are the k that not all splits of one have.
-
-    Args:
-        report: Split → what `summarise` returns.
-        groups: Name → splits.
+    `report` is split → what `summarise` returns, `groups` name → splits. Groups with a split that was not evaluated are
+    left out, and so are the k that not all splits of one have.
 
     >>> report = {name: summarise({str(i): QuestionCounts({}, n=1, correct=c) for i in range(q)}, [1])
     ...           for name, q, c in [("a", 3, 0), ("b", 1, 1)]}

@@ -23,9 +23,7 @@ class MeanByName(Metric):
     """Mean of all values of each name. NaN is left out, and so are names without any other value.
 
     torchmetrics gathers tensors, therefore values travel as the bytes of their JSON, which keeps all bits of a float.
-
-    Args:
-        kwargs: Options of `torchmetrics.Metric`.
+    `kwargs` are options of `torchmetrics.Metric`.
 
     >>> metric = MeanByName()
     >>> metric.update({"uniform": torch.tensor([1.0, 0.0]), "length": torch.tensor([12.0, torch.nan])})
@@ -62,11 +60,7 @@ class MeanByName(Metric):
 
 
 class PassAtK(MeanByName):
-    """Unbiased pass@k as `pass@<k>`, means over questions; see `functional.pass_at_k`.
-
-    Args:
-        ks: The k of interest, each at most the samples per question.
-        kwargs: Options of `torchmetrics.Metric`.
+    """Unbiased pass@k as `pass@<k>`, means over questions; each k is at most the samples per question.
 
     >>> metric = PassAtK(ks=(1, 2))
     >>> metric.update(torch.tensor([True, False, False, False]), torch.tensor([0, 0, 1, 1]))

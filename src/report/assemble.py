@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from ..analysis.answer import Answer, answer, without_evaluation
 from ..analysis.comparison import Methods
 from ..analysis.pictures import pictures
 from ..analysis.runs import RunFiles, by_method, find_directories, find_runs
-from ..analysis.sections import Section, made_with, markdown, sections, title
+from ..analysis.sections import Section, about, markdown, sections, title
 from ..lab import exact_plots
 from ..runs.files import write_json, write_text
 from .figures import Shown, comparison_figures, picture, training_figures
@@ -47,15 +47,13 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
     return write_page(output, runs, page_content(methods), megabytes=megabytes)
 
 
-def page_content(methods: dict[str, list[RunFiles]]) -> dict[str, Any]:
-    """Notes of a page beside its runs, which are those of `methods` in their order."""
-    runs = [run for seeds in methods.values() for run in seeds]
-    names = [run.method if len(methods[run.method]) == 1 else f"{run.method} seed {run.seed}" for run in runs]
-    shown = Shown(runs, names, {method: number for number, method in enumerate(methods)})
+def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
+    """What a page says of runs beside their numbers: `title`, `answer`, `tables`, `figures`, and each of the `runs`."""
+    shown = Shown(methods)
     figures = list(training_figures(shown))
-    said, pictured, tables = without_evaluation(runs), figures[0] if figures else None, list[Section]()
+    said, pictured, tables = without_evaluation(shown.runs), figures[0] if figures else None, list[Section]()
     heading = f"Results of {', '.join(methods)}"
-    finished = by_method(run for run in runs if (run.path / "test.json").exists())
+    finished = by_method(run for run in shown.runs if (run.path / "test.json").exists())
     try:
         if finished:
             compared = Methods(finished)
@@ -65,14 +63,24 @@ def page_content(methods: dict[str, list[RunFiles]]) -> dict[str, Any]:
     except ValueError as error:  # of runs that have nothing in common, each can be looked at
         said = Answer(["These runs share no evaluation, so that none says more than another."], "")
         tables = [Section("These runs can't be compared", [], [], [str(error)])]
-    tables += [made_with(runs), Section("To repeat a run", [], [], [run.command for run in runs if run.command])]
     return {
         "title": heading,
         "answer": {**asdict(said), "figure": pictured},
-        "tables": [asdict(table) for table in tables if table.rows or table.notes],
+        "tables": [asdict(table) for table in [*tables, *about(shown.runs)]],
         "figures": figures,
-        "names": names,
-        "groups": [shown.group[run.method] for run in runs],
+        "runs": [_entry(run, shown) for run in shown.runs],
+    }
+
+
+def _entry(run: RunFiles, shown: Shown) -> dict[str, Any]:
+    return {
+        "name": shown.name(run),
+        "group": shown.group(run.method),
+        "path": str(run.path),
+        "iterations": run.ledger["iterations"],
+        "scalars": [str(name) for name in run.metrics],
+        "splits": list(dict.fromkeys(name for evaluation in run.evaluations for name in evaluation["splits"])),
+        "settings": run.config,
     }
 
 

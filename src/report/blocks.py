@@ -1,4 +1,4 @@
-"""Tables as compressed text inside of an HTML page, and their reader.
+"""Tables as compressed text inside of an HTML page.
 
 A block is `<script type="application/octet-stream" id=NAME data-columns=[[column, type, bytes], …]>BASE64</script>`.
 Decoded and inflated (zlib), it is the columns one after the other. A column of numbers is little-endian and stored by
@@ -10,31 +10,22 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import zlib
 from collections.abc import Mapping
-from html import escape, unescape
-from pathlib import Path
+from html import escape
 from typing import Any
 
 import numpy as np
 
 NUMBERS = ("f8", "f4", "i4", "u4", "u2", "u1")
 """Types of numbers: f float, i signed, u unsigned, and the bytes of a value."""
-BLOCK = re.compile(r'<script type="application/octet-stream" id="([^"]*)" data-columns="([^"]*)">([^<]*)</script>')
 
 
 def block(name: str, columns: Mapping[str, Any], level: int = 6) -> str:
     """One block as HTML.
 
-    Args:
-        name: Its id.
-        columns: Name → array of a type in `NUMBERS`, or anything else that JSON can express. Lone surrogates become
-            the escapes of JSON, so that any string survives.
-        level: Of zlib.
-
-    Raises:
-        TypeError: an array has another type.
+    Each of `columns` is an array of a type in `NUMBERS`, another one raises a TypeError; or anything else that JSON can
+    express. Lone surrogates become the escapes of JSON, so that any string survives. `level` is that of zlib.
     """
     parts, directory = [], []
     for column, values in columns.items():
@@ -54,26 +45,3 @@ def _encoded(column: str, values: Any) -> tuple[str, bytes]:
         raise TypeError(f"Expected column {column} to be 1-D and of {', '.join(NUMBERS)}, but got {values.dtype}.")
     little_endian = np.ascontiguousarray(values, dtype=f"<{kind}")
     return kind, little_endian.view(np.uint8).reshape(len(values), int(kind[1])).T.tobytes()
-
-
-def read_blocks(page: Path) -> dict[str, dict[str, Any]]:
-    """Name → column → array or JSON value, of all blocks of a page."""
-    return {
-        unescape(name): _decoded(json.loads(unescape(about)), zlib.decompress(base64.b64decode(text)))
-        for name, about, text in BLOCK.findall(page.read_text(encoding="utf-8"))
-    }
-
-
-def _decoded(directory: list[tuple[str, str, int]], content: bytes) -> dict[str, Any]:
-    columns: dict[str, Any] = {}
-    start = 0
-    for column, kind, size in directory:
-        part = content[start : start + size]
-        if kind == "json":
-            columns[column] = json.loads(part)
-        else:
-            width = int(kind[1])
-            planes = np.frombuffer(part, np.uint8).reshape(width, size // width)
-            columns[column] = np.ascontiguousarray(planes.T).view(f"<{kind}").reshape(-1)
-        start += size
-    return columns

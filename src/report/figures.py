@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..analysis.answer import baseline_of, headline
-from ..analysis.comparison import Curves, Methods
+from ..analysis.comparison import Curves, Methods, Runs
 from ..analysis.pictures import LEARNING, SERIES
 from ..analysis.runs import RunFiles
 from ..analysis.statistics import Estimate
@@ -24,34 +24,41 @@ Figure = dict[str, Any]
 class Shown:
     """The runs of a page."""
 
-    runs: Sequence[RunFiles]
-    names: Sequence[str]
-    """What each run is called."""
-    group: Mapping[str, int]
-    """Method → number of its colour."""
+    methods: Runs
 
-    def logged(self, run: RunFiles, column: str) -> Figure:
-        """The series of a scalar."""
-        number = self.runs.index(run)
-        return {"label": self.names[number], "group": self.group[run.method], "run": number, "column": column}
+    @property
+    def runs(self) -> list[RunFiles]:
+        """All of them, in the order of their methods."""
+        return [run for seeds in self.methods.values() for run in seeds]
+
+    def name(self, run: RunFiles) -> str:
+        """What a run is called."""
+        return run.method if len(self.methods[run.method]) == 1 else f"{run.method} seed {run.seed}"
+
+    def group(self, method: str) -> int:
+        """Number of a method's colour."""
+        return list(self.methods).index(method)
+
+    def logged(self, column: str) -> list[Figure]:
+        """The series of a scalar, of all runs that logged it."""
+        return [
+            {"label": self.name(run), "group": self.group(run.method), "run": number, "column": column}
+            for number, run in enumerate(self.runs)
+            if column in run.metrics
+        ]
 
     def numbers(self, label: str, method: str, points: Mapping[Any, Estimate]) -> Figure:
         """A series of estimates in percent."""
-        parts = {"y": "value", "low": "low", "high": "high"}
-        values = {key: [100 * getattr(e, part) for e in points.values()] for key, part in parts.items()}
-        return {"label": label, "group": self.group[method], "x": list(points), **values}
+        values = {
+            key: [100 * getattr(e, part) for e in points.values()]
+            for key, part in (("y", "value"), ("low", "low"), ("high", "high"))
+        }
+        return {"label": label, "group": self.group(method), "x": list(points), **values}
 
-    def methods(self, curves: Curves) -> list[Figure]:
+    def over_k(self, curves: Curves) -> Iterator[Figure]:
         """A panel for every split or average, with a series over k for every method."""
-        return [
-            {
-                "title": part,
-                "x": "k",
-                "log": True,
-                "series": [self.numbers(m, m, points) for m, points in found.items()],
-            }
-            for part, found in curves.items()
-        ]
+        for part, found in curves.items():
+            yield {"title": part, "x": "k", "log": True, "series": [self.numbers(m, m, p) for m, p in found.items()]}
 
 
 def figure(title: str, caption: str, panels: Iterable[Figure]) -> list[Figure]:
@@ -67,15 +74,13 @@ def training_figures(shown: Shown) -> Iterator[Figure]:
         ("Training", "Running means over an eighth of training.", LEARNING),
         ("Questions without gradient", "In percent of the questions of each iteration; running means.", SERIES),
     ):
-        series = {c: [shown.logged(run, c) for run in shown.runs if c in run.metrics] for c in columns}
-        yield from figure(title, caption, [{**panel, "title": columns[c], "series": series[c]} for c in columns])
-    causes = [
-        {**panel, "title": name, "series": [
-            shown.logged(run, f"zero_gradient/{cause}") | {"label": cause.replace("_", " "), "group": cause}
-            for cause in CAUSES if (values := run.scalar(f"zero_gradient/{cause}")) is not None and values.any()
-        ]}
-        for name, run in zip(shown.names, shown.runs, strict=True)
-    ]  # fmt: skip
+        panels = [{**panel, "title": name, "series": shown.logged(column)} for column, name in columns.items()]
+        yield from figure(title, caption, panels)
+    causes = [{**panel, "title": shown.name(run), "series": []} for run in shown.runs]
+    for cause in CAUSES:
+        for one in shown.logged(column := f"zero_gradient/{cause}"):
+            if shown.runs[one["run"]].metrics[column].any():
+                causes[one["run"]]["series"].append(one | {"label": cause.replace("_", " "), "group": cause})
     caption = "In percent, by the first cause that holds; running means."
     yield from figure("Why questions gave no gradient", caption, causes)
     yield from figure("Evaluations during training", "In percent, with 95 % intervals.", _evaluations(shown))
@@ -85,13 +90,13 @@ def _evaluations(shown: Shown) -> Iterator[Figure]:
     """Pass@k at the smallest k of each split that a run was evaluated on more than once."""
     for split in dict.fromkeys(name for run in shown.runs for e in run.evaluations for name in e["splits"]):
         series, k = [], ""
-        for run, name in zip(shown.runs, shown.names, strict=True):
+        for run in shown.runs:
             points = {}
             for evaluation in run.evaluations:
                 if curve := evaluation["splits"].get(split, {}).get("pass_at_k"):
                     k = min(curve, key=int)
                     points[int(evaluation.get("iteration", 0))] = Estimate(**curve[k])
-            series += [shown.numbers(name, run.method, points)] if len(points) > 1 else []
+            series += [shown.numbers(shown.name(run), run.method, points)] if len(points) > 1 else []
         yield {"title": f"{split} pass@{k}", "x": "iterations trained", "series": series}
 
 
@@ -100,8 +105,8 @@ def comparison_figures(methods: Methods, shown: Shown) -> list[Figure]:
     baseline = baseline_of(methods)
     caption = f"In points above {baseline}, on the same questions, with 95 % intervals for each k on its own."
     return [
-        *figure(f"Pass@k minus that of {baseline}", caption, shown.methods(methods.gains(baseline))),
-        *figure("Pass@k", "In percent, with 95 % intervals.", shown.methods(methods.curves)),
+        *figure(f"Pass@k minus that of {baseline}", caption, shown.over_k(methods.gains(baseline))),
+        *figure("Pass@k", "In percent, with 95 % intervals.", shown.over_k(methods.curves)),
     ]
 
 

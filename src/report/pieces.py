@@ -39,17 +39,9 @@ class Pieces:
         if name is None:
             return f"#{number} "
         special = number in self._special
-        text = _readable(_bytes_of(name, self._by_bytes and not special))
+        piece = _bytes_of(name, self._by_bytes and not special)
+        text = piece.decode("utf-8", "backslashreplace")  # bytes of an incomplete letter by their numbers
         return [text] if special else text
-
-
-def _readable(piece: bytes) -> str:
-    r"""The bytes as text; those of an incomplete letter by their numbers.
-
-    >>> _readable(b" sum"), _readable(b"\xe2\x88")
-    (' sum', '\\xe2\\x88')
-    """
-    return piece.decode("utf-8", "backslashreplace")
 
 
 def _bytes_of(token: str, by_bytes: bool) -> bytes:

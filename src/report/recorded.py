@@ -15,6 +15,7 @@ import torch
 from ..analysis.rollouts import COLUMNS, rollout_files
 from ..metrics.functional import CAUSES, zero_gradient_causes
 
+WHOLE = {"iteration": "i4", "rephrasing": "u2", "length": "u4", "file": "u4", "line": "u4"}
 NUMBERS = ("reward", "advantage", "entropy", "ratio", "kl", "clipped", "logprob", "score_logprob")
 """Numbers of a response that are shown where they were recorded, beside reward terms."""
 STRINGS = ("question", "prompt", "template", "answer")
@@ -36,11 +37,7 @@ class Recorded:
 
     @classmethod
     def read(cls, run: Path) -> Recorded | None:
-        """The rollouts of a run directory; None where it has none.
-
-        Raises:
-            ValueError: see `rollout_files`.
-        """
+        """The rollouts of a run directory; None where it has none. Errors are those of `rollout_files`."""
         found = list(rollout_files(run, (*COLUMNS, "response")))
         if not found:
             return None
@@ -51,9 +48,6 @@ class Recorded:
         order = np.lexsort((template, frame["rephrasing"], question, frame["iteration"]))
         return cls([file for file, _ in found], frame.iloc[order].reset_index(drop=True))
 
-    def __len__(self) -> int:
-        return len(self.frame)
-
     @cached_property
     def codes(self) -> dict[str, tuple[np.ndarray, pd.Index]]:
         """Column of strings → [R] number of each row's value, and the distinct values in order of appearance."""
@@ -61,18 +55,17 @@ class Recorded:
 
     def flag(self, name: str) -> np.ndarray:
         """[R] bool, a column of `FLAGS`; False where nothing was recorded."""
-        return self.frame[name].eq(True).to_numpy() if name in self.frame else np.zeros(len(self), bool)
+        return self.frame[name].eq(True).to_numpy() if name in self.frame else np.zeros(len(self.frame), bool)
 
     @cached_property
     def rows(self) -> dict[str, np.ndarray]:
         """Column → [R] number of each response, to be shown and to find it again."""
-        terms = [str(name) for name in self.frame if str(name).startswith("reward_term/")]
-        whole = {"iteration": "i4", "rephrasing": "u2", "length": "u4", "file": "u4", "line": "u4"}
+        numbers = [str(name) for name in self.frame if name in NUMBERS or str(name).startswith("reward_term/")]
         return {
-            **{name: self.frame[name].to_numpy(kind) for name, kind in whole.items()},
+            **{name: self.frame[name].to_numpy(kind) for name, kind in WHOLE.items()},
             **{name: codes.astype("u4") for name, (codes, _) in self.codes.items()},
             "flags": np.packbits([self.flag(name) for name in FLAGS], axis=0, bitorder="little")[0],
-            **{name: self.frame[name].to_numpy("f4") for name in (*NUMBERS, *terms) if name in self.frame},
+            **{name: self.frame[name].to_numpy("f4") for name in numbers},
         }
 
     @cached_property
@@ -89,25 +82,18 @@ class Recorded:
             "first": first.astype("u4"),
             "samples": np.bincount(cell).astype("u4"),
             "correct": np.bincount(cell, weights=self.flag("correct")).astype("u4"),
-            "cause": self._causes(cell),
+            "cause": self._causes(cell) if "advantage" in self.rows else np.zeros(len(first), np.uint8),
         }
 
     def _causes(self, cell: np.ndarray) -> np.ndarray:
-        if "advantage" not in self.rows:
-            return np.zeros(int(cell[-1]) + 1 if len(cell) else 0, np.uint8)
         prompt = stretches(cell, self.rows["rephrasing"], self.rows["template"])[1]
+        numbers = (self.rows["advantage"], self.rows["reward"], self.flag("correct"), self.flag("truncated"))
         causes = zero_gradient_causes(
-            torch.tensor(self.rows["advantage"]),
-            torch.tensor(self.rows["reward"]),
-            torch.tensor(self.flag("correct")),
-            torch.tensor(self.flag("truncated")),
-            torch.tensor(cell),
-            torch.tensor(prompt),
+            *map(torch.tensor, (*numbers, cell, prompt)),
             masked=torch.tensor(self.flag("masked")),
             clipped=torch.tensor(self.rows["clipped"]) if "clipped" in self.rows else None,
         )
-        numbered = [(1 + i) * causes[name].to(torch.uint8) for i, name in enumerate(CAUSES)]
-        return torch.stack(numbered).sum(0).to(torch.uint8).numpy()
+        return np.asarray(sum((1 + i) * causes[name].numpy() for i, name in enumerate(CAUSES)), dtype=np.uint8)
 
     @cached_property
     def names(self) -> dict[str, Any]:

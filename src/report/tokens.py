@@ -79,9 +79,8 @@ class Responses:
             joined = ["".join(piece for piece in tokens if isinstance(piece, str)) for tokens in shown]
             texts = [None if text == own else text for text, own in zip(texts, joined, strict=True)]
             columns["tokens"] = shown
-            for name, short in (("token_logprobs", "logprobs"), ("token_entropies", "entropies")):
-                if name in self.names:
-                    columns[short] = three_digits(np.concatenate(self._column(name, rows)))
+            for name in self.names[1:]:
+                columns[name.removeprefix("token_")] = three_digits(np.concatenate(self._column(name, rows)))
         if any(text is not None for text in texts):
             columns["texts"] = texts
         return block(f"{self.prefix}/tokens/{rows[0]}", columns, level=9)

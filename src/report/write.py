@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -36,59 +36,36 @@ def write_page(
     Args:
         path: The file.
         runs: What the explorer shows.
-        content: `title`, `answer`, `tables` and `figures`; and of each run `names` and `groups`, the numbers of its
-            colour.
+        content: Of `page_content`.
         megabytes: 10⁶ bytes that the file may have. The numbers of all responses are always in it, their tokens as
             far as there is room; the page says how many are left out.
     """
-    blocks, responses = _numbers_of(runs)
-    about = [about_run(run, len(responses[i].recorded) if i in responses else 0) for i, run in enumerate(runs)]
-    for entry, name, group in zip(about, content["names"], content["groups"], strict=True):
-        entry |= {"name": name, "group": group}
-
-    def page(tokens: Sequence[str] = ()) -> str:
-        shown = {name: content[name] for name in ("title", "answer", "tables", "figures")}
-        index = block("index", {"index": finite({**shown, "runs": about, "causes": list(CELL_CAUSES)})})
-        return assembled(str(content["title"]), [index, *blocks, *tokens])
-
-    room = megabytes * 1e6 - len(page().encode()) - MARGIN * len(runs)
-    tokens: list[str] = []
-    waiting = {number: int(own.sizes.sum()) for number, own in responses.items()}
-    for number, own in responses.items():
-        share = waiting[number] / sum(waiting.values())
-        about[number]["kept"], found = own.blocks(share * room)
-        room -= sum(map(len, found))
-        tokens += found
-        del waiting[number]
-    write_text(path, page(tokens))
-    return path
-
-
-def _numbers_of(runs: Sequence[RunFiles]) -> tuple[list[str], dict[int, Responses]]:
-    """The blocks of all runs but for tokens, and the responses of those that recorded some."""
     blocks: list[str] = []
     responses: dict[int, Responses] = {}
+    about = [{**entry, "responses": 0, "kept": 0} for entry in content["runs"]]
     for number, run in enumerate(runs):
         recorded = Recorded.read(run.path)
         parts: dict[str, Mapping[str, Any]] = {"iterations": iterations_of(run, recorded)}
         if recorded is not None:
             responses[number] = Responses(recorded, Pieces(tokenizer_of(run.path, run.config)), f"run{number}")
+            about[number]["responses"] = about[number]["kept"] = len(recorded.frame)
             parts |= {"cells": recorded.cells, "names": recorded.names, "rows": recorded.rows}
         blocks += [block(f"run{number}/{name}", columns) for name, columns in parts.items()]
-    return blocks, responses
 
+    def page(tokens: Sequence[str] = ()) -> str:
+        index = block("index", {"index": finite({**content, "runs": about, "causes": list(CELL_CAUSES)})})
+        return assembled(str(content["title"]), [index, *blocks, *tokens])
 
-def about_run(run: RunFiles, responses: int) -> dict[str, Any]:
-    """The entry of a run in the index."""
-    return {
-        "path": str(run.path),
-        "iterations": run.ledger["iterations"],
-        "scalars": [str(name) for name in run.metrics],
-        "splits": list(dict.fromkeys(name for evaluation in run.evaluations for name in evaluation["splits"])),
-        "settings": run.config,
-        "responses": responses,
-        "kept": responses,
-    }
+    room = megabytes * 1e6 - len(page().encode()) - MARGIN * len(runs)
+    tokens: list[str] = []
+    waiting = sum(int(own.sizes.sum()) for own in responses.values())
+    for number, own in responses.items():
+        size = int(own.sizes.sum())
+        about[number]["kept"], found = own.blocks(room * size / waiting)
+        room, waiting = room - sum(map(len, found)), waiting - size
+        tokens += found
+    write_text(path, page(tokens))
+    return path
 
 
 def iterations_of(run: RunFiles, recorded: Recorded | None) -> dict[str, np.ndarray]:
@@ -116,5 +93,4 @@ def assembled(title: str, blocks: Sequence[str]) -> str:
 
 def escaped(text: str) -> str:
     """`text` for an HTML file in UTF-8."""
-    safe = text.encode("utf-8", "replace").decode()
-    return re.sub(r"[&<>\"\0]", lambda found: f"&#{ord(found[0])};" if found[0] != "\0" else "\ufffd", safe)
+    return escape(text.encode("utf-8", "replace").decode().replace("\0", "\ufffd"))

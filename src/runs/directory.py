@@ -213,7 +213,7 @@ def changes(then: dict[str, Any], now: dict[str, Any], absent: Any = None) -> di
     return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
 
 
-def without_copies(changed: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+def without_copies(changed: dict[str, Any]) -> dict[str, Any]:
     """Changes to be read: of settings that follow one another the one with the shortest name.
 
     >>> without_copies({"seed": (0, 1), "data.seed": (0, 1), "data.size": (2, 3)})

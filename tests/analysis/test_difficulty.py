@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from tagrpo.analysis.difficulty import difficulty_of_run, rated_questions, success_by
-from tagrpo.datamodules.sources.jsonl import JsonLinesSource
+from tagrpo.analysis.difficulty import difficulty_of_run, success_by
 
 
 def rollouts(rates, samples, seed=0):
@@ -50,27 +47,3 @@ def test_equal_rephrasings_are_not():
     test, spread = difficulty_of_run(rollouts(rates, 8))
     assert test.p_value > 0.05
     assert spread < 0.08
-
-
-def test_questions_are_rated_by_the_last_responses_to_their_originals_and_chosen_by_it(tmp_path):
-    path = tmp_path / "mine.jsonl"
-    rows = [{"question": "a?", "answer": "1", "level": 5}, {"id": "b", "question": "b?", "answer": "2"},
-            {"question": "c?", "answer": "3"}]  # fmt: skip
-    path.write_text("\n\n".join(map(json.dumps, rows)) + "\n")
-    sampled = [
-        (0, "mine-1", 0, True), (0, "mine-1", 0, True), (3, "mine-1", 0, True), (3, "mine-1", 0, False),
-        (3, "mine-1", 1, True), (1, "b", 0, True), (1, "b", 0, True),
-    ]  # fmt: skip
-    frame = pd.DataFrame(sampled, columns=["iteration", "question", "rephrasing", "correct"])
-    rated = rated_questions(frame, path)
-    assert rated == [
-        {"question": "a?", "answer": "1", "level": 5, "id": "mine-1", "success_rate": 0.5},
-        {"question": "b?", "answer": "2", "id": "b", "success_rate": 1.0},
-    ]
-    next_stage = tmp_path / "rated.jsonl"
-    next_stage.write_text("".join(json.dumps(row) + "\n" for row in rated))
-    chosen = JsonLinesSource(next_stage, within={"success_rate": [0, 0.75]}).load()
-    assert [group.id for group in chosen] == ["mine-1"]
-    path.write_text(json.dumps({"id": "another", "question": "a?", "answer": "1"}))
-    with pytest.raises(ValueError, match=r"such as b, mine-1, in .*mine\.jsonl, but found none"):
-        rated_questions(frame, path)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tagrpo.cli.report import main
-from tagrpo.report import read_blocks
+from tests.helpers import read_blocks
 
 PROGRAM = """
 import sys

@@ -13,10 +13,10 @@ import pytest
 from nasty_texts import NASTY
 
 from tagrpo.metrics.functional import CAUSES
-from tagrpo.report import read_blocks
 from tagrpo.report.assemble import explore
 from tagrpo.report.blocks import block
 from tagrpo.report.recorded import CELL_CAUSES
+from tests.helpers import read_blocks
 
 NUMBERS = ("reward", "advantage", "length", "entropy", "ratio", "kl", "clipped", "logprob", "score_logprob")
 

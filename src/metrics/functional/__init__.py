@@ -5,7 +5,6 @@ answers, None where none was found. Values of groups are [num_groups], in ascend
 """
 
 from .answers import answer_diversity, answer_entropy, majority_probability
-from .budget import BreakEven, break_even
 from .causes import CAUSES, zero_gradient_causes
 from .densities import kernel_density
 from .difficulty import DifficultyTest, difficulty_test, difficulty_variance, homogeneity, pooled_difficulty_test
@@ -21,8 +20,8 @@ from .pass_at_k import exact_pass_at_k, pass_at_k, support_change
 from .texts import distinct_n, distinct_share, mean_pairwise_distance
 
 __all__ = [
-    "CAUSES", "BreakEven", "DifficultyTest", "Interval", "answer_diversity", "answer_entropy",
-    "bootstrap_intervals", "break_even", "difficulty_test", "difficulty_variance", "distinct_n",
+    "CAUSES", "DifficultyTest", "Interval", "answer_diversity", "answer_entropy",
+    "bootstrap_intervals", "difficulty_test", "difficulty_variance", "distinct_n",
     "distinct_share", "exact_pass_at_k", "group_effective_sample_share", "group_index",
     "homogeneity", "kernel_density", "majority_probability", "mean_pairwise_distance", "pass_at_k",
     "pooled_difficulty_test", "support_change", "uniform_groups", "uniform_subset_probability",

@@ -26,7 +26,7 @@ def answer_diversity(answers: Sequence[str | None], correct: Tensor, group: Tens
 
 
 def answer_entropy(answers: Sequence[str | None], group: Tensor) -> Tensor:
-    """[num_groups] float64 on the CPU, entropy of the final answers in nats; a missing answer counts as one answer.
+    """[num_groups] float64 on the CPU, entropy of the final answers in nats; a missing answer counts as one.
 
     The plug-in estimate: with n responses at most log n, and too low by about (answers − 1) / 2n.
 
@@ -54,14 +54,8 @@ def majority_probability(correct: int, rivals: tuple[int, ...], silent: int, k: 
     Sums over the votes v that the correct answer gets: C(correct, v) times the ways to draw the other k − v with no
     rival above v. All terms are positive, so that float64 loses nothing; the cost grows with n · k² · log k.
 
-    Args:
-        correct: Samples with the correct answer.
-        rivals: Samples of each wrong answer.
-        silent: Samples without an answer.
-        k: Samples that vote.
-
-    Raises:
-        ValueError: k is outside 1 … n.
+    `correct` samples have the correct answer, each of `rivals` a wrong one, and `silent` none. Raises a ValueError for
+    a k outside 1 … n.
 
     >>> majority_probability(1, (1, 1), 0, 3)  # a three-way tie
     0.3333333333333333

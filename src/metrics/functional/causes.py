@@ -24,31 +24,20 @@ def zero_gradient_causes(
 ) -> dict[str, Tensor]:
     """Which groups contribute nothing to the policy term, split by the first cause that holds.
 
-    A response is live when its advantage is not zero, it is not left out of the loss, and clipping left some of its
-    tokens a gradient. A group without a live response has the cause
-
     - `all_right`: all rewards are equal, and all responses correct;
     - `all_wrong`: all rewards are equal, and none is correct; `truncated`, when the length limit ended all of them;
     - `unpooled`: rewards differ, but only between prompts whose own are equal, and all advantages are zero: pooling the
       prompts would rescue it;
     - `masked`: every response with an advantage is left out of the loss;
     - `clipped`: those that are not left out have all of their tokens clipped;
-    - `other`: the strategy gives zeros where rewards differ (Pass@k with fewer than k wrong responses, say), or equal
-      rewards to right and wrong responses.
+    - `other`: zeros where rewards differ (Pass@k with fewer than k wrong responses, say), or equal rewards for right
+      and wrong responses.
 
-    Args:
-        advantages: [R] float.
-        rewards: [R] float.
-        correct: [R] bool.
-        truncated: [R] bool.
-        group: [R] long, the question.
-        prompt: [R] long, the sampled prompt; a prompt belongs to one question.
-        masked: [R] bool, left out of the loss; None means none.
-        clipped: [R] float, share of the response's tokens whose gradient clipping removed; NaN where no forward was
-            made. None means zeros.
+    Per response: float `advantages` and `rewards`; bool `correct`, `truncated`, and `masked`, left out of the loss; ids
+    of its question, `group`, and of its sampled `prompt`, which belongs to one question; float `clipped`, the share of
+    its tokens whose gradient clipping removed, NaN where no forward was made. None stands for zeros.
 
-    Returns:
-        Cause → [num_groups] bool; no two hold for one group.
+    Returns cause → [num_groups] bool; no two hold for one group.
 
     >>> rewards = torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0, 0.0])
     >>> advantages, group = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0, -1.0]), torch.tensor([0, 0, 1, 1, 2, 2])
@@ -74,8 +63,6 @@ def zero_gradient_causes(
         "masked": every(zero | left_out),
         "clipped": every(zero | left_out | silenced),
     }
-    causes, taken = {}, torch.zeros(count, dtype=torch.bool, device=group.device)
-    for name, holds in conditions.items():
-        causes[name] = holds & ~taken
-        taken = taken | holds
-    return {name: causes[name] for name in CAUSES}
+    holds = torch.stack(list(conditions.values()))
+    first = dict(zip(conditions, holds & (holds.cumsum(0) == 1), strict=True))
+    return {name: first[name] for name in CAUSES}

@@ -11,15 +11,8 @@ from torch import Tensor
 def kernel_density(values: Tensor, grid: Tensor) -> Tensor:
     """Gaussian kernel density of non-negative `values` [n] on `grid` [m]; what would lie below zero is reflected.
 
-    The bandwidth is Silverman's, and at least a hundredth of the grid, so that equal values show as a ridge. It does
-    not depend on the order of the values beyond rounding.
-
-    Args:
-        values: [n] float, n ≥ 1, all ≥ 0.
-        grid: [m] float, ascending from 0 on.
-
-    Returns:
-        [m] float64; its integral over 0..∞ is 1.
+    Returns [m] float64 with the integral 1 over 0..∞. `grid` ascends from 0 on. The bandwidth is Silverman's, and at
+    least a hundredth of the grid, so that equal values show as a ridge.
 
     >>> grid = torch.linspace(0, 2, 201)
     >>> round(float(torch.trapezoid(kernel_density(torch.tensor([0.2, 0.3, 0.9]), grid), grid)), 2)

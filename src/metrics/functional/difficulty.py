@@ -66,11 +66,9 @@ class Homogeneity(NamedTuple):
 def homogeneity(correct: Tensor, prompt: Tensor, question: Tensor) -> Homogeneity:
     """Pearson's X² of the success counts over the prompts of each question, and its exact moments under the null.
 
-    Null: which of the question's responses are correct has nothing to do with their prompts, given how many are. Then
-    the counts are multivariate hypergeometric, and the mean and variance are exact for any number of samples.
-
-    Arguments are those of `difficulty_variance`. The result has the informative questions alone: those with two prompts
-    or more, and with both right and wrong responses.
+    Null: given how many of a question's responses are correct, which ones has nothing to do with their prompts (the
+    counts are multivariate hypergeometric). Arguments are those of `difficulty_variance`. Left out are questions that
+    tell nothing: those with a single prompt, and those with right or with wrong responses alone.
 
     >>> correct = torch.tensor([True, True, False, False])  # X² = 4, against 0 in 4 of 6 tables and 4 in 2 of them
     >>> homogeneity(correct, torch.tensor([0, 0, 1, 1]), torch.tensor([5, 5, 5, 5]))
@@ -117,9 +115,8 @@ def difficulty_test(correct: Tensor, prompt: Tensor, question: Tensor) -> Diffic
     """Test of the assumption of TA-GRPO (§4, §5.2) that rephrasings shift the difficulty of a question.
 
     Sums `homogeneity` over questions and compares it with the scaled χ² of the same mean and variance. A small p-value
-    says that success depends on the prompt, for at least some questions; it does not say that the rephrasings are
-    harder, nor that they are still the same problem. Responses must be independent given their prompt. Arguments are
-    those of `difficulty_variance`.
+    says that success depends on the prompt for some questions; not that rephrasings are harder, nor that they are still
+    the same problem. Responses must be independent given their prompt. Arguments are those of `difficulty_variance`.
 
     >>> correct = torch.tensor([True] * 8 + [False] * 8)  # one prompt always right, the other never
     >>> round(difficulty_test(correct, torch.arange(16) // 8, torch.zeros(16).long()).p_value, 5)

@@ -25,18 +25,15 @@ def uniform_groups(values: Tensor, group: Tensor) -> Tensor:
 
 
 def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> Tensor:
-    """Probability that `size` responses of a group, drawn without replacement, all have the same value; exact.
+    """[num_groups] float64, exact probability that s responses of a group, drawn without replacement, are all equal.
 
-    Σ_v C(m_v, s) / C(m, s) over the values v of a group of m responses, m_v of which have v. Groups of unequal size can
-    be compared by it: 24 responses are less often uniform than 8 are, for their number alone.
+    Σ_v C(m_v, s) / C(m, s) over the values v of a group of m responses, m_v of which have v; NaN where m < s. Groups of
+    unequal size can be compared by it: 24 responses are less often uniform than 8 are, for their number alone.
 
     Args:
         values: [R] float.
         group: [R] long.
         size: [num_groups] long, s of each group, at least 1.
-
-    Returns:
-        [num_groups] float64; NaN where a group has fewer than s responses.
 
     >>> group = torch.tensor([0, 0, 0, 0])  # of 6 pairs, 3 are of the three ones
     >>> uniform_subset_probability(torch.tensor([1.0, 1.0, 1.0, 0.0]), group, torch.tensor([2])).round(decimals=9)
@@ -61,15 +58,12 @@ def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bo
     expected share of `uniform_groups`.
 
     Args:
-        success: [P] float, success rate of each prompt, 0..1.
+        success: [P] float, success rate of each prompt.
         samples: Responses per prompt, at least 1: one number, or [P] long.
-        pooled: Whether the prompts share a pool (TA-GRPO), or each is its own (GRPO).
-
-    Returns:
-        [] float64 if pooled, else [P] float64.
+        pooled: Whether the prompts share a pool (TA-GRPO, gives [] float64), or each is its own (GRPO, [P]).
 
     Raises:
-        ValueError: a success rate or a number of samples is out of its range.
+        ValueError: a success rate is outside 0..1, or a number of samples below 1.
 
     >>> zero_gradient_probability(torch.tensor([0.5, 0.0]), 2)  # all four wrong: ¼ · 1
     tensor(0.2500, dtype=torch.float64)
@@ -84,18 +78,15 @@ def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bo
 
 
 def group_effective_sample_share(log_weights: Tensor, group: Tensor) -> Tensor:
-    """Effective sample size (Σ w)² / Σ w² (Kish) of each group's weights, divided by the group's size.
+    """[num_groups] float64, effective sample size (Σ w)² / Σ w² (Kish) of each group's weights over the group's size.
 
-    1 for n equal weights, 1 / n where one weight is all that counts. With the weights π(o|q0) / π(o|qn) of the
-    responses to one rephrasing it says what share of them would count, were they reweighted to stand for responses to
-    the original question.
+    1 for equal weights, 1 / n where one of n is all that counts, NaN where all are NaN. With the weights
+    π(o|q0) / π(o|qn) of the responses to one rephrasing it says what share of them would count, were they reweighted to
+    stand for responses to the original question.
 
     Args:
         log_weights: [R] float, natural logarithms up to a constant per group; NaN is left out.
         group: [R] long.
-
-    Returns:
-        [num_groups] float64 in 0..1; NaN where all are NaN.
 
     >>> group_effective_sample_share(torch.tensor([3.0, 1.0, 1.0]).log(), torch.tensor([0, 0, 1]))  # 1.6 of 2, 1 of 1
     tensor([0.8000, 1.0000], dtype=torch.float64)

@@ -29,16 +29,16 @@ def bootstrap_intervals(
     between the normal and Student's t distribution. Bounds never leave the range of the values.
 
     Args:
-        sets: [Q, K] float, one row per question. Of several sets of questions, such as benchmarks, it is the mean of
-            their means, each of the same weight; questions are resampled within their set, and the quantiles are those
-            of the smallest set, which errs on the safe side.
+        sets: [Q, K] float, one row per question. Of several sets, such as benchmarks, it is the mean of their means;
+            questions are resampled within their set, with the quantiles of the smallest one, which errs on the safe
+            side.
         confidence: Nominal coverage, 0..1. With ten questions, or where most questions have the same value, the actual
             one is up to three percentage points lower.
         num_resamples: Resamples of Q questions with replacement.
         seed: Of the resampling.
 
     Returns:
-        Mean and bounds of each column; all NaN for no questions, bounds equal to the mean for one.
+        Mean and bounds of each column; NaN for no questions, bounds equal to the mean for one.
 
     >>> bootstrap_intervals(torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
     [Interval(value=0.0, low=0.0, high=0.0), Interval(value=1.0, low=1.0, high=1.0)]

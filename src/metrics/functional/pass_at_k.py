@@ -14,15 +14,12 @@ def pass_at_k(num_samples: Tensor | int, num_correct: Tensor | int, k: int) -> T
     1 − C(n − c, k) / C(n, k), the unbiased estimator of Chen et al. 2021 (arXiv 2107.03374; TA-GRPO, Appendix D).
 
     Args:
-        num_samples: n, an integer or a tensor of them; any shape.
+        num_samples: n, an integer or a tensor of any shape.
         num_correct: c, likewise, 0 ≤ c ≤ n.
         k: Samples that a user would draw, 1 ≤ k ≤ n.
 
     Returns:
-        float64, of the broadcast shape.
-
-    Raises:
-        ValueError: k or c is outside its range.
+        float64, of the broadcast shape; a ValueError where k or c is outside its range.
 
     >>> pass_at_k(4, 1, 2)  # 1 − C(3, 2) / C(4, 2) = 1 − 3 / 6
     tensor(0.5000, dtype=torch.float64)
@@ -51,36 +48,25 @@ def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
         ks: Samples that a user would draw, each at least 1.
 
     Returns:
-        [Q, len(ks)] float64.
-
-    Raises:
-        ValueError: a p lies outside 0..1, or a k below 1.
+        [Q, len(ks)] float64; a ValueError where p or k is outside its range.
 
     >>> exact_pass_at_k(torch.tensor([0.5, 1e-6], dtype=torch.float64), [1, 2, 10**6])
     tensor([[5.0000e-01, 7.5000e-01, 1.0000e+00],
             [1.0000e-06, 2.0000e-06, 6.3212e-01]], dtype=torch.float64)
     """
     p = success.double()
-    if not bool(((p >= 0) & (p <= 1)).all()):
-        raise ValueError(f"Expected success probabilities between 0 and 1, but got {p[~((p >= 0) & (p <= 1))][:3]}.")
+    if (odd := ~((p >= 0) & (p <= 1))).any():
+        raise ValueError(f"Expected success probabilities between 0 and 1, but got {p[odd][:3]}.")
     if not ks or min(ks) < 1:
         raise ValueError(f"Expected ks to hold integers of at least 1, but got {list(ks)}.")
     return -torch.expm1(torch.log1p(-p)[:, None] * torch.tensor(ks, dtype=torch.float64, device=p.device))
 
 
 def support_change(before: Tensor, after: Tensor, level: float = 0.5) -> tuple[Tensor, Tensor]:
-    """Which questions training has brought within reach, and which it has lost.
+    """[K] float64 twice: shares of questions that training has brought within reach of k samples, and has lost.
 
     A softmax policy gives every response some probability, so that support is a matter of the budget: a question is
-    within reach of k samples where its pass@k is at least `level`.
-
-    Args:
-        before: [Q, K] float, pass@k of the untrained policy, for K budgets.
-        after: [Q, K] float, the same of the trained one.
-        level: Pass@k that counts as within reach.
-
-    Returns:
-        [K] float64 twice: the shares of questions gained and lost at each budget.
+    within reach where its pass@k, [Q, K] float `before` and `after`, is at least `level`.
 
     >>> before, after = torch.tensor([[0.1], [0.6], [0.9]]), torch.tensor([[0.7], [0.7], [0.2]])
     >>> support_change(before, after)

@@ -14,14 +14,7 @@ def distinct_n(token_ids: Sequence[Tensor], group: Tensor, n: int) -> Tensor:
     """[num_groups] float64 in 0..1, distinct n-grams over all n-grams (Li et al. 2016, arXiv 1510.03055).
 
     It falls as groups and responses grow: compare only pools of the same size. NaN for a group without any n-gram.
-
-    Args:
-        token_ids: [R] of [T_r] long, non-negative. Responses shorter than n have no n-gram.
-        group: [R] long.
-        n: Length of the n-grams, at least 1.
-
-    Raises:
-        ValueError: n is less than 1.
+    `token_ids`: [R] of [T_r] long, non-negative. Raises a ValueError for n below 1.
 
     >>> distinct_n([torch.tensor([5, 6, 5, 6]), torch.tensor([5, 6])], torch.tensor([0, 0]), n=2)  # 56 65 56, 56
     tensor([0.5000], dtype=torch.float64)
@@ -29,19 +22,12 @@ def distinct_n(token_ids: Sequence[Tensor], group: Tensor, n: int) -> Tensor:
     if n < 1:
         raise ValueError(f"Expected n to be at least 1, but got {n}.")
     index, count = group_index(group)
-    lengths = torch.tensor([len(ids) for ids in token_ids], dtype=torch.long, device=index.device)
-    grams = (lengths - n + 1).clamp(min=0)
-    owner = index.repeat_interleave(grams)
+    grams = [ids.unfold(0, n, 1) if len(ids) >= n else ids.new_zeros(0, n) for ids in token_ids]
+    owner = index.repeat_interleave(torch.tensor(list(map(len, grams)), dtype=torch.long, device=index.device))
     code = owner
-    if len(owner):
-        # The i-th n-gram begins at the i-th token, but for those at the ends of earlier responses that begin none.
-        skipped = (lengths - grams).cumsum(0) - (lengths - grams)
-        first = torch.arange(len(owner), device=index.device) + skipped.repeat_interleave(grams)
-        tokens = torch.cat(list(token_ids))
-        vocabulary = int(tokens.max()) + 1
-        # One number per n-gram, token by token; compressed at each step, so that it never overflows.
-        for offset in range(n):
-            code = torch.unique(code * vocabulary + tokens[first + offset], return_inverse=True)[1]
+    # One number per n-gram, token by token; compressed at each step, so that it never overflows.
+    for tokens in torch.cat(grams).T if len(owner) else ():
+        code = torch.unique(code * (int(tokens.max()) + 1) + tokens, return_inverse=True)[1]
     distinct = owner.new_zeros(int(code.max()) + 1 if len(code) else 0).scatter(0, code, owner)
     return torch.bincount(distinct, minlength=count).double() / torch.bincount(owner, minlength=count)
 
@@ -59,17 +45,11 @@ def distinct_share(items: Sequence[Hashable], group: Tensor) -> Tensor:
 
 
 def mean_pairwise_distance(embeddings: Tensor, group: Tensor) -> Tensor:
-    """Mean of 1 − cosine over all pairs within each group (TA-GRPO, Fig. 4).
+    """[num_groups] float64 in 0..2, mean of 1 − cosine over all pairs of a group (TA-GRPO, Fig. 4); NaN for one.
 
     Its expectation does not depend on the group's size. Linear in the number of responses, as
-    Σ_{i≠j} cos = |Σ_i u_i|² − n for unit vectors u.
-
-    Args:
-        embeddings: [R, D] float of any length; a zero vector counts as orthogonal to all others.
-        group: [R] long.
-
-    Returns:
-        [num_groups] float64 in 0..2; NaN for a single response.
+    Σ_{i≠j} cos = |Σ_i u_i|² − n for unit vectors u. `embeddings`: [R, D] float of any length; a zero vector counts as
+    orthogonal to all others.
 
     >>> mean_pairwise_distance(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 0, 0]))
     tensor([0.6667], dtype=torch.float64)

@@ -44,10 +44,26 @@ function visible(text) {
   return [...nodes, text.slice(end)];
 }
 
-/** A `<select>` with its label: options are [value, name] pairs; `change` gets the chosen value. */
+/** A `<select>` with its label: options are words, or an object value → name; `change` gets the chosen value. */
 export function choice(label, options, chosen, change) {
-  const named = options.map(([value, name]) => h("option", { value, selected: value === chosen }, name));
+  const pairs = Array.isArray(options) ? options.map((word) => [word, word]) : Object.entries(options);
+  const named = pairs.map(([value, name]) => h("option", { value, selected: value === chosen }, name));
   return h("label", `${label} `, h("select", { onchange: (event) => change(event.target.value) }, named));
+}
+
+/** A text filter, choices ([label, name, options]) and what else there is; they write into `state` and call `update`. */
+export function controls(state, placeholder, choices, update, ...others) {
+  const change = (name) => (value) => {
+    state[name] = value;
+    update();
+  };
+  const filter = { type: "search", value: state.filter, placeholder, "aria-label": "filter" };
+  return h(
+    "div.bar",
+    h("input", { ...filter, oninput: (event) => change("filter")(event.target.value) }),
+    choices.map(([label, name, options]) => choice(label, options, state[name], change(name))),
+    others,
+  );
 }
 
 /** A table of strings and elements; the first column names the rows. */

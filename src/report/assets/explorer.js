@@ -1,6 +1,6 @@
 // Questions × iterations of a run, and the questions of one iteration.
 
-import { choice, h, number, percent, swatch, table } from "report/dom";
+import { controls, h, number, percent, swatch, table } from "report/dom";
 import { heatMap, ofShare } from "report/heatmap";
 import { CAUSES } from "report/plot";
 import { address, go } from "report/router";
@@ -46,26 +46,14 @@ export async function showExplorer(main, run) {
     legend.replaceChildren(...(state.colour === "share" ? shares : causes));
   }
 
-  const change = (name) => (value) => {
-    state[name] = value;
-    update();
-  };
-  const chooser = (label, name, options) => choice(label, Object.entries(options), state[name], change(name));
   const causes = Object.fromEntries([["", "all questions"], ...run.causes.map((cause) => [cause, named(cause)])]);
-  const filter = { type: "search", value: state.filter, placeholder: "question or prompt", "aria-label": "filter" };
-  main.append(
-    h(
-      "div.bar",
-      h("input", { ...filter, oninput: (event) => change("filter")(event.target.value) }),
-      chooser("Colour", "colour", COLOURS),
-      chooser("Sort", "order", ORDERS),
-      chooser("Columns", "column", COLUMNS),
-      chooser("Only", "cause", causes),
-      status,
-    ),
-    legend,
-    map.element,
-  );
+  const choices = [
+    ["Colour", "colour", COLOURS],
+    ["Sort", "order", ORDERS],
+    ["Columns", "column", COLUMNS],
+    ["Only", "cause", causes],
+  ];
+  main.append(controls(state, "question or prompt", choices, update, status), legend, map.element);
   update();
   map.focus();
 }

@@ -57,6 +57,5 @@ async function anyScalar(report) {
   };
   if (!names.length) return "";
   await show(first);
-  const options = names.map((name) => [name, name]);
-  return h("section", h("h2", "Everything that was logged"), choice("Scalar", options, first, show), place);
+  return h("section", h("h2", "Everything that was logged"), choice("Scalar", names, first, show), place);
 }

@@ -1,6 +1,6 @@
 // All responses of a run: a text filter, a few choices, sorting.
 
-import { choice, h, number, table } from "report/dom";
+import { controls, h, number, table } from "report/dom";
 import { address } from "report/router";
 
 const AT_ONCE = 100;
@@ -33,32 +33,19 @@ export async function showResponses(main, run) {
     show(AT_ONCE);
   }
 
-  const change = (name) => (value) => {
-    state[name] = value;
-    update();
-  };
-  const chooser = (label, name, words) => choice(label, words.map((word) => [word, word]), state[name], change(name));
-
   async function searchTexts(event) {
     event.target.disabled = true;
     for (const row of texts.keys()) texts[row] = (await run.response(row))?.text.toLowerCase() ?? "";
     update();
   }
 
-  const filter = { type: "search", placeholder: TEXTS.join(", "), "aria-label": "filter" };
-  main.append(
-    h(
-      "div.bar",
-      h("input", { ...filter, oninput: (event) => change("filter")(event.target.value) }),
-      h("label", h("input", { type: "checkbox", onchange: searchTexts }), " also in responses"),
-      chooser("Verdict", "verdict", VERDICTS),
-      chooser("Prompt", "prompt", PROMPTS),
-      chooser("Sort", "sort", SORTS),
-      status,
-    ),
-    place,
-    more,
-  );
+  const choices = [
+    ["Verdict", "verdict", VERDICTS],
+    ["Prompt", "prompt", PROMPTS],
+    ["Sort", "sort", SORTS],
+  ];
+  const deeper = h("label", h("input", { type: "checkbox", onchange: searchTexts }), " also in responses");
+  main.append(controls(state, TEXTS.join(", "), choices, update, deeper, status), place, more);
   update();
 }
 

@@ -25,7 +25,7 @@ export function responseText({ text, tokens, apart }) {
     if (index !== undefined) about.textContent = described(tokens[index], Number(index));
   });
   paint();
-  const bar = h("div.bar", choice("Colour", Object.entries(COLOURS), colour, change), about);
+  const bar = h("div.bar", choice("Colour", COLOURS, colour, change), about);
   return h("div", bar, box, h("details", h("summary", "as text"), whole));
 }
 

@@ -17,7 +17,6 @@ from tagrpo.metrics.functional import (
     answer_diversity,
     answer_entropy,
     bootstrap_intervals,
-    break_even,
     difficulty_variance,
     distinct_n,
     distinct_share,
@@ -265,16 +264,6 @@ def test_a_bootstrap_interval_lies_among_its_values_and_moves_and_scales_with_th
     assert min(values) - 1e-12 <= plain.low <= plain.high <= max(values) + 1e-12
     (moved,) = bootstrap_intervals(factor * column + shift, num_resamples=100)
     assert moved == pytest.approx([factor * bound + shift for bound in plain], abs=1e-9)
-
-
-@given(st.floats(0.1, 100), st.floats(0, 99), st.floats(0.1, 100), st.floats(0, 99))
-@quick
-def test_a_method_pays_where_a_question_with_a_gradient_is_cheaper(cost, zero, other_cost, other_zero):
-    ours, theirs = cost / (1 - zero / 100), other_cost / (1 - other_zero / 100)
-    assume(abs(ours - theirs) > 1e-9 * theirs)
-    found = break_even(cost, zero, other_cost, other_zero)
-    assert found.pays == (ours < theirs) == (found.gradient_ratio > found.cost_ratio)
-    assert found.pays == (other_zero > 100 - (100 - zero) / found.cost_ratio)
 
 
 @given(rows=st.lists(st.tuples(VALUES, VALUES, *[st.booleans()] * 3, st.integers(0, 3)), min_size=1, max_size=12))

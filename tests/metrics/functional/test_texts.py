@@ -1,16 +1,12 @@
-"""Weights, n-grams, densities, sums and budgets against plain arithmetic."""
+"""Weights, n-grams, densities and sums against plain arithmetic."""
 
 from __future__ import annotations
-
-import math
-from dataclasses import FrozenInstanceError
 
 import pytest
 import torch
 from scipy import stats
 
 from tagrpo.metrics.functional import (
-    break_even,
     distinct_n,
     distinct_share,
     group_effective_sample_share,
@@ -62,42 +58,6 @@ def test_density_is_scipys_with_its_mass_below_zero_reflected():
     theirs = stats.gaussian_kde(values.numpy(), bw_method=width / float(values.std()))
     expected = theirs(grid.numpy()) + theirs(-grid.numpy())
     torch.testing.assert_close(kernel_density(values, grid), torch.from_numpy(expected), rtol=1e-6, atol=1e-9)
-
-
-def cost_per_gradient(cost, zero_gradient):
-    return cost / (1 - zero_gradient / 100)
-
-
-def test_break_even_is_where_both_pay_the_same_for_a_gradient():
-    for ours, theirs, ratio in ((5.0, 60.0, 2.0), (0.3, 38.8, 4.07), (50.0, 10.0, 1.0)):
-        found = break_even(ratio * 3.0, ours, 3.0, theirs)
-        assert found.pays == (cost_per_gradient(ratio * 3, ours) < cost_per_gradient(3, theirs))
-        if found.threshold:
-            at = cost_per_gradient(3.0, found.threshold)
-            assert at == pytest.approx(cost_per_gradient(ratio * 3, ours))
-    assert break_even(1, 0, 1, 100).gradient_ratio == math.inf
-    with pytest.raises(ValueError, match="positive costs"):
-        break_even(0, 0, 1, 0)
-    with pytest.raises(ValueError, match=r"percentages in 0\.\.100"):
-        break_even(1, 120, 1, 0)
-
-
-def test_break_even_at_its_bounds():
-    even = break_even(1, 50, 1, 50)
-    assert (even.pays, even.threshold, even.cost_ratio, even.gradient_ratio) == (False, 50.0, 1.0, 1.0)
-    assert break_even(1, 0, 2, 0).threshold == 0.0  # half the price pays at any percentage
-    assert break_even(1, 100, 1, 0).gradient_ratio == 0.0
-    assert break_even(1, 0, 1, 100).pays
-    for costs in ((1, 0, 0, 0), (1, 0, -0.5, 0), (-0.5, 0, 1, 0)):
-        with pytest.raises(ValueError, match="positive costs"):
-            break_even(*costs)
-    for ours, theirs in ((-0.5, 0), (100.5, 0), (0, -0.5), (0, 100.5)):
-        with pytest.raises(ValueError, match="percentages"):
-            break_even(1, ours, 1, theirs)
-    with pytest.raises(FrozenInstanceError):
-        even.pays = True
-    with pytest.raises(TypeError):
-        type(even)(1.0, 1.0, 1.0, True)
 
 
 def test_densities_of_other_spreads_are_sums_of_normal_densities():

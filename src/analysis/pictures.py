@@ -8,7 +8,7 @@ from ..metrics.functional import CAUSES
 from . import plots
 from .answer import baseline_of
 from .comparison import ZERO_GRADIENT, Methods
-from .run_plots import distances_by_stage, why_no_gradient
+from .run_plots import diversity_densities, why_no_gradient
 
 SERIES = {
     ZERO_GRADIENT: "no gradient (all advantages zero)",
@@ -65,10 +65,9 @@ def pictures(methods: Methods) -> dict[str, tuple[Figure, str]]:
             why_no_gradient(first),
             "Why questions gave no gradient: the first seed of each method, running means over an eighth of training.",
         )
-    if measured := [run for run in first.values() if len(run.diversity)]:
+    if any(len(run.diversity) for seeds in methods.runs.values() for run in seeds):
         made["diversity.png"] = (
-            distances_by_stage(*measured),
-            "Mean pairwise embedding distance of the responses to a question by stage of training: density over "
-            "questions, in the first seed of each method.",
+            diversity_densities(trained),
+            "Mean pairwise embedding distance of the responses to a question: density over questions.",
         )
     return made

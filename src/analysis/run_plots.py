@@ -11,12 +11,15 @@ import torch
 from matplotlib.figure import Figure
 
 from ..metrics.functional import CAUSES, kernel_density
+from .comparison import Runs
 from .diagnosis import COLUMNS, stage_name
 from .plots import COLOURS, HATCHES, LINES, finished, panels, smoothed, styled
 from .runs import RunFiles
 
 POOLS = {"original": "original (G)", "rephrasings": "rephrasings (N·G)"}
 STAGES = ("start", "25 %", "50 %", "75 %", "100 %")
+Curve = tuple[str, np.ndarray | pd.Series]
+"""Label, and [questions] distances; one without any is not drawn."""
 
 
 def stage_of(iteration: np.ndarray | pd.Series, last: int) -> np.ndarray:
@@ -90,25 +93,37 @@ def why_no_gradient(runs: Mapping[str, RunFiles]) -> Figure:
     return finished(figure, axes, "% of questions, no gradient", from_zero=True)
 
 
-@styled
-def distances_by_stage(*runs: RunFiles) -> Figure:
-    """Mean pairwise embedding distances by stage of training (TA-GRPO, Fig. 4): densities over questions.
+def distances_by_stage(run: RunFiles) -> Figure:
+    """Mean pairwise embedding distances by stage of training (TA-GRPO, Fig. 4); one panel per pool."""
+    found = by_stage(run, [f"embedding_distance/{pool}" for pool in POOLS])
+    return densities({POOLS[name.partition("/")[2]]: [*stages.items()] for name, stages in found.items()})
 
-    One panel per run and pool; a spike: all are equal.
-    """
-    found = {
-        f"{run.method}, {name}" if len(runs) > 1 else name: stages
-        for run in runs
-        for pool, name in POOLS.items()
-        for stages in by_stage(run, [f"embedding_distance/{pool}"]).values()
-    }
-    figure, axes = panels(max(len(found), 1), sharex=True, sharey=True)
-    largest = max((float(x.max()) for stages in found.values() for x in stages.values() if len(x)), default=1.0)
+
+def diversity_densities(runs: Runs) -> Figure:
+    """Mean pairwise embedding distances in both halves of training (TA-GRPO, Fig. 4); a panel per method with any."""
+    found: dict[str, list[Curve]] = {}
+    for method, seeds in runs.items():
+        rows = pd.concat([run.diversity for run in seeds])
+        half = np.where(rows["iteration"] > rows["iteration"].max() / 2, "second", "first")
+        if len(rows):
+            found[method] = [
+                (f"{name}, {part} half of training", rows.loc[(rows["pool"] == pool) & (half == part), "distance"])
+                for pool, name in POOLS.items()
+                for part in ("first", "second")
+            ]
+    return densities(found)
+
+
+@styled
+def densities(distances: Mapping[str, Sequence[Curve]]) -> Figure:
+    """Densities over questions of their mean pairwise embedding distance, by panel; a spike: all are equal."""
+    figure, axes = panels(max(len(distances), 1), sharex=True, sharey=True)
+    largest = max((float(x.max()) for curves in distances.values() for _, x in curves if len(x)), default=1.0)
     grid = torch.linspace(0, max(1.1 * largest, 1e-3), 256, dtype=torch.float64)
-    for ax, (title, stages) in zip(axes, found.items(), strict=False):
-        for (stage, values), colour, line in zip(stages.items(), COLOURS, LINES * 2, strict=False):
+    for ax, (title, curves) in zip(axes, distances.items(), strict=False):
+        for (label, values), colour, line in zip(curves, COLOURS, LINES * 2, strict=False):
             if len(values):
-                height = kernel_density(torch.tensor(values, dtype=torch.float64), grid)
-                ax.plot(grid.numpy(), height.numpy(), label=stage, linewidth=1.7, color=colour, linestyle=line)
+                height = kernel_density(torch.tensor(np.asarray(values), dtype=torch.float64), grid)
+                ax.plot(grid.numpy(), height.numpy(), label=label, linewidth=1.7, color=colour, linestyle=line)
         ax.set(title=title, xlabel="mean pairwise distance (1 − cosine)")
     return finished(figure, axes, "density over questions", from_zero=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -99,16 +99,26 @@ class RunFiles:
         path = self.path / "config.yaml"
         return read_config(path) if path.exists() else {}
 
+    @cached_property
+    def _hydra(self) -> Any:
+        """What Hydra recorded of the command; None where it recorded nothing."""
+        path = self.path / ".hydra" / "hydra.yaml"
+        return parsed(path.read_text())["hydra"] if path.exists() else None
+
+    @property
+    def overrides(self) -> list[str]:
+        """The settings that its command gave, but for the seed; empty where nothing was recorded."""
+        task = self._hydra["overrides"]["task"] if self._hydra else []
+        return [override for override in task if not override.startswith("seed=")]
+
     @property
     def command(self) -> str | None:
         """The command that repeats this run, from what Hydra recorded; None where it recorded nothing."""
-        path = self.path / ".hydra" / "hydra.yaml"
-        if not path.exists():
+        if not self._hydra:
             return None
-        recorded = parsed(path.read_text())["hydra"]
-        task, hydra = recorded["overrides"]["task"], recorded["overrides"]["hydra"]
+        task, hydra = self._hydra["overrides"]["task"], self._hydra["overrides"]["hydra"]
         directory = [override for override in hydra if override.startswith("hydra.run.dir=")]
-        return shlex.join(["python", "-m", f"tagrpo.cli.{recorded['job']['name']}", *task, *directory])
+        return shlex.join(["python", "-m", f"tagrpo.cli.{self._hydra['job']['name']}", *task, *directory])
 
     @cached_property
     def provenance(self) -> dict[str, str]:
@@ -214,7 +224,8 @@ def find_runs(*roots: Path) -> list[RunFiles]:
 def find_directories(*roots: Path) -> list[RunFiles]:
     """All run directories below `roots` that hold anything to show: a log, responses, or an evaluation.
 
-    Unlike those of `find_runs`, they need not be finished; runs with the same method and seed are told apart by path. A
+    Unlike those of `find_runs`, they need not be finished; runs with the same method and seed are told apart
+    by the settings of their commands, or by path. A
     FileNotFoundError where a root does not exist, or there is nothing below them.
     """
     found: dict[Path, RunFiles] = {}
@@ -230,12 +241,20 @@ def find_directories(*roots: Path) -> list[RunFiles]:
             f"Expected metrics.csv, test.json or rollouts/*.parquet somewhere below {places}, but found none: nothing "
             "was recorded there. Give the directory of a run of tagrpo-train or tagrpo-eval, or a folder with several."
         )
-    often = Counter((run.method, run.seed) for run in found.values())
-    told_apart = [
-        replace(run, method=f"{run.method} ({run.path})") if often[run.method, run.seed] > 1 else run
-        for run in found.values()
-    ]
-    return sorted(told_apart, key=lambda run: (run.method, run.seed))
+    return sorted(_told_apart(list(found.values())), key=lambda run: (run.method, run.seed))
+
+
+def _told_apart(runs: Sequence[RunFiles]) -> Iterator[RunFiles]:
+    """Runs of one name and seed are called by the settings in which their commands differ, else by their paths."""
+    for method, alike in by_method(runs).items():
+        labels = [method] * len(alike)
+        if len({run.seed for run in alike}) < len(alike):
+            common = set.intersection(*(set(run.overrides) for run in alike))
+            own = [", ".join(o for o in run.overrides if o not in common) for run in alike]
+            labels = [f"{method} ({settings})" if settings else method for settings in own]
+        often = Counter((label, run.seed) for label, run in zip(labels, alike, strict=True))
+        for label, run in zip(labels, alike, strict=True):
+            yield replace(run, method=label if often[label, run.seed] == 1 else f"{method} ({run.path})")
 
 
 def _identify(path: Path, default_seed: str = "") -> RunFiles:

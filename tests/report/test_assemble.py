@@ -202,6 +202,22 @@ def test_runs_without_a_common_split_are_shown_without_a_comparison(tmp_path, wr
     assert index["answer"]["sentences"] == ["These runs share no evaluation, so that none says more than another."]
 
 
+def test_runs_of_a_sweep_are_called_by_the_settings_in_which_they_differ(tmp_path, write_run):
+    for number, (rate, seed) in enumerate(((1e-4, 0), (1e-4, 1), (1e-3, 0))):
+        path = write_run(tmp_path / str(number), "grpo", seed, [1, 2])
+        (path / ".hydra").mkdir()
+        overrides = {"task": [f"optimizer.lr={rate}", f"seed={seed}", "iterations=2"], "hydra": []}
+        noted = {"hydra": {"job": {"name": "train"}, "overrides": overrides}}
+        (path / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump(noted))
+    write_run(tmp_path, "ta_grpo", 0, [1])
+    assert [(run.method, run.seed) for run in find_directories(tmp_path)] == [
+        ("grpo (optimizer.lr=0.0001)", 0),
+        ("grpo (optimizer.lr=0.0001)", 1),
+        ("grpo (optimizer.lr=0.001)", 0),
+        ("ta_grpo", 0),
+    ]
+
+
 def test_the_same_method_and_seed_twice_is_told_apart_by_path(tmp_path, write_run):
     for name in ("monday", "tuesday"):
         write_run(tmp_path / name, "grpo", 0, [1, 2, 3])

@@ -55,14 +55,15 @@ class Server:
             raise ValueError(
                 f"Expected a key in {self.api_key_env}, but it is empty. Export it, or set server.base_url."
             )
-        key = key or "none"
-        return openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=self.max_retries, timeout=self.timeout)
+        return openai.AsyncOpenAI(
+            base_url=url, api_key=key or "none", max_retries=self.max_retries, timeout=self.timeout
+        )
 
-    def explain(self, error: openai.APIError | str) -> str:
+    def explain(self, error: openai.APIError) -> str:
         """The error in words, without the key, which servers like to quote."""
         cause = f" ({error.__cause__})" if isinstance(error, openai.APIConnectionError) else ""
-        text, key = f"{error}{cause}", os.environ.get(self.api_key_env)
-        return (text.replace(key, "[key]") if key else text)[:500]
+        key = os.environ.get(self.api_key_env) or "\0"
+        return f"{error}{cause}".replace(key, "[key]")[:500]
 
 
 class ReplyCache:
@@ -81,14 +82,14 @@ class ReplyCache:
         lock(self._file, "Wait for it, or set another `work`.")
         self._replies: dict[str, Reply] = {}
         self._file.seek(0)
-        line = b""
+        line = b"\n"
         for number, line in enumerate(self._file, start=1):
             try:
                 row = json.loads(line)
                 self._replies[row["key"]] = read_reply(row["body"], row["time"])
             except (ValueError, LookupError, TypeError):
                 logger.warning("%s, line %d: skipped what is no reply; it will be asked again.", path, number)
-        if line and not line.endswith(b"\n"):  # torn by a kill
+        if not line.endswith(b"\n"):  # torn by a kill
             self._file.write(b"\n")
 
     def add(self, key: str, body: str) -> None:
@@ -138,43 +139,35 @@ class Client:
         """
         wanted = {call.key: call for call in calls}
         self.calls |= wanted
-        missing = {key: call for key, call in wanted.items() if key not in self.cache}
-        if missing:
+        if missing := {key: call for key, call in wanted.items() if key not in self.cache}:
+            slots = asyncio.Semaphore(self.server.concurrency)
             async with self.server.connect() as connection:
-                await self._send(connection, missing)
+                sent = [asyncio.create_task(self._ask(connection, slots, *item)) for item in missing.items()]
+                for done, task in enumerate(asyncio.as_completed(sent), start=1):
+                    await task
+                    self._on_progress(done, len(missing))
+            if self._refusal:
+                raise self._refusal
         keys = [call.key for call in calls]
         return [self.cache[key] if key in self.cache else Reply(fault=self.failures[key]) for key in keys]
 
-    async def _send(self, connection: openai.AsyncOpenAI, calls: dict[str, ApiCall]) -> None:
-        """Ask; afterwards every call is in the cache or among the failures."""
-        slots = asyncio.Semaphore(self.server.concurrency)
-
-        async def send(key: str, call: ApiCall) -> None:
-            async with slots:
-                # Once the server has refused for good no call is begun, but those under way are paid and waited for.
-                if self._refusal is None:
-                    await self._ask(connection, key, call)
-
-        sent = [asyncio.create_task(send(key, call)) for key, call in calls.items()]
-        for done, task in enumerate(asyncio.as_completed(sent), start=1):
-            await task
-            self._on_progress(done, len(calls))
-        if self._refusal:
-            raise self._refusal
-
-    async def _ask(self, connection: openai.AsyncOpenAI, key: str, call: ApiCall) -> None:
+    async def _ask(self, connection: openai.AsyncOpenAI, slots: asyncio.Semaphore, key: str, call: ApiCall) -> None:
+        """Ask; afterwards the call is in the cache or among the failures, unless the server has refused for good."""
         body = call.body()
-        try:
-            response = await connection.chat.completions.with_raw_response.create(
-                model=call.model, messages=body["messages"], extra_body=body, extra_headers={"Idempotency-Key": key}
-            )
-        except openai.APIError as error:
-            self.failures[key] = self.server.explain(error)
-            self._refusal = self._refusal or self._refused(error)
-        else:
-            self.cache.add(key, response.text)
-            self.failures.pop(key, None)
-            self._failed_in_a_row = 0
+        async with slots:
+            if self._refusal:  # no call is begun any more, but those under way are paid and waited for
+                return
+            try:
+                response = await connection.chat.completions.with_raw_response.create(
+                    model=call.model, messages=body["messages"], extra_body=body, extra_headers={"Idempotency-Key": key}
+                )
+            except openai.APIError as error:
+                self.failures[key] = self.server.explain(error)
+                self._refusal = self._refusal or self._refused(error)
+                return
+        self.cache.add(key, response.text)
+        self.failures.pop(key, None)
+        self._failed_in_a_row = 0
 
     def _refused(self, error: openai.APIError) -> ServerRefusedError | None:
         """The refusal of every call, where the error concerns not only this one."""

@@ -68,10 +68,9 @@ def record(cfg: DictConfig, run: Run, directory: Path) -> None:
     from ..runs.provenance import write_provenance
 
     save_resolved(cfg, directory)
-    made_with = write_provenance(directory)
-    settings = redacted(OmegaConf.to_container(cfg, resolve=True))
+    facts = redacted(OmegaConf.to_container(cfg, resolve=True)) | write_provenance(directory)
     for logger in run.trainer.loggers:
-        logger.log_hyperparams({**settings, **made_with})
+        logger.log_hyperparams(facts)
 
 
 def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None:

@@ -39,11 +39,10 @@ class ApiCall:
 
 
 class Usage(NamedTuple):
-    """Tokens that a server charges for; `cached_tokens` are those prompt tokens that it had in its own cache."""
+    """Tokens that a server charges for."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +70,13 @@ def read_reply(body: str, time: str = "") -> Reply:
         content = json.loads(body)
     except (ValueError, RecursionError):  # RecursionError: brackets by the thousand
         content = None
-    choice, counts = _at(content, dict, "choices", 0), _at(content, dict, "usage")
+    choice = _at(content, dict, "choices", 0)
     text, fault = without_reasoning(valid_unicode(_at(choice, str, "message", "content"))), ""
     if not text:
         cut = choice.get("finish_reason") == "length"
         fault = "it was cut off at its limit of tokens" if cut else f"it holds no text: {body[:200]!r}"
-    paths = [("prompt_tokens",), ("completion_tokens",), ("prompt_tokens_details", "cached_tokens")]
-    usage = Usage(*(count if 0 <= (count := _at(counts, int, *path)) < 2**53 else 0 for path in paths))
+    counts = (_at(content, int, "usage", name) for name in Usage._fields)
+    usage = Usage(*(count if 0 <= count < 2**53 else 0 for count in counts))
     return Reply(text=text, fault=fault, model=valid_unicode(_at(content, str, "model")), usage=usage, time=time)
 
 

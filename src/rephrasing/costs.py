@@ -19,8 +19,6 @@ class Prices:
 
     prompt: float
     completion: float
-    cached: float | None = None
-    """Of prompt tokens in the server's cache; None for the same as others."""
 
     def cost(self, usage: Usage) -> float:
         """Money for so many tokens.
@@ -28,10 +26,7 @@ class Prices:
         >>> Prices(prompt=10, completion=30).cost(Usage(prompt_tokens=500_000, completion_tokens=100_000))
         8.0
         """
-        cached = self.prompt if self.cached is None else self.cached
-        fresh = usage.prompt_tokens - usage.cached_tokens
-        total = fresh * self.prompt + usage.cached_tokens * cached + usage.completion_tokens * self.completion
-        return total / 1e6
+        return (usage.prompt_tokens * self.prompt + usage.completion_tokens * self.completion) / 1e6
 
 
 def estimate(calls: Iterable[ApiCall], prices: Mapping[str, Prices], answered: Container[str]) -> pd.DataFrame:
@@ -63,6 +58,6 @@ def summed(rows: Iterable[tuple[ApiCall, Usage, Usage]], prices: Mapping[str, Pr
     for call, usual, most in rows:
         price = prices.get(call.model)
         costs = [price and price.cost(usage) for usage in (usual, most)]
-        content.append((call.purpose, call.model, 1, *usual[:2], *costs))
+        content.append((call.purpose, call.model, 1, *usual, *costs))
     frame = pd.DataFrame(content, columns=columns).astype({"cost": float, "at most": float})
     return frame.groupby(["purpose", "model"], sort=False, as_index=False).sum(min_count=1)

@@ -66,7 +66,7 @@ class Server:
         return f"{error}{cause}".replace(key, "[key]")[:500]
 
 
-class ReplyCache:
+class ReplyCache(dict[str, Reply]):
     """Key of a call → reply, in an append-only file of JSON lines; a context manager.
 
     The body of a response is saved as it came and read afterwards, so that a malformed one is not paid for again.
@@ -77,16 +77,16 @@ class ReplyCache:
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+b")
         lock(self._file, "Wait for it, or set another `work`.")
-        self._replies: dict[str, Reply] = {}
         self._file.seek(0)
         line = b"\n"
         for number, line in enumerate(self._file, start=1):
             try:
                 row = json.loads(line)
-                self._replies[row["key"]] = read_reply(row["body"], row["time"])
+                self[row["key"]] = read_reply(row["body"], row["time"])
             except (ValueError, LookupError, TypeError):
                 logger.warning("%s, line %d: skipped what is no reply; it will be asked again.", path, number)
         if not line.endswith(b"\n"):  # torn by a kill
@@ -98,13 +98,7 @@ class ReplyCache:
         self._file.write(json.dumps({"key": key, "time": time, "body": body}).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
-        self._replies[key] = read_reply(body, time)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._replies
-
-    def __getitem__(self, key: str) -> Reply:
-        return self._replies[key]
+        self[key] = read_reply(body, time)
 
     def __enter__(self) -> Self:
         return self
@@ -148,8 +142,7 @@ class Client:
                     self._on_progress(done, len(missing))
             if self._refusal:
                 raise self._refusal
-        keys = [call.key for call in calls]
-        return [self.cache[key] if key in self.cache else Reply(fault=self.failures[key]) for key in keys]
+        return [self.cache.get(key) or Reply(fault=self.failures[key]) for key in (call.key for call in calls)]
 
     async def _ask(self, connection: openai.AsyncOpenAI, slots: asyncio.Semaphore, key: str, call: ApiCall) -> None:
         """Ask; afterwards the call is in the cache or among the failures, unless the server has refused for good."""

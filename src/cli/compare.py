@@ -14,7 +14,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import hydra
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -150,7 +149,6 @@ def compare(
 
 
 @entry_point("comparisons/compare")
-@hydra.main(config_path="pkg://tagrpo.configs.comparisons", config_name="compare", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)

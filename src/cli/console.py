@@ -10,6 +10,7 @@ from functools import wraps
 from io import TextIOWrapper
 from typing import Any
 
+import hydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -19,13 +20,18 @@ WRONG_USE = (ValueError, TypeError, OSError, ImportError, RuntimeError, HydraExc
 """Errors that settings, files or the machine cause before a run begins."""
 
 
-def entry_point(config: str | None = None) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    r"""Make a function a console script, which refuses secrets, and with `config` shows help on that configuration.
+def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Callable[[], Any]]:
+    r"""Make a function a console script, which refuses secrets; one with a `config` gets that and shows help on it.
 
     A terminal that knows ASCII alone shows other characters as `\u2022`.
     """
 
-    def decorate(main: Callable[[], Any]) -> Callable[[], Any]:
+    def decorate(main: Callable[..., Any]) -> Callable[[], Any]:
+        if config is not None:
+            folder, _, name = f"configs/{config}".rpartition("/")
+            place = f"pkg://tagrpo.{folder.replace('/', '.')}"
+            main = hydra.main(config_path=place, config_name=name, version_base="1.3")(main)
+
         @wraps(main)
         def run() -> Any:
             for stream in (sys.stdout, sys.stderr):

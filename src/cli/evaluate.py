@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
@@ -62,7 +61,6 @@ def settings_of(cfg: DictConfig) -> dict[str, Any]:
 
 
 @entry_point("evaluate")
-@hydra.main(config_path="pkg://tagrpo.configs", config_name="evaluate", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
     directory = Path(HydraConfig.get().runtime.output_dir)

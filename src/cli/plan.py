@@ -7,7 +7,6 @@ Takes the settings of `tagrpo-train`. Nothing is loaded but the model's configur
 
 from __future__ import annotations
 
-import hydra
 from omegaconf import DictConfig, ListConfig
 from rich.console import Console
 from rich.table import Table
@@ -165,7 +164,6 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
 
 
 @entry_point("plan")
-@hydra.main(config_path="pkg://tagrpo.configs", config_name="plan", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
     with explained():

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -143,7 +142,6 @@ def check(cfg: DictConfig) -> None:
 
 
 @entry_point("rephrase")
-@hydra.main(config_path="pkg://tagrpo.configs", config_name="rephrase", version_base="1.3")
 def run(cfg: DictConfig) -> None:
     """Run the command; exit with 1 where calls got no reply."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)

@@ -10,22 +10,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-TRAINED = {
-    "rollout/correct_original": ("correct on originals", 100.0, "%"),
-    "rollout/reward": ("reward", 1.0, ""),
-    "zero_gradient/without_gradient": ("questions without gradient", 1.0, "%"),
-    "rollout/length": ("response length", 1.0, "tokens"),
-}
-"""Scalars of the last iteration: what they are, a factor, and their unit."""
-PLACES = {
-    "config.yaml": "all settings",
-    "provenance.json": "git commit and versions",
-    "metrics.csv": "every scalar",
-    "rollouts": "every response, as Parquet",
-    "checkpoints": "to go on from",
-    "model": "the policy, in Hugging Face format",
-    "test.json": "the test, question by question",
-}
 CARRIED = ("scale", "data", "model", "template", "reward", "rollout", "protocol", "averages")
 """Groups and settings of a training that its evaluation needs too."""
 
@@ -49,16 +33,10 @@ def show(metrics: Mapping[str, float]) -> None:
 def conclude(metrics: Mapping[str, float], directory: Path, overrides: Sequence[str], name: str) -> None:
     """Print what came out of a training, where it lies, and the commands that go on from it."""
     show(metrics)
-    facts = [
-        f"{what} {factor * metrics[scalar]:.3g} {unit}".rstrip()
-        for scalar, (what, factor, unit) in TRAINED.items()
-        if scalar in metrics
-    ]
-    found = {place: what for place, what in PLACES.items() if (directory / place).exists()}
-    lines = [f"Last iteration: {', '.join(facts)}."] if facts else []
-    lines += [f"In {directory}:", *(f"  {place:<16} {what}" for place, what in found.items())]
-    lines += ["Next:", *(f"  {command}" for command in following(directory, overrides, name, set(found)))]
-    print("\n".join(lines))
+    found = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
+    print(f"In {directory}: {', '.join(found)}. Next:")
+    for command in following(directory, overrides, name, set(found)):
+        print(f"  {command}")
 
 
 def following(directory: Path, overrides: Sequence[str], name: str, found: set[str]) -> list[str]:

@@ -30,12 +30,7 @@ MAY_DIFFER = ("data.train.num_rephrasings", "data.train.rephrasings")
 
 
 def ask_training_questions(cfg: DictConfig) -> None:
-    """Change the settings of an evaluation into those of a diagnosis of the run `cfg.diagnose`.
-
-    Raises:
-        FileNotFoundError: there is no run with checkpoints.
-        ValueError: settings differ from those of the run, or contradict a diagnosis.
-    """
+    """Change the settings of an evaluation into those of a diagnosis of the run `cfg.diagnose`, or refuse them."""
     run = Path(cfg.diagnose)
     if not (run / "config.yaml").is_file() or not runs.checkpoints_in(run / "checkpoints"):
         raise FileNotFoundError(
@@ -79,9 +74,7 @@ def kept_checkpoints(run: Path) -> dict[int, Path]:
 def diagnose(cfg: DictConfig, run: Run) -> list[str]:
     """Measure base and checkpoints; return the names of the files that were written into `run.directory`.
 
-    Args:
-        cfg: After `ask_training_questions`.
-        run: Its objects, the questions read.
+    `cfg` comes from `ask_training_questions`; the questions of `run` have been read.
     """
     from ..analysis.diagnosis import summarised
     from ..callbacks import EmbeddingDiversityMonitor, TrainingSignal

@@ -58,7 +58,3 @@ def main() -> None:
     for key, (left, right) in found.items():
         table.add_row(key, str(left), str(right))
     Console().print(table if found else "Nothing differs.")
-
-
-if __name__ == "__main__":
-    main()

@@ -74,7 +74,3 @@ def main() -> None:
         config = read_config(Path(arguments.config)) if arguments.config else None
         path = export(arguments.checkpoint, arguments.folder, config)
     print(f"{path} -> {arguments.folder}")
-
-
-if __name__ == "__main__":
-    main()

@@ -28,7 +28,3 @@ def main() -> None:
         print(explore(*given.runs, output=output, megabytes=given.megabytes))
     except (FileNotFoundError, ValueError, ImportError) as error:
         sys.exit(f"tagrpo-report: {error}")
-
-
-if __name__ == "__main__":
-    main()

@@ -70,10 +70,7 @@ class ReplyCache(dict[str, Reply]):
     """Key of a call → reply, in an append-only file of JSON lines; a context manager.
 
     The body of a response is saved as it came and read afterwards, so that a malformed one is not paid for again.
-    Lines that a kill or an editor broke are skipped with a warning. The file is locked: two processes would pay twice.
-
-    Raises:
-        RuntimeError: another process has the file open.
+    Lines that a kill or an editor broke are skipped with a warning. A second process, which would pay too, is refused.
     """
 
     def __init__(self, path: Path) -> None:

@@ -43,7 +43,7 @@ class Instruction:
     task: str
     """The instruction itself, with examples."""
     rules: bool = True
-    """Whether our rules of what must stay follow; otherwise only the form of the reply is asked for."""
+    """Whether our rules follow, of what must stay as it is; otherwise only the form of the reply is asked for."""
 
     def system(self, count: int) -> str:
         """The system prompt that asks for `count` rephrasings of the question that follows."""

@@ -91,8 +91,7 @@ def refuse(mistakes: Sequence[str], shown: int = 10) -> None:
 def read_rows(path: Path, take: Callable[[int, dict[str, Any]], None]) -> None:
     """Hand each row of a Parquet file or of JSON lines in UTF-8 to `take`, with its number from 1; skip empty lines.
 
-    Raises:
-        ValueError: lines are no objects in JSON, or `take` has raised a `RowError`; file and row are named.
+    A ValueError names file and row of lines that are no objects in JSON, and of each `RowError` of `take`.
     """
     wrong = []
     for number, row in enumerate(_rows(path), start=1):

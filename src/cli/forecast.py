@@ -22,10 +22,10 @@ CACHED = 0.75
 
 
 class Gpu(NamedTuple):
-    """GiB that programs can have, as PyTorch reports them, and dense FLOP/s in bfloat16, as the vendor does."""
+    """A GPU as `tagrpo-plan` knows it."""
 
-    memory: float
-    rate: float
+    memory: float  # GiB that programs can have, as PyTorch reports them
+    rate: float  # dense FLOP/s in bfloat16, as the vendor states them
 
 
 GPUS = {

@@ -88,10 +88,7 @@ class QuestionMemory:
         return self.records.get(question_id, UNKNOWN)
 
     def remember(self, batch: QuestionBatch) -> list[Visit]:
-        """Tell a rolled-out training batch what was known of its questions, and take in its new responses. Collective.
-
-        Sets `batch.rollouts.history`, and returns the visits of the questions of all ranks.
-        """
+        """Set `batch.rollouts.history`, take in the new responses of all ranks, and return their visits. Collective."""
         assert batch.rollouts is not None
         batch.rollouts = replace(batch.rollouts, history=self._history(batch.groups, batch.rollouts))
         visits = []

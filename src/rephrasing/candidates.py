@@ -54,8 +54,7 @@ class Reviewed:
 
     group: QuestionGroup
     candidates: list[Candidate] = field(default_factory=list)
-    shortfall: str = ""
-    """Why there are fewer rephrasings than asked for; empty where there are enough."""
+    shortfall: str = ""  # why there are fewer rephrasings than asked for
 
     def add(self, candidate: Candidate, checks: Mapping[str, Check]) -> bool:
         """Check a candidate against the question and those accepted before, and add it; return whether it passed."""

@@ -114,10 +114,8 @@ class Client:
     def __init__(self, server: Server, cache: ReplyCache, on_progress: Callable[[int, int], None]) -> None:
         self.server = server
         self.cache = cache
-        self.calls: dict[str, ApiCall] = {}
-        """Key → call: all that was asked through this client, for the account."""
-        self.failures: dict[str, str] = {}
-        """Key → why there is no reply. Nothing was paid, and the next session asks again."""
+        self.calls: dict[str, ApiCall] = {}  # key → call: all that was asked through this client, for the account
+        self.failures: dict[str, str] = {}  # key → why there is no reply: nothing was paid, the next session asks again
         self._on_progress = on_progress
         self._failed_in_a_row = 0
         self._refusal: ServerRefusedError | None = None

@@ -21,11 +21,7 @@ class Prices:
     completion: float
 
     def cost(self, usage: Usage) -> float:
-        """Money for so many tokens.
-
-        >>> Prices(prompt=10, completion=30).cost(Usage(prompt_tokens=500_000, completion_tokens=100_000))
-        8.0
-        """
+        """Money for so many tokens."""
         return (usage.prompt_tokens * self.prompt + usage.completion_tokens * self.completion) / 1e6
 
 

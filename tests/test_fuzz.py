@@ -24,6 +24,6 @@ def test_inputs_of_the_corpus_and_seeds_are_read_without_an_exception(target):
 
 def test_what_is_asserted_can_fail(monkeypatch):
     monkeypatch.setattr("tagrpo.rephrasing.calls.json.loads", lambda body: {"choices": [None]})
-    monkeypatch.setattr("tagrpo.rephrasing.calls._mapping", lambda value: value)
-    with pytest.raises(AttributeError):
+    monkeypatch.setattr("tagrpo.rephrasing.calls._at", lambda value, *_: value)
+    with pytest.raises(TypeError):
         fuzz.replies(b"{}")

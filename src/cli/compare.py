@@ -10,10 +10,10 @@ import os
 import signal
 import sys
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import hydra
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -36,32 +36,26 @@ class Method:
     """A row of a comparison: overrides of tagrpo-train, and the row that it goes on from, if any."""
 
     overrides: list[str]
-    after: str | None = None
-    """The row whose trained policy this one goes on from, in a run of its own."""
-    longer: str | None = None
-    """The row whose run this one is a copy of that goes on for longer."""
+    after: str | None = None  # the row whose trained policy this one goes on from, in a run of its own
+    longer: str | None = None  # the row whose run this one is a copy of that goes on for longer
 
 
 def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> dict[str, Method]:
     """The methods of a configuration, in its order: a list of experiments, or names with what they are.
 
-    A name has a list of overrides, or a mapping with `KEYS`, those of scales for overrides at that scale alone.
-
-    Raises:
-        ValueError: a mapping has another key, or `after` or `longer` names no method that stands above it.
+    A name has a list of overrides, or a mapping with `KEYS`, those of scales for overrides at that scale alone. `after`
+    and `longer` name a method that stands above it.
     """
     if isinstance(methods, ListConfig):
         return {str(name): Method([f"experiment={name}"]) for name in methods}
     found: dict[str, Method] = {}
-    for name, spec in ((str(key), spec) for key, spec in (methods or {}).items()):
-        if isinstance(spec, ListConfig):
-            found[name] = Method(list(spec))
-            continue
-        if unknown := {str(key) for key in spec}.difference(KEYS):
+    for name, given in ((str(key), given) for key, given in (methods or {}).items()):
+        spec = {"overrides": given} if isinstance(given, ListConfig) else given
+        if unknown := set(map(str, spec)).difference(KEYS):
             raise ValueError(
                 f"Expected methods.{name} to have keys of {', '.join(KEYS)}, but got {', '.join(sorted(unknown))}."
             )
-        before = {key: spec[key] for key in ("after", "longer") if spec.get(key) is not None}
+        before: dict[str, Any] = {key: spec[key] for key in ("after", "longer") if spec.get(key) is not None}
         for key, other in before.items():
             if other not in found:
                 raise ValueError(f"Expected methods.{name}.{key} to be a method listed above it, but got {other!r}.")
@@ -103,29 +97,23 @@ def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides:
 
     All get `overrides`; a method's own come after them and win. One that another goes on from exports its policy.
     """
-    runs: list[GridRun] = []
+    runs: dict[tuple[int, str | None], GridRun] = {}
     continued = {method.after for method in methods.values()}
-    for seed in seeds:
-        of_seed: dict[str, GridRun] = {}
-        for name, method in methods.items():
-            directory = root / name / f"seed{seed}"
-            arguments = [f"name={name}", f"seed={seed}", f"hydra.run.dir={directory}", *overrides, *method.overrides]
-            before = next((of_seed[other] for other in (method.after, method.longer) if other), None)
-            arguments += ["export=true"] if name in continued else []
-            arguments += [f"model.path={before.directory / 'model'}"] if before and method.after else []
-            command = [sys.executable, "-m", "tagrpo.cli.train", *arguments]
-            of_seed[name] = GridRun(name, seed, directory, command, before, longer=method.longer is not None)
-        runs += of_seed.values()
-    return runs
+    for seed, (name, method) in product(seeds, methods.items()):
+        directory = root / name / f"seed{seed}"
+        arguments = [f"name={name}", f"seed={seed}", f"hydra.run.dir={directory}", *overrides, *method.overrides]
+        before = runs.get((seed, method.after or method.longer))
+        arguments += ["export=true"] if name in continued else []
+        arguments += [f"model.path={before.directory / 'model'}"] if before and method.after else []
+        command = [sys.executable, "-m", "tagrpo.cli.train", *arguments]
+        runs[seed, name] = GridRun(name, seed, directory, command, before, longer=method.longer is not None)
+    return list(runs.values())
 
 
 def places_of(workers: int | None, gpus_per_run: int) -> list[Environment]:
-    """The runs that go side by side on this machine, each with GPUs of its own.
+    """The runs that go side by side on this machine, each with GPUs of its own; a ValueError where there are too few.
 
     Without `gpus_per_run` there are as many as cores, and each sees the GPUs that this process sees.
-
-    Raises:
-        ValueError: there are too few GPUs.
     """
     if not gpus_per_run:  # submitit would hide the GPUs
         return [{"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES")}] * (workers or os.cpu_count() or 1)
@@ -161,7 +149,6 @@ def compare(
 
 
 @entry_point("comparisons/compare")
-@hydra.main(config_path="pkg://tagrpo.configs.comparisons", config_name="compare", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)

@@ -10,6 +10,7 @@ from functools import wraps
 from io import TextIOWrapper
 from typing import Any
 
+import hydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -19,28 +20,31 @@ WRONG_USE = (ValueError, TypeError, OSError, ImportError, RuntimeError, HydraExc
 """Errors that settings, files or the machine cause before a run begins."""
 
 
-def entry_point(config: str | None = None) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    r"""Make a function a console script, which ends when an argument holds a secret, and with help when asked for it.
+def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Callable[[], Any]]:
+    r"""Make a function a console script, which refuses secrets; one with a `config` gets that and shows help on it.
 
     A terminal that knows ASCII alone shows other characters as `\u2022`.
-
-    Args:
-        config: Name of the configuration that `--help` is about; None leaves help to the function.
     """
 
-    def decorate(main: Callable[[], Any]) -> Callable[[], Any]:
+    def decorate(main: Callable[..., Any]) -> Callable[[], Any]:
+        if config is not None:
+            folder, _, name = f"configs/{config}".rpartition("/")
+            place = f"pkg://tagrpo.{folder.replace('/', '.')}"
+            main = hydra.main(config_path=place, config_name=name, version_base="1.3")(main)
+
         @wraps(main)
         def run() -> Any:
             for stream in (sys.stdout, sys.stderr):
                 if isinstance(stream, TextIOWrapper):
                     stream.reconfigure(errors="backslashreplace")
             refuse_secret_arguments(sys.argv[1:])
-            if config is not None and {"--help", "-h"} & set(sys.argv[1:]):
-                from .help import show_help
-
-                sys.exit(show_help(config, [word for word in sys.argv[1:] if not word.startswith("-")]))
             if config is not None:
                 import tagrpo.configs  # noqa: F401  Hydra's completion lists options before it imports them
+
+                if {"--help", "-h"} & set(sys.argv[1:]):
+                    from .help import show_help
+
+                    sys.exit(show_help(config, [word for word in sys.argv[1:] if not word.startswith("-")]))
             return main()
 
         return run
@@ -50,10 +54,7 @@ def entry_point(config: str | None = None) -> Callable[[Callable[[], Any]], Call
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """When the block fails, end the program with the error's message alone; with HYDRA_FULL_ERROR=1 show where, too.
-
-    For what comes before a run begins, where errors are those of its settings.
-    """
+    """End the program with the message alone of an error of settings; with HYDRA_FULL_ERROR=1 show where, too."""
     try:
         yield
     except WRONG_USE as error:

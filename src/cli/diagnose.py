@@ -14,16 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from ..runs.directory import (
-    FINISHED,
-    changes,
-    checkpoints_in,
-    flat,
-    iteration_of,
-    may_change,
-    read_config,
-    then_and_now,
-)
+from ..runs import directory as runs
 from ..runs.files import write_json, write_text
 
 if TYPE_CHECKING:
@@ -39,14 +30,9 @@ MAY_DIFFER = ("data.train.num_rephrasings", "data.train.rephrasings")
 
 
 def ask_training_questions(cfg: DictConfig) -> None:
-    """Change the settings of an evaluation into those of a diagnosis of the run `cfg.diagnose`.
-
-    Raises:
-        FileNotFoundError: there is no run with checkpoints.
-        ValueError: settings differ from those of the run, or contradict a diagnosis.
-    """
+    """Change the settings of an evaluation into those of a diagnosis of the run `cfg.diagnose`, or refuse them."""
     run = Path(cfg.diagnose)
-    if not (run / "config.yaml").is_file() or not checkpoints_in(run / "checkpoints"):
+    if not (run / "config.yaml").is_file() or not runs.checkpoints_in(run / "checkpoints"):
         raise FileNotFoundError(
             f"Expected `diagnose` to be the directory of a run with checkpoints, but {run} has no config.yaml or no "
             "checkpoints/iteration-….ckpt. Give the directory that tagrpo-train wrote."
@@ -56,13 +42,14 @@ def ask_training_questions(cfg: DictConfig) -> None:
     if cfg.diagnose_questions is not None and cfg.diagnose_questions < 1:
         raise ValueError(f"Expected diagnose_questions to be at least 1, or null, but got {cfg.diagnose_questions}.")
     names = tuple(f"{name}." for name in AS_TRAINED)
-    both = changes(read_config(run / "config.yaml"), flat(OmegaConf.to_container(cfg, resolve=True)))
+    now = runs.flat(OmegaConf.to_container(cfg, resolve=True))
+    both = runs.changes(runs.read_config(run / "config.yaml"), now)
     asked = {name: values for name, values in both.items() if f"{name}.".startswith(names)}
-    changed = {name: values for name, values in asked.items() if name not in MAY_DIFFER and not may_change(name)}
+    changed = {name: values for name, values in asked.items() if name not in MAY_DIFFER and not runs.may_change(name)}
     if changed:
         raise ValueError(
-            f"Expected the settings with which {run} was trained, but got others:\n{then_and_now(changed)}\nRepeat "
-            "those of its command: experiment=…, data=…, model=…, seed=…."
+            f"Expected the settings with which {run} was trained, but got others:\n{runs.then_and_now(changed)}\n"
+            "Repeat those of its command: experiment=…, data=…, model=…, seed=…."
         )
     with open_dict(cfg):
         cfg.rollout.evaluation_sampling = cfg.rollout.sampling
@@ -74,14 +61,10 @@ def ask_training_questions(cfg: DictConfig) -> None:
 
 
 def kept_checkpoints(run: Path) -> dict[int, Path]:
-    """Iteration → the checkpoint there, of those nearest to each quarter of training; checked.
-
-    Raises:
-        DamagedFileError: one of them is damaged.
-    """
+    """Iteration → the checkpoint there, of those nearest to each quarter of training; a damaged one is an error."""
     from ..runs.checkpoints import checkpoint_at
 
-    found = {iteration_of(path) or 0: path for path in checkpoints_in(run / "checkpoints")}
+    found = {runs.iteration_of(path) or 0: path for path in runs.checkpoints_in(run / "checkpoints")}
     nearest = {share: min(found, key=lambda at: abs(at - share * max(found))) for share in QUARTERS}
     if far := [f"{100 * share:.0f} %" for share, at in nearest.items() if abs(at / max(found) - share) > 0.05]:
         print(f"No checkpoint is left near {', '.join(far)} of training: callbacks.checkpoint.fractions keeps them.")
@@ -91,9 +74,7 @@ def kept_checkpoints(run: Path) -> dict[int, Path]:
 def diagnose(cfg: DictConfig, run: Run) -> list[str]:
     """Measure base and checkpoints; return the names of the files that were written into `run.directory`.
 
-    Args:
-        cfg: After `ask_training_questions`.
-        run: Its objects, the questions read.
+    `cfg` comes from `ask_training_questions`; the questions of `run` have been read.
     """
     from ..analysis.diagnosis import summarised
     from ..callbacks import EmbeddingDiversityMonitor, TrainingSignal
@@ -101,17 +82,18 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
     from ..runs.stages import in_order
     from .evaluate import evaluate, settings_of
 
-    folder, trained = run.directory, Path(cfg.diagnose)
+    kept, trained = run.directory / "diagnose.json", Path(cfg.diagnose)
     if cfg.diagnose_questions is not None:
         run.datamodule.keep_some("train", cfg.diagnose_questions)
     callbacks = run.trainer.callbacks  # type: ignore[attr-defined]
     diversity = next((c for c in callbacks if isinstance(c, EmbeddingDiversityMonitor)), None)
     if diversity is not None:
         diversity.max_questions = None
-    kept = folder / "diagnose.json"
     measured = json.loads(kept.read_text())["checkpoints"] if kept.exists() else []
     before = {digest(point["identity"]): point["questions"] for point in measured}
     encoder = digest(OmegaConf.select(cfg, "callbacks.embedding_diversity.encoder"))
+    settings = settings_of(cfg) | {"num_rephrasings": cfg.data.num_rephrasings}
+    facts = {"run": str(trained), "finished": (trained / runs.FINISHED).exists(), "settings": settings}
     checkpoints = kept_checkpoints(trained)
     points: list[dict[str, Any]] = []
     for iteration, checkpoint in {0: None, **checkpoints}.items():
@@ -124,20 +106,14 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
         run.trainer.callbacks = in_order([*callbacks, signal])  # type: ignore[attr-defined]
         evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
         if run.trainer.is_global_zero:
-            rows = signal.questions
             point = {"iteration": iteration, "share": iteration / max(checkpoints), "identity": identify()}
-            points.append({**point, "metrics": summarised(rows), "questions": rows})
-            settings = settings_of(cfg) | {"num_rephrasings": cfg.data.num_rephrasings}
-            facts = {"run": str(trained), "finished": (trained / FINISHED).exists(), "settings": settings}
-            write_json(folder / "diagnose.json", {**facts, "checkpoints": points})
-    return _written(folder, trained) if run.trainer.is_global_zero else []
+            points.append({**point, "metrics": summarised(signal.questions), "questions": signal.questions})
+            write_json(kept, {**facts, "checkpoints": points})
+    return _written(run.directory, trained) if run.trainer.is_global_zero else []
 
 
 def _written(folder: Path, trained: Path) -> list[str]:
     """Write the table and the figures of `diagnose.json` beside it, and show the table."""
-    from rich.console import Console
-    from rich.table import Table
-
     from ..analysis import run_plots
     from ..analysis.diagnosis import NOTE, table_of
     from ..analysis.plots import save
@@ -147,14 +123,12 @@ def _written(folder: Path, trained: Path) -> list[str]:
     run = RunFiles(str(RunFiles("", 0, trained).config.get("name", trained.name)), 0, trained)
     assert run.diagnosis is not None
     header, rows = table_of(run.diagnosis)
-    across = list(zip(header, *rows, strict=True))  # a terminal has room for the stages side by side
-    shown = Table(*across[0])
-    for row in across[1:]:
-        shown.add_row(*row)
-    Console().print(shown)
+    stages, *across = zip(header, *rows, strict=True)  # there is room for the stages side by side
+    lines = table(stages, across)
+    print("\n".join(lines))
     facts = [f"- {name}: {value}" for name, value in run.diagnosis["settings"].items()]
-    lines = [f"# Training questions of {run.method}", "", *table(header, rows), "", NOTE, "", *facts]
-    write_text(folder / "diagnose.md", "\n".join(lines) + "\n")
+    content = [f"# Training questions of {run.method}", "", *lines, "", NOTE, "", *facts]
+    write_text(folder / "diagnose.md", "\n".join(content) + "\n")
     save(run_plots.equal_rewards_by_stage(run), folder / "equal_rewards.png")
     save(run_plots.distances_by_stage(run), folder / "distances.png")
     return ["diagnose.json", "diagnose.md", "equal_rewards.png", "distances.png"]

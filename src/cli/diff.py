@@ -25,10 +25,9 @@ ABSENT = "(absent)"
 
 
 def settings(overrides: Sequence[str]) -> dict[str, Any]:
-    """Every setting of `tagrpo-train` with these overrides: dotted key → resolved value.
+    """Every setting of `tagrpo-train` with these overrides: dotted key → resolved value, or as written without a run.
 
-    References to nodes are left out, since the nodes are there. A setting that must be given is `???`; one that only a
-    started run can resolve stays as written.
+    References to nodes are left out, since the nodes are there.
     """
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", list(overrides))
@@ -59,7 +58,3 @@ def main() -> None:
     for key, (left, right) in found.items():
         table.add_row(key, str(left), str(right))
     Console().print(table if found else "Nothing differs.")
-
-
-if __name__ == "__main__":
-    main()

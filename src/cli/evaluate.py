@@ -1,8 +1,7 @@
 """`tagrpo-eval`: pass@k of a model folder, a hub model or a Lightning checkpoint, without training.
 
-Counts are kept as they come in: the same command continues an evaluation that was interrupted. With `exact=true`
-nothing is sampled: the probabilities of all correct responses are added up, for tasks where they can be listed. With
-`diagnose=<run>` the training questions of a run are asked, see `diagnose.py`.
+Counts are kept as they come in: the same command continues an evaluation that was interrupted. `exact=true` samples
+nothing and adds up the probabilities of all correct responses; `diagnose=<run>` is in `diagnose.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
@@ -38,20 +36,13 @@ if TYPE_CHECKING:
 def evaluate(
     module: PolicyModule, datamodule: QuestionDataModule, trainer: Trainer, *, checkpoint: str | Path | None = None
 ) -> dict[str, float]:
-    """Sample and score the evaluation splits.
+    """Sample and score the evaluation splits; return everything that was logged, `pass@k/<split>/<k>` and more.
 
-    Args:
-        module: The policy.
-        datamodule: Its `evaluation` sources are used.
-        trainer: With `RolloutCallback` and `PassAtKEvaluator`, which writes `test.json`.
-        checkpoint: Lightning checkpoint whose weights replace those that the module loads; None keeps them.
-
-    Returns:
-        Everything that was logged: `pass@k/<split>/<k>` and more.
+    The trainer has `RolloutCallback` and `PassAtKEvaluator`, which writes `test.json`. The weights of a Lightning
+    `checkpoint` replace those that the module loads.
     """
-    trainer.test(
-        module, datamodule=datamodule, ckpt_path=checkpoint, verbose=False, weights_only=True if checkpoint else None
-    )
+    safely = True if checkpoint else None
+    trainer.test(module, datamodule=datamodule, ckpt_path=checkpoint, verbose=False, weights_only=safely)
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
@@ -70,7 +61,6 @@ def settings_of(cfg: DictConfig) -> dict[str, Any]:
 
 
 @entry_point("evaluate")
-@hydra.main(config_path="pkg://tagrpo.configs", config_name="evaluate", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
     directory = Path(HydraConfig.get().runtime.output_dir)
@@ -129,23 +119,14 @@ def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> Callable[[], 
 
 def write(cfg: DictConfig, directory: Path, identity: Mapping[str, str]) -> list[str]:
     """Write the evaluation as Markdown, and the comparison with another one; return the names of all files."""
-    from ..analysis.evaluation import (
-        compare_evaluations,
-        evaluation_markdown,
-        read_evaluation,
-        statement,
-        write_comparison,
-    )
+    from ..analysis import evaluation
 
     digests = ", ".join(f"{part} {value}" for part, value in identity.items() if value)
-    ours, files = read_evaluation(directory, str(cfg.name)), ["test.json", "test.md"]
-    write_text(directory / "test.md", evaluation_markdown(ours, settings_of(cfg) | {"digests": digests}))
+    ours, files = evaluation.read_evaluation(directory, str(cfg.name)), ["test.json", "test.md"]
+    write_text(directory / "test.md", evaluation.evaluation_markdown(ours, settings_of(cfg) | {"digests": digests}))
     if cfg.against is not None:
-        theirs = read_evaluation(cfg.against)
-        files.append(write_comparison(ours, theirs, directory).name)
-        print(statement(ours.method, theirs.method, compare_evaluations(ours, theirs)).replace("**", ""))
+        theirs = evaluation.read_evaluation(cfg.against)
+        files.append(evaluation.write_comparison(ours, theirs, directory).name)
+        found = evaluation.compare_evaluations(ours, theirs)
+        print(evaluation.statement(ours.method, theirs.method, found).replace("**", ""))
     return files
-
-
-if __name__ == "__main__":
-    main()

@@ -5,20 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..runs.directory import existing, flat, read_config
 from .console import entry_point, explained
-
-if TYPE_CHECKING:
-    from ..packing.policy import CausalPolicy
 
 
 def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any] | None = None) -> Path:
     """Write the policy of a checkpoint so that `AutoModelForCausalLM.from_pretrained` loads it.
 
-    Needs no GPU and no process group, whatever the checkpoint was trained on; adapters are merged. All of it is
-    checked, but only the weights are loaded, optimizer states are not.
+    Needs no GPU and no process group, whatever the checkpoint was trained on; adapters are merged.
 
     Args:
         checkpoint: A checkpoint, or the directory of a run, of which the newest complete one is taken.
@@ -34,12 +30,13 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
         pickle.UnpicklingError: the checkpoint could run code.
         RuntimeError: the weights are not those of the model that the settings name.
     """
+    import torch
     from transformers import AutoTokenizer
 
     from ..modules.policy.lora import LoraSettings
     from ..modules.policy.model import load_causal_lm, save_model
     from ..packing.policy import CausalPolicy
-    from ..runs.checkpoints import checkpoint_at
+    from ..runs.checkpoints import checkpoint_at, tensors_of
 
     path = checkpoint_at(checkpoint, "checkpoint")
     if config is None:
@@ -54,24 +51,14 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
     lora = {name.removeprefix(below): value for name, value in settings.items() if name.startswith(below)}
     lora.pop("_target_", None)
     model = load_causal_lm(model_path, lora=LoraSettings(**lora) if lora else None)
-    _load_weights(CausalPolicy(model), path)
-    save_model(model, AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False), folder)
-    return path
-
-
-def _load_weights(policy: CausalPolicy, path: Path) -> None:
-    """Fill `policy`, which is called `policy` in the module that wrote the checkpoint."""
-    import torch
-
-    from ..runs.checkpoints import tensors_of
-
-    holder = torch.nn.ModuleDict({"policy": policy})
+    holder = torch.nn.ModuleDict({"policy": CausalPolicy(model)})  # as the module that wrote the checkpoint calls it
     if path.is_dir():
         weights = tensors_of(path, "state_dict.")
-    else:
-        # Memory-mapped: optimizer states are never read.
+    else:  # memory-mapped: optimizer states are never read
         weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
     holder.load_state_dict(weights)
+    save_model(model, AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False), folder)
+    return path
 
 
 @entry_point()
@@ -87,7 +74,3 @@ def main() -> None:
         config = read_config(Path(arguments.config)) if arguments.config else None
         path = export(arguments.checkpoint, arguments.folder, config)
     print(f"{path} -> {arguments.folder}")
-
-
-if __name__ == "__main__":
-    main()

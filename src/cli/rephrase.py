@@ -12,12 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -31,24 +29,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..rephrasing.candidates import Check, Reviewed
-    from ..rephrasing.client import Client, Server
+    from ..rephrasing.client import Client
     from ..rephrasing.costs import Prices
     from ..rephrasing.rephraser import Judge
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), "rephrase"))
-
-
-@contextmanager
-def connected(work: Path, server: Server) -> Iterator[Client]:
-    """A client that answers calls from the replies in `work`, else asks the server, with a bar of progress."""
-    from rich.progress import Progress
-
-    from ..rephrasing.client import Client, ReplyCache
-
-    hidden = not sys.stderr.isatty()
-    with ReplyCache(work / "replies.jsonl") as cache, Progress(transient=True, disable=hidden) as progress:
-        task = progress.add_task("replies", total=None)
-        yield Client(server, cache, lambda done, wanted: progress.update(task, completed=done, total=wanted))
 
 
 def print_costs(title: str, costs: pd.DataFrame) -> None:
@@ -93,20 +78,28 @@ def with_commands(arguments: Sequence[str]) -> list[str]:
 
 def execute(cfg: DictConfig) -> bool:
     """Build what the configuration names and do what its command says; return whether every call got a reply."""
+    from rich.progress import Progress
+
     from ..rephrasing.candidates import write_rows
+    from ..rephrasing.client import Client, ReplyCache
     from ..rephrasing.costs import Prices, estimate
     from ..rephrasing.rephraser import planned_calls, rephrase
 
     work, checks = Path(cfg.work), {name: instantiate(check) for name, check in cfg.checks.items() if check}
     judge = built(cfg.judge) if cfg.judge.model else None
     prices = {part.model: Prices(**part.price) for part in (cfg.rephraser, cfg.judge) if part.get("price")}
-    with connected(work, instantiate(cfg.server)) as client:
+    hidden = not sys.stderr.isatty()
+    with ReplyCache(work / "replies.jsonl") as cache, Progress(transient=True, disable=hidden) as progress:
+        task = progress.add_task("replies", total=None)
+        client = Client(
+            instantiate(cfg.server), cache, lambda done, wanted: progress.update(task, completed=done, total=wanted)
+        )
         if cfg.command == "audit":
             reviewed = audit(cfg, checks, judge, client)
         else:
             groups, rephraser = instantiate(cfg.source).load()[: cfg.limit], built(cfg.rephraser)
             if cfg.dry_run:
-                costs = estimate(planned_calls(groups, rephraser, judge), prices, client.cache)
+                costs = estimate(planned_calls(groups, rephraser, judge), prices, cache)
                 print_costs(f"Estimate for {len(groups)} questions", costs)
                 return True
             save_resolved(cfg, work)
@@ -133,11 +126,7 @@ def audit(cfg: DictConfig, checks: Mapping[str, Check], judge: Judge | None, cli
 
 
 def check(cfg: DictConfig) -> None:
-    """Refuse what can't work, before anything is read or asked.
-
-    Raises:
-        ValueError, OSError: naming the setting and what to change.
-    """
+    """Refuse what can't work, before anything is read or asked, with the setting and what to change."""
     if cfg.command not in ("generate", "audit"):
         raise ValueError(f"Expected command to be generate or audit, but got {cfg.command!r}.")
     path = cfg.input if cfg.command == "audit" else cfg.source.get("path")
@@ -153,7 +142,6 @@ def check(cfg: DictConfig) -> None:
 
 
 @entry_point("rephrase")
-@hydra.main(config_path="pkg://tagrpo.configs", config_name="rephrase", version_base="1.3")
 def run(cfg: DictConfig) -> None:
     """Run the command; exit with 1 where calls got no reply."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)

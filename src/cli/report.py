@@ -15,11 +15,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="tagrpo-report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or a folder with several")
     parser.add_argument("-o", "--output", type=Path, help="the file; default: report.html in the first directory")
-    parser.add_argument(
-        "--megabytes",
-        type=float,
-        help="how large the file may become; responses beyond that are shown without their text (default: 25)",
-    )
+    said = "how large the file may become; responses beyond that are shown without their text (default: 25)"
+    parser.add_argument("--megabytes", type=float, default=25, help=said)
     given = parser.parse_args()
     for run in given.runs:
         if not run.is_dir():
@@ -27,11 +24,7 @@ def main() -> None:
     try:
         from ..report.assemble import explore
 
-        size = {} if given.megabytes is None else {"megabytes": given.megabytes}
-        print(explore(*given.runs, output=given.output or given.runs[0] / "report.html", **size))
+        output = given.output or given.runs[0] / "report.html"
+        print(explore(*given.runs, output=output, megabytes=given.megabytes))
     except (FileNotFoundError, ValueError, ImportError) as error:
         sys.exit(f"tagrpo-report: {error}")
-
-
-if __name__ == "__main__":
-    main()

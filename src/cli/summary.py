@@ -3,75 +3,52 @@
 from __future__ import annotations
 
 import shlex
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-TRAINED = {
-    "rollout/correct_original": ("correct on originals", 100.0, "%"),
-    "rollout/reward": ("reward", 1.0, ""),
-    "zero_gradient/without_gradient": ("questions without gradient", 1.0, "%"),
-    "rollout/length": ("response length", 1.0, "tokens"),
-}
-"""Scalars of the last iteration: what they are, a factor, and their unit."""
-PLACES = {
-    "config.yaml": "all settings",
-    "provenance.json": "git commit and versions",
-    "metrics.csv": "every scalar",
-    "rollouts": "every response, as Parquet",
-    "checkpoints": "to go on from",
-    "model": "the policy, in Hugging Face format",
-    "test.json": "the test, question by question",
-}
 CARRIED = ("scale", "data", "model", "template", "reward", "rollout", "protocol", "averages")
 """Groups and settings of a training that its evaluation needs too."""
 
 
-def show(metrics: Mapping[str, float], console: Console | None = None) -> None:
+def show(metrics: Mapping[str, float]) -> None:
     """Print pass@k by split."""
-    curves: dict[str, dict[int, float]] = {}
+    curves: dict[str, dict[int, float]] = defaultdict(dict)
     for name, value in metrics.items():
         if name.startswith(("pass@k/", "exact_pass@k/", "pass@k_average/")):
             what, split, k = name.split("/")
-            curves.setdefault(f"{split} (average)" if what == "pass@k_average" else split, {})[int(k)] = value
+            curves[f"{split} (average)" if what == "pass@k_average" else split][int(k)] = value
     if not curves:
         return
     ks = sorted({k for points in curves.values() for k in points})
     table = Table("split", *(f"@{k}" for k in ks), title="pass@k, in percent")
     for split, points in curves.items():
         table.add_row(split, *(f"{100 * points[k]:.1f}" if k in points else "" for k in ks))
-    (console or Console()).print(table)
+    Console().print(table)
 
 
 def conclude(metrics: Mapping[str, float], directory: Path, overrides: Sequence[str], name: str) -> None:
     """Print what came out of a training, where it lies, and the commands that go on from it."""
-    console = Console()
-    show(metrics, console)
-    facts = [
-        f"{what} {factor * metrics[scalar]:.3g} {unit}".rstrip()
-        for scalar, (what, factor, unit) in TRAINED.items()
-        if scalar in metrics
-    ]
-    lines = [f"Last iteration: {', '.join(facts)}."] if facts else []
-    found = {place: what for place, what in PLACES.items() if (directory / place).exists()}
-    lines += [f"In {directory}:", *(f"  {place:<16} {what}" for place, what in found.items())]
-    lines += ["Next:", *(f"  {command}" for command in following(directory, overrides, name, set(found)))]
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    show(metrics)
+    found = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
+    print(f"In {directory}: {', '.join(found)}. Next:")
+    for command in following(directory, overrides, name, set(found)):
+        print(f"  {command}")
 
 
 def following(directory: Path, overrides: Sequence[str], name: str, found: set[str]) -> list[str]:
     """Commands that go on from a run: evaluate, export, report, train for longer."""
-    commands = []
+    commands, model = [f"tagrpo-report {directory}"], directory / "model"
     if "model" in found:
         carried = [o for o in overrides if o.partition("=")[0].partition(".")[0] in CARRIED]
         carried = [o for o in carried if not o.startswith(("model=", "model.path="))]
-        parts = ["tagrpo-eval", f"name={name}", *carried, "model=pretrained", f"model.path={directory / 'model'}"]
-        commands.append(shlex.join(parts))
+        evaluate = ["tagrpo-eval", f"name={name}", *carried, "model=pretrained", f"model.path={model}"]
+        commands.insert(0, shlex.join(evaluate))
     elif "checkpoints" in found:
-        commands.append(f"tagrpo-export {directory} {directory / 'model'}")
-    commands.append(f"tagrpo-report {directory}")
+        commands.insert(0, f"tagrpo-export {directory} {model}")
     if "checkpoints" in found:
         again = [o for o in overrides if not o.startswith(("iterations=", "resume="))]
         commands.append(shlex.join(["tagrpo-train", *again, "resume=auto"]) + " iterations=…")

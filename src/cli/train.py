@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
@@ -68,10 +67,9 @@ def record(cfg: DictConfig, run: Run, directory: Path) -> None:
     from ..runs.provenance import write_provenance
 
     save_resolved(cfg, directory)
-    made_with = write_provenance(directory)
-    settings = redacted(OmegaConf.to_container(cfg, resolve=True))
+    facts = redacted(OmegaConf.to_container(cfg, resolve=True)) | write_provenance(directory)
     for logger in run.trainer.loggers:
-        logger.log_hyperparams({**settings, **made_with})
+        logger.log_hyperparams(facts)
 
 
 def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None:
@@ -85,7 +83,6 @@ def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None
 
 
 @entry_point("train")
-@hydra.main(config_path="pkg://tagrpo.configs", config_name="train", version_base="1.3")
 def main(cfg: DictConfig) -> float | None:
     """Console entry point; returns the objective to Hydra, for a sweeper that searches for its best value."""
     directory = Path(HydraConfig.get().runtime.output_dir)

@@ -9,11 +9,7 @@ from .memory import Record
 
 
 def uniform_probability(rate: float, samples: int) -> float:
-    """Probability that `samples` responses of a given success rate are all right or all wrong: p^G + (1 − p)^G.
-
-    >>> uniform_probability(0.5, 2), uniform_probability(1.0, 8)
-    (0.5, 1.0)
-    """
+    """Probability that `samples` responses of a given success rate are all right or all wrong: p^G + (1 − p)^G."""
     return rate**samples + (1 - rate) ** samples
 
 
@@ -44,9 +40,7 @@ class AdaptiveRephrasings:
     def count(self, record: Record, available: int) -> int:
         """How many rephrasings to sample of a question that has `available` of them and of which this is known."""
         rate = record.running_rate(self.decay, original=True)
-        if rate is None:
-            return min(self.high, available)
-        chance = uniform_probability(rate, self.samples)
+        chance = 1.0 if rate is None else uniform_probability(rate, self.samples)
         return min(self.low + math.floor((self.high - self.low) * chance + 0.5), available)
 
     def chosen(self, group: QuestionGroup, record: Record) -> QuestionGroup:

@@ -13,7 +13,7 @@ class Curriculum(Protocol):
     """Chooses among the training questions; by default all are served."""
 
     def chance(self, record: Record) -> float:  # noqa: ARG002
-        """Probability, from 0 to 1, that a question of which this is known is served when its turn comes."""
+        """Probability that a question of which this is known is served when its turn comes."""
         return 1.0
 
     def observe(self, visits: Sequence[Visit]) -> None:

@@ -20,25 +20,15 @@ class QuestionLoader:
 
     Every rank goes through the same order and takes its slice of each global batch. A loader with the `state_dict` that
     was taken right after a batch resumes with the next batch; otherwise `iter` starts where the last epoch ended.
-
-    Args:
-        groups: Questions.
-        make_batch: Turns groups and the number of the epoch into a batch.
-        batch_size: Questions per batch over all ranks.
-        shuffle: Whether each epoch has an order of its own.
-        drop_last: Whether to leave out the incomplete batch at the end of an epoch.
-        seed: Seed of the order, and of the chances of `serve_by`.
-        rank: This process.
-        world_size: Number of processes.
     """
 
     groups: Sequence[QuestionGroup]
-    make_batch: Callable[[Sequence[QuestionGroup], int], QuestionBatch]
-    batch_size: int
+    make_batch: Callable[[Sequence[QuestionGroup], int], QuestionBatch]  # from groups and the number of the epoch
+    batch_size: int  # questions over all ranks
     _: KW_ONLY
-    shuffle: bool
-    drop_last: bool
-    seed: int = 0
+    shuffle: bool  # whether each epoch has an order of its own
+    drop_last: bool  # whether to leave out the incomplete batch at the end of an epoch
+    seed: int = 0  # of the order, and of the chances of `serve_by`
     rank: int = 0
     world_size: int = 1
     epoch: int = field(default=0, init=False)
@@ -61,8 +51,8 @@ class QuestionLoader:
 
     def __len__(self) -> int:
         """Batches of an epoch."""
-        whole = len(self.groups) // self.batch_size
-        return whole if self.drop_last else -(-len(self.groups) // self.batch_size)
+        whole, rest = divmod(len(self.groups), self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[QuestionBatch]:
         """The rest of the current epoch, or a new epoch when it is used up.
@@ -85,10 +75,9 @@ class QuestionLoader:
     def peek(self) -> QuestionBatch:
         """The next batch, without taking it; of the next epoch when this one is used up."""
         before = self.epoch, self.cursor
-        try:
-            return self.draw()
-        finally:
-            self.epoch, self.cursor = before
+        batch = self.draw()
+        self.epoch, self.cursor = before
+        return batch
 
     def serve_by(self, chance: Callable[[str], float]) -> None:
         """Serve a question only with the probability `chance(id)`, 0 … 1, which may change and is alike on every rank.
@@ -101,12 +90,11 @@ class QuestionLoader:
     def _places(self) -> list[int]:
         """Where in the epoch's order the questions stand that are still to be served in it."""
         if self._chances:
-            seed = derive_seed(self.seed, "chance", self.epoch)
-            draws = torch.rand(len(self.groups), generator=torch.Generator().manual_seed(seed)).tolist()
-            order, ids = self._order(), [group.id for group in self.groups]
+            draws = torch.rand(len(self.groups), generator=self._generator("chance")).tolist()
+            ids = [group.id for group in self.groups]
             rows = {row for row, id in enumerate(ids) if all(draws[row] < chance(id) for chance in self._chances)}
             if len(rows) >= self.batch_size:
-                return [place for place in range(self.cursor, len(order)) if order[place] in rows]
+                return [place for place, row in enumerate(self._order()) if place >= self.cursor and row in rows]
         return list(range(self.cursor, min(len(self) * self.batch_size, len(self.groups))))
 
     def _used_up(self) -> bool:
@@ -125,12 +113,13 @@ class QuestionLoader:
     def _order(self) -> list[int]:
         """The rows of `groups` in the order of this epoch."""
         if self._ordered is None or self._ordered[0] != self.epoch:
-            order = list(range(len(self.groups)))
-            if self.shuffle:
-                generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", self.epoch))
-                order = torch.randperm(len(self.groups), generator=generator).tolist()
-            self._ordered = self.epoch, order
+            rows = torch.arange(len(self.groups))
+            order = torch.randperm(len(rows), generator=self._generator("order")) if self.shuffle else rows
+            self._ordered = self.epoch, order.tolist()
         return self._ordered[1]
+
+    def _generator(self, purpose: str) -> torch.Generator:
+        return torch.Generator().manual_seed(derive_seed(self.seed, purpose, self.epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """Epoch, position in it, batches served since `iter`, and the questions and seed that these refer to."""

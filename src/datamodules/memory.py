@@ -27,10 +27,8 @@ LONGEST_ANSWER = 64
 class Visit(NamedTuple):
     """The new responses of one batch to a question, by rephrasing: the first number is that of the original."""
 
-    samples: tuple[int, ...]
-    """Responses, without those that were replayed."""
+    samples: tuple[int, ...]  # without those that were replayed
     correct: tuple[int, ...]
-    """How many of them were correct."""
 
     @property
     def rate(self) -> float:
@@ -42,14 +40,10 @@ class Visit(NamedTuple):
 class Record:
     """Record of one question."""
 
-    samples: int = 0
-    """Responses so far, those to its rephrasings included."""
-    correct: int = 0
-    """How many of them were correct."""
-    solved_in_full: bool = False
-    """Whether all responses of some visit were correct."""
-    visits: list[Visit] = field(default_factory=list)
-    """The newest `MOST_VISITS`, oldest first."""
+    samples: int = 0  # responses so far, those to its rephrasings included
+    correct: int = 0  # of them
+    solved_in_full: bool = False  # whether all responses of some visit were correct
+    visits: list[Visit] = field(default_factory=list)  # the newest `MOST_VISITS`, oldest first
     answers: dict[str | None, int] = field(default_factory=dict)
     """Final answer → how often it was given; None counts responses without one."""
 
@@ -94,10 +88,7 @@ class QuestionMemory:
         return self.records.get(question_id, UNKNOWN)
 
     def remember(self, batch: QuestionBatch) -> list[Visit]:
-        """Tell a rolled-out training batch what was known of its questions, and take in its new responses. Collective.
-
-        Sets `batch.rollouts.history`, and returns the visits of the questions of all ranks.
-        """
+        """Set `batch.rollouts.history`, take in the new responses of all ranks, and return their visits. Collective."""
         assert batch.rollouts is not None
         batch.rollouts = replace(batch.rollouts, history=self._history(batch.groups, batch.rollouts))
         visits = []
@@ -134,18 +125,16 @@ class QuestionMemory:
 def _seen(groups: Sequence[QuestionGroup], rollouts: Rollouts) -> list[tuple[str, Visit, Counter[str | None]]]:
     """The questions of this rank that have new responses, with their verdicts and answers."""
     width = 1 + max(rollouts.rephrasing.tolist(), default=0)
-    cell = rollouts.question * width + rollouts.rephrasing
-
-    def counted(rows: torch.Tensor) -> Sequence[Sequence[int]]:
-        counts = torch.bincount(cell[rows], minlength=width * len(groups))
-        return counts.view(-1, width).tolist()
-
-    new = ~rollouts.replayed
+    samples, correct = ([[0] * width for _ in groups] for _ in range(2))
     answers: list[Counter[str | None]] = [Counter() for _ in groups]
-    for row in new.nonzero()[:, 0].tolist():
-        answers[int(rollouts.question[row])][_kept(rollouts.answers[row])] += 1
-    counts = zip(groups, counted(new), counted(new & rollouts.correct), answers, strict=True)
-    return [(group.id, Visit(tuple(n), tuple(c)), given) for group, n, c, given in counts if sum(n)]
+    columns = (rollouts.question, rollouts.rephrasing, rollouts.correct, rollouts.replayed)
+    for q, n, right, replayed, answer in zip(*(c.tolist() for c in columns), rollouts.answers, strict=True):
+        if not replayed:
+            samples[q][n] += 1
+            correct[q][n] += right
+            answers[q][_kept(answer)] += 1
+    each = zip(groups, samples, correct, answers, strict=True)
+    return [(group.id, Visit(tuple(n), tuple(c)), given) for group, n, c, given in each if sum(n)]
 
 
 def _kept(answer: str | None) -> str | None:

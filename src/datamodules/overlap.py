@@ -23,10 +23,8 @@ _TOKEN = re.compile(r"(?<!\S)(?=\S*\*)[*.se]{5,}(?!\S)|[^\W\d_]+|\d+|[-+*/^=<>!]
 class Overlap(NamedTuple):
     """A test question and the training question that is most similar to it."""
 
-    test: str
-    """Id of the test question."""
-    train: str
-    """Id of the training question."""
+    test: str  # id
+    train: str  # id
     similarity: float
     """Share of the test question's n-grams found in it; 1 when the words are the same in the same order."""
     same_numbers: bool
@@ -50,19 +48,11 @@ def words(question: str) -> tuple[str, ...]:
 def find_overlaps(
     train: Sequence[QuestionGroup], tests: Mapping[str, Sequence[QuestionGroup]], n: int = 6, threshold: float = 0.5
 ) -> dict[str, list[Overlap]]:
-    """Test questions whose n-grams occur, to a share of at least `threshold`, in one training question or rephrasing.
+    """Split → the most similar overlap of each test question that has one, in their order; any of several equals.
 
-    A question of fewer than n words overlaps only with exactly the same words. A question in other words is not found.
-    N-grams that most of the training texts hold, and more than 64, are taken for a common layout and do not count.
-
-    Args:
-        train: Training questions.
-        tests: Split → its questions.
-        n: Words of an n-gram.
-        threshold: Share of a test question's distinct n-grams, above 0 and at most 1.
-
-    Returns:
-        Split → the most similar overlap of each of its questions that has one, in their order; any of several equals.
+    An overlap has at least `threshold` (0 … 1) of the question's distinct n-grams in one training question or
+    rephrasing. A question of fewer than n words overlaps only with exactly the same words. N-grams that most of the
+    training texts hold, and more than 64, are taken for a common layout and do not count.
     """
     if n < 1 or not 0 < threshold <= 1:
         raise ValueError(f"Expected n ≥ 1 and a threshold above 0 and up to 1, but got {n} and {threshold}.")

@@ -21,14 +21,10 @@ CHUNK = 1024
 class Fitting(NamedTuple):
     """Questions whose prompts are within a length limit, and what was left out."""
 
-    kept: list[QuestionGroup]
-    """Questions that fit, with the rephrasings that fit."""
-    too_long: list[str]
-    """Ids of the questions that do not fit."""
-    rephrasings_too_long: int
-    """Rephrasings that do not fit, of questions that do."""
-    prompt_tokens: list[int]
-    """Tokens of every prompt that is kept."""
+    kept: list[QuestionGroup]  # with the rephrasings that fit
+    too_long: list[str]  # ids of the questions that do not fit
+    rephrasings_too_long: int  # of questions that fit
+    prompt_tokens: list[int]  # of every prompt that is kept
 
 
 @dataclass(frozen=True, eq=False)

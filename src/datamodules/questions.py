@@ -89,7 +89,7 @@ class QuestionDataModule(LightningDataModule):
         ):
             if value is not None and value < low:
                 raise ValueError(f"Expected data.{name} to be at least {low}, but got {value}.")
-        for name, source in {"train": train, **{f"evaluation.{name}": s for name, s in evaluation.items()}}.items():
+        for name, source in [("train", train), *((f"evaluation.{name}", s) for name, s in evaluation.items())]:
             if source is not None:
                 require(source, Source, f"data.{name}")
         if curriculum is not None:
@@ -133,8 +133,6 @@ class QuestionDataModule(LightningDataModule):
         for name, source in [*training, *self.evaluation_sources.items()]:
             if name not in self._splits:
                 self._read(name, source)
-                if name == "train":
-                    self._check_rephrasings(self._splits[name])
         for caution in add_overlaps(self.report, self._splits):
             rank_zero_warn(caution)
         if self.trainer is not None and self.trainer.is_global_zero:
@@ -152,19 +150,16 @@ class QuestionDataModule(LightningDataModule):
                 f"Expected questions in the split `{split}`, but {len(groups)} were read and {len(found.too_long)} of "
                 f"them are longer than {option}={limit}. Raise it or check the source."
             )
+        if used != 0 and not any(group.rephrasings for group in found.kept):  # that would be another method
+            raise ValueError(
+                f"Expected data.num_rephrasings={used} rephrasings of each training question, but none has any. Add "
+                "rephrasings to the source, or lower data.num_rephrasings to 0."
+            )
         self._splits[split] = found.kept
         self.report[split] = split_report(source, len(groups), found)
         rank_zero_info(summary(split, self.report[split]))
         for caution in cautions(split, self.report[split], limit):
             rank_zero_warn(caution)
-
-    def _check_rephrasings(self, groups: Sequence[QuestionGroup]) -> None:
-        """Refuse questions of which none has a rephrasing where some are wanted: that is another method."""
-        if self.num_rephrasings != 0 and not any(group.rephrasings for group in groups):
-            raise ValueError(
-                f"Expected data.num_rephrasings={self.num_rephrasings} rephrasings of each training question, but none "
-                "has any. Add rephrasings to the source, or lower data.num_rephrasings to 0."
-            )
 
     def check_references(self, verifier: Verifier) -> None:
         """Raise a ValueError that names file and question of the first reference answers that `verifier` refuses."""
@@ -240,7 +235,7 @@ class QuestionDataModule(LightningDataModule):
         return list(self.evaluation_loaders(self.validation_samples).values())
 
     def test_dataloader(self) -> list[QuestionLoader]:
-        """The same as `val_dataloader`, with `evaluation_samples` responses to each question."""
+        """The same, with `evaluation_samples` responses to each question."""
         return list(self.evaluation_loaders(self.evaluation_samples).values())
 
     def evaluation_loaders(self, samples: int = 1) -> dict[str, QuestionLoader]:

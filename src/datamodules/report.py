@@ -30,16 +30,15 @@ NUM_NAMED = 5
 
 def split_report(source: Source, loaded: int, fitting: Fitting) -> dict[str, Any]:
     """The facts of one split: `source` gave `loaded` questions, of which `fitting` tells the rest."""
-    told = source.report or SourceReport(origin=type(source).__name__, read=loaded)
-    lengths = fitting.prompt_tokens
+    told, lengths = source.report or SourceReport(origin=type(source).__name__, read=loaded), fitting.prompt_tokens
     return {
         "origin": told.origin,
         "read": told.read,
         "kept": len(fitting.kept),
         "fingerprint": fingerprint(fitting.kept),
-        "excluded": {**{reason: list(ids) for reason, ids in told.excluded.items()}, "too_long": fitting.too_long},
-        "notes": list(told.notes),
-        "warnings": list(told.warnings),
+        "excluded": {**told.excluded, "too_long": fitting.too_long},
+        "notes": told.notes,
+        "warnings": told.warnings,
         "rephrasings": dict(sorted(Counter(len(group.rephrasings) for group in fitting.kept).items())),
         "rephrasings_too_long": fitting.rephrasings_too_long,
         "prompt_tokens": {"min": min(lengths), "mean": sum(lengths) / len(lengths), "max": max(lengths)},
@@ -75,9 +74,7 @@ def add_overlaps(reports: Mapping[str, dict[str, Any]], splits: Mapping[str, Seq
     Yields a sentence on each split with copies: overlaps in which all numbers are the same too.
     """
     tests = {name: g for name, g in splits.items() if name != "train" and "train_overlap" not in reports[name]}
-    if "train" not in splits or not tests:
-        return
-    for split, overlaps in find_overlaps(splits["train"], tests).items():
+    for split, overlaps in find_overlaps(splits["train"], tests).items() if "train" in splits and tests else ():
         reports[split]["train_overlap"] = [overlap._asdict() for overlap in overlaps]
         copies = [f"{overlap.test} ({overlap.train})" for overlap in overlaps if overlap.same_numbers]
         if copies:

@@ -36,10 +36,9 @@ def by_check(reviewed: Iterable[Reviewed]) -> pd.DataFrame:
     rows = []
     for verdicts in (candidate.verdicts for item in reviewed for candidate in item.candidates):
         alone = sum(verdict.passed is False for verdict in verdicts) == 1
-        rows += [
-            (v.check, v.passed is True, v.passed is False, v.passed is None, v.passed is False and alone)
-            for v in verdicts
-        ]
+        for v in verdicts:
+            failed = v.passed is False
+            rows.append((v.check, v.passed is True, failed, v.passed is None, failed and alone))
     frame = pd.DataFrame(rows, columns=["check", "passed", "failed", "undecided", "alone"])
     return frame.groupby("check", sort=False).sum().rename_axis(None)
 

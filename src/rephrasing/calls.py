@@ -7,8 +7,9 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+T = TypeVar("T")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -16,19 +17,15 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 class ApiCall:
     """One call of a chat model. Calls with equal keys get the same reply and are paid for once."""
 
-    purpose: str
-    """`rephrase` or `judge`: a row of the account."""
+    purpose: str  # `rephrase` or `judge`: a row of the account
     model: str
-    system: str
-    """The instruction."""
-    user: str
-    """The problem."""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Sampling parameters, handed to the server as they are: temperature, max_tokens, seed, …"""
-    attempt: int = 0
-    """Counts repetitions after unusable replies; each is a call of its own."""
-    expected_tokens: int = 0
-    """Roughly how long the completion will be, for the estimate."""
+    system: str  # the instruction
+    user: str  # the problem
+    parameters: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # handed to the server: temperature, max_tokens, seed, …
+    attempt: int = 0  # counts repetitions after unusable replies; each is a call of its own
+    expected_tokens: int = 0  # roughly how long the completion will be, for the estimate
 
     @property
     def key(self) -> str:
@@ -42,26 +39,21 @@ class ApiCall:
 
 
 class Usage(NamedTuple):
-    """Tokens that a server charges for; `cached_tokens` are those prompt tokens that it had in its own cache."""
+    """Tokens that a server charges for."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
     """A chat completion as far as it could be read, or the reason why there is none."""
 
-    text: str = ""
-    """The completion without the reasoning in think tags; empty where nothing could be read."""
-    fault: str = ""
-    """Why there is no text; empty where there is one."""
-    model: str = ""
-    """The server's name of the model that replied."""
+    text: str = ""  # the completion without the reasoning in think tags
+    fault: str = ""  # why there is no text; empty where there is one
+    model: str = ""  # the server's name of the model that replied
     usage: Usage = Usage()  # noqa: RUF009 (a tuple, which nobody can change)
-    time: str = ""
-    """When it arrived: UTC, ISO 8601."""
+    time: str = ""  # when it arrived: UTC, ISO 8601
 
 
 def read_reply(body: str, time: str = "") -> Reply:
@@ -75,31 +67,27 @@ def read_reply(body: str, time: str = "") -> Reply:
     "it holds no text: '<html>'"
     """
     try:
-        content = _mapping(json.loads(body))
+        content = json.loads(body)
     except (ValueError, RecursionError):  # RecursionError: brackets by the thousand
-        content = {}
-    choices = content.get("choices")
-    choice = _mapping(choices[0]) if isinstance(choices, list) and choices else {}
-    text, fault = without_reasoning(_text(_mapping(choice.get("message")).get("content"))), ""
+        content = None
+    choice = _at(content, dict, "choices", 0)
+    text, fault = without_reasoning(valid_unicode(_at(choice, str, "message", "content"))), ""
     if not text:
         cut = choice.get("finish_reason") == "length"
         fault = "it was cut off at its limit of tokens" if cut else f"it holds no text: {body[:200]!r}"
-    counts = _mapping(content.get("usage"))
-    cached = _mapping(counts.get("prompt_tokens_details")).get("cached_tokens")
-    usage = Usage(*map(_count, (counts.get("prompt_tokens"), counts.get("completion_tokens"), cached)))
-    return Reply(text=text, fault=fault, model=_text(content.get("model")), usage=usage, time=time)
+    counts = (_at(content, int, "usage", name) for name in Usage._fields)
+    usage = Usage(*(count if 0 <= count < 2**53 else 0 for count in counts))
+    return Reply(text=text, fault=fault, model=valid_unicode(_at(content, str, "model")), usage=usage, time=time)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str:
-    return valid_unicode(value) if isinstance(value, str) else ""
-
-
-def _count(value: Any) -> int:
-    return value if type(value) is int and 0 <= value < 2**53 else 0
+def _at(value: Any, kind: type[T], *path: str | int) -> T:
+    """What stands at a path in parsed JSON if it is of this type, else an empty one."""
+    for key in path:
+        try:
+            value = value[key]
+        except (LookupError, TypeError):
+            return kind()
+    return value if type(value) is kind else kind()
 
 
 def valid_unicode(text: str) -> str:

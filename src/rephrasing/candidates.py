@@ -17,22 +17,17 @@ class Pair(NamedTuple):
 
     question: str
     rephrasing: str
-    answer: tuple[str, ...] = ()
-    """Reference answers, any of which is correct."""
-    others: tuple[str, ...] = ()
-    """Rephrasings of the same question that were accepted before."""
+    answer: tuple[str, ...] = ()  # any of which is correct
+    others: tuple[str, ...] = ()  # rephrasings of the same question that were accepted before
 
 
 class Verdict(NamedTuple):
     """The result of one check of a pair."""
 
     check: str
-    passed: bool | None
-    """None where the check could not decide."""
-    reason: str
-    """For a reader: what was found."""
-    value: float | None = None
-    """The quantity that was measured, if any."""
+    passed: bool | None  # None where the check could not decide
+    reason: str  # what was found
+    value: float | None = None  # what was measured, if anything
 
 
 Check = Callable[[Pair], Verdict]
@@ -59,13 +54,11 @@ class Reviewed:
 
     group: QuestionGroup
     candidates: list[Candidate] = field(default_factory=list)
-    shortfall: str = ""
-    """Why there are fewer rephrasings than asked for; empty where there are enough."""
+    shortfall: str = ""  # why there are fewer rephrasings than asked for
 
     def add(self, candidate: Candidate, checks: Mapping[str, Check]) -> bool:
         """Check a candidate against the question and those accepted before, and add it; return whether it passed."""
-        others = [other.text for other in self.kept()]
-        candidate.verdicts = review(self.pair(candidate, others), checks)
+        candidate.verdicts = review(self.pair(candidate, [other.text for other in self.kept()]), checks)
         self.candidates.append(candidate)
         return accepted(candidate.verdicts)
 
@@ -94,10 +87,10 @@ class Reviewed:
     @classmethod
     def from_group(cls, group: QuestionGroup) -> Reviewed:
         """Read a row of `to_row` back through a source; a file without provenance gives candidates without it."""
-        metadata = dict(group.metadata)
-        described, refused = metadata.pop("provenance", None) or [], metadata.pop("refused", None) or []
-        shortfall = str(metadata.pop("shortfall", None) or "")
-        described = described or [{}] * len(group.rephrasings)
+        names = ("provenance", "refused", "shortfall")
+        described, refused, shortfall = (group.metadata.get(name) for name in names)
+        described, refused = described or [{}] * len(group.rephrasings), refused or []
+        metadata = {name: value for name, value in group.metadata.items() if name not in names}
         try:
             made = [{**entry, "text": text} for text, entry in zip(group.rephrasings, described, strict=True)]
             candidates = [_candidate(**entry) for entry in [*made, *refused]]
@@ -106,7 +99,7 @@ class Reviewed:
                 f"Question {group.id}: expected `provenance`, one entry per rephrasing, and `refused` as "
                 f"tagrpo-rephrase writes them, but: {error}. Remove `provenance` where rephrasings were edited."
             ) from error
-        return cls(group._replace(metadata=metadata, rephrasings=()), candidates, shortfall)
+        return cls(group._replace(metadata=metadata, rephrasings=()), candidates, str(shortfall or ""))
 
 
 def review(pair: Pair, checks: Mapping[str, Check]) -> list[Verdict]:
@@ -124,13 +117,7 @@ def review(pair: Pair, checks: Mapping[str, Check]) -> list[Verdict]:
 
 def write_rows(path: Path, reviewed: Sequence[Reviewed]) -> None:
     """Write all questions, those without a rephrasing too."""
-    lines = [json.dumps(item.to_row(), ensure_ascii=False) + "\n" for item in reviewed]
-    write_text(path, escaped("".join(lines)))
-
-
-def escaped(text: str) -> str:
-    """The text with escapes for lone surrogates, which UTF-8 cannot hold; in JSON it still says the same."""
-    return text.encode(errors="backslashreplace").decode()
+    write_text(path, "".join(json.dumps(item.to_row(), ensure_ascii=False) + "\n" for item in reviewed))
 
 
 def _described(candidate: Candidate) -> dict[str, Any]:

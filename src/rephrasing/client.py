@@ -55,40 +55,38 @@ class Server:
             raise ValueError(
                 f"Expected a key in {self.api_key_env}, but it is empty. Export it, or set server.base_url."
             )
-        key = key or "none"
-        return openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=self.max_retries, timeout=self.timeout)
+        return openai.AsyncOpenAI(
+            base_url=url, api_key=key or "none", max_retries=self.max_retries, timeout=self.timeout
+        )
 
-    def explain(self, error: openai.APIError | str) -> str:
+    def explain(self, error: openai.APIError) -> str:
         """The error in words, without the key, which servers like to quote."""
         cause = f" ({error.__cause__})" if isinstance(error, openai.APIConnectionError) else ""
-        text, key = f"{error}{cause}", os.environ.get(self.api_key_env)
-        return (text.replace(key, "[key]") if key else text)[:500]
+        key = os.environ.get(self.api_key_env) or "\0"
+        return f"{error}{cause}".replace(key, "[key]")[:500]
 
 
-class ReplyCache:
+class ReplyCache(dict[str, Reply]):
     """Key of a call → reply, in an append-only file of JSON lines; a context manager.
 
     The body of a response is saved as it came and read afterwards, so that a malformed one is not paid for again.
-    Lines that a kill or an editor broke are skipped with a warning. The file is locked: two processes would pay twice.
-
-    Raises:
-        RuntimeError: another process has the file open.
+    Lines that a kill or an editor broke are skipped with a warning. A second process, which would pay too, is refused.
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+b")
         lock(self._file, "Wait for it, or set another `work`.")
-        self._replies: dict[str, Reply] = {}
         self._file.seek(0)
-        line = b""
+        line = b"\n"
         for number, line in enumerate(self._file, start=1):
             try:
                 row = json.loads(line)
-                self._replies[row["key"]] = read_reply(row["body"], row["time"])
+                self[row["key"]] = read_reply(row["body"], row["time"])
             except (ValueError, LookupError, TypeError):
                 logger.warning("%s, line %d: skipped what is no reply; it will be asked again.", path, number)
-        if line and not line.endswith(b"\n"):  # torn by a kill
+        if not line.endswith(b"\n"):  # torn by a kill
             self._file.write(b"\n")
 
     def add(self, key: str, body: str) -> None:
@@ -97,13 +95,7 @@ class ReplyCache:
         self._file.write(json.dumps({"key": key, "time": time, "body": body}).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
-        self._replies[key] = read_reply(body, time)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._replies
-
-    def __getitem__(self, key: str) -> Reply:
-        return self._replies[key]
+        self[key] = read_reply(body, time)
 
     def __enter__(self) -> Self:
         return self
@@ -122,10 +114,8 @@ class Client:
     def __init__(self, server: Server, cache: ReplyCache, on_progress: Callable[[int, int], None]) -> None:
         self.server = server
         self.cache = cache
-        self.calls: dict[str, ApiCall] = {}
-        """Key → call: all that was asked through this client, for the account."""
-        self.failures: dict[str, str] = {}
-        """Key → why there is no reply. Nothing was paid, and the next session asks again."""
+        self.calls: dict[str, ApiCall] = {}  # key → call: all that was asked through this client, for the account
+        self.failures: dict[str, str] = {}  # key → why there is no reply: nothing was paid, the next session asks again
         self._on_progress = on_progress
         self._failed_in_a_row = 0
         self._refusal: ServerRefusedError | None = None
@@ -138,43 +128,34 @@ class Client:
         """
         wanted = {call.key: call for call in calls}
         self.calls |= wanted
-        missing = {key: call for key, call in wanted.items() if key not in self.cache}
-        if missing:
+        if missing := {key: call for key, call in wanted.items() if key not in self.cache}:
+            slots = asyncio.Semaphore(self.server.concurrency)
             async with self.server.connect() as connection:
-                await self._send(connection, missing)
-        keys = [call.key for call in calls]
-        return [self.cache[key] if key in self.cache else Reply(fault=self.failures[key]) for key in keys]
+                sent = [asyncio.create_task(self._ask(connection, slots, *item)) for item in missing.items()]
+                for done, task in enumerate(asyncio.as_completed(sent), start=1):
+                    await task
+                    self._on_progress(done, len(missing))
+            if self._refusal:
+                raise self._refusal
+        return [self.cache.get(key) or Reply(fault=self.failures[key]) for key in (call.key for call in calls)]
 
-    async def _send(self, connection: openai.AsyncOpenAI, calls: dict[str, ApiCall]) -> None:
-        """Ask; afterwards every call is in the cache or among the failures."""
-        slots = asyncio.Semaphore(self.server.concurrency)
-
-        async def send(key: str, call: ApiCall) -> None:
-            async with slots:
-                # Once the server has refused for good no call is begun, but those under way are paid and waited for.
-                if self._refusal is None:
-                    await self._ask(connection, key, call)
-
-        sent = [asyncio.create_task(send(key, call)) for key, call in calls.items()]
-        for done, task in enumerate(asyncio.as_completed(sent), start=1):
-            await task
-            self._on_progress(done, len(calls))
-        if self._refusal:
-            raise self._refusal
-
-    async def _ask(self, connection: openai.AsyncOpenAI, key: str, call: ApiCall) -> None:
+    async def _ask(self, connection: openai.AsyncOpenAI, slots: asyncio.Semaphore, key: str, call: ApiCall) -> None:
+        """Ask; afterwards the call is in the cache or among the failures, unless the server has refused for good."""
         body = call.body()
-        try:
-            response = await connection.chat.completions.with_raw_response.create(
-                model=call.model, messages=body["messages"], extra_body=body, extra_headers={"Idempotency-Key": key}
-            )
-        except openai.APIError as error:
-            self.failures[key] = self.server.explain(error)
-            self._refusal = self._refusal or self._refused(error)
-        else:
-            self.cache.add(key, response.text)
-            self.failures.pop(key, None)
-            self._failed_in_a_row = 0
+        async with slots:
+            if self._refusal:  # no call is begun any more, but those under way are paid and waited for
+                return
+            try:
+                response = await connection.chat.completions.with_raw_response.create(
+                    model=call.model, messages=body["messages"], extra_body=body, extra_headers={"Idempotency-Key": key}
+                )
+            except openai.APIError as error:
+                self.failures[key] = self.server.explain(error)
+                self._refusal = self._refusal or self._refused(error)
+                return
+        self.cache.add(key, response.text)
+        self.failures.pop(key, None)
+        self._failed_in_a_row = 0
 
     def _refused(self, error: openai.APIError) -> ServerRefusedError | None:
         """The refusal of every call, where the error concerns not only this one."""

@@ -19,19 +19,10 @@ class Prices:
 
     prompt: float
     completion: float
-    cached: float | None = None
-    """Of prompt tokens in the server's cache; None for the same as others."""
 
     def cost(self, usage: Usage) -> float:
-        """Money for so many tokens.
-
-        >>> Prices(prompt=10, completion=30).cost(Usage(prompt_tokens=500_000, completion_tokens=100_000))
-        8.0
-        """
-        cached = self.prompt if self.cached is None else self.cached
-        fresh = usage.prompt_tokens - usage.cached_tokens
-        total = fresh * self.prompt + usage.cached_tokens * cached + usage.completion_tokens * self.completion
-        return total / 1e6
+        """Money for so many tokens."""
+        return (usage.prompt_tokens * self.prompt + usage.completion_tokens * self.completion) / 1e6
 
 
 def estimate(calls: Iterable[ApiCall], prices: Mapping[str, Prices], answered: Container[str]) -> pd.DataFrame:
@@ -43,30 +34,26 @@ def estimate(calls: Iterable[ApiCall], prices: Mapping[str, Prices], answered: C
     for call in {call.key: call for call in calls if call.key not in answered}.values():
         limit = call.parameters.get("max_completion_tokens") or call.parameters.get("max_tokens")
         most = int(limit or call.expected_tokens)
-        usual = min(call.expected_tokens, most)
         prompt = round((len(call.system) + len(call.user)) / CHARACTERS_PER_TOKEN)
-        price = prices.get(call.model)
-        costs = [price and price.cost(Usage(prompt, tokens)) for tokens in (usual, most)]
-        rows.append((call.purpose, call.model, 1, prompt, usual, *costs))
-    return summed(rows)
+        rows.append((call, Usage(prompt, min(call.expected_tokens, most)), Usage(prompt, most)))
+    return summed(rows, prices)
 
 
 def account(answered: Iterable[tuple[ApiCall, Reply]], prices: Mapping[str, Prices]) -> pd.DataFrame:
     """The cost of replies, those of earlier sessions included: a table as in `summed`."""
-    rows = []
-    for call, reply in answered:
-        price = prices.get(call.model)
-        cost = price and price.cost(reply.usage)
-        rows.append((call.purpose, call.model, 1, *reply.usage[:2], cost, cost))
-    return summed(rows)
+    return summed([(call, reply.usage, reply.usage) for call, reply in answered], prices)
 
 
-def summed(rows: Iterable[tuple[object, ...]]) -> pd.DataFrame:
-    """One row per purpose and model, with the sums of the other columns; a cost is NaN where no price is known.
+def summed(rows: Iterable[tuple[ApiCall, Usage, Usage]], prices: Mapping[str, Prices]) -> pd.DataFrame:
+    """Per purpose and model the sums over calls, of the usual usage, its cost and that of the largest, `at most`.
 
-    >>> summed([("judge", "m", 1, 100, 9, 0.5, 0.5), ("judge", "m", 1, 50, 9, 0.25, 0.5)])["cost"].tolist()
-    [0.75]
+    A cost is NaN where no price is known.
     """
     columns = ["purpose", "model", "calls", "prompt tokens", "completion tokens", "cost", "at most"]
-    frame = pd.DataFrame(list(rows), columns=columns).astype({"cost": float, "at most": float})
+    content = []
+    for call, usual, most in rows:
+        price = prices.get(call.model)
+        costs = [price and price.cost(usage) for usage in (usual, most)]
+        content.append((call.purpose, call.model, 1, *usual, *costs))
+    frame = pd.DataFrame(content, columns=columns).astype({"cost": float, "at most": float})
     return frame.groupby(["purpose", "model"], sort=False, as_index=False).sum(min_count=1)

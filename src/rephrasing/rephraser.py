@@ -88,7 +88,7 @@ class ModelRephraser:
 
     def __post_init__(self) -> None:
         counts = {name: instruction.count for name, instruction in self.instructions.items()}
-        if min(counts.values(), default=0) < 1 or self.attempts < 1:
+        if min([self.attempts, *counts.values()]) < 1 or not counts:
             raise ValueError(f"Expected counts of rephrasings and attempts ≥ 1, but got {counts} and {self.attempts}.")
 
     @property
@@ -111,12 +111,12 @@ class ModelRephraser:
             replies = await client.complete(calls)
             asked, wanted = wanted, []
             for (item, name, count), call, reply in zip(asked, calls, replies, strict=True):
-                candidates = self._candidates(call, name, reply)[:count]
-                missing = count - sum([item.add(candidate, checks) for candidate in candidates])
+                texts = read_rephrasings(reply.text)[:count]
+                missing = count - sum([item.add(_candidate(text, name, call, reply), checks) for text in texts])
                 if missing and attempt + 1 < self.attempts and call.key not in client.failures:
                     wanted.append((item, name, missing))
                 elif missing:
-                    reason = reply.fault or ("refused by the checks" if candidates else "no <rephrasing> in the reply")
+                    reason = reply.fault or ("refused by the checks" if texts else "no <rephrasing> in the reply")
                     item.shortfall += f"{'; ' if item.shortfall else ''}{name} lacks {missing}: {reason}"
         return reviewed
 
@@ -131,15 +131,10 @@ class ModelRephraser:
             expected_tokens=count * (len(group.question) // 3 + 12),  # 12 for the tags
         )
 
-    def _candidates(self, call: ApiCall, name: str, reply: Reply) -> list[Candidate]:
-        provenance = {
-            "model": reply.model or call.model,
-            "instruction": name,
-            "time": reply.time,
-            "key": call.key,  # of the reply in the cache
-            "seed": call.parameters.get("seed"),
-        }
-        return [Candidate(text, provenance) for text in read_rephrasings(reply.text)]
+
+def _candidate(text: str, instruction: str, call: ApiCall, reply: Reply) -> Candidate:
+    made = {"model": reply.model or call.model, "instruction": instruction, "time": reply.time}
+    return Candidate(text, {**made, "key": call.key, "seed": call.parameters.get("seed")})
 
 
 def read_rephrasings(text: str) -> list[str]:
@@ -210,24 +205,23 @@ async def rephrase(
 
     Questions with the same `plain` text share their rephrasings, as in `datamodules.sources.rephrased`.
     """
-    first = distinct(groups)
-    reviewed = await rephraser.propose(list(first.values()), checks, client)
+    reviewed = await rephraser.propose(distinct(groups), checks, client)
     if judge is not None:
         await judge.review(reviewed, client)
-    made = dict(zip(first, reviewed, strict=True))
+    made = {plain(item.group.question): item for item in reviewed}
     return [replace(made[plain(group.question)], group=group) for group in groups]
 
 
 def planned_calls(groups: Sequence[QuestionGroup], rephraser: Rephraser, judge: Judge | None) -> list[ApiCall]:
     """The calls of `rephrase` if all rephrasings pass and are as long as their question, for an estimate."""
-    questions = list(distinct(groups).values())
+    questions = distinct(groups)
     pairs = [Pair(q.question, f"{n} {q.question}") for q in questions for n in range(rephraser.count)]
     return rephraser.calls(questions) + ([judge.call(pair) for pair in pairs] if judge else [])
 
 
-def distinct(groups: Sequence[QuestionGroup]) -> dict[str, QuestionGroup]:
-    """`plain` text → the first question that has it, in order."""
+def distinct(groups: Sequence[QuestionGroup]) -> list[QuestionGroup]:
+    """The first question of each `plain` text, in order."""
     found: dict[str, QuestionGroup] = {}
     for group in groups:
         found.setdefault(plain(group.question), group)
-    return found
+    return list(found.values())

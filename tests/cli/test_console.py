@@ -16,7 +16,7 @@ def test_a_terminal_that_knows_ascii_alone_shows_a_progress_bar(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tagrpo-train"])
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
 
-    @entry_point("train")
+    @entry_point()
     def main() -> None:
         with Progress(TextColumn("0:00:01 • 0:00:02 {task.percentage}"), console=Console(force_terminal=True)) as bar:
             bar.update(bar.add_task("", total=2), completed=1)

@@ -30,7 +30,7 @@ def test_a_well_formed_reply_is_read_whole():
     body["choices"] = [{"finish_reason": "stop", "message": {"content": "<think>1, 2</think> Add 1."}}]
     reply = read_reply(json.dumps(body), "now")
     assert (reply.text, reply.fault, reply.model) == ("Add 1.", "", "m-2026")
-    assert reply.usage == Usage(prompt_tokens=9, completion_tokens=3, cached_tokens=4)
+    assert reply.usage == Usage(prompt_tokens=9, completion_tokens=3)
     assert reply.time == "now"
 
 

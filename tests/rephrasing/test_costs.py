@@ -7,7 +7,7 @@ import pytest
 from tagrpo.rephrasing.calls import ApiCall, Reply, Usage
 from tagrpo.rephrasing.costs import Prices, account, estimate
 
-PRICES = {"m": Prices(prompt=10.0, completion=30.0, cached=5.0)}
+PRICES = {"m": Prices(prompt=10.0, completion=30.0)}
 
 
 def call(user="x" * 70, **facts):
@@ -15,9 +15,8 @@ def call(user="x" * 70, **facts):
     return ApiCall(**{**known, "user": user, "expected_tokens": 40, **facts})
 
 
-def reply(prompt, completion, cached=0):
-    usage = Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
-    return Reply(text="t", usage=usage)
+def reply(prompt, completion):
+    return Reply(text="t", usage=Usage(prompt_tokens=prompt, completion_tokens=completion))
 
 
 def test_an_estimate_counts_characters_expected_tokens_and_the_limit():
@@ -37,11 +36,11 @@ def test_what_has_a_reply_costs_nothing():
 def test_an_account_adds_up_what_servers_said():
     answered = [
         (call(), reply(1000, 100)),
-        (call("other"), reply(1000, 100, cached=400)),
+        (call("other"), reply(600, 100)),
         (call(model="n"), reply(1, 1)),
     ]
     first, second = account(answered, PRICES).to_dict("records")
-    assert (first["calls"], first["prompt tokens"], first["completion tokens"]) == (2, 2000, 200)
-    assert first["cost"] == pytest.approx((1000 * 10 + 100 * 30 + 600 * 10 + 400 * 5 + 100 * 30) / 1e6)
+    assert (first["calls"], first["prompt tokens"], first["completion tokens"]) == (2, 1600, 200)
+    assert first["cost"] == pytest.approx((1000 * 10 + 100 * 30 + 600 * 10 + 100 * 30) / 1e6)
     assert math.isnan(second["cost"])
     assert account([], PRICES).empty

@@ -10,23 +10,16 @@ from typing import Protocol, runtime_checkable
 
 from ...types import QuestionGroup
 
-FINGERPRINT_BYTES = 16
-
 
 @dataclass(frozen=True, kw_only=True)
 class SourceReport:
     """Rows read, questions left out and why, and differences from the expected content."""
 
-    origin: str
-    """The file, or the name on the hub."""
-    read: int
-    """Rows that were read."""
-    excluded: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """reason → ids of the questions left out for it."""
-    notes: Sequence[str] = ()
-    """Changes made to the rows, in sentences."""
-    warnings: Sequence[str] = ()
-    """Differences from the expected content, in sentences."""
+    origin: str  # the file, or the name on the hub
+    read: int  # rows
+    excluded: Mapping[str, Sequence[str]] = field(default_factory=dict)  # reason → ids of the questions left out
+    notes: Sequence[str] = ()  # changes made to the rows, in sentences
+    warnings: Sequence[str] = ()  # differences from the expected content, in sentences
 
 
 @runtime_checkable
@@ -56,16 +49,13 @@ class Source(Protocol):
 
 
 def fingerprint(groups: Iterable[QuestionGroup]) -> str:
-    """32 hex digits that change with any question, answer or rephrasing, but not with the order or ids of questions.
-
-    The sum of SHA-256 over questions, cut to 16 bytes, of texts as `plain` makes them.
-    """
+    """The sum of SHA-256 over questions, answers and rephrasings, as `plain` has them, whatever their order and ids."""
     total = 0
     for group in groups:
         parts = [(group.question,), group.answer, group.rephrasings]
         text = "\x1e".join("\x1f".join(map(plain, texts)) for texts in parts)
-        total += int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:FINGERPRINT_BYTES])
-    return f"{total % 256**FINGERPRINT_BYTES:0{2 * FINGERPRINT_BYTES}x}"
+        total += int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16])
+    return f"{total % 256**16:032x}"
 
 
 def plain(text: str) -> str:

@@ -1,9 +1,7 @@
 """The public datasets of the papers: where they are, what their columns mean, and what they are known to contain.
 
-To add a dataset, add an entry: nothing else knows their names. Where several column names are given, they belong to
-different copies in circulation; the first that a copy has is used. Row counts are those of the hub. A fingerprint is
-given where a copy was at hand to compute it from, over the rows that `HubSource` keeps. Where there is none, none is
-checked, and the report says so.
+To add a dataset, add an entry. Of several column names, which belong to different copies in circulation, the first that
+a copy has is used. A fingerprint is given where a copy was at hand, of the rows that `HubSource` keeps.
 """
 
 from __future__ import annotations
@@ -16,37 +14,25 @@ from dataclasses import dataclass
 class Dataset:
     """How to read one dataset."""
 
-    hub: str
-    """Its name on the Hugging Face hub."""
-    config: str | None = None
-    """Its configuration there; None for the default one."""
-    folder: str | None = None
-    """The folder that holds it there, in a repository without configurations."""
+    hub: str  # its name on the Hugging Face hub
+    config: str | None = None  # its configuration there; None for the default one
+    folder: str | None = None  # that holds it there, in a repository without configurations
     split: str = "train"
     question: Sequence[str] = ("problem", "question")
     """Columns of the question: a text, or a conversation whose last turn of the user is the question."""
-    answer: Sequence[str] = ("answer",)
-    """Columns of the answer: a text, a number, or a list of accepted answers."""
+    answer: Sequence[str] = ("answer",)  # columns of a text, a number, or a list of accepted answers
     worked: bool = False
     r"""Whether the answer is a worked solution, of which the last `\boxed{}` or what follows `####` counts."""
     wrong_choices: Sequence[str] = ()
     """Columns of the wrong choices of a multiple-choice question, whose answer is the right choice."""
-    id: str | None = None
-    """Column of an id; without one, rows are named by their position, from 0."""
-    metadata: Sequence[str] = ()
-    """Columns that are kept for analysis."""
-    columns: Sequence[str] | None = None
-    """Columns to read from Parquet files on the hub, where others are large; None reads all."""
-    no_answer: frozenset[str] = frozenset()
-    """Texts that stand for a missing answer."""
-    deduplicate: bool = False
-    """Whether a question is left out whose words have been read before."""
-    rows: int
-    """Rows on the hub."""
-    questions: int | None
-    """Distinct questions with an answer among these rows; None where they have not been counted."""
-    fingerprint: str | None = None
-    """Fingerprint of these questions (`sources.base.fingerprint`)."""
+    id: str | None = None  # column; without one, rows are named by their position, from 0
+    metadata: Sequence[str] = ()  # columns that are kept for analysis
+    columns: Sequence[str] | None = None  # to read from Parquet files, where others are large; None reads all
+    no_answer: frozenset[str] = frozenset()  # texts that stand for a missing answer
+    deduplicate: bool = False  # leave out a question whose words have been read before
+    rows: int  # on the hub
+    questions: int | None  # distinct ones with an answer among these rows; None where they have not been counted
+    fingerprint: str | None = None  # of these questions
 
 
 CATALOGUE: Mapping[str, Dataset] = {

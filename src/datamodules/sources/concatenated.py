@@ -34,10 +34,9 @@ class ConcatenatedSource(Source):
                 if group.id in groups:
                     raise ValueError(f"Expected different ids in `{name}`, but an earlier source has {group.id!r} too.")
                 groups[group.id] = group
-            report = source.report or SourceReport(origin=name, read=len(loaded))
+            reports.append(report := source.report or SourceReport(origin=name, read=len(loaded)))
             for reason, ids in report.excluded.items():
                 excluded[reason] += ids
-            reports.append(report)
             notes += [f"{name}: {note}" for note in (*report.notes, f"gives {len(loaded)} questions")]
         self.report = SourceReport(
             origin=" + ".join(report.origin for report in reports),

@@ -90,17 +90,15 @@ class HubSource(Source):
         known = self.known
         required = {"a question": known.question, "an answer": known.answer}
         required |= {wrong: [wrong] for wrong in known.wrong_choices}
-        optional = {name: [name] for name in (*known.metadata, *([known.id] if known.id else []))}
+        optional = {name: [name] for name in (*known.metadata, known.id) if name}
         excluded: dict[str, list[str]] = defaultdict(list)
-        seen: set[tuple[str, ...]] = set()
         kept: dict[str, QuestionGroup] = {}
+        seen: set[tuple[str, ...]] = set()
         for number, row in enumerate(read_fields(table, origin, required, optional)):
             group = self._group(number, row)
             text = words(group.question) if known.deduplicate else ()
-            if not group.question:
-                excluded["without_question"].append(group.id)
-            elif not group.answer:
-                excluded["without_answer"].append(group.id)
+            if not group.question or not group.answer:
+                excluded["without_answer" if group.question else "without_question"].append(group.id)
             elif known.deduplicate and text in seen:
                 excluded["repeated"].append(group.id)
             elif group.id in kept:
@@ -128,13 +126,13 @@ class HubSource(Source):
 
     def _with_choices(self, group: QuestionGroup) -> QuestionGroup:
         """The question followed by its shuffled choices; the metadata keeps their texts in this order."""
-        right = group.answer[0]
-        choices = [right, *group.metadata["wrong_choices"]]
+        choices = [group.answer[0], *group.metadata["wrong_choices"]]
         random.Random(f"{self.seed}/{group.id}").shuffle(choices)
-        lines = [f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
+        lettered = dict(zip(LETTERS, choices, strict=False))
+        lines = [f"{letter}) {choice}" for letter, choice in lettered.items()]
         return group._replace(
             question="\n".join([group.question, "", *lines, "", "Answer with the letter of the correct choice."]),
-            answer=tuple(letter for letter, choice in zip(LETTERS, choices, strict=False) if choice == right),
+            answer=tuple(letter for letter, choice in lettered.items() if choice == group.answer[0]),
             metadata={**group.metadata, "choices": choices},
         )
 
@@ -153,15 +151,15 @@ class HubSource(Source):
 
     def _chunks(self, groups: list[QuestionGroup], chunks: list[int], origin: str | Path) -> list[QuestionGroup]:
         size = self.chunk_size
-        needed = (max(chunks, default=-1) + 1) * size
-        if needed > len(groups):
+        if (needed := (max(chunks, default=-1) + 1) * size) > len(groups):
             raise ValueError(
                 f"{origin}: expected {needed} questions for the chunks {chunks} of {size}, but there are "
                 f"{len(groups)}. Take other `chunks`."
             )
-        ordered = sorted(groups, key=lambda group: (_hashed(self.seed, group.question), group.id))
+
+        def place(group: QuestionGroup) -> tuple[bytes, str]:
+            text = f"{self.seed}/{plain(group.question)}"
+            return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), group.id
+
+        ordered = sorted(groups, key=place)
         return [group for chunk in chunks for group in ordered[chunk * size : (chunk + 1) * size]]
-
-
-def _hashed(seed: int, question: str) -> bytes:
-    return hashlib.sha256(f"{seed}/{plain(question)}".encode("utf-8", "surrogatepass")).digest()

@@ -53,9 +53,8 @@ class JsonLinesSource(Source):
     def load(self) -> list[QuestionGroup]:
         """Read the file.
 
-        Raises:
-            ValueError: a row is broken, lacks its question, its answer or a field of `within`, or repeats an id; file
-                and row or id are named, of the first mistakes all at once.
+        A ValueError names file and rows of the first mistakes all at once: a row is broken, lacks its question, its
+        answer or a field of `within`, or repeats an id.
         """
         groups: dict[str, QuestionGroup] = {}
 
@@ -63,8 +62,6 @@ class JsonLinesSource(Source):
             group = self._group(number, row)
             if group.id in groups:
                 raise RowError(f"a new id, but {group.id!r} stands in an earlier row")
-            if not group.answer:
-                raise RowError(f"an answer in `{self.answer}`, but it is empty. Correct the row, or leave it out")
             groups[group.id] = group
 
         read_rows(self.path, take)
@@ -82,11 +79,14 @@ class JsonLinesSource(Source):
         if not isinstance(rephrasings, list) or not all(isinstance(text, str) and text.strip() for text in rephrasings):
             raise RowError(f"a list of texts in `{self.rephrasings}`, but got {rephrasings!r}")
         answer, name = row.get(self.answer), row.get(self.id)
+        accepted = answers(extract_reference(str(answer)) if self.worked and is_known(answer) else answer)
+        if not accepted:
+            raise RowError(f"an answer in `{self.answer}`, but it is empty. Correct the row, or leave it out")
         known = (self.question, self.answer, self.rephrasings, self.id)
         return QuestionGroup(
             id=str(name) if is_known(name) else f"{self.path.stem}-{number}",
             question=question,
             rephrasings=tuple(rephrasings),
-            answer=answers(extract_reference(str(answer) if is_known(answer) else "") if self.worked else answer),
+            answer=accepted,
             metadata={name: value for name, value in row.items() if name not in known},
         )

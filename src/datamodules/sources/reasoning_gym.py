@@ -68,9 +68,8 @@ def question_data(task: str, options: Mapping[str, Any], **settings: Any) -> Any
 class ReasoningGymSource(Source):
     """Questions of one task. A smaller `size` gives the first questions of a larger one.
 
-    No two questions have the same words and symbols in whatever order, neither of one split nor of both, whatever seeds
-    and sizes they have. Questions whose answer lacks the task's form, such as an empty one, are left out. `metadata`
-    holds `task`, `split` and the generator's `difficulty`.
+    No two questions of both splits have the same words and symbols in whatever order. Those whose answer lacks the
+    task's form, such as an empty one, are left out. `metadata` holds `task`, `split` and the generator's `difficulty`.
 
     Args:
         task: A supported task.
@@ -78,9 +77,6 @@ class ReasoningGymSource(Source):
         size: Number of questions; the report warns where 20 items for each are too few to find them.
         options: Settings of the generator.
         seed: Chooses the questions within the split's own part.
-
-    Raises:
-        ValueError: an unknown split, or a task that is not supported; on loading, what the generator complains of.
     """
 
     def __init__(

@@ -17,8 +17,7 @@ Rephrasings = Mapping[str, tuple[str, ...]]
 def read_rephrasings(path: str | Path) -> Rephrasings:
     """Read JSON lines with `question` and `rephrasings`, a list of texts; other fields are ignored.
 
-    Raises:
-        ValueError: a row is broken or repeats a question with other rephrasings; file and row are named.
+    A ValueError names the rows that are broken or repeat a question with other rephrasings.
     """
     path = Path(path)
     if not path.is_file():
@@ -26,12 +25,15 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
     found: dict[str, tuple[str, ...]] = {}
 
     def take(_: int, row: dict[str, Any]) -> None:
-        question, rephrasings = row.get("question"), row.get("rephrasings")
-        texts: list[Any] = rephrasings if isinstance(rephrasings, list) else [None]
-        if not isinstance(question, str) or not all(isinstance(text, str) and text for text in texts):
+        question, texts = row.get("question"), row.get("rephrasings")
+        if (
+            not isinstance(question, str)
+            or not isinstance(texts, list)
+            or not all(isinstance(t, str) and t for t in texts)
+        ):
             raise RowError(
                 "`question`, a text, and `rephrasings`, a list of texts, but got "
-                f"{str(question)[:80]!r} and {str(rephrasings)[:80]!r}"
+                f"{str(question)[:80]!r} and {str(texts)[:80]!r}"
             )
         if found.setdefault(plain(question), tuple(texts)) != tuple(texts):
             raise RowError(f"each question once, but an earlier row has other rephrasings of {question[:80]!r}")
@@ -41,11 +43,7 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
 
 
 def with_rephrasings(groups: Sequence[QuestionGroup], rephrasings: Rephrasings) -> tuple[list[QuestionGroup], str]:
-    """The questions with the rephrasings of their text, and a sentence on how many have any.
-
-    Raises:
-        ValueError: none of the questions has any, because the file belongs to other questions.
-    """
+    """The questions with the rephrasings of their text, and a sentence on how many have any; none is a ValueError."""
     joined = [group._replace(rephrasings=rephrasings.get(plain(group.question), ())) for group in groups]
     count = sum(bool(group.rephrasings) for group in joined)
     if groups and not count:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from os.path import commonprefix
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...types import QuestionGroup
 from .base import Source, SourceReport, fingerprint
@@ -20,12 +20,19 @@ REQUIRED = {
 POSITION = {"position": ("sub_index", "extra_info.sub_index")}
 
 
+class Row(NamedTuple):
+    """A question or a rephrasing of it."""
+
+    place: float
+    question: str
+    answer: tuple[str, ...]
+
+
 class RephrasingRowsSource(Source):
     """Rows that `extra_info.index` links to the question that they ask or rephrase.
 
-    Reads both forms of such data: the Parquet files of verl (`prompt`, a conversation; `reward_model.ground_truth`;
-    `extra_info` with `index` and perhaps `sub_index`), and the plain table that they are made from (`question`,
-    `answer`, `index`, `sub_index`).
+    Reads the Parquet files of verl (`prompt`, a conversation; `reward_model.ground_truth`; `extra_info` with `index`
+    and perhaps `sub_index`), and the table that they are made from (`question`, `answer`, `index`, `sub_index`).
 
     - Rows of one index are ordered by `sub_index`, else as they stand. The first is taken for the original question:
       the layout does not mark it, so look at a few questions of a file that you did not make.
@@ -54,17 +61,15 @@ class RephrasingRowsSource(Source):
         """Read the rows and link them."""
         origin = self.dataset if self.path is None else locate(self.path, f"{self.config or 'default'}/{self.split}")
         table = read_table(origin, self.config, self.split)
-        rows = [
-            {**row, "question": question_text(row["a question"]), "answer": answers(row["an answer"])}
-            for row in read_fields(table, origin, REQUIRED, POSITION)
-        ]
-        asked = [row for row in rows if row["question"]]
-        instruction = shared_lines([row["question"] for row in asked])
-        linked: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
-        for row in asked:
-            question = f"{row['question']}\n".removeprefix(instruction).strip()
-            if question and is_known(row["the index of a question"]):
-                linked[row["the index of a question"]].append({**row, "question": question})
+        rows = list(read_fields(table, origin, REQUIRED, POSITION))
+        texts = [question_text(row["a question"]) for row in rows]
+        instruction = shared_lines([text for text in texts if text])
+        linked: dict[Any, list[Row]] = defaultdict(list)
+        for row, text in zip(rows, texts, strict=True):
+            question, index = f"{text}\n".removeprefix(instruction).strip(), row["the index of a question"]
+            if question and is_known(index):
+                place = row["position"] if is_known(row.get("position")) else 0
+                linked[index].append(Row(place, question, answers(row["an answer"])))
         groups, excluded = _groups(linked)
         padding = table.num_rows - sum(map(len, linked.values()))
         self.report = SourceReport(
@@ -90,17 +95,17 @@ def shared_lines(texts: Sequence[str]) -> str:
     return same[: same.rfind("\n") + 1]
 
 
-def _groups(linked: Mapping[Any, Sequence[Mapping[str, Any]]]) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
+def _groups(linked: Mapping[Any, Sequence[Row]]) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
     """One group per index; and reason → ids of those that can't be one."""
     groups = []
     excluded: dict[str, list[str]] = defaultdict(list)
     for index, rows in linked.items():
-        original, *others = sorted(rows, key=lambda row: row["position"] if is_known(row.get("position")) else 0)
-        if not original["answer"]:
+        original, *others = sorted(rows, key=lambda row: row.place)
+        if not original.answer:
             excluded["without_answer"].append(str(index))
-        elif any(row["answer"] != original["answer"] for row in others):
+        elif any(row.answer != original.answer for row in others):
             excluded["answers_differ"].append(str(index))
         else:
-            rephrasings = tuple(row["question"] for row in others)
-            groups.append(QuestionGroup(str(index), original["question"], rephrasings, original["answer"]))
+            rephrasings = tuple(row.question for row in others)
+            groups.append(QuestionGroup(str(index), original.question, rephrasings, original.answer))
     return groups, dict(excluded)

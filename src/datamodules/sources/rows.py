@@ -18,21 +18,21 @@ def locate(path: str | Path, name: str, repository: str = "") -> Path:
     """The file or folder at `path` that holds the dataset `name`, or a FileNotFoundError.
 
     A file is returned as it is. In a folder, it is the file `<name>.jsonl`, `.json`, `.parquet` or `.csv`, or the
-    folder `<name>`, a copy of the hub's repository. A folder without any of these is such a copy itself where the
-    dataset's name, or that of `repository` (`owner/name`), is part of its path; without `repository`, any is.
+    folder `<name>`, a copy of the hub's repository. Otherwise the folder is such a copy itself where its path has the
+    name of the dataset, or that of `repository` (`owner/name`) if one is given.
     """
     path = Path(path)
-    candidates = [path / f"{name}{suffix}" for suffix in FORMATS] + [path / name]
-    for candidate in candidates:
-        if candidate.exists():
-            return candidate
+    candidates = [*(path / f"{name}{suffix}" for suffix in FORMATS), path / name]
     copies = {name.casefold(), repository.rpartition("/")[2].casefold(), repository.replace("/", "--").casefold()}
     parts = {part.casefold().removeprefix("datasets--") for part in path.resolve().parts}
     if path.is_file() or (path.is_dir() and (not repository or copies & parts)):
-        return path
+        candidates.append(path)
+    for candidate in candidates:
+        if candidate.exists():
+            return candidate
     raise FileNotFoundError(
         f"Expected the dataset `{name}` at {path}, but there is neither such a file, nor {candidates[0]} (or .json, "
-        f".parquet, .csv), nor a folder {candidates[-1]} with a copy of {repository or 'its repository'}. Put one of "
+        f".parquet, .csv), nor a folder {path / name} with a copy of {repository or 'its repository'}. Put one of "
         "them there, or set its `path` to null to read it from the hub."
     )
 
@@ -46,31 +46,35 @@ def read_table(
 ) -> Any:
     """A `datasets.Dataset` from a file, from a folder in the hub's layout or, given a name, from the hub.
 
-    Local copies are cached by their path and by the sizes and times of their files, because `datasets` mistakes two
-    copies of one repository for the same, and a copy that has changed for the old one. Configuration, split, `columns`
-    and `folder` are those of a repository; None reads all.
+    Configuration, split, `columns` (None reads all) and `folder` are those of a repository. Local copies are cached by
+    the paths, sizes and times of their files: `datasets` takes two copies of a repository for the same.
     """
     import datasets
 
-    # Only the reader of Parquet accepts `columns`.
-    given = {"columns": columns and list(columns), "data_dir": folder}
-    selected = {name: value for name, value in given.items() if value is not None}
+    options: dict[str, Any] = {"data_dir": folder, **({"columns": list(columns)} if columns else {})}
     if isinstance(origin, Path):
         cache = os.path.join(datasets.config.HF_DATASETS_CACHE, "local", _state(origin))
         if origin.is_dir():
-            return datasets.load_dataset(os.fspath(origin), config, split=split, cache_dir=cache, **selected)
+            return datasets.load_dataset(os.fspath(origin), config, split=split, cache_dir=cache, **options)
         if origin.suffix not in FORMATS:
             raise ValueError(f"Expected a file of one of {', '.join(FORMATS)}, but got {origin}.")
         kind = FORMATS[origin.suffix]
         return datasets.load_dataset(kind, data_files=os.fspath(origin), split="train", cache_dir=cache)
     try:
-        return datasets.load_dataset(origin, config, split=split, **selected)
+        return datasets.load_dataset(origin, config, split=split, **options)
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
         raise RuntimeError(
             f"Expected to read the dataset {origin} (configuration {config or 'default'}, split {split}), but: {error} "
             "Check that the machine is online, that HF_HUB_OFFLINE is not set, and that the account of HF_TOKEN has "
             "access where the dataset asks for consent. Or download it elsewhere and set `path` to the copy."
         ) from error
+
+
+def _state(path: Path) -> str:
+    """A name that changes when the file or folder changes."""
+    files = sorted(found for found in path.rglob("*") if found.is_file()) if path.is_dir() else [path]
+    states = [(os.fspath(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(repr(states).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class RowError(ValueError):
@@ -87,15 +91,13 @@ def refuse(mistakes: Sequence[str], shown: int = 10) -> None:
 def read_rows(path: Path, take: Callable[[int, dict[str, Any]], None]) -> None:
     """Hand each row of a Parquet file or of JSON lines in UTF-8 to `take`, with its number from 1; skip empty lines.
 
-    Raises:
-        ValueError: lines are no objects in JSON, or `take` has raised a `RowError`; file and row are named.
+    A ValueError names file and row of lines that are no objects in JSON, and of each `RowError` of `take`.
     """
     wrong = []
     for number, row in enumerate(_rows(path), start=1):
         try:
-            parsed = row if isinstance(row, dict) else _parsed(row)
-            if parsed is not None:
-                take(number, parsed)
+            if isinstance(row, dict) or row.strip():
+                take(number, row if isinstance(row, dict) else _parsed(row))
         except RowError as error:
             wrong.append(f"{path}, row {number}: expected {error}.")
     refuse(wrong)
@@ -112,26 +114,15 @@ def _rows(path: Path) -> Iterator[bytes | dict[str, Any]]:
         yield from file
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _parsed(line: bytes) -> dict[str, Any]:
     try:
-        text = line.decode()
-        if not text.strip():
-            return None
-        row = json.loads(text)
-        if "\\u" in text:  # JSON can spell half a character, a lone surrogate, which no file can be written with
-            json.dumps(row, ensure_ascii=False).encode()
+        row = json.loads(line.decode())
+        json.dumps(row, ensure_ascii=False).encode()  # JSON can spell half a character, which no file can hold
     except (ValueError, RecursionError) as error:  # RecursionError: brackets by the thousand
         raise RowError(f"a JSON object in UTF-8, but {type(error).__name__}: {error}") from error
     if not isinstance(row, dict):
         raise RowError(f"a JSON object, but got {type(row).__name__}")
     return row
-
-
-def _state(path: Path) -> str:
-    """A name that changes when the file or folder changes."""
-    files = sorted(found for found in path.rglob("*") if found.is_file()) if path.is_dir() else [path]
-    states = [(os.fspath(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return hashlib.sha256(repr(states).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def read_fields(
@@ -142,18 +133,17 @@ def read_fields(
     `required` and `optional` map a field to the names of the columns that may hold it; `origin` is for messages.
     """
     table = table.flatten()
-    chosen = {}
-    for field, names in {**required, **optional}.items():
-        found = [name for name in names if name in table.column_names]
-        if found:
-            chosen[field] = found[0]
-        elif field in required:
+    there = table.column_names
+    chosen = {field: [name for name in names if name in there][:1] for field, names in {**required, **optional}.items()}
+    for field, names in required.items():
+        if not chosen[field]:
             raise ValueError(
                 f"{origin}: expected {field} in one of the columns {', '.join(names)}, but there are "
-                f"{', '.join(table.column_names)}."
+                f"{', '.join(there)}."
             )
-    for row in table.select_columns(sorted(set(chosen.values()))):  # others may be long, and are not decoded
-        yield {field: row[name] for field, name in chosen.items()}
+    columns = {field: found[0] for field, found in chosen.items() if found}
+    for row in table.select_columns(sorted(set(columns.values()))):  # others may be long, and are not decoded
+        yield {field: row[name] for field, name in columns.items()}
 
 
 def question_text(field: Any) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ...types import QuestionGroup
 
@@ -30,25 +28,21 @@ def select(
 
     A field is a number, or a text with one in it, such as `Level 3`. A text without one (`Level ?`) lies outside.
     """
-    excluded: dict[str, list[str]] = defaultdict(list)
-    kept = []
-    for group in groups:
-        outside = [field for field, bounds in within.items() if not _is_within(group, field, bounds, origin)]
-        if outside:
-            excluded[f"outside_{outside[0]}"].append(group.id)
-        else:
-            kept.append(group)
-    return kept, dict(excluded)
+    kept, excluded = list(groups), {}
+    for field, (low, high) in within.items():
+        inside = {group.id for group in kept if low <= _number(group, field, origin) <= high}
+        if outside := [group.id for group in kept if group.id not in inside]:
+            excluded[f"outside_{field}"] = outside
+        kept = [group for group in kept if group.id in inside]
+    return kept, excluded
 
 
-def _is_within(group: QuestionGroup, field: str, bounds: Sequence[float], origin: object) -> bool:
-    value: Any = group.metadata.get(field)
+def _number(group: QuestionGroup, field: str, origin: object) -> float:
+    value = group.metadata.get(field)
     if value is None:
         raise ValueError(
-            f"{origin}: expected `{field}` of every question, because the source's `within` asks for {list(bounds)}, "
-            f"but {group.id} has {', '.join(group.metadata) or 'no metadata'}. Take a file that has it, or drop it."
+            f"{origin}: expected `{field}` of every question, because the source's `within` asks for it, but "
+            f"{group.id} has {', '.join(group.metadata) or 'no metadata'}. Take a file that has it, or drop it."
         )
-    if isinstance(value, str):
-        found = re.search(r"-?\d+(\.\d+)?", value)
-        value = float(found[0]) if found else math.nan
-    return bool(bounds[0] <= value <= bounds[1])
+    found = re.search(r"-?\d+(\.\d+)?", value) if isinstance(value, str) else [value]
+    return float(found[0]) if found else math.nan

@@ -27,10 +27,6 @@ class PlainTemplate:
         format: The text around the question.
         name: Recorded with every prompt and response.
 
-    >>> from transformers import AutoTokenizer
-    >>> from tagrpo.starter import starter_path
-    >>> PlainTemplate("{question} <sep>").render("1 + 1 = ?", AutoTokenizer.from_pretrained(starter_path()))
-    '1 + 1 = ? <sep>'
     """
 
     def __init__(self, format: str = "{question}", name: str = "plain") -> None:
@@ -69,11 +65,7 @@ class ChatTemplate:
         self.options = dict(options or {})
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The conversation up to where the response begins.
-
-        Raises:
-            ValueError: the tokenizer has no chat template.
-        """
+        """The conversation up to where the response begins."""
         if tokenizer.chat_template is None:
             raise ValueError(
                 f"Expected a tokenizer with a chat template, but {tokenizer.name_or_path} has none. "
@@ -81,11 +73,6 @@ class ChatTemplate:
             )
         content = f"{question}\n{self.instruction}" if self.instruction else question
         messages = [{"role": "system", "content": self.system}] if self.system is not None else []
-        text = tokenizer.apply_chat_template(
-            [*messages, {"role": "user", "content": content}],
-            tokenize=False,
-            add_generation_prompt=True,
-            **self.options,
-        )
-        assert isinstance(text, str)
-        return text + self.prefill
+        messages.append({"role": "user", "content": content})
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **self.options)
+        return f"{text}{self.prefill}"

@@ -1,7 +1,7 @@
 """Memory and time of a run by arithmetic on the sizes of its model: what `tagrpo-plan` says. Nothing is run.
 
-Activations are counted for a decoder of the usual kind (two norms, attention, a gated MLP) in bfloat16 whose layers are
-not compiled. Of mixtures of experts the memory of weights is right; activations and hours are those of a dense model.
+Activations are counted for a decoder of the usual kind (two norms, attention, a gated MLP) whose layers are not
+compiled. Of mixtures of experts the memory of weights is right; activations and hours are those of a dense model.
 """
 
 from __future__ import annotations
@@ -43,13 +43,18 @@ class Model:
 
     parameters: int
     trained: int
-    layer: int  # parameters of the largest decoder layer
-    root: int  # parameters outside of the decoder layers: embeddings, head and last norm
+    layer: int
+    """Parameters of the largest decoder layer."""
+    root: int
+    """Parameters outside of the decoder layers: embeddings, head and last norm."""
     layers: int
     hidden: int
-    inner: int  # width of the MLP
-    queries: int  # heads · head_dim
-    keys: int  # of the keys, and of the values
+    inner: int
+    """Width of the MLP."""
+    queries: int
+    """Heads · head_dim."""
+    keys: int
+    """Of the keys, which is that of the values."""
     vocabulary: int
 
 
@@ -57,10 +62,14 @@ class Model:
 class Engine:
     """Memory of the sampling engine on one training GPU, in GiB; none where the engine has GPUs of its own."""
 
-    awake: float = 0.0  # while it samples, cache included
-    asleep: float = 0.0  # during the update
-    weights: float = 0.0  # part of `awake`
-    parallel: int = 1  # GPUs that hold an engine together
+    awake: float = 0.0
+    """While it samples, cache included."""
+    asleep: float = 0.0
+    """During the update."""
+    weights: float = 0.0
+    """Part of `awake` that its weights take."""
+    parallel: int = 1
+    """GPUs that hold an engine together."""
     own_gpus: bool = False
 
 
@@ -70,20 +79,34 @@ class Workload:
 
     ranks: int
     questions: int
-    responses: int  # per question, rephrasings included
-    score_prompts: int  # distinct prompts per question that responses are scored under
-    prompt: int  # the longest; the mean is taken to be half of it
-    longest: int  # response
-    mean: float  # response
+    responses: int
+    """Per question, rephrasings included."""
+    score_prompts: int
+    """Distinct prompts per question that responses are scored under."""
+    prompt: int
+    """The longest; the mean is taken to be half of it."""
+    longest: int
+    """The longest response."""
+    mean: float
+    """The mean response."""
     mini_batches: int
     token_budget: int
-    iterations: int | None  # of the run; None where it depends on how many questions there are
-    reference: bool  # a frozen second copy of the policy, for a KL term
-    reference_forward: bool  # a forward for the KL term, with the copy or with adapters off
-    checkpointing: float  # share of layers that are computed again in the backward
-    sharded: bool  # FSDP2 shards weights, gradients and optimizer state; else each rank has all of them
-    offloaded: bool = False  # these are in host memory
-    doubled: bool = False  # DDP's buckets are a second copy of the gradients
+    iterations: int | None
+    """Of the run; None where it depends on how many questions there are."""
+    reference: bool
+    """Whether there is a frozen second copy of the policy, for a KL term."""
+    reference_forward: bool
+    """Whether there is a forward for the KL term, with the copy or with adapters off."""
+    checkpointing: float
+    """Share of layers that are computed again in the backward."""
+    sharded: bool
+    """Whether FSDP2 shards weights, gradients and optimizer state; else each rank has all of them."""
+    offloaded: bool = False
+    """Whether these are in host memory."""
+    doubled: bool = False
+    """Whether DDP's buckets are a second copy of the gradients."""
+    reduced: bool = True
+    """Whether products are taken in bfloat16; else in float32."""
 
     @property
     def tokens(self) -> float:
@@ -104,8 +127,10 @@ class Forecast:
 
     update: dict[str, float]
     sampling: dict[str, float]
-    flop: float  # of the update, over all GPUs, recomputation included
-    seconds: tuple[float, float]  # at the better and the worse share of the peak rate
+    flop: float
+    """Of the update, over all GPUs, recomputation included."""
+    seconds: tuple[float, float]
+    """At the better and the worse share of the peak rate."""
 
 
 def activation_bytes(model: Model, work: Workload) -> float:
@@ -115,26 +140,30 @@ def activation_bytes(model: Model, work: Workload) -> float:
     output of attention, gate, up, their activation and product; norms keep a copy in float32. A layer that is computed
     again keeps its input alone, until its turn comes.
     """
+    size = 2 if work.reduced else 4
     wide = 4 * model.hidden + 3 * model.queries + 4 * model.keys + 4 * model.inner
-    whole = 2 * wide + 4 * (2 * model.hidden + model.queries + model.keys)
+    in_float32 = 2 * model.hidden + model.queries + model.keys
+    whole = size * wide + 4 * in_float32
     again = round(work.checkpointing * model.layers)
-    kept = again * 2 * model.hidden + (model.layers - again) * whole
-    turn = (whole if again else 0) + 2 * 3 * model.inner
+    kept = again * size * model.hidden + (model.layers - again) * whole
+    turn = (whole if again else 0) + size * 3 * model.inner
     return work.fullest * (kept + turn)
 
 
 def memory(model: Model, work: Workload) -> dict[str, float]:
     """Part → bytes of the training on one GPU at the peak of an update, in float32 with the two moments of AdamW."""
     share = 0.0 if work.offloaded else 1 / work.ranks if work.sharded else 1.0
+    size = 2 if work.reduced else 4
+    # FSDP2 gathers the root and, ahead of time, a second layer; autocast keeps copies of all weights.
+    together = model.root + 2 * model.layer if work.sharded else model.parameters if work.reduced else 0
     rows = min(max(2**27 // model.vocabulary, 1), work.fullest)  # of a chunk of logits, which has a gradient
     return {
         "weights": 4 * model.parameters * share,
-        # FSDP2 gathers the root and, ahead of time, a second layer; autocast keeps copies of all weights.
-        "gathered": 2 * (model.root + 2 * model.layer if work.sharded else model.parameters),
+        "gathered": size * together,
         "gradients": 4 * model.trained * (share + work.doubled),
         "optimizer": 8 * model.trained * share,
         "activations": activation_bytes(model, work),
-        "head": rows * model.vocabulary * 2 * 2,
+        "head": rows * model.vocabulary * 2 * size,
     }
 
 
@@ -148,7 +177,8 @@ def forecast(model: Model, work: Workload, gpu: Gpu, engine: Engine) -> Forecast
     # Forwards without gradient: the old log-probs of later mini-batches, and the reference.
     forwards = (work.mini_batches - 1) / work.mini_batches + work.reference_forward
     # Two per weight and token; attention sees half of the prompt and response on average.
-    forward = 2 * model.parameters + 4 * model.layers * model.queries * (work.prompt / 2 + work.mean) / 2
+    seen = (work.prompt / 2 + work.mean) / 2
+    forward = 2 * model.parameters + 4 * model.layers * model.queries * seen
     sampled = 0.0 if engine.own_gpus else work.questions * work.responses * work.mean * forward
     useful = work.tokens * forward * (3 + forwards)
     worst, best = (
@@ -175,9 +205,11 @@ def advice(found: Forecast, work: Workload, gpu: Gpu, engine: Engine, *, adapted
             f"{engine.awake:.1f} that rollout.engine.gpu_memory_utilization gives it on each GPU, cache included"
         )
     elif (excess := sum(found.sampling.values()) - gpu.memory) > 0:
-        if (free := (found.sampling["engine"] - excess) / gpu.memory) > 0.1:
-            share = math.floor(free * 20) / 20
-            lines.append(f"rollout.engine.gpu_memory_utilization={share:.2f}: less for vLLM's cache")
+        free = (found.sampling["engine"] - excess) / gpu.memory
+        if free > 0.1:
+            lines.append(
+                f"rollout.engine.gpu_memory_utilization={math.floor(free * 20) / 20:.2f}: less for vLLM's cache"
+            )
         lines.append(
             "rollout.engine.tensor_parallel_size=2, or rollout=vllm_server: an engine over several GPUs, or on its own"
         )

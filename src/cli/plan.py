@@ -62,6 +62,8 @@ def workload_of(cfg: DictConfig, ranks: int) -> Workload:
         sharded=sharded,
         offloaded=sharded and cfg.strategy.cpu_offload,
         doubled=issubclass(strategy, DDPStrategy),
+        reduced=cfg.policy.compute_dtype == "bfloat16"
+        or (cfg.policy.compute_dtype == "auto" and cfg.trainer.accelerator != "cpu"),
     )
 
 
@@ -121,8 +123,9 @@ def plan(cfg: DictConfig) -> tuple[Forecast, Workload, list[str]]:
     if not 0 < cfg.mean_length <= 1:
         raise ValueError(f"Expected mean_length to be above 0 and at most 1, but got {cfg.mean_length}.")
     gpu, devices = GPUS[cfg.gpu], cfg.trainer.devices
-    count = len(devices) if isinstance(devices, ListConfig) else devices
-    ranks = (cfg.gpus_per_node if count in ("auto", -1) else int(count)) * cfg.trainer.num_nodes
+    if isinstance(devices, ListConfig):
+        devices = len(devices)
+    ranks = (cfg.gpus_per_node if devices in ("auto", -1) else int(devices)) * cfg.trainer.num_nodes
     work, model = workload_of(cfg, ranks), model_of(cfg)
     engine = engine_of(cfg, gpu, model)
     found = forecast(model, work, gpu, engine)
@@ -131,17 +134,19 @@ def plan(cfg: DictConfig) -> tuple[Forecast, Workload, list[str]]:
 
 def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: Console) -> None:
     """Print a forecast."""
-    limit, phases = GPUS[gpu].memory, (found.update, found.sampling)
-    totals = [sum(phase.values()) for phase in phases]
+    limit = GPUS[gpu].memory
     table = Table("GiB per GPU", "in an update", "while sampling", title=f"{work.ranks} × {gpu}, {limit:.0f} GiB each")
     for part in found.update:
-        table.add_row(part, *(f"{phase.get(part, 0.0):.1f}" for phase in phases))
+        sizes = (f"{phase.get(part, 0.0):.1f}" for phase in (found.update, found.sampling))
+        table.add_row(part, *sizes)
+    totals = [sum(phase.values()) for phase in (found.update, found.sampling)]
     table.add_row("total", *(f"{total:.1f}" for total in totals), style="bold")
     console.print(table)
-    responses, (best, worst) = work.questions * work.responses, found.seconds
+    responses = work.questions * work.responses
     hours = "unknown: the run lasts for epochs; say questions=<how many there are>"
     if work.iterations is not None:
         hours = " to ".join(f"{s * work.ranks * work.iterations / 3600:,.3g}" for s in found.seconds)
+    best, worst = found.seconds
     console.print(
         f"An iteration: {responses:,} responses, {responses * work.mean / 1e6:.3g} million tokens; its update "
         f"{found.flop / 1e15:,.3g} PFLOP; {best:.3g} to {worst:.3g} seconds. Iterations: {work.iterations or '?'}. "
@@ -151,16 +156,16 @@ def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: C
         f"Assumed: responses of {work.mean:.0f} tokens on average, {work.mean / work.longest:.0%} of the longest "
         f"(mean_length); {UPDATE_SHARE[0]:.0%} to {UPDATE_SHARE[1]:.0%} of the peak rate is useful work in an update "
         f"and {SAMPLING_SHARE[0]:.0%} to {SAMPLING_SHARE[1]:.0%} in sampling; {CONTEXT:.0f} GiB of contexts and "
-        "fragments; layers are not compiled, which would keep less; products in bfloat16; every token passes every "
-        "weight, so that of mixtures of experts the hours are too many. Evaluation, verification and start-up are not "
-        "in it.",
+        "fragments; layers are not compiled, which would keep less; every token passes every weight, so that of "
+        "mixtures of experts the hours are too many. Evaluation, verification and start-up are not in it.",
         style="dim",
     )
     if not lines:
         console.print(f"It fits: at most {max(totals):.1f} of {limit:.1f} GiB.")
         return
     console.print("It does not fit. Each of these helps, the cheapest first; then plan again:")
-    console.print(*(f"- {line}" for line in lines), sep="\n", markup=False)
+    for line in lines:
+        console.print(f"- {line}", markup=False)
 
 
 @entry_point("plan")

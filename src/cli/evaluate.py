@@ -130,3 +130,7 @@ def write(cfg: DictConfig, directory: Path, identity: Mapping[str, str]) -> list
         found = evaluation.compare_evaluations(ours, theirs)
         print(evaluation.statement(ours.method, theirs.method, found).replace("**", ""))
     return files
+
+
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -12,10 +13,12 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..types import Prompt, QuestionGroup
-from .templates import PromptAugmentation
+from .templates import PlainTemplate, PromptAugmentation
 
 CHUNK = 1024
 """Prompts that are tokenised at a time to measure them, so that their tokens are not all in memory at once."""
+MARK = re.compile(r"<[^<>\s]+>")
+"""What looks like a special token."""
 
 
 class Fitting(NamedTuple):
@@ -50,6 +53,18 @@ class PromptRenderer:
                     ids = self._encode(text) if number else anchors[name]
                     prompts.append(Prompt(row, number, name, text, ids, anchors[name], count))
         return prompts
+
+    def cautions(self) -> Iterator[str]:
+        """Sentences on plain templates in a form that the tokenizer's model does not know."""
+        for name, template in self.templates.templates.items():
+            if not isinstance(template, PlainTemplate):
+                continue
+            model, known = self.tokenizer.name_or_path, self.tokenizer.get_added_vocab()
+            if self.tokenizer.chat_template is not None and not any(mark in template.format for mark in known):
+                yield f"Template {name} leaves out the turns of a chat that {model} knows: perhaps take template=chat."
+            for mark in MARK.findall(template.format):
+                if (count := len(self._encode(mark))) > 1:
+                    yield f"Template {name} has {mark}, which {model} reads as {count} tokens: change template.format."
 
     def _render(self, template: str, question: str) -> str:
         return self.templates.templates[template].render(question, self.tokenizer)

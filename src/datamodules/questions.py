@@ -133,7 +133,9 @@ class QuestionDataModule(LightningDataModule):
         for name, source in [*training, *self.evaluation_sources.items()]:
             if name not in self._splits:
                 self._read(name, source)
-        for caution in add_overlaps(self.report, self._splits):
+        renderers = [self._renderer(training=part) for part in ([True, False] if training else [False])]
+        forms = dict.fromkeys(caution for renderer in renderers for caution in renderer.cautions())
+        for caution in (*forms, *add_overlaps(self.report, self._splits)):
             rank_zero_warn(caution)
         if self.trainer is not None and self.trainer.is_global_zero:
             write_json(Path(self.trainer.default_root_dir) / "data.json", self.report)

@@ -50,3 +50,18 @@ def test_the_longest_template_decides_what_fits(tokenizer):
     assert found.prompt_tokens == [lengths[0] + 2, lengths[1] + 2]
     assert longer.fitting([GROUP], limit=lengths[0] + 1) == ([], ["a"], 0, [])
     assert renderer(tokenizer, "{question}").fitting([GROUP], limit=lengths[2]).kept == [GROUP]
+
+
+def test_a_plain_template_that_the_model_does_not_know_is_told(tokenizer, monkeypatch):
+    def told(format, chat_template=None):
+        monkeypatch.setattr(tokenizer, "chat_template", chat_template)
+        return [text.replace(tokenizer.name_or_path, "model") for text in renderer(tokenizer, format).cautions()]
+
+    assert told("{question} <sep>") == []
+    assert told("{question} <think>") == [
+        f"Template t0 has <think>, which model reads as {len(tokenizer('<think>').input_ids)} tokens: "
+        "change template.format."
+    ]
+    chat = "Template t0 leaves out the turns of a chat that model knows: perhaps take template=chat."
+    assert told("{question}", chat_template="{{ messages }}") == [chat]
+    assert told("{question} <sep>", chat_template="{{ messages }}") == []  # its own tokens, spelled out

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
 
 from ..metrics.functional import answer_diversity, answer_entropy, distinct_n, distinct_share, group_index
 from .shared import BatchDiagnostic, batch_means
@@ -31,8 +32,8 @@ class AnswerDiversityMonitor(BatchDiagnostic):
     def __init__(self, ngrams: Sequence[int] = (2,)) -> None:
         self.ngrams = tuple(ngrams)
 
-    def measure(self, rollouts: Any, outputs: Any) -> dict[str, float]:
-        """Means over the questions; NaN where a question has nothing of the kind."""
+    def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
+        rollouts = batch.rollouts
         index, questions = group_index(rollouts.question)
         distinct_wrong = answer_diversity(rollouts.answers, rollouts.correct, index).double()
         answered = torch.tensor([answer is not None for answer in rollouts.answers], dtype=torch.bool)

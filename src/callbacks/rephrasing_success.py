@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
 from torch import Tensor
 
 from ..distributed import gather_objects
@@ -45,8 +46,8 @@ class RephrasingSuccessMonitor(BatchDiagnostic):
     estimate it from.
     """
 
-    def measure(self, rollouts: Any, outputs: Any) -> dict[str, float]:
-        """Means, without those of the only rephrasing or template; and the p-value."""
+    def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
+        rollouts = batch.rollouts
         means = batch_means(values_by_prompt(rollouts, outputs if isinstance(outputs, Mapping) else {}))
         for kind in ("rephrasing", "template"):
             # Where all ranks have but one of a kind, the means over all responses say it already.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
 from torch import Tensor
 
 from ..metrics.functional import group_index, uniform_groups, uniform_subset_probability, zero_gradient_causes
@@ -33,9 +34,8 @@ class ZeroGradientMonitor(BatchDiagnostic):
     vanishes: under shaped rewards the responses to a question may all be correct and yet differ in reward.
     """
 
-    def measure(self, rollouts: Any, outputs: Any) -> dict[str, float]:
-        """Percentages of the questions."""
-        return batch_means(question_percentages(rollouts, outputs))
+    def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
+        return batch_means(question_percentages(batch.rollouts, outputs))
 
 
 def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -220,7 +220,7 @@ def test_a_text_that_comes_twice_is_embedded_once(make_batch):
         seen.extend(texts)
         return torch.eye(3)[[int(text[-1]) for text in texts]]
 
-    rows = EmbeddingDiversityMonitor(lambda: encode).measure(make_batch([[[1.0, 0.0, 1.0, 0.0]]]), 0)
+    rows = EmbeddingDiversityMonitor(lambda: encode).distances(make_batch([[[1.0, 0.0, 1.0, 0.0]]]), 0)
     assert sorted(seen) == ["answer 0", "answer 1", "answer 2"]
     assert rows[0]["distance"] == pytest.approx(5 / 6), "of the pairs of 0 1 2 0 only one has no distance"
 
@@ -234,7 +234,7 @@ def test_sampling_questions_leaves_the_mean_distance_unbiased(make_batch):
         monitor = EmbeddingDiversityMonitor(
             lambda: lambda texts: embeddings[[int(t) for t in texts]], max_questions=max_questions
         )
-        rows = monitor.measure(batch, iteration)
+        rows = monitor.distances(batch, iteration)
         return [row["distance"] for row in rows if row["pool"] == "original"]
 
     everything = measure(None, 0)

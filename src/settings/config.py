@@ -19,7 +19,7 @@ from hydra.core.object_type import ObjectType
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from ..runs.directory import wandb_run_id
+from ..runs.directory import flat, wandb_run_id
 from ..starter import starter_path
 from ..starter.smollm2 import smollm2_folder
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from ..datamodules.questions import QuestionDataModule
     from ..modules.policy_module import PolicyModule
 
-LARGEST = 3.4028234663852886e38
-"""Of float32."""
+LARGEST = 3.4028234663852886e38  # of float32
 LIGHTNING_WAITS = 30
 """Default process-group timeout, in minutes."""
 CHATTER = re.compile(
@@ -42,11 +41,7 @@ CHATTER = re.compile(
 
 
 def fused_optimizer(accelerator: str) -> bool | None:
-    """Whether the optimizer takes all parameters in one kernel; None on CPUs, where torch's default is best.
-
-    >>> fused_optimizer("gpu"), fused_optimizer("cpu")
-    (True, None)
-    """
+    """Whether the optimizer takes all parameters in one kernel; None on CPUs, where torch's default is best."""
     if accelerator == "auto":
         import torch
 
@@ -80,7 +75,7 @@ OmegaConf.register_new_resolver("fused", fused_optimizer)
 OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
 OmegaConf.register_new_resolver("smollm2", lambda: str(smollm2_folder()))
 OmegaConf.register_new_resolver(
-    "updates", lambda iterations, mini: -1 if iterations is None else int(iterations) * mini
+    "updates", lambda iterations, size: -1 if iterations is None else int(iterations) * size
 )
 OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))
 OmegaConf.register_new_resolver("longest", longest)
@@ -95,15 +90,13 @@ OmegaConf.register_new_resolver("wandb_run_id", wandb_run_id, use_cache=True)
 
 @dataclass(frozen=True)
 class Run:
-    """The objects of one run."""
+    """The objects of one run; `rollout` is one of the trainer's callbacks."""
 
     module: PolicyModule
     datamodule: QuestionDataModule
     trainer: Trainer
     directory: Path
-
     rollout: RolloutCallback
-    """One of the trainer's callbacks."""
 
     def close(self) -> None:
         """Give back engines and worker processes."""
@@ -111,11 +104,7 @@ class Run:
 
 
 def build(cfg: DictConfig) -> Run:
-    """Instantiate every part of a configuration that `checks.check_run` has passed; make a model that is in a package.
-
-    Raises:
-        ValueError: parts contradict each other; the message says what to change.
-    """
+    """Instantiate every part of a configuration that has been checked; make a model that is in a package."""
     import torch
     import transformers
     from hydra.utils import instantiate
@@ -171,8 +160,6 @@ def check(cfg: DictConfig) -> None:
             f"Expected an experiment whose authors ran something else than their paper says, since recipe=authors, but "
             f"there are no settings {settings} for {cfg.name}. Use recipe=paper."
         )
-    if cfg.policy.mini_batches < 1:
-        raise ValueError(f"Expected policy.mini_batches to be at least 1, but got {cfg.policy.mini_batches}.")
     if not 0 <= cfg.seed < 2**32:
         raise ValueError(f"Expected seed to be from 0 to 4294967295, but got {cfg.seed}.")
     if cfg.data.batch_size < cfg.policy.mini_batches:
@@ -237,15 +224,9 @@ def _check_waits(engine: DictConfig, trainer: DictConfig, strategy: DictConfig |
 
 def _check_finite(path: str, settings: object) -> None:
     """Refuse factors that make every reward or step infinite in float32."""
-    if isinstance(settings, list):
-        settings = dict(enumerate(settings))
-    if isinstance(settings, dict):
-        for name, value in settings.items():
-            _check_finite(f"{path}.{name}", value)
-    elif isinstance(settings, float) and not abs(settings) <= LARGEST:
-        raise ValueError(
-            f"Expected {path} to be a finite number, but got {settings}: nothing could be learned with it."
-        )
+    for name, value in flat(settings, path).items():
+        if isinstance(value, float) and not abs(value) <= LARGEST:
+            raise ValueError(f"Expected {name} to be a finite number, but got {value}: nothing could be learned.")
 
 
 def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +33,6 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
     the same chance over all ranks, which leaves the mean over questions unbiased.
 
     - `embedding_distance/{original,rephrasings,pool}`: mean distance in a pool, mean over the measured questions.
-    - `embedding_distance/sampled_questions`: how many were measured.
 
     Adds one row per question and pool to `embedding_diversity.csv` in the run directory, from which densities are
     drawn. Pools of a single response have no distance and no row.
@@ -73,10 +71,8 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
             return {}
         rows = [row for part in gather_objects(self.distances(batch, iteration)) for row in part]
         found = {pool: [row["distance"] for row in rows if row["pool"] == pool] for pool in POOLS}
-        logged = {pool: fmean(distances) for pool, distances in found.items() if distances}
-        logged["sampled_questions"] = min(sum(gather_objects(len(batch.groups))), self.max_questions or sys.maxsize)
         self._write_rows(trainer, rows)
-        return {f"embedding_distance/{name}": value for name, value in logged.items()}
+        return {f"embedding_distance/{pool}": fmean(distances) for pool, distances in found.items() if distances}
 
     def distances(self, batch: Any, iteration: int) -> list[dict[str, Any]]:
         """One row per sampled question of this rank and pool of at least two responses, with the columns `COLUMNS`."""

@@ -24,7 +24,6 @@ class ThroughputMonitor(BatchDiagnostic):
       these have no `generate`.
     - `seconds/iteration`: the whole iteration; `seconds/other`: diagnostics, logging, loading.
     - `throughput/tokens_per_second`: response tokens of all ranks by the seconds of the iteration.
-    - `throughput/generated_per_second`: the same by those of `generate`.
 
     An iteration lasts from the start of its batch to that of the next one, so that its figures are one step late. A
     trainer must call this callback before those that it measures (`Stage.CLOCK`).
@@ -77,7 +76,4 @@ class ThroughputMonitor(BatchDiagnostic):
         phases = {**self._rollouts, **self._phases}
         figures = {f"seconds/{phase}": seconds for phase, seconds in phases.items()}
         figures |= {"seconds/other": total - sum(phases.values()), "seconds/iteration": total}
-        figures["throughput/tokens_per_second"] = self._tokens / total
-        if generate := phases.get("generate"):
-            figures["throughput/generated_per_second"] = self._tokens / generate
-        return figures
+        return figures | {"throughput/tokens_per_second": self._tokens / total}

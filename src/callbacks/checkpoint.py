@@ -43,14 +43,11 @@ class Checkpointer(Callback):
         keep: Number of newest checkpoints to keep. None keeps all.
         fractions: Shares of the run's iterations, above 0 and below 1, whose checkpoints are written and kept besides;
             see `tagrpo-eval diagnose=`. Of a run that is made longer they are shares of its new length.
-        keep_rollouts: Whether rollouts are kept on disk until a checkpoint covers them.
     """
 
     stage = Stage.CHECKPOINT
 
-    def __init__(
-        self, every: int = 10, keep: int | None = 2, keep_rollouts: bool = True, fractions: Sequence[float] = ()
-    ) -> None:
+    def __init__(self, every: int = 10, keep: int | None = 2, fractions: Sequence[float] = ()) -> None:
         check_at_least_one("checkpoint", every=every, keep=keep)
         if not all(0 < fraction < 1 for fraction in fractions):
             raise ValueError(
@@ -60,7 +57,6 @@ class Checkpointer(Callback):
         self.every = every
         self.keep = keep
         self.fractions = tuple(fractions)
-        self.keep_rollouts = keep_rollouts
         self._done = self._epoch = self._saved_at = 0
         self._progress: dict[str, Any] | None = None
         self._saving = False

@@ -126,7 +126,7 @@ def build(cfg: DictConfig) -> Run:
     seed_everything(cfg.seed, workers=True, verbose=False)
     configured = [instantiate(callback) for callback in (cfg.callbacks or {}).values() if callback]
     directory = Path(HydraConfig.get().runtime.output_dir)
-    kept = any(isinstance(callback, Checkpointer) and callback.keep_rollouts for callback in configured)
+    kept = any(isinstance(callback, Checkpointer) for callback in configured)
     rollout = instantiate(cfg.rollout, cache=RolloutCache(directory / "rollout_cache") if kept else None)
     callbacks = in_order([*configured, rollout, ScalarLog()])
     loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]

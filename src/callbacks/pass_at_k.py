@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -67,10 +66,6 @@ class PassAtKEvaluator(Callback):
         self.store = None if store is None else CountStore(store)
         self._records: list[Record] = []
         self._known: Splits = {}
-        # What is logged holds all ranks' counts; Lightning would advise to reduce it, once for each scalar.
-        warnings.filterwarnings(
-            "ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@k|pass@k_\w+)/"
-        )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Delete evaluations of iterations that are still to come, and the test of a run that is continued."""

@@ -175,7 +175,7 @@ def test_templates_are_told_apart_where_there_are_several(tmp_path, make_batch):
 def test_variety_of_answers_by_hand(tmp_path, make_batch):
     # Answers cycle 0 1 2 0 1 2 …; two questions of four responses: right, wrong, wrong, wrong.
     batch = make_batch([[[1.0, 0.0, 0.0, 0.0]], [[1.0, 0.0, 0.0, 0.0]]])
-    (row,) = fit(tmp_path, [batch], AnswerDiversityMonitor(ngrams=())).to_dict("records")
+    (row,) = fit(tmp_path, [batch], AnswerDiversityMonitor()).to_dict("records")
     # Question 0: 0 | 1 2 0, question 1: 1 | 2 0 1.
     assert row["answer_diversity/distinct_wrong"] == 3
     assert row["answer_diversity/distinct_wrong_share"] == 1

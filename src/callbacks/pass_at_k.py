@@ -85,12 +85,7 @@ class PassAtKEvaluator(Callback):
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting, from what the store holds."""
-        records: list[Record] = []
-        if self.store is not None:
-            # One rank reads, and no rank appends before all know what was read.
-            first = rank() == 0
-            self.store.use(gather_objects(self.store.key() if first else "")[0])
-            records = gather_objects(self.store.read() if first else [])[0]
+        records = [] if self.store is None else self.store.resume()
         self._known = merge_counts(records)
         self._records = records if rank() == 0 else []
 

@@ -134,9 +134,9 @@ def sentence_encoder(model: str = "sentence-transformers/all-MiniLM-L6-v2", devi
 
     if device is None and torch.cuda.is_available():  # the library would go by the rank, over all nodes
         device = f"cuda:{torch.cuda.current_device()}"
-    rng = torch.get_rng_state()
     try:
-        network = SentenceTransformer(_packaged() if model == "package" else model, device=device)
+        with torch.random.fork_rng(devices=[]):
+            network = SentenceTransformer(_packaged() if model == "package" else model, device=device)
     except (ImportError, OSError) as error:
         raise type(error)(
             f"Expected a sentence-transformers model `{model}` in a folder or on the hub, but could reach none. "
@@ -144,7 +144,6 @@ def sentence_encoder(model: str = "sentence-transformers/all-MiniLM-L6-v2", devi
             "folder, or leave the diagnostic out. On the command line: "
             "callbacks.embedding_diversity.encoder.model=package, or ~callbacks.embedding_diversity."
         ) from error
-    torch.set_rng_state(rng)
 
     def encode(texts: list[str]) -> Tensor:
         return network.encode(texts, batch_size=64, convert_to_tensor=True, show_progress_bar=False).float().cpu()

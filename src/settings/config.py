@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,28 +41,10 @@ CHATTER = re.compile(
 """Messages that Lightning logs of every run."""
 
 
-def fused_optimizer(accelerator: str) -> bool | None:
-    """Whether the optimizer takes all parameters in one kernel; None on CPUs, where torch's default is best."""
-    if accelerator == "auto":
-        import torch
-
-        return torch.cuda.is_available() or None
-    return accelerator in ("gpu", "cuda") or None
-
-
 def run_name(name: str, seed: int) -> str:
     """The name of a run for loggers; in a sweep it shows the settings."""
     swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
     return f"{name}-seed{seed}" + (f"-{HydraConfig.get().sweep.subdir}" if swept else "")
-
-
-def sweep_folder(number: int, overrides: str) -> str:
-    """The folder of a run of a sweep: its number, and as much of its overrides as the name of a folder holds.
-
-    >>> sweep_folder(3, "model.path=a/b,seed=1")
-    '3,model.path=a-b,seed=1'
-    """
-    return f"{number},{overrides}".replace("/", "-")[:120].rstrip(",")
 
 
 def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictConfig) -> int:
@@ -71,21 +54,21 @@ def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictCon
     return int(max(trained + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens))
 
 
-OmegaConf.register_new_resolver("fused", fused_optimizer)
-OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
-OmegaConf.register_new_resolver("smollm2", lambda: str(smollm2_folder()))
-OmegaConf.register_new_resolver(
-    "updates", lambda iterations, size: -1 if iterations is None else int(iterations) * size
-)
-OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))
-OmegaConf.register_new_resolver("longest", longest)
-OmegaConf.register_new_resolver("run_name", run_name)
-OmegaConf.register_new_resolver("sweep_folder", sweep_folder)
-OmegaConf.register_new_resolver(
-    "evaluation_folder", lambda run, name: f"{run}/diagnose" if run else f"runs/evaluation/{name}"
-)
-OmegaConf.register_new_resolver("wandb_offline", lambda: "WANDB_API_KEY" not in os.environ)
-OmegaConf.register_new_resolver("wandb_run_id", wandb_run_id, use_cache=True)
+RESOLVERS: dict[str, Callable[..., object]] = {
+    "fused": lambda accelerator: accelerator in ("gpu", "cuda") or None,  # on CPUs torch's default is best
+    "starter": lambda: str(starter_path()),
+    "smollm2": lambda: str(smollm2_folder()),
+    "updates": lambda iterations, mini: -1 if iterations is None else int(iterations) * mini,
+    "questions": lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)),
+    "longest": longest,
+    "run_name": run_name,
+    "sweep_folder": lambda number, overrides: f"{number},{overrides}".replace("/", "-")[:120].rstrip(","),
+    "evaluation_folder": lambda run, name: f"{run}/diagnose" if run else f"runs/evaluation/{name}",
+    "wandb_offline": lambda: "WANDB_API_KEY" not in os.environ,
+    "wandb_run_id": wandb_run_id,
+}
+for resolver, function in RESOLVERS.items():
+    OmegaConf.register_new_resolver(resolver, function, use_cache=function is wandb_run_id)
 
 
 @dataclass(frozen=True)

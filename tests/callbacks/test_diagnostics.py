@@ -119,8 +119,6 @@ def test_zero_gradient_shares_are_counted_by_hand(tmp_path, make_batch):
         "uniform_reward/rephrasings": 75,
         "uniform_reward/rephrasings_matched": 75,
         "uniform_reward/pool": 50,
-        "uniform_reward/pool_all_correct": 25,
-        "uniform_reward/pool_all_wrong": 25,
         "uniform_reward/rescued": 25,  # question 0
     }
     assert {name: row[name] for name in expected} == expected

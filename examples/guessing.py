@@ -148,7 +148,7 @@ def main(folder: Path) -> dict[str, float]:
             ThroughputMonitor(),
             ZeroGradientMonitor(),
             RephrasingSuccessMonitor(),
-            AnswerDiversityMonitor(ngrams=(1,)),
+            AnswerDiversityMonitor(),
             EmbeddingDiversityMonitor(one_hot_encoder, every=4, max_questions=2),
             RolloutRecorder(),
             PassAtKEvaluator(ks=(1, 8)),

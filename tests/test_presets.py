@@ -240,7 +240,6 @@ def shrink(cfg, benchmarks, averages, iterations):
         cfg.data.evaluation = dict.fromkeys(benchmarks, source)
         cfg.averages = averages
         cfg.callbacks = {name: cfg.callbacks[name] for name in ("pass_at_k", "checkpoint")}
-        cfg.callbacks.checkpoint.keep_rollouts = False
         cfg.data.train.size //= 64
         cfg.data.batch_size, cfg.data.evaluation_samples, cfg.policy.mini_batches = 2, SAMPLES, 1
         cfg.rollout.sampling.max_new_tokens = 4

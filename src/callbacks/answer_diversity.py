@@ -1,13 +1,13 @@
-"""How varied the responses to one question are, in their answers and their words (Pass@k training, Fig. 7a)."""
+"""How varied the responses to one question are (Pass@k training, Fig. 7a)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
 
-from ..metrics.functional import answer_diversity, answer_entropy, distinct_n, distinct_share, group_index
+from ..metrics.functional import answer_diversity, answer_entropy, distinct_share, group_index
 from .shared import BatchDiagnostic, batch_means
 
 
@@ -20,19 +20,12 @@ class AnswerDiversityMonitor(BatchDiagnostic):
       over the questions that have any: 1 where no mistake is made twice.
     - `answer_diversity/entropy`: entropy of the distribution of final answers, nats (`answer_entropy`).
     - `answer_diversity/unique_responses`: distinct responses divided by all responses.
-    - `answer_diversity/distinct_<n>`: for each n of `ngrams`, distinct n-grams of tokens divided by all n-grams.
 
     All but the first change with the number of responses per question: compare only runs that have the same.
-
-    Args:
-        ngrams: The n of `answer_diversity/distinct_<n>`.
     """
 
-    def __init__(self, ngrams: Sequence[int] = (2,)) -> None:
-        self.ngrams = tuple(ngrams)
-
-    def measure(self, rollouts: Any, outputs: Any) -> dict[str, float]:
-        """Means over the questions; NaN where a question has nothing of the kind."""
+    def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
+        rollouts = batch.rollouts
         index, questions = group_index(rollouts.question)
         distinct_wrong = answer_diversity(rollouts.answers, rollouts.correct, index).double()
         answered = torch.tensor([answer is not None for answer in rollouts.answers], dtype=torch.bool)
@@ -42,6 +35,5 @@ class AnswerDiversityMonitor(BatchDiagnostic):
             "distinct_wrong_share": distinct_wrong / mistakes,
             "entropy": answer_entropy(rollouts.answers, index),
             "unique_responses": distinct_share(rollouts.text, index),
-            **{f"distinct_{n}": distinct_n(rollouts.token_ids, index, n) for n in self.ngrams},
         }
         return batch_means({f"answer_diversity/{name}": column for name, column in values.items()})

@@ -18,7 +18,7 @@ from ..runs.checkpoints import set_aside
 from ..runs.directory import checkpoints_in, iteration_of, name_of
 from ..runs.files import remove
 from ..runs.loggers import ResumableLogger
-from ..runs.preemption import StopRequest
+from ..runs.preemption import RECEIVED, asked_to_stop, listen
 from ..runs.stages import Stage
 from .rollout import RolloutCallback
 from .shared import check_at_least_one, total_iterations
@@ -27,13 +27,12 @@ from .shared import check_at_least_one, total_iterations
 class Checkpointer(Callback):
     """Writes a checkpoint every few iterations to `<default_root_dir>/checkpoints`, and keeps the newest ones.
 
-    A checkpoint is written between two iterations; Lightning's `ModelCheckpoint` writes before the log and the
-    validation of the first, so that a resumed run lacks them. Beside what Lightning saves, it holds the random states
-    of torch, numpy and Python on every rank, and the state of each `ResumableLogger`.
+    Lightning's `ModelCheckpoint` writes before the log and the validation of an iteration, so that a resumed run lacks
+    them; this one writes between two. Beside what Lightning saves, a checkpoint holds the random states of torch, numpy
+    and Python on every rank, and the state of each `ResumableLogger`.
 
     When any rank receives SIGTERM or SIGUSR1, all ranks finish their iteration, write a checkpoint, and leave with exit
-    code 0. In a single process, an error while a batch is being sampled also leaves a checkpoint: of the state before
-    that batch.
+    code 0.
 
     Rollouts since the last checkpoint are kept in `rollout_cache` and used again when a run is resumed with the same
     weights. On GPUs, where updates differ in bits, these are the weights of the checkpoint alone: use `every=1` where
@@ -44,17 +43,11 @@ class Checkpointer(Callback):
         keep: Number of newest checkpoints to keep. None keeps all.
         fractions: Shares of the run's iterations, above 0 and below 1, whose checkpoints are written and kept besides;
             see `tagrpo-eval diagnose=`. Of a run that is made longer they are shares of its new length.
-        keep_rollouts: Whether rollouts are kept on disk until a checkpoint covers them.
-
-    Raises:
-        ValueError: `every` or `keep` is less than 1, or one of `fractions` is none.
     """
 
     stage = Stage.CHECKPOINT
 
-    def __init__(
-        self, every: int = 10, keep: int | None = 2, keep_rollouts: bool = True, fractions: Sequence[float] = ()
-    ) -> None:
+    def __init__(self, every: int = 10, keep: int | None = 2, fractions: Sequence[float] = ()) -> None:
         check_at_least_one("checkpoint", every=every, keep=keep)
         if not all(0 < fraction < 1 for fraction in fractions):
             raise ValueError(
@@ -64,89 +57,61 @@ class Checkpointer(Callback):
         self.every = every
         self.keep = keep
         self.fractions = tuple(fractions)
-        self.keep_rollouts = keep_rollouts
-        self.stop = StopRequest()
         self._done = self._epoch = self._saved_at = 0
         self._progress: dict[str, Any] | None = None
         self._saving = False
-        self._states_to_save: dict[str, Any] = {}
-        self._before: dict[str, Any] | None = None
         self._loggers: list[ResumableLogger] = []
         self._rng_to_restore: dict[str, Any] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Begin at iteration 0, unless a checkpoint is loaded."""
         self._loggers = [logger for logger in trainer.loggers if isinstance(logger, ResumableLogger)]
         if stage == "fit":
             self._done, self._saved_at, self._progress, self._rng_to_restore = 0, 0, None, None
+            RECEIVED.clear()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen to signals; move away checkpoints that this run will not lead to.
-
-        Raises:
-            RuntimeError: the ranks have not resumed from the same checkpoint.
-        """
-        self.stop.listen()
+        """Listen to signals; move away checkpoints that this run will not lead to."""
+        listen()
         if len(counts := set(gather_objects(self._done))) > 1:
             raise RuntimeError(
                 f"Expected all ranks to resume from the same checkpoint, but they are at iterations {sorted(counts)}. "
                 "Give the path of the newest one that all of them can read as `resume`."
             )
         if trainer.is_global_zero:
-            set_aside(checkpoints_of(trainer), self._done)
+            set_aside(_folder(trainer), self._done)
         trainer.strategy.barrier()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen to signals."""
-        self.stop.listen()
+        listen()
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Between two iterations: save when it is time, leave when asked to.
-
-        Raises:
-            SIGTERMException: a rank was asked to stop; it is a `SystemExit` with code 0.
-        """
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        """Between two iterations: save when it is time, leave with code 0 when asked to."""
         if self._rng_to_restore is not None:
-            set_rng_state(self._rng_to_restore)
+            _set_rng_state(self._rng_to_restore)
             self._rng_to_restore = None
-        stopping = max_over_ranks(self.stop.received) > 0
+        stopping = max_over_ranks(asked_to_stop()) > 0
         if stopping or self._done % self.every == 0 or self._done in self._milestones(trainer):
             self.save(trainer)
         if stopping:
             rank_zero_info(f"Asked to stop: the run ends after {self._done} iterations. Continue it with resume=last.")
             raise SIGTERMException
-        if world_size() == 1:  # of several ranks, the others would wait in collectives that the failed one has left
-            self._before = self._states(trainer)
 
     def _milestones(self, trainer: Trainer) -> set[int]:
         """The iterations at `fractions` of the run."""
         total = total_iterations(trainer, trainer.lightning_module)
         return set() if total is None else {round(fraction * total) for fraction in self.fractions}
 
-    def _states(self, trainer: Trainer) -> dict[str, Any]:
-        """States of the callbacks and the data module, as a checkpoint has them."""
-        states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}  # type: ignore[attr-defined]
-        datamodule = trainer.datamodule  # type: ignore[attr-defined]
-        return {
-            "callbacks": {key: state for key, state in states.items() if state},
-            **({type(datamodule).__qualname__: state} if datamodule and (state := datamodule.state_dict()) else {}),
-        }
-
-    def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
+    def on_test_batch_start(self, *_: Any) -> None:
         """Leave when asked to; what was trained has been saved."""
-        if max_over_ranks(self.stop.received) > 0:
+        if max_over_ranks(asked_to_stop()) > 0:
             raise SIGTERMException
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Note how far loops and loader are: from this hook, and from no later one, Lightning can resume mid-epoch."""
         self._done = trainer.fit_loop.total_batch_idx + 1
         self._progress = trainer.fit_loop.state_dict()
-        self._before = None  # it belongs to the weights before this batch
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save what was trained."""
         self._epoch = trainer.current_epoch
         self.save(trainer)
 
@@ -156,25 +121,13 @@ class Checkpointer(Callback):
             trainer.fit_loop.epoch_progress.current.completed = self._epoch
             self._prune(trainer)
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Save where the policy is still that of the end of the last iteration."""
-        batches: Any = trainer.fit_loop.epoch_loop.batch_progress.total
-        sampling = trainer.training and batches.ready == self._done + 1 and batches.started == self._done
-        if sampling and self._before is not None and not self._saving:
-            self.save(trainer, self._before)
-
-    def save(self, trainer: Trainer, states: dict[str, Any] | None = None) -> None:
-        """Write a checkpoint of the iterations done, unless there is one, and delete the oldest. Collective.
-
-        `states` of callbacks and data module are written instead of their present ones.
-        """
+    def save(self, trainer: Trainer) -> None:
+        """Write a checkpoint of the iterations done, unless there is one."""
         if self._progress is None or self._saved_at == self._done:
             return
-        self._saving, self._states_to_save = True, states or {}
-        try:
-            trainer.save_checkpoint(checkpoints_of(trainer) / name_of(self._done))
-        finally:
-            self._saving = False
+        self._saving = True
+        trainer.save_checkpoint(_folder(trainer) / name_of(self._done))
+        self._saving = False
         self._saved_at = self._done
         self._prune(trainer)
 
@@ -184,7 +137,7 @@ class Checkpointer(Callback):
             if isinstance(callback, RolloutCallback):
                 callback.pipeline.checkpointed()
         if trainer.is_global_zero and self.keep is not None:
-            for path in checkpoints_in(checkpoints_of(trainer))[: -self.keep]:
+            for path in checkpoints_in(_folder(trainer))[: -self.keep]:
                 if iteration_of(path) not in self._milestones(trainer):
                     remove(path)
 
@@ -192,14 +145,13 @@ class Checkpointer(Callback):
         """Save the loops as they were at the end of the last batch; the next batch may have been fetched since."""
         if self._saving:
             checkpoint["loops"]["fit_loop"] = self._progress
-            checkpoint.update(self._states_to_save)
 
     def state_dict(self) -> dict[str, Any]:
         """Iterations done, epochs at the end of training, random states of all ranks, states of loggers. Collective."""
         return {
             "iterations": self._done,
             "epoch": self._epoch,
-            "rng": gather_objects(rng_state()),
+            "rng": gather_objects(_rng_state()),
             "loggers": {type(logger).__name__: logger.state_dict() for logger in self._loggers},
         }
 
@@ -220,12 +172,11 @@ class Checkpointer(Callback):
                 logger.load_state_dict(state)
 
 
-def checkpoints_of(trainer: Trainer) -> Path:
-    """The folder of the checkpoints."""
+def _folder(trainer: Trainer) -> Path:
     return Path(trainer.default_root_dir) / "checkpoints"
 
 
-def rng_state() -> dict[str, Any]:
+def _rng_state() -> dict[str, Any]:
     """Random states of Python, numpy and torch in this process, as plain containers and tensors."""
     name, keys, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 (the global state is what is meant)
     state = {
@@ -236,8 +187,7 @@ def rng_state() -> dict[str, Any]:
     return state | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
 
 
-def set_rng_state(state: dict[str, Any]) -> None:
-    """Put back what `rng_state` returned."""
+def _set_rng_state(state: dict[str, Any]) -> None:
     version, keys, gauss = state["python"]
     random.setstate((version, tuple(keys), gauss))
     name, numbers, *rest = state["numpy"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from ..distributed import gather_objects, rank
 from ..metrics.evaluation import Record
 from ..runs.files import write_json
 from ..runs.identity import digest
@@ -26,8 +27,14 @@ class CountStore:
     def __init__(self, folder: str | Path) -> None:
         self.root = self.folder = Path(folder)
 
-    def key(self) -> str:
-        """Name of the folder for what is evaluated now, which is written there. One rank asks and tells the others."""
+    def resume(self) -> list[Record]:
+        """What was counted so far of what is evaluated now. Collective: no rank appends before one has read for all."""
+        first = rank() == 0
+        self.folder = self.root / gather_objects(self._name() if first else "")[0]
+        return gather_objects(self.read() if first else [])[0]
+
+    def _name(self) -> str:
+        """Name of the folder for what is evaluated now, which is written there."""
         if self.identify is None:
             return ""
         identity = dict(self.identify())
@@ -40,10 +47,6 @@ class CountStore:
         write_json(self.root / name / "identity.json", identity)
         return name
 
-    def use(self, key: str) -> None:
-        """Read and append in the folder of this name."""
-        self.folder = self.root / key
-
     def read(self) -> list[Record]:
         """Everything that was counted so far. Damaged lines are left out: their questions are sampled again."""
         records: list[Record] = []
@@ -55,10 +58,10 @@ class CountStore:
                 rank_zero_warn(f"Skipping {damaged} of {len(lines)} lines of {file}: they were cut off or changed.")
         return records
 
-    def append(self, rank: int, records: Sequence[Record]) -> None:
-        """Add the records of one batch, at once."""
+    def append(self, number: int, records: Sequence[Record]) -> None:
+        """Add the records of one batch on the rank of this number, at once."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{rank}.counts"
+        path = self.folder / f"{number}.counts"
         # The rest of a line that was cut off must not swallow the next one.
         torn = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
         texts = [json.dumps(record) for record in records]

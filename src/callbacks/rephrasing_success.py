@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
 from torch import Tensor
 
-from ..distributed import gather_objects
-from ..metrics.functional import (
-    difficulty_variance,
-    group_effective_sample_share,
-    homogeneity,
-    pooled_difficulty_test,
-)
+from ..metrics.functional import difficulty_variance, group_effective_sample_share
 from .shared import BatchDiagnostic, batch_means
 
 RETURNED = ("ratio", "kl", "clipped", "entropy")
@@ -37,26 +31,18 @@ class RephrasingSuccessMonitor(BatchDiagnostic):
     - `template/<name>/…`: the same by template;
     - `rephrasing/difficulty_variance`: variance of the true success rate over the prompts of one question, without bias
       (`difficulty_variance`), mean over the questions that allow an estimate. Zero, up to noise of either sign, where
-      rephrasing does not change how difficult a question is;
-    - `rephrasing/difficulty_p_value`: p-value, over the batch, of the test that rephrasing changes nothing
-      (`difficulty_test`). `tagrpo.analysis.difficulty` tests a whole run.
+      rephrasing does not change how difficult a question is. `tagrpo.analysis.difficulty` tests a whole run.
 
     Rephrasings and templates are left out where there is only one of them, and all else where the batch has nothing to
     estimate it from.
     """
 
-    def measure(self, rollouts: Any, outputs: Any) -> dict[str, float]:
-        """Means, without those of the only rephrasing or template; and the p-value."""
-        means = batch_means(values_by_prompt(rollouts, outputs if isinstance(outputs, Mapping) else {}))
+    def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
+        means = batch_means(values_by_prompt(batch.rollouts, outputs if isinstance(outputs, Mapping) else {}))
         for kind in ("rephrasing", "template"):
             # Where all ranks have but one of a kind, the means over all responses say it already.
             if len({name.split("/")[1] for name in means if name.count("/") > 1 and name.startswith(kind)}) == 1:
                 means = {name: mean for name, mean in means.items() if not name.startswith(f"{kind}/") or name in WHOLE}
-        found = homogeneity(rollouts.correct, rollouts.prompt, rollouts.question)
-        parts = gather_objects([column.tolist() for column in found])
-        test = pooled_difficulty_test(*(list(chain(*column)) for column in zip(*parts, strict=True)))
-        if test.questions:
-            means["rephrasing/difficulty_p_value"] = test.p_value
         return means
 
 

@@ -32,7 +32,7 @@ class Chooser(Protocol):
     """The memory that it reads; replaced by that of the pipeline."""
 
     def observe(self, visits: list[Visit]) -> None:
-        """Called with what each rolled-out training batch has shown, those that are thrown away included."""
+        """Take in what a rolled-out training batch has shown, also of those that are thrown away."""
         ...
 
 
@@ -98,11 +98,7 @@ class RolloutCallback(Callback):
         return texts
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Remember questions if somebody reads it. Stream the weights anew: a checkpoint changes them without a step.
-
-        Raises:
-            TypeError: `replay` with a module that can't tell the entropy of responses.
-        """
+        """Remember questions if somebody reads it. Stream the weights anew: a checkpoint changes them."""
         if self.pipeline.replay is not None:
             require(pl_module, SampledPolicy, "the module, with rollout.replay,")
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
@@ -137,16 +133,13 @@ class RolloutCallback(Callback):
         if self.pipeline.asynchronous and another_follows(trainer, updates_of(pl_module)):
             self.pipeline.sample_next(loader.peek(), pl_module, trainer.global_step, batch.rollouts.seconds)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
         """Wait for what is being sampled, before validation or a checkpoint needs it."""
         self.pipeline.wait(batch.rollouts.seconds)
 
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Roll the batch of a validation or a test out."""
         position = ("test" if trainer.testing else "validate", dataloader_idx, batch_idx)
         batch.rollouts = self.pipeline.evaluate(batch, pl_module, trainer.global_step, position).rollouts
 
@@ -166,19 +159,14 @@ class RolloutCallback(Callback):
         self.pipeline.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the pipeline."""
         return self.pipeline.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from it."""
         self.pipeline.load_state_dict(state_dict)
 
 
 def end_after_steps(trainer: Trainer, steps_per_epoch: int) -> None:
-    """Have the trainer end after the optimizer steps of its epochs, and not when draws have used their questions up.
-
-    The schedule of the learning rate ends with these steps too.
-    """
+    """Have the trainer, and the learning rate, end after the optimizer steps of its epochs, however much is drawn."""
     loop: Any = trainer.fit_loop
     steps = loop.max_epochs * steps_per_epoch
     loop.epoch_loop.max_steps = steps if loop.max_steps < 0 else min(loop.max_steps, steps)
@@ -190,15 +178,8 @@ def weights_of(
 ) -> Iterable[tuple[str, Tensor]]:
     """Names and full tensors for the engine, as the policy calls them when it is alone. Collective.
 
-    Args:
-        module: The trainer's.
-        merged: With adapters merged, else by themselves.
-        base: Whether the weights come along where adapters are by themselves.
-        policy: See `RolloutCallback`.
-
-    Raises:
-        AttributeError: `module` has no submodule of that name.
-        ValueError: several of its models are trained, and none is named.
+    Adapters are `merged`, else by themselves, with the other weights if `base`. For `policy` see `RolloutCallback`; a
+    ValueError says that several models of `module` are trained and none is named.
     """
     if isinstance(module, SampledPolicy):
         return module.full_parameters() if merged else module.separate_parameters(base=base)

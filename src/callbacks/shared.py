@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -68,23 +69,23 @@ def batch_means(values: Mapping[str, Tensor]) -> dict[str, float]:
 class BatchDiagnostic(Callback):
     """Logs what `measure` says of each training batch."""
 
-    def measure(self, rollouts: Any, outputs: Any) -> Mapping[str, float]:
-        """Name → scalar over all ranks, of a batch's rollouts and what the training step returned. Collective."""
+    def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> Mapping[str, float]:
+        """Name → scalar over all ranks, of a batch and what the training step returned. Collective."""
         raise NotImplementedError
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Measure and log."""
-        log_scalars(pl_module, self.measure(Fields("batch", batch).rollouts, outputs))
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+        log_scalars(pl_module, self.measure(trainer, Fields("batch", batch), outputs))
+
+
+def delete_later(trainer: Trainer, pattern: str, after: int) -> None:
+    """Delete files whose names have, in six digits, an iteration above `after`: those of an earlier attempt."""
+    for path in Path(trainer.default_root_dir).glob(pattern) if trainer.is_global_zero else ():
+        if (number := re.search(r"\d{6,}", path.name)) and int(number[0]) > after:
+            path.unlink()
 
 
 def advantages_of(outputs: Any) -> Tensor:
-    """[R] advantages that the training step returned, on the CPU.
-
-    Raises:
-        TypeError: there are none in `outputs`.
-    """
+    """[R] advantages that the training step returned, on the CPU; a TypeError where there are none."""
     if not isinstance(outputs, Mapping) or "advantages" not in outputs:
         found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
         raise TypeError(

@@ -6,16 +6,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 
 from ..distributed import sum_over_ranks
 from ..runs.scalars import log_scalars
 from ..runs.stages import Stage
-from ..types import Fields
-from .shared import current_iteration
+from .shared import BatchDiagnostic, current_iteration
 
 
-class ThroughputMonitor(Callback):
+class ThroughputMonitor(BatchDiagnostic):
     """Logs where the time of an iteration goes, as rank 0 sees it, and how much is sampled in it.
 
     - `seconds/sync`: weights into the engine; `seconds/generate`: sampling; `seconds/score`: verdicts that were not
@@ -23,13 +22,11 @@ class ThroughputMonitor(Callback):
       after the iteration.
     - `seconds/wait`: what the engine needed for the next batch beyond the update, in batches that were sampled ahead;
       these have no `generate`.
-    - `seconds/iteration`: the whole iteration; `seconds/other`: what the phases leave of it.
+    - `seconds/iteration`: the whole iteration; `seconds/other`: diagnostics, logging, loading.
     - `throughput/tokens_per_second`: response tokens of all ranks by the seconds of the iteration.
-    - `throughput/generated_per_second`: the same by those of `generate`.
 
-    An iteration lasts from the hooks at the start of its batch to those of the next one, or to the end of training.
-    Only then can it be logged, so that its figures are one step late. `other` is what the named phases leave of it:
-    diagnostics, logging, loading. A trainer must call this callback before those that it measures (`Stage.CLOCK`).
+    An iteration lasts from the start of its batch to that of the next one, so that its figures are one step late. A
+    trainer must call this callback before those that it measures (`Stage.CLOCK`).
     """
 
     stage = Stage.CLOCK
@@ -42,7 +39,6 @@ class ThroughputMonitor(Callback):
         self._tokens = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget an earlier run of the same trainer."""
         self._start, self._rollouts, self._phases = None, {}, {}
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -52,23 +48,20 @@ class ThroughputMonitor(Callback):
             log_scalars(pl_module, self._figures(now - self._start))
         self._start = now
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Keep the phases of this iteration."""
-        rollouts = Fields("batch", batch).rollouts
+    def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
+        """Keep the phases of this iteration; nothing is logged yet."""
+        rollouts = batch.rollouts
         self._rollouts = rollouts.seconds  # not a copy: waiting for the next batch is measured after this hook
         self._phases = {}
         if isinstance(outputs, Mapping) and "seconds_update" in outputs:
             self._phases["update"] = outputs["seconds_update"]
         self._tokens = sum_over_ranks({"tokens": float(rollouts.lengths.sum())})["tokens"]
+        return {}
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note when validation begins."""
         self._validation_start = time.perf_counter()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count validation as a phase of the iteration that it follows."""
         if self._rollouts:
             self._phases["validate"] = time.perf_counter() - self._validation_start
 
@@ -83,7 +76,4 @@ class ThroughputMonitor(Callback):
         phases = {**self._rollouts, **self._phases}
         figures = {f"seconds/{phase}": seconds for phase, seconds in phases.items()}
         figures |= {"seconds/other": total - sum(phases.values()), "seconds/iteration": total}
-        figures["throughput/tokens_per_second"] = self._tokens / total
-        if generate := phases.get("generate"):
-            figures["throughput/generated_per_second"] = self._tokens / generate
-        return figures
+        return figures | {"throughput/tokens_per_second": self._tokens / total}

@@ -41,19 +41,14 @@ class TrainingSignal(Callback):
         self._measured = False
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin anew, or with what is known."""
         self.questions = self.known() if self.known is not None and rank() == 0 else []
         self._measured = gather_objects(bool(self.questions))[0]
 
     def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
-        """Take the questions out if they were measured before."""
         if self._measured:
             keep_questions(batch, [False] * len(batch.groups))
 
-    def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
-    ) -> None:
-        """Measure the questions of a batch."""
+    def on_test_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
         if not self._measured:
             self.questions += rows_of(batch, self.diversity)
 
@@ -76,6 +71,6 @@ def rows_of(batch: Any, diversity: EmbeddingDiversityMonitor | None) -> list[Row
     for place, question in enumerate(rollouts.question.unique().tolist()):
         id, values = batch.groups[question].id, {name: float(column[place]) for name, column in columns.items()}
         rows[id] = {"id": id, **{name: value for name, value in values.items() if not isnan(value)}}
-    for row in diversity.measure(batch, 0) if diversity is not None else ():
+    for row in diversity.distances(batch, 0) if diversity is not None else ():
         rows[row["question"]][f"embedding_distance/{row['pool']}"] = row["distance"]
     return list(rows.values())

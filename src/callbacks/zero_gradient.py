@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
 from torch import Tensor
 
 from ..metrics.functional import group_index, uniform_groups, uniform_subset_probability, zero_gradient_causes
@@ -25,7 +26,6 @@ class ZeroGradientMonitor(BatchDiagnostic):
       (Fig. 3) compares it with the former, although more responses are less often equal for their number alone.
     - `uniform_reward/rephrasings_matched`: the rewards of G of the N·G responses are all equal, averaged over which G.
     - `uniform_reward/pool`: the rewards of all responses to the question are equal.
-    - `uniform_reward/{pool_all_correct,pool_all_wrong}`: and all of the responses are correct, or all wrong.
     - `uniform_reward/rescued`: the rewards of the original are all equal, those of the pool are not.
 
     Each is a percentage of the questions that have such responses; `rephrasings` and `rephrasings_matched` are missing
@@ -33,40 +33,26 @@ class ZeroGradientMonitor(BatchDiagnostic):
     vanishes: under shaped rewards the responses to a question may all be correct and yet differ in reward.
     """
 
-    def measure(self, rollouts: Any, outputs: Any) -> dict[str, float]:
-        """Percentages of the questions."""
-        return batch_means(question_percentages(rollouts, outputs))
+    def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
+        return batch_means(question_percentages(batch.rollouts, outputs))
 
 
 def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
     """Name of `ZeroGradientMonitor` → [Q] float64: 100 where it holds, 0 where not, NaN without such responses."""
     advantages = advantages_of(outputs)
     index, questions = group_index(rollouts.question)
-
-    def every(flags: Tensor) -> Tensor:
-        return (torch.bincount(index[~flags], minlength=questions) == 0).double()
-
+    returned = {name: outputs.get(name) for name in ("masked", "clipped")}
     causes = zero_gradient_causes(
-        advantages,
-        rollouts.rewards,
-        rollouts.correct,
-        rollouts.truncated,
-        index,
-        rollouts.prompt,
-        masked=outputs.get("masked"),
-        clipped=outputs.get("clipped"),
+        advantages, rollouts.rewards, rollouts.correct, rollouts.truncated, index, rollouts.prompt, **returned
     )
     uniform = uniform_percentages(rollouts)
-    first, pool = uniform["uniform_reward/original"], uniform["uniform_reward/pool"]
     return {
-        "zero_gradient/percentage": 100 * every(advantages == 0),
+        "zero_gradient/percentage": 100 * (torch.bincount(index[advantages != 0], minlength=questions) == 0).double(),
         "zero_gradient/without_gradient": 100 * torch.stack(list(causes.values())).any(0).double(),
         **{f"zero_gradient/{cause}": 100 * flags.double() for cause, flags in causes.items()},
         **uniform,
-        "uniform_reward/pool_all_correct": pool * every(rollouts.correct),
-        "uniform_reward/pool_all_wrong": pool * every(~rollouts.correct),
         # A uniform pool has a uniform original, so that the difference is 100 or 0.
-        "uniform_reward/rescued": first - pool,
+        "uniform_reward/rescued": uniform["uniform_reward/original"] - uniform["uniform_reward/pool"],
     }
 
 

@@ -19,8 +19,8 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..packing.policy import CausalPolicy
-from ..runs.checkpoints import REST, begin_folder, check_metadata, commit_folder
-from ..runs.files import disk_full_explained, partial_path, removed_on_error
+from ..runs.checkpoints import REST, check_metadata, commit_folder
+from ..runs.files import begin_folder, disk_full_explained, partial_path, removed_on_error
 from .policy.sharding import compile_layers, shard
 
 ComputeType = Literal["auto", "bfloat16", "float32"]

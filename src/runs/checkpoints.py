@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import shutil
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +28,6 @@ from .files import (
     check_torch_file,
     checksum,
     damage_explained,
-    disk_full_explained,
     partial_path,
     remove,
     sync,
@@ -42,7 +40,7 @@ MARKER = "complete.json"
 METADATA = ".metadata"
 """torch's description of the shards."""
 REST = "meta.pt"
-"""All that is no tensor of the model or the optimizer; as Lightning calls it."""
+"""All that is no tensor of the model or the optimizer."""
 SHARD_TYPES = {
     ("collections", "OrderedDict"),
     ("pathlib", "Path"),
@@ -51,7 +49,7 @@ SHARD_TYPES = {
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("torch.serialization", "_get_layout"),
 }
-"""Types in the metadata of shards that are harmless, beside torch's number types and the metadata's own."""
+"""Harmless types in the metadata of shards, beside torch's number types and the metadata's own."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -69,20 +67,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return super().load_checkpoint(path, map_location, weights_only)
 
 
-def begin_folder(partial: Path) -> None:
-    """Make an empty folder for shards; `commit_folder` gives it the name of the checkpoint."""
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-
-
 def commit_folder(partial: Path, path: Path) -> None:
-    """Mark a folder of shards as complete, force it to disk, and rename it to `path`."""
+    """Force a folder of shards to disk, mark it as complete, and rename it to `path`."""
     check_metadata(partial)
-    with disk_full_explained(path):
-        files = [file for file in sorted(partial.iterdir()) if file.name != MARKER]
-        for file in files:
-            sync(file)
-        write_json(partial / MARKER, seals_of(files))
+    files = [file for file in sorted(partial.iterdir()) if file.name != MARKER]
+    for file in files:
+        sync(file)
+    write_json(partial / MARKER, seals_of(files))
     remove(path)
     partial.replace(path)
     sync(path.parent)
@@ -99,34 +90,28 @@ def check(path: Path, setting: str = "resume") -> None:
     """Read a whole checkpoint and check that it is what was written.
 
     Raises:
-        FileNotFoundError: there is none.
-        DamagedFileError: parts of it are missing or damaged.
+        FileNotFoundError, DamagedFileError: it, or a part of it, is missing or damaged.
         pickle.UnpicklingError: it could run code.
     """
     existing(path, setting)
-    try:
+    with damage_explained("it"):
         if path.is_dir():
             _check_folder(path)
-            check_metadata(path)
         elif path.is_file():
             check_torch_file(path)
         else:
             raise DamagedFileError("it is neither a file nor a folder")
-    except OSError as damage:
-        raise DamagedFileError(str(damage)) from damage
 
 
 def _check_folder(path: Path) -> None:
-    if not (path / MARKER).is_file():
-        raise DamagedFileError(f"it has no {MARKER}")
-    with damage_explained(MARKER):
-        expected = dict(json.loads((path / MARKER).read_text()))
+    expected = dict(json.loads((path / MARKER).read_text()))
     missing = [name for name in (METADATA, *expected) if name not in expected or not (path / name).is_file()]
     if missing:
         raise DamagedFileError(f"it lacks {missing[0]}")
     for name, seal in seals_of([path / name for name in expected]).items():
         if expected[name] != seal:
             raise DamagedFileError(f"{name} has size and checksum {seal} instead of {expected[name]}")
+    check_metadata(path)
 
 
 def check_metadata(path: Path) -> None:
@@ -140,8 +125,7 @@ class _GuardedUnpickler(pickle.Unpickler):
         if name == metadata.BytesStorageMetadata.__name__:
             raise pickle.UnpicklingError(
                 "Expected the shards of a checkpoint to hold tensors alone, but there are entries of bytes, which "
-                "torch would unpickle. Don't load it: unless an earlier version of this package wrote it, it could "
-                "run code."
+                "torch would unpickle. Don't load it: it could run code."
             )
         known = (module, name) in SHARD_TYPES
         known |= module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
@@ -198,11 +182,7 @@ def newest(directory: Path) -> Path | None:
 
 
 def checkpoint_at(path: str | Path, setting: str) -> Path:
-    """The checkpoint at a path, once it has been checked; of a run's directory the newest intact one.
-
-    Raises:
-        FileNotFoundError, DamagedFileError: there is none that is complete; naming the setting that gave the path.
-    """
+    """The checkpoint at a path, once it has been checked; of a run's directory the newest intact one."""
     path = Path(path).expanduser()
     if (path / "checkpoints").is_dir():
         if (found := newest(path / "checkpoints")) is None:
@@ -222,10 +202,9 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
 
 
 def resolve(resume: str | Path | None, directory: Path) -> Path | None:
-    """The complete checkpoint that a run is to be resumed from.
+    """The complete checkpoint that a run is resumed from; None starts anew.
 
-    `resume`: None starts anew; `last` is the newest complete checkpoint in `directory`; `auto` the same where there is
-    one, and otherwise a new start; anything else is the path of a checkpoint.
+    `resume` is `last`, the newest complete one in `directory`; `auto`, the same if there is one; or a path.
     """
     if resume is None:
         return None
@@ -240,10 +219,7 @@ def resolve(resume: str | Path | None, directory: Path) -> Path | None:
 
 
 def set_aside(directory: Path, after: int) -> None:
-    """Move checkpoints of more than `after` iterations to `<directory>.previous`; delete what was never finished.
-
-    Further folders are called `.previous-2` and so on. Otherwise `resume=last` would find checkpoints of another run.
-    """
+    """Move checkpoints of later iterations, of another run, to `<directory>.previous`; delete what was not finished."""
     if not directory.is_dir():
         return
     for path in list(directory.glob(partial_path(directory / "*").name)):

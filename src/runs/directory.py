@@ -50,19 +50,15 @@ def name_of(iteration: int) -> str:
 
 
 def iteration_of(path: Path) -> int | None:
-    """Iterations done before the checkpoint `path`; None where its name is not of `name_of`'s form.
-
-    >>> iteration_of(Path("checkpoints/iteration-000020.ckpt"))
-    20
-    """
+    """Iterations done before the checkpoint `path`; None where its name is not of `name_of`'s form."""
     match = re.fullmatch(r"iteration-(\d+)\.ckpt", path.name)
     return int(match[1]) if match else None
 
 
 def checkpoints_in(directory: Path) -> list[Path]:
     """The checkpoints in `directory`, oldest first, whether complete or not."""
-    found = {path: iteration_of(path) for path in directory.glob("*.ckpt")}
-    return sorted((path for path, at in found.items() if at is not None), key=lambda path: found[path] or 0)
+    found = [(at, path) for path in directory.glob("*.ckpt") if (at := iteration_of(path)) is not None]
+    return [path for _, path in sorted(found)]
 
 
 def is_first_rank() -> bool:
@@ -92,8 +88,7 @@ def begin(cfg: DictConfig, directory: Path) -> None:
 
     Raises:
         FileExistsError: the directory holds a run, and this one is not to continue it.
-        FileNotFoundError: the settings of the run that it is to continue are missing.
-        ValueError: they are others, or not what a run writes.
+        FileNotFoundError, ValueError: the settings of the run that it continues are missing, others, or none.
     """
     if not is_first_rank():
         return
@@ -234,7 +229,7 @@ def flat(content: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def refuse(changed: dict[str, tuple[Any, Any]], directory: Path) -> None:
-    """Raise a ValueError about settings that must stay as they are in the run in `directory`, if any have changed."""
+    """Raise a ValueError about settings of the run in `directory` that must stay, if any have changed."""
     if changed:
         raise ValueError(
             f"Expected the settings of the run in {directory} that shape what it learns, but got others:\n"
@@ -259,7 +254,7 @@ def entry(changed: dict[str, tuple[Any, Any]], resume: str, run: Path) -> list[d
 
 
 def wandb_run_id(directory: str, resume: str | None) -> str:
-    """The id under which W&B knows the run, kept in `<directory>/wandb_id`: a new one unless the run is resumed."""
+    """The id under which W&B knows the run, from `<directory>/wandb_id`: a new one unless the run is resumed."""
     path = Path(directory) / "wandb_id"
     if resume is not None and path.exists():
         return path.read_text().strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
 import json
@@ -12,13 +13,14 @@ import shutil
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers that mean: the disk is full, the quota is used up, or files may not be as large."""
+"""Error numbers: the disk is full, the quota is used up, files may not be as large."""
 
 
 class DamagedFileError(ValueError):
@@ -32,10 +34,7 @@ def partial_path(path: Path) -> Path:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Give a path to write to in the place of `path`; at the end of the block it is forced to disk and renamed.
-
-    When the block fails, what it wrote is deleted and `path` keeps its old content.
-    """
+    """Give a path to write to in the place of `path`, which it becomes at the end of the block, if that succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
     with disk_full_explained(path), removed_on_error(partial):
@@ -47,19 +46,29 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_written_whole(path: Path) -> Iterator[Path]:
-    """The same of a folder: at the end of the block its files are moved into `path`, where other files stay."""
-    partial = partial_path(path.absolute())
+    """The same of a folder; where there is one already, files are moved into it, and others in it stay."""
+    path = path.absolute()
+    partial = partial_path(path)
+    begin_folder(partial)
+    with disk_full_explained(path), removed_on_error(partial):
+        yield partial
+        files = sorted(partial.iterdir())
+        for file in files:
+            sync(file)
+        if path.exists():
+            for file in files:
+                file.replace(path / file.name)
+            partial.rmdir()
+            sync(path)
+        else:
+            partial.replace(path)
+    sync(path.parent)
+
+
+def begin_folder(partial: Path) -> None:
+    """Make an empty folder, for what has another name once it is complete."""
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    with disk_full_explained(path.absolute()), removed_on_error(partial):
-        yield partial
-        for file in sorted(partial.iterdir()):
-            sync(file)
-        path.mkdir(exist_ok=True)
-        for file in sorted(partial.iterdir()):
-            file.replace(path / file.name)
-    partial.rmdir()
-    sync(path)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -71,6 +80,34 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Write `content` to `path` as a whole, as indented JSON."""
     write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a CSV file as a whole."""
+    with written_whole(path) as partial, partial.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def read_rows(path: Path, most: int | None = None) -> tuple[Sequence[str], list[dict[str, str]]]:
+    """Columns and whole rows among the first `most` of a CSV file; a row may be cut off where a process has died.
+
+    Raises:
+        ValueError: it can't be read.
+    """
+    if most == 0 or not path.exists():
+        return [], []
+    try:
+        with path.open(newline="") as file:
+            reader = csv.DictReader(file)
+            rows = list(islice(reader, most))
+            return reader.fieldnames or [], [row for row in rows if None not in row and None not in row.values()]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"Expected a table in {path}, but it can't be read: {error}. Put a copy in its place, or move it away: the "
+            "run goes on without it."
+        ) from error
 
 
 def create_private(path: Path, text: str) -> None:
@@ -117,7 +154,7 @@ def checksum(path: Path) -> int:
 
 
 def check_torch_file(path: Path) -> None:
-    """Read a file of `torch.save` once, compare every record with its CRC-32, and check that torch can load it.
+    """Compare every record in a file of `torch.save` with its CRC-32, and check that torch can load it.
 
     Raises:
         DamagedFileError: it is not what was written.
@@ -135,7 +172,7 @@ def check_torch_file(path: Path) -> None:
 
 @contextmanager
 def damage_explained(what: str) -> Iterator[None]:
-    """Turn any error of reading, which damaged bytes can cause, into a `DamagedFileError` that begins with `what`."""
+    """Turn any error of reading, as damage can cause any, into a `DamagedFileError` that begins with `what`."""
     try:
         yield
     except (pickle.UnpicklingError, DamagedFileError):
@@ -146,12 +183,10 @@ def damage_explained(what: str) -> Iterator[None]:
 
 def remove(path: Path) -> None:
     """Delete a file or a folder. It is renamed first, so that a half-deleted folder does not have its name."""
-    if not os.path.lexists(path):
-        return
-    doomed = partial_path(path)
-    shutil.rmtree(doomed, ignore_errors=True)
-    path.replace(doomed)
-    _delete(doomed)
+    if os.path.lexists(path):
+        doomed = partial_path(path)
+        shutil.rmtree(doomed, ignore_errors=True)
+        _delete(path.replace(doomed))
 
 
 @contextmanager
@@ -174,7 +209,7 @@ def _delete(path: Path) -> None:
 
 @contextmanager
 def disk_full_explained(path: Path) -> Iterator[None]:
-    """When the block fails because there is no room for `path`, raise an OSError that says what to do about it."""
+    """Where the block fails because there is no room for `path`, raise an OSError that says what to do about it."""
     try:
         yield
     except BaseException as error:  # that of several ranks at once is no Exception

@@ -35,17 +35,14 @@ Launcher = Mapping[str, Any]
 
 @dataclass
 class Training(Checkpointable):
-    """The job of a run: executes its command, and notes in its `run.json` how that ended.
-
-    Before SLURM ends a job, submitit calls `checkpoint` and requeues the job; its run continues from the checkpoint.
-    """
+    """The job of a run. Before SLURM ends a job, submitit calls `checkpoint` and requeues it; then the run goes on."""
 
     command: list[str]
     directory: Path
     environment: Environment
 
     def __call__(self) -> None:
-        """Execute the command to its end, with its output in `log.txt`. Its failure is that of the job."""
+        """Execute the command, with its output in `log.txt`, and note in `run.json` how that ended."""
         began = time.monotonic()
         if submitit.JobEnvironment().cluster == "local":  # a process group of its own, to be ended as a whole
             os.setsid()
@@ -76,11 +73,9 @@ class Training(Checkpointable):
 
 @dataclass
 class GridRun:
-    """One method and seed, in a directory of its own.
+    """One method and seed, in a directory of its own: what is known of it is in `run.json`, submitit's files in `job/`.
 
     It waits for the run `after`, whose policy it goes on from; with `longer` it is a copy of that run that goes on.
-    `run.json` beside the run's files says which settings it has, how often it was started, and whether it has finished.
-    submitit's files are in `job/`.
     """
 
     method: str
@@ -181,12 +176,11 @@ class GridRun:
             elif self.job is not None:  # only submitit's process is there, whose id is that of the job
                 os.kill(int(self.job.job_id), number)
 
-    def _noted(self) -> dict[str, Any]:
-        noted: dict[str, Any] = json.loads((self.directory / "run.json").read_text())
-        return noted
+    def _noted(self) -> Any:
+        return json.loads((self.directory / "run.json").read_text())
 
     def progress(self) -> str:
-        """The last line on how far the run is that it has written; see `IterationProgress`."""
+        """The last line of `IterationProgress`."""
         lines = tail_of(self.directory / "log.txt", 50) if self.active else []
         return next((line for line in reversed(lines) if line.startswith(("iteration ", "test batch "))), "")
 
@@ -201,7 +195,7 @@ class GridRun:
 
 
 def tail_of(path: Path, lines: int) -> list[str]:
-    """The last lines of a file, as far as they are within its last 64 kB; none where there is no file."""
+    """The last lines of a file, within its last 64 kB; none where there is no file."""
     if not path.exists():
         return []
     with path.open("rb") as file:
@@ -218,7 +212,7 @@ def copy_run(directory: Path, to: Path) -> None:
 
 
 def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment], console: Console) -> list[GridRun]:
-    """Run what has not finished, in this order, as many at a time as there are places; return the runs that failed.
+    """Run what has not finished, as many at a time as there are places; return the runs that failed.
 
     The console shows a table of all runs, and a line for each that ends. On an interrupt all jobs are stopped.
     """

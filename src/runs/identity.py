@@ -34,10 +34,7 @@ def digest(content: Any) -> str:
 def identity_of(
     cfg: DictConfig, policy: PolicyModule, data: QuestionDataModule, checkpoint: Path | None
 ) -> dict[str, str]:
-    """A digest of each part of what `tagrpo-eval` evaluates and how: equal ones may share their counts.
-
-    Code of rewards and templates counts as far as it lies in the folders of their classes.
-    """
+    """A digest of each part of what `tagrpo-eval` evaluates and how: equal ones may share their counts."""
     splits = {name: loader.groups for name, loader in data.evaluation_loaders().items()}
     parts = (cfg.reward, cfg.data.evaluation_template or cfg.template, cfg.rollout.evaluation_sampling)
     reward, template, sampling = (OmegaConf.to_container(part, resolve=True) for part in parts)
@@ -61,7 +58,6 @@ def _without(content: Any, key: str) -> Any:
 
 
 def _configuration(policy: PolicyModule) -> list[dict[str, Any]]:
-    """Of the model and of its generation, such as the tokens that end a response."""
     model = policy.policy.model
     found = [model.config.to_dict(), model.generation_config.to_dict() if model.generation_config else {}]
     return [{name: x for name, x in part.items() if not name.startswith(("_", "transformers_"))} for part in found]
@@ -104,10 +100,7 @@ def targets(settings: Any) -> Iterator[str]:
 
 
 def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
-    """Name of each parameter, and the sum of its bit patterns as integers; of this rank's part of it.
-
-    Hashing would take seconds per gigabyte. A change that leaves every sum as it was goes unnoticed; no step does that.
-    """
+    """Name of each parameter, and the sum of its bits as integers, of this rank's part; hashing would take seconds."""
     return [(name, _bit_sum(own_part(parameter))) for name, parameter in module.named_parameters()]
 
 
@@ -118,6 +111,4 @@ def own_part(parameter: Tensor) -> Tensor:
 
 
 def _bit_sum(tensor: Tensor) -> int:
-    if not tensor.numel():
-        return 0
     return int(tensor.contiguous().view(INTEGERS[tensor.element_size()]).sum(dtype=torch.int64))

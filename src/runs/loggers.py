@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
-from .files import disk_full_explained, sync, written_whole
+from .files import disk_full_explained, read_rows, sync, write_rows
 
 
 class ResumableLogger(Logger, ABC):
@@ -28,11 +27,7 @@ class ResumableLogger(Logger, ABC):
 
 
 class MetricsCSV(ResumableLogger):
-    """`metrics.csv`, a row for each call, which a resumed run cuts back to its checkpoint and then continues.
-
-    Args:
-        directory: Where `metrics.csv` lies.
-    """
+    """`<directory>/metrics.csv`, a row for each call, which a resumed run cuts back to its checkpoint and continues."""
 
     name = version = ""
 
@@ -63,12 +58,9 @@ class MetricsCSV(ResumableLogger):
         self._rows += 1
 
     def _rewrite(self, row: Mapping[str, Any]) -> None:
-        columns, kept = _read_rows(self.path, self._rows)
+        columns, kept = read_rows(self.path, self._rows)
         self._rows, self._columns = len(kept), sorted({*columns, *row})
-        with written_whole(self.path) as partial, partial.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self._columns)
-            writer.writeheader()
-            writer.writerows([*kept, row])
+        write_rows(self.path, self._columns, [*kept, row])
 
     def state_dict(self) -> dict[str, Any]:
         """Rows so far; forces them to disk."""
@@ -79,7 +71,7 @@ class MetricsCSV(ResumableLogger):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep as many rows; warn of those that are missing, unless the run goes on in another directory."""
         self._rows, self._columns = state_dict["rows"], []
-        found = len(_read_rows(self.path, self._rows)[1])
+        found = len(read_rows(self.path, self._rows)[1])
         if found < self._rows and (self.path.exists() or (self.path.parent / "checkpoints").exists()):
             rank_zero_warn(
                 f"Expected the {self._rows} rows before the checkpoint in {self.path}, but found {found}: it has been "
@@ -87,41 +79,16 @@ class MetricsCSV(ResumableLogger):
             )
 
 
-def _read_rows(path: Path, count: int) -> tuple[Sequence[str], list[dict[str, Any]]]:
-    """Columns and whole rows among the first `count` of a CSV file; nothing where there is none."""
-    if not count or not path.exists():
-        return [], []
-    try:
-        with path.open(newline="") as file:
-            reader = csv.DictReader(file)
-            rows = [row for row, _ in zip(reader, range(count), strict=False)]
-            return reader.fieldnames or [], [row for row in rows if None not in row and None not in row.values()]
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"Expected a table in {path}, but it can't be read: {error}. Put a copy in its place, or move it away: the "
-            "run goes on without it."
-        ) from error
-
-
 class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
     """TensorBoard's files. It does not show what an earlier attempt at the run has logged after its checkpoint."""
 
     _last_step = -1
     _began = False
-    _settings = ""
-
-    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Write `hparams.yaml`, and show the settings as a text with the first scalars."""
-        super().log_hyperparams(params, *args, **kwargs)
-        self._settings = "".join(f"    {line}\n" for line in json.dumps(params, indent=1, default=str).splitlines())
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         """Log, and note the step; of a new start, TensorBoard forgets all that came before."""
         if not self._began:
             self._forget_later_steps()
-        if self._settings:
-            rank_zero_only(self.experiment.add_text)("settings", self._settings, step or 0)
-            self._settings = ""
         super().log_metrics(metrics, step)
         self._last_step = max(self._last_step, -1 if step is None else step)
 

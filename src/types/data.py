@@ -1,7 +1,7 @@
 """The vocabulary: what flows from questions to rollouts to rewards to advantages to the loss.
 
-Symbols: B questions in a batch, P sample prompts, R responses, T tokens of a packed batch, V vocabulary.
-A question has N rephrasings; the original and each rephrasing are sampled G times.
+Symbols: B questions in a batch, P sample prompts, R responses, T tokens. A question has N rephrasings; the original and
+each rephrasing are sampled G times.
 """
 
 from __future__ import annotations
@@ -54,10 +54,7 @@ class Prompt(NamedTuple):
 
 @dataclass
 class QuestionBatch:
-    """A batch of the data module; the rollout callback attaches `rollouts`.
-
-    Mutable, because Lightning rebuilds the dataclasses that it moves between devices.
-    """
+    """A batch of the data module. Mutable, because Lightning rebuilds the dataclasses that it moves between devices."""
 
     groups: list[QuestionGroup]
     """[B] the questions of this rank."""
@@ -121,8 +118,7 @@ class Completion:
     token_ids: Tensor
     """[T_r] long, the stop token included when there was one. Never empty."""
     logprobs: Tensor
-    """[T_r] float32, the engine's log-prob of each token under the sample prompt, at the sampling
-    temperature and before top-p or top-k truncation, nats."""
+    """[T_r] float32, engine log-probs under the sample prompt, at its temperature, before top-p or top-k, nats."""
     truncated: bool
     """True when the length limit ended it rather than a stop token."""
 

@@ -12,12 +12,7 @@ NESTED = frozenset({"rollouts", "groups", "prompts"})
 class Fields:
     """Reads `fields.name` as an attribute of an object or a key of a mapping, `NESTED` ones likewise.
 
-    Diagnostics see batches through it, so that other projects need not have our types. `docs/reuse.md` has a table of
-    what each of them reads.
-
-    Args:
-        name: What the value is called in errors.
-        value: The batch, its rollouts, one of its groups or prompts.
+    Diagnostics see batches through it, so that other projects need not have our types. `name` is the batch's in errors.
 
     >>> batch = {"groups": [{"id": "7"}], "rollouts": {"text": ["two"]}}
     >>> Fields("batch", batch).groups[0].id, Fields("batch", batch).rollouts.text
@@ -44,9 +39,7 @@ class Fields:
                 "docs/reuse.md has a table of what each callback reads: add it, or leave the callback out."
             ) from None
         if key in NESTED:
-            if isinstance(value, Sequence):
-                value = [Fields(f"{here}[{row}]", item) for row, item in enumerate(value)]
-            else:
-                value = Fields(here, value)
+            parts = enumerate(value) if isinstance(value, Sequence) else None
+            value = Fields(here, value) if parts is None else [Fields(f"{here}[{row}]", part) for row, part in parts]
             setattr(self, key, value)  # of many prompts only once
         return value

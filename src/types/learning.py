@@ -82,7 +82,6 @@ class LossOutputs:
     loss: Tensor
     """[] float32. Summed over micro-batches and ranks it is the loss of the mini-batch."""
     sums: Mapping[str, Tensor]
-    """name → [] sum over this micro-batch's response tokens (`kl`, `ratio`, `clip_low`, `clip_high`,
-    …), without gradient; divided by the tokens seen they are means."""
+    """name → [] sum over the response tokens (`kl`, `ratio`, …), without gradient, of which means are made."""
     response_sums: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] the same sums over the tokens of each response of this micro-batch."""

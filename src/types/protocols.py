@@ -11,15 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from .data import (
-    Completion,
-    Prompt,
-    QuestionGroup,
-    Request,
-    RewardGroups,
-    Rollouts,
-    Score,
-)
+from .data import Completion, Prompt, QuestionGroup, Request, RewardGroups, Rollouts, Score
 from .learning import Credit, CreditInputs, LossInputs, LossOutputs
 
 
@@ -47,10 +39,7 @@ class AdvantageStrategy(Protocol):
 
 @runtime_checkable
 class TokenCredit(Protocol):
-    """Turns the advantages of responses into advantages of their tokens.
-
-    Costs a forward over the responses that count in the loss, which gives the old log-probs of later mini-batches too.
-    """
+    """Turns the advantages of responses into those of their tokens. Costs a forward, which gives old log-probs too."""
 
     def __call__(self, inputs: CreditInputs) -> Credit:
         """[T] advantages for one mini-batch of this rank. All ranks call it together, also those without responses."""
@@ -103,8 +92,8 @@ class Engine(Protocol):
 
         Args:
             request: Prompts, numbers of samples, how to draw, and the seed.
-            deliver: Called once for each prompt that has samples, in any order and from any thread, though never from
-                two at a time, so that responses can be scored while others are sampled.
+            deliver: Called once for each prompt that has samples, in any order and from any thread, never two at a
+                time, so that responses can be scored while others are sampled.
 
         Returns:
             [P] of [num_samples[p]], in the order of the prompts.
@@ -152,11 +141,7 @@ class Verifier(Protocol):
         return partial(self.score_batch, responses, references)
 
     def check_reference(self, reference: str | Sequence[str]) -> None:
-        """Refuse the reference answers of a question that no response could match. Asked once, on loading.
-
-        Raises:
-            ValueError: saying what was expected of them.
-        """
+        """Raise a ValueError about the reference answers of a question that no response could match; on loading."""
 
     def close(self) -> None:
         """End worker processes; the next call starts them again."""
@@ -194,10 +179,7 @@ class SampledPolicy(Protocol):
         ...
 
     def separate_parameters(self, *, base: bool) -> Iterable[tuple[str, Tensor]]:  # noqa: ARG002
-        """As `full_parameters`, with adapters by themselves, first (see `tagrpo.modules.policy.adapters`).
-
-        Without `base` the adapters alone, if there are any: training does not change the weights. Collective.
-        """
+        """As `full_parameters`, with adapters by themselves, first; without `base` the adapters alone. Collective."""
         return self.full_parameters()
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
@@ -206,11 +188,7 @@ class SampledPolicy(Protocol):
 
 
 def require(value: object, protocol: type, setting: str) -> None:
-    """Refuse, when the run is built, a `value` of the configuration's `setting` that lacks members of `protocol`.
-
-    Raises:
-        TypeError: naming the setting and what the object lacks.
-    """
+    """Raise a TypeError, when the run is built, about a `value` of `setting` that lacks members of `protocol`."""
     if isinstance(value, protocol):
         return
     members = {*vars(protocol), *protocol.__annotations__}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import threading
 import time
@@ -21,7 +22,7 @@ from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
 from tagrpo.rollouts.engines import server_fleet, server_weights, weight_stream
 from tagrpo.rollouts.engines.access import shared_token
 from tagrpo.rollouts.engines.weight_stream import offered, receive_weights
-from tagrpo.runs.preemption import StopRequest
+from tagrpo.runs import preemption
 from tagrpo.types import Request
 
 PROMPTS = [torch.tensor([10, 11]), torch.tensor([20, 21, 22]), torch.tensor([30])]
@@ -337,13 +338,13 @@ def test_a_server_that_nobody_has_started_is_waited_for_and_then_named(make_engi
 
 def test_who_waits_for_a_server_says_so_and_ends_when_asked_to(make_engine, monkeypatch, caplog):
     engine = make_engine("http://127.0.0.1:9", patience=600.0)
-    stop = StopRequest()
-    monkeypatch.setattr(StopRequest, "listening", stop)
+    received: set[int] = set()
+    monkeypatch.setattr(preemption, "RECEIVED", received)
     monkeypatch.setattr(server_fleet, "SAY_SECONDS", 0.0)
-    monkeypatch.setattr(stop, "received", False)
 
     def nap(seconds):
-        stop.received = len(caplog.messages) > 1
+        if len(caplog.messages) > 1:
+            received.add(signal.SIGTERM)
 
     monkeypatch.setattr(server_fleet.time, "sleep", nap)
     with pytest.raises(SystemExit) as end:

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from tagrpo.runs.checkpoints import (
     AtomicCheckpointIO,
     DamagedFileError,
-    begin_folder,
     check,
     commit_folder,
     newest,
@@ -32,7 +31,7 @@ from tagrpo.runs.checkpoints import (
     set_aside,
 )
 from tagrpo.runs.directory import checkpoints_in, iteration_of, name_of
-from tagrpo.runs.files import disk_full_explained, remove, write_json
+from tagrpo.runs.files import begin_folder, disk_full_explained, remove, write_json
 
 CONTENT = {"state_dict": {"weight": torch.arange(50_000.0)}, "global_step": 4}
 

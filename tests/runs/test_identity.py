@@ -13,7 +13,8 @@ from hydra import compose, initialize_config_module
 from transformers import AutoTokenizer
 
 from tagrpo.modules.policy.model import load_causal_lm
-from tagrpo.runs.checkpoints import AtomicCheckpointIO, begin_folder, commit_folder
+from tagrpo.runs.checkpoints import AtomicCheckpointIO, commit_folder
+from tagrpo.runs.files import begin_folder
 from tagrpo.runs.identity import bit_sums, digest, identity_of, tokenizer_digest
 from tagrpo.starter import starter_path
 from tagrpo.types import QuestionGroup

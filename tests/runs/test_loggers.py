@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning.pytorch.loggers import CSVLogger
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tagrpo.runs import loggers
 from tagrpo.runs.loggers import (
@@ -111,19 +110,6 @@ def test_a_full_disk_is_explained(tmp_path):
 def test_which_loggers_are_resumed(tmp_path):
     assert isinstance(ResumableTensorBoard(tmp_path), ResumableLogger)
     assert not isinstance(CSVLogger(tmp_path), ResumableLogger)
-
-
-def test_tensorboard_shows_settings_after_it_has_forgotten_earlier_ones(tmp_path):
-    logger = ResumableTensorBoard(tmp_path, name="", version="", default_hp_metric=False)
-    logger.log_hyperparams({"loss": {"clip": 0.2}, "git_commit": "abc"})
-    logger.log_metrics({"a": 1.0}, step=0)
-    logger.save()
-    events = EventAccumulator(str(tmp_path))
-    events.Reload()
-    text = events.Tensors("settings/text_summary")[0].tensor_proto.string_val[0]
-    assert "hp_metric" not in events.Tags()["scalars"]
-    assert b'"clip": 0.2' in text
-    assert b'"git_commit": "abc"' in text
 
 
 ROWS = st.lists(st.dictionaries(st.sampled_from("abcd"), st.floats(-9, 9), min_size=1), min_size=1, max_size=8)

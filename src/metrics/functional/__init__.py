@@ -17,11 +17,11 @@ from .groups import (
 )
 from .intervals import Interval, bootstrap_intervals
 from .pass_at_k import exact_pass_at_k, pass_at_k, support_change
-from .texts import distinct_n, distinct_share, mean_pairwise_distance
+from .texts import distinct_share, mean_pairwise_distance
 
 __all__ = [
     "CAUSES", "DifficultyTest", "Interval", "answer_diversity", "answer_entropy",
-    "bootstrap_intervals", "difficulty_test", "difficulty_variance", "distinct_n",
+    "bootstrap_intervals", "difficulty_test", "difficulty_variance",
     "distinct_share", "exact_pass_at_k", "group_effective_sample_share", "group_index",
     "homogeneity", "kernel_density", "majority_probability", "mean_pairwise_distance", "pass_at_k",
     "pooled_difficulty_test", "support_change", "uniform_groups", "uniform_subset_probability",

@@ -1,4 +1,4 @@
-"""How much responses repeat each other: word by word, as a whole, and as an encoder sees them."""
+"""How much responses repeat each other: as a whole, and as an encoder sees them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,6 @@ import torch
 from torch import Tensor
 
 from .groups import group_index
-
-
-def distinct_n(token_ids: Sequence[Tensor], group: Tensor, n: int) -> Tensor:
-    """[num_groups] float64 in 0..1, distinct n-grams over all n-grams (Li et al. 2016, arXiv 1510.03055).
-
-    It falls as groups and responses grow: compare only pools of the same size. NaN for a group without any n-gram.
-    `token_ids`: [R] of [T_r] long, non-negative. Raises a ValueError for n below 1.
-
-    >>> distinct_n([torch.tensor([5, 6, 5, 6]), torch.tensor([5, 6])], torch.tensor([0, 0]), n=2)  # 56 65 56, 56
-    tensor([0.5000], dtype=torch.float64)
-    """
-    if n < 1:
-        raise ValueError(f"Expected n to be at least 1, but got {n}.")
-    index, count = group_index(group)
-    grams = [ids.unfold(0, n, 1) if len(ids) >= n else ids.new_zeros(0, n) for ids in token_ids]
-    owner = index.repeat_interleave(torch.tensor(list(map(len, grams)), dtype=torch.long, device=index.device))
-    code = owner
-    # One number per n-gram, token by token; compressed at each step, so that it never overflows.
-    for tokens in torch.cat(grams).T if len(owner) else ():
-        code = torch.unique(code * (int(tokens.max()) + 1) + tokens, return_inverse=True)[1]
-    distinct = owner.new_zeros(int(code.max()) + 1 if len(code) else 0).scatter(0, code, owner)
-    return torch.bincount(distinct, minlength=count).double() / torch.bincount(owner, minlength=count)
 
 
 def distinct_share(items: Sequence[Hashable], group: Tensor) -> Tensor:

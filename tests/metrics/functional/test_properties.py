@@ -18,7 +18,6 @@ from tagrpo.metrics.functional import (
     answer_entropy,
     bootstrap_intervals,
     difficulty_variance,
-    distinct_n,
     distinct_share,
     exact_pass_at_k,
     group_effective_sample_share,
@@ -150,15 +149,6 @@ def test_a_majority_is_that_of_all_votes_of_k(rows, most_k):
             most = max(votes.values(), default=0)
             wins.append((votes["right"] == most) / list(votes.values()).count(most) if votes["right"] else 0)
         assert found == pytest.approx(sum(wins) / len(wins))
-
-
-@given(texts=st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=5), n=st.integers(1, 3))
-@quick
-def test_distinct_n_grams_are_those_of_a_set(texts, n):
-    grams = [tuple(text[i : i + n]) for text in texts for i in range(len(text) - n + 1)]
-    tokens = [torch.tensor(text, dtype=torch.long) for text in texts]
-    found = float(distinct_n(tokens, torch.zeros(len(texts), dtype=torch.long), n))
-    assert found == pytest.approx(len(set(grams)) / len(grams)) if grams else math.isnan(found)
 
 
 @given(rows=GROUPED)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from scipy import stats
 
 from tagrpo.metrics.functional import (
-    distinct_n,
     distinct_share,
     group_effective_sample_share,
     kernel_density,
@@ -33,19 +31,7 @@ def test_unknown_weights_are_left_out():
     assert found[1].isnan()
 
 
-def test_distinct_ngrams_are_those_of_a_set():
-    texts = [torch.randint(0, 4, (length,), generator=GENERATOR) for length in (6, 1, 9, 3, 0, 5)]
-    group = torch.tensor([2, 2, 2, 5, 5, 5])
-    for n in (1, 2, 3):
-        for row, g in enumerate((2, 5)):
-            grams = [
-                tuple(t[i : i + n].tolist())
-                for t, owner in zip(texts, group.tolist(), strict=True)
-                for i in range(len(t) - n + 1)
-                if owner == g
-            ]
-            assert float(distinct_n(texts, group, n)[row]) == pytest.approx(len(set(grams)) / len(grams))
-    assert distinct_n([torch.tensor([1])], torch.tensor([0]), 2).isnan().all()
+def test_the_share_of_distinct_items_is_counted_in_each_group():
     assert distinct_share(["a", "a", "b"], torch.tensor([1, 1, 0])).tolist() == [1.0, 0.5]
 
 
@@ -74,8 +60,3 @@ def test_densities_of_other_spreads_are_sums_of_normal_densities():
             values
         )
         torch.testing.assert_close(kernel_density(values, grid), torch.from_numpy(expected), rtol=1e-9, atol=1e-12)
-
-
-def test_n_grams_have_at_least_one_token():
-    with pytest.raises(ValueError, match="n to be at least 1, but got 0"):
-        distinct_n([torch.tensor([1])], torch.tensor([0]), 0)

@@ -32,7 +32,8 @@ class Checkpointer(Callback):
     and Python on every rank, and the state of each `ResumableLogger`.
 
     When any rank receives SIGTERM or SIGUSR1, all ranks finish their iteration, write a checkpoint, and leave with exit
-    code 0.
+    code 0. In a single process, an error while a batch is being sampled also leaves a checkpoint: of the state before
+    that batch.
 
     Rollouts since the last checkpoint are kept in `rollout_cache` and used again when a run is resumed with the same
     weights. On GPUs, where updates differ in bits, these are the weights of the checkpoint alone: use `every=1` where
@@ -60,6 +61,8 @@ class Checkpointer(Callback):
         self._done = self._epoch = self._saved_at = 0
         self._progress: dict[str, Any] | None = None
         self._saving = False
+        self._states_to_save: dict[str, Any] = {}
+        self._before: dict[str, Any] | None = None
         self._loggers: list[ResumableLogger] = []
         self._rng_to_restore: dict[str, Any] | None = None
 
@@ -95,11 +98,22 @@ class Checkpointer(Callback):
         if stopping:
             rank_zero_info(f"Asked to stop: the run ends after {self._done} iterations. Continue it with resume=last.")
             raise SIGTERMException
+        if world_size() == 1:  # of several ranks, the others would wait in collectives that the failed one has left
+            self._before = self._states(trainer)
 
     def _milestones(self, trainer: Trainer) -> set[int]:
         """The iterations at `fractions` of the run."""
         total = total_iterations(trainer, trainer.lightning_module)
         return set() if total is None else {round(fraction * total) for fraction in self.fractions}
+
+    def _states(self, trainer: Trainer) -> dict[str, Any]:
+        """States of the callbacks and the data module, as a checkpoint has them."""
+        states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}  # type: ignore[attr-defined]
+        datamodule = trainer.datamodule  # type: ignore[attr-defined]
+        return {
+            "callbacks": {key: state for key, state in states.items() if state},
+            **({type(datamodule).__qualname__: state} if datamodule and (state := datamodule.state_dict()) else {}),
+        }
 
     def on_test_batch_start(self, *_: Any) -> None:
         """Leave when asked to; what was trained has been saved."""
@@ -110,6 +124,7 @@ class Checkpointer(Callback):
         """Note how far loops and loader are: from this hook, and from no later one, Lightning can resume mid-epoch."""
         self._done = trainer.fit_loop.total_batch_idx + 1
         self._progress = trainer.fit_loop.state_dict()
+        self._before = None  # it belongs to the weights before this batch
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epoch = trainer.current_epoch
@@ -121,13 +136,22 @@ class Checkpointer(Callback):
             trainer.fit_loop.epoch_progress.current.completed = self._epoch
             self._prune(trainer)
 
-    def save(self, trainer: Trainer) -> None:
-        """Write a checkpoint of the iterations done, unless there is one."""
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Save where the policy is still that of the end of the last iteration."""
+        batches: Any = trainer.fit_loop.epoch_loop.batch_progress.total
+        sampling = trainer.training and batches.ready == self._done + 1 and batches.started == self._done
+        if sampling and self._before is not None and not self._saving:
+            self.save(trainer, self._before)
+
+    def save(self, trainer: Trainer, states: dict[str, Any] | None = None) -> None:
+        """Write a checkpoint of the iterations done, unless there is one, with `states` instead of the present ones."""
         if self._progress is None or self._saved_at == self._done:
             return
-        self._saving = True
-        trainer.save_checkpoint(_folder(trainer) / name_of(self._done))
-        self._saving = False
+        self._saving, self._states_to_save = True, states or {}
+        try:
+            trainer.save_checkpoint(_folder(trainer) / name_of(self._done))
+        finally:
+            self._saving = False
         self._saved_at = self._done
         self._prune(trainer)
 
@@ -145,6 +169,7 @@ class Checkpointer(Callback):
         """Save the loops as they were at the end of the last batch; the next batch may have been fetched since."""
         if self._saving:
             checkpoint["loops"]["fit_loop"] = self._progress
+            checkpoint.update(self._states_to_save)
 
     def state_dict(self) -> dict[str, Any]:
         """Iterations done, epochs at the end of training, random states of all ranks, states of loggers. Collective."""

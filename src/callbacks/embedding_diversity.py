@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..distributed import gather_objects, rank
 from ..metrics.functional import mean_pairwise_distance
-from ..runs.files import read_rows, write_rows
+from ..runs.files import append_rows, read_rows, write_rows
 from ..seeds import derive_seed
 from .shared import BatchDiagnostic, another_follows, check_at_least_one, current_iteration
 
@@ -34,7 +34,7 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
 
     - `embedding_distance/{original,rephrasings,pool}`: mean distance in a pool, mean over the measured questions.
 
-    Adds one row per question and pool to `embedding_diversity.csv` in the run directory, from which densities are
+    Appends one row per question and pool to `embedding_diversity.csv` in the run directory, from which densities are
     drawn. Pools of a single response have no distance and no row.
 
     Args:
@@ -63,7 +63,10 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop rows of iterations that are still to come: those of an earlier run, or after the checkpoint."""
-        self._write_rows(trainer, [])
+        path = _table(trainer)
+        if trainer.is_global_zero and path.exists():
+            kept = [row for row in read_rows(path)[1] if int(row["iteration"]) <= current_iteration(trainer)]
+            write_rows(path, COLUMNS, kept)
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> Mapping[str, float]:
         iteration = current_iteration(trainer)
@@ -71,7 +74,8 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
             return {}
         rows = [row for part in gather_objects(self.distances(batch, iteration)) for row in part]
         found = {pool: [row["distance"] for row in rows if row["pool"] == pool] for pool in POOLS}
-        self._write_rows(trainer, rows)
+        if trainer.is_global_zero:
+            append_rows(_table(trainer), COLUMNS, rows)
         return {f"embedding_distance/{pool}": fmean(distances) for pool, distances in found.items() if distances}
 
     def distances(self, batch: Any, iteration: int) -> list[dict[str, Any]]:
@@ -109,15 +113,9 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         mine = chosen - sum(counts[: rank()])
         return mine[(mine >= 0) & (mine < num_questions)]
 
-    def _write_rows(self, trainer: Trainer, rows: list[dict[str, Any]]) -> None:
-        """Put `rows` after those of the iterations so far."""
-        path = Path(trainer.default_root_dir) / "embedding_diversity.csv"
-        if trainer.is_global_zero:
-            kept = [row for row in read_rows(path)[1] if int(row["iteration"]) <= current_iteration(trainer)]
-            if kept or rows:
-                write_rows(path, COLUMNS, [*kept, *rows])
-            else:
-                path.unlink(missing_ok=True)
+
+def _table(trainer: Trainer) -> Path:
+    return Path(trainer.default_root_dir) / "embedding_diversity.csv"
 
 
 def sentence_encoder(model: str = "sentence-transformers/all-MiniLM-L6-v2", device: str | None = None) -> Encoder:

@@ -90,6 +90,17 @@ def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, A
         writer.writerows(rows)
 
 
+def append_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Append rows to a CSV file, with a header where it is new; without any, nothing is made."""
+    if rows:
+        new = not path.exists()
+        with path.open("a", newline="") as file:
+            writer = csv.DictWriter(file, columns)
+            if new:
+                writer.writeheader()
+            writer.writerows(rows)
+
+
 def read_rows(path: Path, most: int | None = None) -> tuple[Sequence[str], list[dict[str, str]]]:
     """Columns and whole rows among the first `most` of a CSV file; a row may be cut off where a process has died.
 

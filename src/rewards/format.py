@@ -1,8 +1,7 @@
 r"""Whether a response keeps to the format that its template asks for (prompt augmentation, arXiv 2602.03190).
 
-A marker earns its share if it occurs exactly once, wherever it stands; order and nesting are not checked. A template
-that fills in the opening tag itself asks for the remaining three. Tags must survive decoding: a tokenizer that counts
-`<think>` among its *special* tokens drops it from the text, and the reward with it.
+A template that fills in the opening tag itself asks for the remaining three. Tags must survive decoding: a tokenizer
+that counts `<think>` among its *special* tokens drops it from the text, and the reward with it.
 """
 
 from __future__ import annotations
@@ -16,17 +15,10 @@ _STATED = ("The final answer is:",)
 
 
 def format_reward(response: str, markers: Sequence[str]) -> float:
-    r"""Share of the markers that occur exactly once: 0 … 1, and a constant 1 without markers.
+    """Share of the markers that occur exactly once, in whatever order: 0 … 1, and a constant 1 without markers.
 
-    `response` is without the part of the turn that its template filled in.
-
-    >>> tags = ("<think>", "</think>", "<answer>", "</answer>")
-    >>> format_reward("<think>1 + 1</think> <answer>2</answer>", tags)
-    1.0
-    >>> format_reward("<think>1 + 1</think> no, <think>2</think> <answer>2", tags)  # only <answer> occurs once
-    0.25
-    >>> format_reward("anything", ())
-    1.0
+    >>> format_reward("<think>1 + 1</think> no, <think>2</think> <answer>2", ("<think>", "</think>", "<answer>"))
+    0.3333333333333333
     """
     return sum(response.count(marker) == 1 for marker in markers) / len(markers) if markers else 1.0
 
@@ -40,14 +32,10 @@ MARKERS: Mapping[str, Sequence[str]] = {
     # Reflection: a solution, then a check of it.
     "reflective_prompt": _REFLECTIVE,
     "reflective_prompt-teacher": _REFLECTIVE[1:],
-    # Explicit chain of thought, of which two announce the answer.
-    "abel": (),
+    # Explicit chains of thought that announce the answer.
     "lm_eval_prompt1": _STATED,
     "lm_eval_prompt4": _STATED,
-    "lm_eval_prompt8": (),
-    # Free-form.
-    "simplerl": (),
-    "qwen-math": (),
-    "formal": (),
+    # The others ask for no format.
+    **dict.fromkeys(("abel", "lm_eval_prompt8", "simplerl", "qwen-math", "formal"), ()),
 }
 """Template name → its markers, for the 13 templates of prompt augmentation."""

@@ -6,10 +6,8 @@ responses to a question. Terms are chosen by name; `tagrpo-train --help reward_t
     tagrpo-train experiment=grpo 'reward_terms=[overlong,noise]'
 
 The reward is verdict + Σ terms. Where a method's reward *replaces* the verdict, its term is the difference:
-`RewardNoise` is +1 where a wrong response counts as right. Terms see the verdict and not each other: a wrong response
-that `RewardNoise` flips keeps the penalty of `SignedReward`.
-
-Terms are stateless, randomness included: the same rollouts earn the same, before and after a resume.
+`RewardNoise` is +1 where a wrong response counts as right. Terms do not see each other. They are stateless, randomness
+included: the same rollouts earn the same, before and after a resume.
 """
 
 from __future__ import annotations
@@ -74,18 +72,14 @@ class SoftOverlongPenalty:
         max_length: L_max, tokens. DAPO's is the length limit of sampling, so that a truncated response gets −1.
         cache: L_cache, tokens. None is a fifth of `max_length`, DAPO's share (4,096 of 20,480).
         weight: Factor.
-
-    Raises:
-        ValueError: not 0 < cache ≤ max_length.
     """
 
     def __init__(self, max_length: int, cache: int | None = None, weight: float = 1.0) -> None:
-        cache = max(max_length // 5, 1) if cache is None else cache
-        if not 0 < cache <= max_length:
-            raise ValueError(f"Expected 0 < cache ≤ max_length, but got cache={cache} and max_length={max_length}.")
         self.max_length = max_length
-        self.cache = cache
+        self.cache = max(max_length // 5, 1) if cache is None else cache
         self.weight = weight
+        if not 0 < self.cache <= max_length:
+            raise ValueError(f"Expected 0 < cache ≤ max_length, but got {self.cache} and {max_length}.")
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
         """[R] float32."""
@@ -95,8 +89,7 @@ class SoftOverlongPenalty:
 class SignedReward:
     """−1 where the response is wrong, else 0, so that the reward is ±1 (DAPO, arXiv 2503.14476, Eq. 7).
 
-    DAPO's overlong penalty is weighed against this scale: a correct response at the length limit earns 0, half way to
-    −1. Under rewards of 1 and 0 it would earn as little as a wrong one.
+    DAPO's overlong penalty is weighed against this scale: a correct response at the length limit earns 0.
     """
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
@@ -107,16 +100,12 @@ class SignedReward:
 class RewardNoise:
     """Rewards each *wrong* response like a right one with some probability: +1 where that happens, else 0.
 
-    The control experiment of Pass@k training (arXiv 2508.10751, Fig. 6a: 10, 30, 50 %), which shows that exploration is
-    more than noise. `correct` stays what it is. The draw is seeded by (seed, questions, response tokens), so that it is
-    independent of rank and resume; a batch that repeats another token by token repeats its noise.
+    The control experiment of Pass@k training (arXiv 2508.10751, Fig. 6a: 10, 30, 50 %). `correct` stays what it is. The
+    draw is seeded by (seed, questions, response tokens), so that it is independent of rank and resume.
 
     Args:
         probability: Of each wrong response, 0 … 1.
         seed: Of the draws.
-
-    Raises:
-        ValueError: the probability is out of its range.
     """
 
     def __init__(self, probability: float, seed: int = 0) -> None:

@@ -1,7 +1,6 @@
 """Asynchronous sampling: while the policy is updated, the engine samples what the next update learns from.
 
-Those responses are off-policy by one update: the weights that sample them are the ones from before it. The update is
-told so by `Rollouts.staleness`, and corrects for it by truncated importance sampling.
+Those responses are off-policy by one update, which `Rollouts.staleness` tells.
 """
 
 from __future__ import annotations

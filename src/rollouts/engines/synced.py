@@ -17,7 +17,6 @@ class NamedWeights(Protocol):
 
     def __call__(self, policy: nn.Module, *, merged: bool, base: bool) -> Iterable[tuple[str, Tensor]]:
         """With adapters `merged`, else by themselves, with the weights only if `base`; see `SampledPolicy`."""
-        ...
 
 
 def own_parameters(policy: nn.Module, *, merged: bool, base: bool) -> Iterable[tuple[str, Tensor]]:  # noqa: ARG001
@@ -26,16 +25,10 @@ def own_parameters(policy: nn.Module, *, merged: bool, base: bool) -> Iterable[t
 
 
 class SyncedEngine:
-    """Makes an engine when it is first needed, and streams weights into it only when they have changed.
+    """Makes an engine when it is first needed, and streams `weights` into it only when they have changed.
 
-    Args:
-        make: Makes the engine, on every rank.
-        weights: What to stream.
-        asynchronous: Whether the engine will have to sample while the policy is updated.
-
-    Raises:
-        TypeError: the engine's class lacks something; as soon as the class is known, at the latest when it is made.
-        ValueError: it can't sample while the policy is updated, likewise.
+    An engine that lacks something, or can't sample while the policy is updated if it has to (`asynchronous`), is
+    refused as soon as its class is known, at the latest when it is made.
     """
 
     def __init__(self, make: Callable[[], Engine], weights: NamedWeights, asynchronous: bool) -> None:
@@ -51,7 +44,6 @@ class SyncedEngine:
             self._check(made)
 
     def _check(self, engine: Any) -> None:
-        """Refuse an engine, or a class of engines."""
         require(engine, Engine, "rollout.engine")
         if self.asynchronous and not engine.asynchronous:
             name = engine.__name__ if isinstance(engine, type) else type(engine).__name__
@@ -80,7 +72,7 @@ class SyncedEngine:
         return self._digest[1]
 
     def weights_replaced(self) -> None:
-        """Weights have changed without an optimizer step: those that the engine has are no longer theirs."""
+        """Forget what the engine has: weights have changed without an optimizer step."""
         self._synced_at = self._digest = None
         self._has_base = False
 

@@ -1,8 +1,4 @@
-"""The receiving end of `weight_stream`, inside a vLLM server's workers.
-
-A server loads this module through `--worker-extension-cls` (see `serve.py`); importing it makes `stream` known to vLLM
-as a weight-transfer backend.
-"""
+"""The receiving end of `weight_stream`, a weight-transfer backend inside a vLLM server's workers (see `serve.py`)."""
 
 from __future__ import annotations
 
@@ -40,8 +36,7 @@ class StreamUpdateInfo(WeightTransferUpdateInfo):
 class StreamWeightTransferEngine(WeightTransferEngine[StreamInitInfo, StreamUpdateInfo]):
     """Loads checkpoint-format weights as they arrive, one tensor at a time.
 
-    Of a policy with adapters the weights come once and are kept; from then on the adapters come alone and are merged
-    here, which gives the weights that the trainer would have sent.
+    Of a policy with adapters the weights come once and are kept; then the adapters come alone and are merged here.
     """
 
     init_info_cls = StreamInitInfo

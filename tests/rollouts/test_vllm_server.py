@@ -18,7 +18,7 @@ from tagrpo.modules.policy.lora import LoraSettings
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.policy.sharding import full_tensors, separate_tensors
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
-from tagrpo.rollouts.engines import server_fleet, server_weights, weight_stream
+from tagrpo.rollouts.engines import server_fleet, weight_stream
 from tagrpo.rollouts.engines.access import shared_token
 from tagrpo.rollouts.engines.weight_stream import offered, receive_weights
 from tagrpo.runs.preemption import StopRequest
@@ -385,7 +385,7 @@ def test_the_stream_answers_only_who_knows_the_token_and_only_until_the_update_e
 
 
 def test_silent_strangers_hold_up_neither_the_receivers_nor_the_end(monkeypatch):
-    monkeypatch.setattr(weight_stream, "HANDSHAKE_SECONDS", 3600.0)
+    monkeypatch.setattr(weight_stream._Handler, "timeout", 3600.0)
     strangers = []
     with offered(WEIGHTS, 20.0, "127.0.0.1") as where:
         strangers += [socket.create_connection(("127.0.0.1", where["port"])) for _ in range(5)]
@@ -396,7 +396,7 @@ def test_silent_strangers_hold_up_neither_the_receivers_nor_the_end(monkeypatch)
 
 
 def test_who_says_nothing_for_the_time_of_a_handshake_is_dropped(monkeypatch):
-    monkeypatch.setattr(weight_stream, "HANDSHAKE_SECONDS", 0.05)
+    monkeypatch.setattr(weight_stream._Handler, "timeout", 0.05)
     with (
         offered(WEIGHTS, 20.0, "127.0.0.1") as where,
         socket.create_connection(("127.0.0.1", where["port"]), timeout=60) as stranger,
@@ -423,7 +423,7 @@ def test_a_transfer_listens_only_at_the_address_towards_its_server(server, make_
         addresses.append(host)
         return offered(weights, timeout, host)
 
-    monkeypatch.setattr(server_weights, "offered", watched)
+    monkeypatch.setattr(server_fleet, "offered", watched)
     make_engine(server.url).sync(WEIGHTS)
     assert addresses == ["127.0.0.1"]
 

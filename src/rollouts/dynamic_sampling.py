@@ -150,7 +150,10 @@ def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
     for rollouts in every:
         for phase, spent in rollouts.seconds.items():
             seconds[phase] = seconds.get(phase, 0.0) + spent
-    columns = {name: [getattr(rollouts, name) for rollouts in every] for name in COLUMNS}
+    values: dict[str, Any] = {}
+    for name in COLUMNS:
+        columns = [getattr(rollouts, name) for rollouts in every]
+        values[name] = torch.cat(columns) if isinstance(columns[0], Tensor) else list(chain(*columns))
     joined = Rollouts(
         prompts=prompts,
         prompt=torch.cat([r.prompt + row for r, row in zip(every, rows, strict=False)]),
@@ -158,6 +161,6 @@ def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
         reward_terms={name: torch.cat([r.reward_terms[name] for r in every]) for name in every[0].reward_terms},
         history=History.joined(rollouts.history for rollouts in every),
         seconds=seconds,
-        **{n: torch.cat(c) if isinstance(c[0], Tensor) else list(chain(*c)) for n, c in columns.items()},
+        **values,
     )
     return QuestionBatch(list(chain(*(part.groups for part in parts))), prompts, parts[0].split, joined)

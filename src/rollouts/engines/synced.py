@@ -37,7 +37,6 @@ class SyncedEngine:
         self.asynchronous = asynchronous
         self._engine: Engine | None = None
         self._synced_at: int | None = None
-        self._has_base = False
         self._digest: tuple[int, str] | None = None
         made = make.func if isinstance(make, partial) else make
         if isinstance(made, type):
@@ -60,9 +59,9 @@ class SyncedEngine:
             self._check(engine)
             self._engine = engine
         if self._synced_at != step:
-            merges = self._engine.merges_adapters
-            self._engine.sync(self.weights(policy, merged=not merges, base=not self._has_base))
-            self._synced_at, self._has_base = step, True
+            merged, base = not self._engine.merges_adapters, self._synced_at is None
+            self._engine.sync(self.weights(policy, merged=merged, base=base))
+            self._synced_at = step
         return self._engine
 
     def weights_digest(self, policy: nn.Module, step: int) -> str:
@@ -74,7 +73,6 @@ class SyncedEngine:
     def weights_replaced(self) -> None:
         """Forget what the engine has: weights have changed without an optimizer step."""
         self._synced_at = self._digest = None
-        self._has_base = False
 
     def sleep(self) -> None:
         """Give memory back until the engine is needed, if there is one."""
@@ -86,4 +84,3 @@ class SyncedEngine:
         if self._engine is not None:
             self._engine.close()
         self._engine = self._synced_at = None
-        self._has_base = False

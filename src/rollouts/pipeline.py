@@ -196,7 +196,7 @@ class RolloutPipeline:
         `roll_out` raises what prevented them; called once more, it lets the present weights sample them.
         """
         if self._next is not None:
-            self._next.join(seconds)
+            self._next.join(seconds, "wait")
 
     def _roll_out(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
         """The batch with its scored responses, past successes among them."""
@@ -220,7 +220,7 @@ class RolloutPipeline:
     ) -> Generation:
         """The responses by the present weights, from the cache or the engine, which with `ahead` samples at once."""
         request, scoring = self._request(batch, position), Scoring(batch, self.verifier, self.decode)
-        generation = Generation(request_key(request), step, scoring, phase="wait" if ahead else "generate")
+        generation = Generation(request_key(request), step, scoring)
         if self.cache is not None and position[0] == "fit":
             key = f"{self.engine.weights_digest(policy, step)}/{generation.key}"
             generation.completions = self.cache.find(position[1:], key)

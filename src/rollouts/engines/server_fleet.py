@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from ...distributed import gather_objects, rank
-from ...modules.policy.adapters import A, is_part
 from ...runs.preemption import asked_to_stop
 from .access import FILE, VARIABLE, shared_token
 from .base import EngineError
@@ -111,34 +110,22 @@ class ServerFleet:
         self.retries = retries
         self.patience = patience
         self.syncs = 0
-        self.base = 0
         self.context = 0
         self.weights: dict[str, Tensor] = {}
         self.ready: list[int] = []
 
     @property
-    def base_version(self) -> str:
-        """How the versions of servers begin that need the adapters alone, if there are any."""
-        return f"{self.run}-{self.base}-"
-
-    @property
     def version(self) -> str:
         """The name of the current weights on a server; no other run uses the same names."""
-        return f"{self.base_version}{self.syncs}"
+        return f"{self.run}-{self.syncs}"
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Gather the weights, or the adapters alone, on rank 0, tensor by tensor, and send them to every server."""
+        """Gather the weights on rank 0, tensor by tensor, and send them to every server."""
         self.syncs += 1
-        new: dict[str, Tensor] = {}
+        self.weights = {}
         for name, tensor in parameters:
-            if not is_part(name) and self.base != self.syncs:
-                self.base, self.weights = self.syncs, {}
             if rank() == 0:
-                # What the servers merge is rounded after that, not before, unless nothing is lost by it.
-                merged_there = is_part(name) or name + A in new
-                as_sent = _if_exact(tensor.detach(), self.dtype) if merged_there else tensor.detach().to(self.dtype)
-                new[name] = as_sent.to("cpu", copy=True).contiguous()
-        self.weights |= new
+                self.weights[name] = tensor.detach().to(self.dtype).to("cpu", copy=True).contiguous()
         self.prepare()
 
     def prepare(self) -> None:
@@ -192,12 +179,10 @@ class ServerFleet:
         """None when `server` holds the current weights, else why it does not."""
         server.answers = False
         try:
-            held = str(server.get("/weight_info")["weight_version"])
+            held = server.get("/weight_info")["weight_version"]
             server.answers = True
             if held != self.version:
-                alone = held.startswith(self.base_version)
-                sent = [(name, t) for name, t in self.weights.items() if is_part(name) or not alone]
-                server.exchange_weights(sent, self.version)
+                server.exchange_weights(list(self.weights.items()), self.version)
         except (httpx.HTTPError, OSError, EngineError) as error:
             return f"{type(error).__name__}: {error}"
         return None
@@ -207,9 +192,3 @@ class ServerFleet:
         for server in self.servers:
             server.client.close()
         self.weights = {}
-
-
-def _if_exact(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """`tensor` in another type if that changes no number, else as it is."""
-    other = tensor.to(dtype)
-    return other if torch.equal(other.to(tensor.dtype), tensor) else tensor

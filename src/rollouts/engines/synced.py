@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
 from ...types import Engine, require
 from ..cache import weights_digest
 
-
-class NamedWeights(Protocol):
-    """Policy → names and full tensors for an engine. Collective."""
-
-    def __call__(self, policy: nn.Module, *, merged: bool, base: bool) -> Iterable[tuple[str, Tensor]]:
-        """With adapters `merged`, else by themselves, with the weights only if `base`; see `SampledPolicy`."""
+NamedWeights = Callable[[nn.Module], Iterable[tuple[str, Tensor]]]
+"""Policy → names and full tensors for an engine, adapters merged. Collective."""
 
 
-def own_parameters(policy: nn.Module, *, merged: bool, base: bool) -> Iterable[tuple[str, Tensor]]:  # noqa: ARG001
+def own_parameters(policy: nn.Module) -> Iterable[tuple[str, Tensor]]:
     """The parameters of a policy that is neither sharded nor adapted, under their own names."""
     return ((name, parameter.detach()) for name, parameter in policy.named_parameters())
 
@@ -59,8 +55,7 @@ class SyncedEngine:
             self._check(engine)
             self._engine = engine
         if self._synced_at != step:
-            merged, base = not self._engine.merges_adapters, self._synced_at is None
-            self._engine.sync(self.weights(policy, merged=merged, base=base))
+            self._engine.sync(self.weights(policy))
             self._synced_at = step
         return self._engine
 

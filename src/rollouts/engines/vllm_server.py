@@ -34,8 +34,7 @@ class VLLMServerEngine(Engine):
 
     Under several ranks each samples its own prompts; `sync`, `generate` and what `generate_async` returns are
     collective. A server that does not answer is asked again, at most `retries` times in a row, and left out while
-    another one works. When none is left for `patience` seconds, every rank raises. Of a policy with adapters the
-    weights are sent once and then the adapters alone.
+    another one works. When none is left for `patience` seconds, every rank raises.
 
     Args:
         model_path: Folder or hub name, for the stop tokens.
@@ -48,7 +47,6 @@ class VLLMServerEngine(Engine):
     """
 
     asynchronous = True
-    merges_adapters = True
 
     def __init__(
         self,
@@ -77,7 +75,7 @@ class VLLMServerEngine(Engine):
         self.retries = retries
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Gather the weights, or the adapters alone, on rank 0, tensor by tensor, and send them to every server."""
+        """Gather the weights on rank 0, tensor by tensor, and send them to every server."""
         self.fleet.sync(parameters)
 
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:

@@ -54,6 +54,8 @@ def format_reward(response: str, markers: Sequence[str]) -> float:
 class TemplateFormatTerm:
     """weight · the format reward of the template that each response was sampled in (arXiv 2602.03190: weight 1).
 
+    A tokenizer that counts `<think>` among its *special* tokens drops it from the text, and the reward with it.
+
     Args:
         weight: Factor.
         markers: Template name → its markers (`format_reward`), in addition to the 13 of `MARKERS` and before those of

@@ -46,7 +46,7 @@ def verifiers() -> tuple[tuple[Callable, str | tuple[str, ...]], ...]:
 
 def verdicts(data: bytes) -> None:
     """Verdicts of all verifiers that judge in the process itself, and format rewards."""
-    from tagrpo.rewards.format import MARKERS, format_reward
+    from tagrpo.rewards.terms import MARKERS, format_reward
 
     text = data.decode("utf-8", "replace")
     for verifier, reference in verifiers():

@@ -173,16 +173,19 @@ def end_after_steps(trainer: Trainer, steps_per_epoch: int) -> None:
     loop.max_epochs = -1
 
 
-def weights_of(
-    module: nn.Module, *, merged: bool, base: bool, policy: str | None = None
-) -> Iterable[tuple[str, Tensor]]:
+def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[str, Tensor]]:
     """Names and full tensors for the engine, as the policy calls them when it is alone. Collective.
 
-    Adapters are `merged`, else by themselves, with the other weights if `base`. For `policy` see `RolloutCallback`; a
-    ValueError says that several models of `module` are trained and none is named.
+    Args:
+        module: The trainer's.
+        policy: See `RolloutCallback`.
+
+    Raises:
+        AttributeError: `module` has no submodule of that name.
+        ValueError: several of its models are trained, and none is named.
     """
     if isinstance(module, SampledPolicy):
-        return module.full_parameters() if merged else module.separate_parameters(base=base)
+        return module.full_parameters()
     return full_tensors(module.get_submodule(_trained_model(module) if policy is None else policy))
 
 

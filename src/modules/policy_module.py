@@ -27,7 +27,7 @@ from .mismatch import MismatchCorrection
 from .policy.logprobs import Scorer
 from .policy.lora import has_adapters
 from .policy.model import resolve_model_path, save_model
-from .policy.sharding import full_tensors, reshard, separate_tensors
+from .policy.sharding import full_tensors, reshard
 from .strategy import ComputeType, FullyShardedStrategy, gradient_sync, prepare, reduced_precision
 from .update import PolicyUpdate, UpdateOptions
 
@@ -223,11 +223,6 @@ class PolicyModule(LightningModule):
         """`(Hugging Face name, full tensor)` of each parameter. Collective: every rank must exhaust it."""
         reshard(self.policy)
         return full_tensors(self.policy.model)
-
-    def separate_parameters(self, *, base: bool) -> Iterator[tuple[str, Tensor]]:
-        """The same with adapters by themselves; see `SampledPolicy`. Collective."""
-        reshard(self.policy)
-        return separate_tensors(self.policy.model, base=base)
 
     def make_scorer(self) -> Scorer:
         """Scores responses under the current policy, where it is and as it computes."""

@@ -25,30 +25,16 @@ _SIGN = re.compile(r"\\?[$%]")
 _SCIENTIFIC = re.compile(r"\A\s*([+-]?[\d.]+)[eE]([+-]?\d+)\s*\Z")
 _LATEX = [LatexExtractionConfig(boxed_match_priority=0)]
 _WARM_UP = (
-    r"-\frac{3}{4}",
-    r"2\sqrt{3}+\frac{\pi}{6}",
-    r"x^2-3x+1",
-    r"(1,-2,\frac{1}{2})",
-    r"[0,1)\cup(2,\infty)",
-    r"\{1,2,3\}",
-    r"y=2x+3",
-    r"\begin{pmatrix}1&0\\-1&2\end{pmatrix}",
-    r"3-4i",
-    r"30^\circ",
-    r"\text{(B)}",
-    r"1\le x<5",
-    r"\log_2 5",
-    r"1.5\times10^{-3}",
-    r"\binom{5}{2}",
-    r"3 \pm 2\sqrt{2}",
-)
+    r"-\frac{3}{4}", r"2\sqrt{3}+\frac{\pi}{6}", r"x^2-3x+1", r"(1,-2,\frac{1}{2})", r"[0,1)\cup(2,\infty)",
+    r"\{1,2,3\}", r"y=2x+3", r"\begin{pmatrix}1&0\\-1&2\end{pmatrix}", r"3-4i", r"30^\circ", r"\text{(B)}",
+    r"1\le x<5", r"\log_2 5", r"1.5\times10^{-3}", r"\binom{5}{2}", r"3 \pm 2\sqrt{2}",
+)  # fmt: skip
 
 
 class TwoStageParser(latex2sympy2.PSParser):  # type: ignore[misc]
     """math-verify's LaTeX parser, two to four times as fast, with the same parse trees.
 
-    ANTLR's SLL prediction either finds the tree that full LL prediction finds or reports a syntax error, upon
-    which LL runs, as it always does in math-verify ("two-stage parsing" in ANTLR's documentation).
+    ANTLR's "two-stage parsing": SLL prediction finds the tree of full LL prediction or a syntax error; then LL runs.
     """
 
     def math(self) -> Any:
@@ -68,11 +54,9 @@ latex2sympy2.PSParser = TwoStageParser
 def compare(job: tuple[Sequence[str], str]) -> bool:
     """Whether an answer equals any of its references: `(references, answer)`, in LaTeX.
 
-    Equality is math-verify's (simplification of the difference, sets, intervals, matrices, equations, units), with
-    these exceptions. Two numbers must also agree to `RELATIVE_TOLERANCE`, since math-verify compares decimals to
-    six places, under which all small numbers are equal; numbers that do not agree are never simplified, which is
-    where a wrong answer would take its time. `4.5e33` is a number, not a multiple of e. A percent sign is decoration
-    like a unit: 50 % equals 50, not 0.5.
+    Equality is math-verify's, with these exceptions. Two numbers must also agree to `RELATIVE_TOLERANCE`, since
+    math-verify compares decimals to six places, under which all small numbers are equal. `4.5e33` is a number, not a
+    multiple of e. A percent sign is decoration like a unit: 50 % equals 50, not 0.5.
     """
     references, answer = job
     return any(_equal(_parse(reference), _parse(answer)) for reference in references)
@@ -105,12 +89,10 @@ def _apart(a: complex, b: complex) -> bool:
 
 
 def _apart_at_a_point(one: Any, other: Any) -> bool:
-    """Whether two formulas have clearly different values where their variables have certain values.
+    """Whether two formulas have clearly different values where their variables have certain positive values.
 
-    Avoids simplifying their difference, which is where a wrong answer would take its time. A variable (math-verify
-    ignores its case) has the same positive value in both, so that formulas that are equal only for positive variables
-    are left to math-verify. Whatever has no value, is no formula (sets, equations, matrices) or may be a word is never
-    apart.
+    Avoids simplifying their difference, which is where a wrong answer would take its time. Whatever has no value, is no
+    formula (sets, equations, matrices) or may be a word is never apart.
     """
     if not (isinstance(one, Expr) and isinstance(other, Expr)):
         return False
@@ -130,8 +112,7 @@ def _value_at_a_point(formula: Expr) -> complex:
     return value
 
 
-def _warm_up() -> None:
-    """Fill the parser's tables, once, before the process is forked."""
+def _warm_up() -> None:  # fills the parser's tables before the process is forked
     for library in ("math_verify", "latex2sympy2_extended"):  # they warn of every answer that does not parse
         logging.getLogger(library).setLevel(logging.CRITICAL)
     for latex in _WARM_UP:

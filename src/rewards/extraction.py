@@ -20,37 +20,26 @@ _BOX_OR_BRACE = re.compile(
     r"|\\[{}]|\\\\(?!boxed|fbox)|(?P<brace>[{}])"
 )
 _ANSWER_IS = re.compile(r"\banswer\s*(?:is\b|:)[\s:*]*", re.IGNORECASE)
-_MATH_SPAN = re.compile(r"\$([^$]+)\$")
-_SENTENCE_END = re.compile(r"\.(?=\s|$)")
-
 _RATIONAL = re.compile(r"(-?)(?:(\d{1,99})(?:/(\d{1,99}))?|\\frac\{(-?\d{1,99})\}\{(\d{1,99})\})")
-
 _TEXT_COMMAND = re.compile(
     r"\\(?:text(?:bf|it|rm|normal)?|mbox|hbox|mathrm|mathbf|boxed|fbox)(?![A-Za-z])\s*\{([^{}]*)\}"
 )
-_REWRITES = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\(?:left|right)(?![A-Za-z])", ""),
-        (r"\\!", ""),
-        (r"\\[,;: ]|~|\s", " "),
-        (r"\{,\}", ","),
-        (r"\\[dt]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\frac ?(\d) ?(\d)", r"\\frac{\1}{\2}"),
-        (r"\\?\$", ""),
-        (r" +", " "),
-        (r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", ""),
-        (r"\A\(([A-Za-z])\)\Z", r"\1"),
-    )
+_REWRITES = (
+    (r"\\(?:left|right)(?![A-Za-z])", ""),
+    (r"\\!", ""),
+    (r"\\[,;: ]|~|\s", " "),
+    (r"\{,\}", ","),
+    (r"\\[dt]frac(?![A-Za-z])", r"\\frac"),
+    (r"\\frac ?(\d) ?(\d)", r"\\frac{\1}{\2}"),
+    (r"\\?\$", ""),
+    (r" +", " "),
+    (r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", ""),
+    (r"\A\(([A-Za-z])\)\Z", r"\1"),
 )
 
 
 def references_of(reference: Reference) -> tuple[str, ...]:
-    """The reference answers as a tuple.
-
-    Raises:
-        ValueError: without any reference answer; nothing could ever be correct.
-    """
+    """The reference answers as a tuple; ValueError without any, as nothing could ever be correct."""
     references = (reference,) if isinstance(reference, str) else tuple(reference)
     if not references:
         raise ValueError("Expected at least one reference answer, but got an empty sequence.")
@@ -63,10 +52,8 @@ def canonical_number(text: str) -> str | None:
     Surrounding spaces, `$` and `%` signs, thousands separators, a trailing full stop, a plus sign, leading
     zeros and trailing zeros of the fraction are dropped. Works on digits, so that no size is too large.
 
-    >>> [canonical_number(text) for text in (" $1,234.50. ", "007", "-0.0", r"15\%")]
-    ['1234.5', '7', '0', '15']
-    >>> canonical_number("4 2"), canonical_number("1,23"), canonical_number("1/2"), canonical_number("")
-    (None, None, None, None)
+    >>> [canonical_number(text) for text in (" $1,234.50. ", "-0.0", r"15\%", "4 2", "1,23", "1/2")]
+    ['1234.5', '0', '15', None, None, None]
     """
     text = text.strip().removesuffix(".").replace("\\$", "$").replace("\\%", "%").strip()
     match = _NUMBER.fullmatch(text.removeprefix("$").removesuffix("$").removesuffix("%").strip())
@@ -81,11 +68,7 @@ def canonical_number(text: str) -> str | None:
 
 
 def after_marker(response: str, marker: str) -> str | None:
-    """The rest of the line after the last `marker`, stripped; None without a marker or with nothing after it.
-
-    >>> after_marker("12 + 15 = 27 #### 27 ", "####")
-    '27'
-    """
+    """The rest of the line after the last `marker`, stripped; None without a marker or with nothing after it."""
     _, found, tail = response.rpartition(marker)
     lines = tail.strip().splitlines()
     return lines[0].strip() if found and lines else None
@@ -94,14 +77,11 @@ def after_marker(response: str, marker: str) -> str | None:
 def last_boxed(text: str) -> str | None:
     r"""The content of the last complete `\boxed` or `\fbox`, stripped; None without one.
 
-    Braces may nest and lines may break. Of nested boxes the innermost counts. A box that never closes (a
-    truncated response) is skipped for the one before it. Without braces (`\boxed 9$`) the rest of the line
-    counts, up to the closing dollar.
+    Of nested boxes the innermost counts. A box that never closes (a truncated response) is skipped for the one before
+    it. Without braces (`\boxed 9$`) the rest of the line counts, up to the closing dollar.
 
-    >>> last_boxed(r"so \boxed{1}, or rather \boxed{\frac{1}{2}}, not \boxed{3")
-    '\\frac{1}{2}'
-    >>> last_boxed(r"$x = \boxed 9$."), last_boxed(r"\boxed{}"), last_boxed("9")
-    ('9', '', None)
+    >>> last_boxed(r"so \boxed{1}, or \boxed{\frac{1}{2}}, not \boxed{3"), last_boxed(r"\boxed{}"), last_boxed("9")
+    ('\\frac{1}{2}', '', None)
     """
     last = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
     if last < 0:
@@ -135,34 +115,25 @@ def extract_answer(response: str) -> str | None:
     after the last `####`; what follows the last "answer is" or "answer:" on its line: the first `$…$` span if
     there is one, else the text up to the end of the sentence.
 
-    >>> extract_answer(r"Thus $x=\boxed{5}$."), extract_answer("3 + 4 = 7 #### 7"), extract_answer("Seven.")
-    ('5', '7', None)
-    >>> extract_answer("The final answer is $\\frac{1}{2}$. I hope it is correct.")
-    '\\frac{1}{2}'
+    >>> [extract_answer(text) for text in ("3 + 4 = 7 #### 7", "The answer is $9$. I hope so.", "Seven.")]
+    ['7', '9', None]
     """
     return last_boxed(response) or after_marker(response, "####") or _stated_answer(response) or None
 
 
 def _stated_answer(response: str) -> str | None:
-    statement = None
-    for statement in _ANSWER_IS.finditer(response):  # noqa: B007  (the last match is what we want)
-        pass
-    if statement is None:
+    statements = list(_ANSWER_IS.finditer(response))
+    if not statements:
         return None
-    end = response.find("\n", statement.end())
-    line = response[statement.end() : end if end >= 0 else None]
-    span = _MATH_SPAN.search(line)
-    return (span[1] if span else _SENTENCE_END.split(line, maxsplit=1)[0]).strip(" *\t\r")
+    line = response[statements[-1].end() :].partition("\n")[0]
+    span = re.search(r"\$([^$]+)\$", line)
+    return (span[1] if span else re.split(r"\.(?=\s|$)", line, maxsplit=1)[0]).strip(" *\t\r")
 
 
 def extract_reference(solution: str) -> str | None:
     r"""The reference answer of a worked solution: its last box, else what follows its last `####`.
 
-    None when there is none; two solutions of the MATH training set end in an empty `\boxed{}`. A solution
-    that boxes several answers in turn yields the last one only.
-
-    >>> [extract_reference(text) for text in (r"Hence $n = \boxed{12}$.", "6*7=42 #### 42", "42")]
-    ['12', '42', None]
+    None when there is none, or an empty box, as in two solutions of the MATH training set.
     """
     boxed = last_boxed(solution)
     return (after_marker(solution, "####") if boxed is None else boxed) or None
@@ -175,27 +146,24 @@ def normalize_answer(answer: str) -> str:
     unwraps `\text{…}`, `\mbox{…}` and the like; writes `\dfrac`, `\tfrac` and `\frac12` as `\frac{1}{2}`, `(B)` as `B`,
     plain numbers as `canonical_number` does. No algebra: `1/2` and `\frac{1}{2}` stay two spellings.
 
-    >>> normalize_answer(r"\$1,\!657.00"), normalize_answer(r"\left( 3, \tfrac12 \right)")
-    ('1657', '(3,\\frac{1}{2})')
-    >>> normalize_answer(r"\text{(E)},"), normalize_answer(r"2 \pi r"), normalize_answer(".50")
-    ('E', '2\\pi r', '0.5')
+    >>> [normalize_answer(text) for text in (r"\$1,\!657.00", r"\left( 3, \tfrac12 \right)", r"\text{(E)},")]
+    ['1657', '(3,\\frac{1}{2})', 'E']
     """
     answer = answer.replace("\N{MINUS SIGN}", "-")
     for _ in range(2):  # the second pass unwraps a command inside another, as in \boxed{\text{…}}
         answer = _TEXT_COMMAND.sub(r" \1 ", answer)
     for pattern, replacement in _REWRITES:
-        answer = pattern.sub(replacement, answer).lstrip().rstrip(" .,")
+        answer = re.sub(pattern, replacement, answer).lstrip().rstrip(" .,")
     return canonical_number(answer) or answer
 
 
 def exact_value(answer: str) -> Fraction | None:
     r"""The value of a normalised answer that is an integer or a fraction of integers, None for anything else.
 
-    Decimals are left out: whether `0.333333` is a third is for a comparison with a tolerance. So are numbers
-    of more than 99 digits.
+    Decimals are left out, as whether `0.333333` is a third depends on a tolerance, and numbers of over 99 digits.
 
-    >>> exact_value(r"-\frac{2}{4}"), exact_value("3/4"), exact_value("17"), exact_value("0.5")
-    (Fraction(-1, 2), Fraction(3, 4), Fraction(17, 1), None)
+    >>> exact_value(r"-\frac{2}{4}"), exact_value("3/4"), exact_value("0.5")
+    (Fraction(-1, 2), Fraction(3, 4), None)
     """
     match = _RATIONAL.fullmatch(answer)
     if match is None or not answer.isascii():

@@ -11,18 +11,14 @@ def _canonical(text: str) -> str:
 
 
 class FinalAnswerReward(Verifier):
-    """Correct when the text after the last `marker` is a reference answer.
+    """Correct when the rest of the line after the last `marker` is a reference answer.
 
-    Plain numbers are compared by value (`1,000`, `$1000`, `1000.0` and `1000%` are one answer; see
-    `extraction.canonical_number`), anything else letter by letter. Only the rest of the marker's line counts.
-    Units and words beside the number are not stripped: `27 apples` is not `27`. Fractions and formulas are
-    for `MathReward`.
+    Plain numbers are compared by value (see `canonical_number`), anything else letter by letter: `27 apples` is not
+    `27`. Fractions and formulas are for `MathReward`.
 
     >>> reward = FinalAnswerReward()
-    >>> reward("12 + 15 = 27 #### 27", "27")
-    Score(correct=True, answer='27', failure=None)
-    >>> reward("I do not know", "27")
-    Score(correct=False, answer=None, failure=None)
+    >>> reward("12 + 15 = 27 #### 27", "27"), reward("I do not know", "27")
+    (Score(correct=True, answer='27', failure=None), Score(correct=False, answer=None, failure=None))
     """
 
     def __init__(self, marker: str = "####") -> None:
@@ -42,7 +38,5 @@ class FinalAnswerReward(Verifier):
     def __call__(self, response: str, reference: Reference) -> Score:
         """Score one response against its reference answers."""
         text = after_marker(response, self.marker)
-        if text is None:
-            return Score(False, None)
-        answer = _canonical(text)
+        answer = None if text is None else _canonical(text)
         return Score(answer in {_canonical(r) for r in references_of(reference)}, answer)

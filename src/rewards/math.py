@@ -10,37 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from ..types import Score
-from .background import BackgroundVerifier
 from .extraction import Reference, exact_value, extract_answer, normalize_answer, references_of
-from .workers import Outcome, WorkerPool
+from .workers import BackgroundVerifier, Outcome, WorkerPool
 
 _COMPARE = Path(__file__).with_name("equivalence.py")
 _REMEMBERED = 1 << 16
 """Outcomes kept at most, for answers that come back in later batches and epochs."""
-
 _Comparison = tuple[tuple[str, ...], str]
 """(references, normalised answer): what an outcome depends on."""
 
 
 class MathReward(BackgroundVerifier):
-    r"""Correct when the final answer equals a reference answer mathematically.
+    r"""Correct when the final answer (`extract_answer`) equals a reference answer mathematically.
 
-    The final answer is the last `\boxed{…}`, else what follows `####` or "answer is" (`extract_answer`).
-    Answers that are spelled alike (`normalize_answer`) are equal; integers and fractions are compared by
-    value (`exact_value`); every other pair goes to math-verify in a pool of processes (`equivalence.compare`),
-    once for each distinct answer of a question, however many responses give it. An expression that hangs or
-    explodes costs its own limit and nothing else: its responses score 0, and `Score.failure` says why.
+    Answers that are spelled alike (`normalize_answer`) are equal; integers and fractions are compared by value
+    (`exact_value`); every other pair goes to math-verify in a pool of processes (`equivalence.compare`), once for each
+    distinct answer of a question. An expression that exceeds a limit scores 0, and `Score.failure` says why: `timeout`,
+    `memory`, `crash`, `length` (not compared), or the name of the exception that comparing raised.
 
-    | failure | meaning |
-    |---|---|
-    | `timeout` | comparing took more than `cpu_seconds` |
-    | `memory` | comparing took more than `memory_bytes` |
-    | `crash` | comparing killed its process |
-    | `length` | the final answer is longer than `max_answer_length` characters; it is not compared |
-    | an exception's name | comparing raised it |
-
-    Workers start with the first comparison that needs them, each in 1 to 2 s, and end with `close`, with the
-    object or with the interpreter. Pickling carries the settings only, so every rank has workers of its own.
+    Workers start with the first comparison, each in 1 to 2 s. Pickling carries the settings only.
 
     Args:
         workers: Processes that compare.
@@ -50,10 +38,8 @@ class MathReward(BackgroundVerifier):
             Minerva and OlympiadBench have 159, 87 and 224.
 
     >>> with MathReward(workers=1) as reward:
-    ...     reward(r"Half of it: $\boxed{\frac{1}{2}}$.", "0.5")
-    ...     reward.score_batch([r"\boxed{x+1}", r"\boxed{x}"], [("1+x", "2"), "1+x"])
-    Score(correct=True, answer='\\frac{1}{2}', failure=None)
-    [Score(correct=True, answer='x+1', failure=None), Score(correct=False, answer='x', failure=None)]
+    ...     reward.score_batch([r"\boxed{x+1}", r"so $\boxed{\frac{1}{2}}$"], [("1+x", "2"), "0.2"])
+    [Score(correct=True, answer='x+1', failure=None), Score(correct=False, answer='\\frac{1}{2}', failure=None)]
     """
 
     def __init__(
@@ -76,8 +62,7 @@ class MathReward(BackgroundVerifier):
         for response, reference in zip(responses, references, strict=True):
             answer = extract_answer(response)
             score = self._without_workers(answer, references_of(reference))
-            if not isinstance(score, Score):
-                assert answer is not None
+            if answer is not None and not isinstance(score, Score):
                 written.setdefault(score, answer)
             found.append(score)
         jobs = self._pool.submit([(references, answer) for (references, _), answer in written.items()])

@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..types import Score, Verifier
-from .background import BackgroundVerifier
 from .extraction import Reference, normalize_answer, references_of
 from .multiple_choice import MultipleChoiceReward
+from .workers import BackgroundVerifier
 
 
 class MixedReward(BackgroundVerifier):
     r"""Scores by `choice` where every reference is a letter of its choices, by `free` elsewhere, in the background.
 
-    For evaluation on benchmarks of both kinds. A question with a free answer that happens to be such a letter (in MATH,
-    the name of a point or the letter of an option) is scored as a choice: whatever counts as that letter by `free` also
-    counts here, and so do `\boxed{(b)}` and `\boxed{B: 42}`.
-
-    >>> from tagrpo.rewards import MathReward
-    >>> with MixedReward(MultipleChoiceReward(), MathReward(workers=1)) as reward:
-    ...     [score.correct for score in reward.score_batch([r"\boxed{B: 4}", r"\boxed{8/2}"], ["B", "4"])]
-    [True, True]
+    For evaluation on benchmarks of both kinds. A free answer that happens to be such a letter (in MATH, the name of a
+    point) is scored as a choice: `\boxed{(b)}` and `\boxed{B: 42}` count as well.
     """
 
     def __init__(self, choice: MultipleChoiceReward, free: Verifier) -> None:

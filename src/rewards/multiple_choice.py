@@ -19,14 +19,10 @@ class MultipleChoiceReward(Verifier):
 
     A box that holds anything else (`\boxed{42}`, `\boxed{A, C}`) names no choice, and nothing after it is
     tried: a response cannot hedge between its box and its text. The article in "the answer is a guess" is no
-    choice, nor is a list of the options. Letters only: choices to be recognised by their text are for
-    `MathReward`.
+    choice, nor is a list of the options.
 
-    >>> reward = MultipleChoiceReward()
-    >>> reward(r"A tempting choice is (A), but $\boxed{\text{B}}$.", "B")
+    >>> MultipleChoiceReward()(r"A tempting choice is (A), but $\boxed{\text{B}}$.", "B")
     Score(correct=True, answer='B', failure=None)
-    >>> reward("I think the answer is **(c)**", "B"), reward("A hard question.", "A")
-    (Score(correct=False, answer='C', failure=None), Score(correct=False, answer=None, failure=None))
     """
 
     def __init__(self, choices: str = "ABCD") -> None:

@@ -82,12 +82,8 @@ class PlainAnswerReward(Verifier):
             numbers that have no more must be equal. None: all must.
         pattern: Regular expression for `word` and `set`; where it has groups, they are what is read.
 
-    Raises:
-        ValueError: an unknown form.
-
-    >>> reward = PlainAnswerReward("number")
-    >>> reward("3 dozen are 36.", "36"), reward("No idea.", "36")
-    (Score(correct=True, answer='36', failure=None), Score(correct=False, answer=None, failure=None))
+    >>> PlainAnswerReward("number")("3 dozen are 36.", "36")
+    Score(correct=True, answer='36', failure=None)
     """
 
     def __init__(self, form: str = "number", digits: int | None = None, pattern: str = _WORD) -> None:

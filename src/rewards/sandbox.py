@@ -1,11 +1,8 @@
 """The other end of `workers.WorkerPool`: a script that compares untrusted answers in forks of itself.
 
-Run as `python sandbox.py COMPARE CPU_SECONDS MEMORY_BYTES`, where COMPARE is a Python file that defines
-`compare(job)`. It loads that file once and answers each line of JSON jobs on its standard input with a line of
-`[value, failure]` pairs. A fork compares the jobs of a line one by one; where the kernel ends it, for using up the time
-or the memory of a job, another fork goes on with the next job.
-
-Standard library only, and never imported as a part of the package, whose vocabulary needs torch.
+`python sandbox.py COMPARE CPU_SECONDS MEMORY_BYTES` loads the Python file COMPARE, which defines `compare(job)`, and
+answers each line of JSON jobs on its standard input with a line of `[value, failure]` pairs. A fork compares the jobs
+of a line one by one; where the kernel ends it, another fork goes on with the next job. Standard library only.
 """
 
 from __future__ import annotations
@@ -57,16 +54,17 @@ def _compare_and_exit(
         for job in jobs:
             signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
             signal.setitimer(signal.ITIMER_REAL, WALL_FACTOR * cpu_seconds)
-            outcome: tuple[Any, str | None]
+            value: Any = None
+            failure: str | None = None
             try:
-                outcome = (compare(job), None)
+                value = compare(job)
             except MemoryError:
-                outcome = (None, "memory")
+                failure = "memory"
             except Exception as error:  # untrusted input: whatever it provokes is its own failure
-                outcome = (None, type(error).__name__)
+                failure = type(error).__name__
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            _write(writing, outcome)
+            _write(writing, (value, failure))
     finally:
         os._exit(0)
 

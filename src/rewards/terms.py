@@ -6,10 +6,8 @@ responses to a question. Terms are chosen by name; `tagrpo-train --help reward_t
     tagrpo-train experiment=grpo 'reward_terms=[overlong,noise]'
 
 The reward is verdict + Σ terms. Where a method's reward *replaces* the verdict, its term is the difference:
-`RewardNoise` is +1 where a wrong response counts as right. Terms see the verdict and not each other: a wrong response
-that `RewardNoise` flips keeps the penalty of `SignedReward`.
-
-Terms are stateless, randomness included: the same rollouts earn the same, before and after a resume.
+`RewardNoise` is +1 where a wrong response counts as right. Terms do not see each other. They are stateless, randomness
+included: the same rollouts earn the same, before and after a resume.
 """
 
 from __future__ import annotations
@@ -21,11 +19,42 @@ import torch
 from torch import Tensor
 
 from ..types import QuestionGroup, Rollouts
-from .format import MARKERS, format_reward
+
+_OPEN_R1 = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
+_DEEPSEEK_R1 = ("<think>", "</think>", "<answer>", "</answer>")
+_REFLECTIVE = ("<solution>\n", "\n</solution>\n", "\n<check>\nLet's verify step by step", "\n</check>")
+_STATED = ("The final answer is:",)
+MARKERS: Mapping[str, Sequence[str]] = {
+    # DeepSeek: reasoning and answer in tags; open-r1 wants each tag on a line of its own.
+    "open-r1": _OPEN_R1,
+    "open-r1-teacher": _OPEN_R1[1:],
+    "deepseek-r1": _DEEPSEEK_R1,
+    "deepseek-r1-teacher": _DEEPSEEK_R1[1:],
+    # Reflection: a solution, then a check of it.
+    "reflective_prompt": _REFLECTIVE,
+    "reflective_prompt-teacher": _REFLECTIVE[1:],
+    # Explicit chains of thought that announce the answer.
+    "lm_eval_prompt1": _STATED,
+    "lm_eval_prompt4": _STATED,
+    # The others ask for no format.
+    **dict.fromkeys(("abel", "lm_eval_prompt8", "simplerl", "qwen-math", "formal"), ()),
+}
+"""Template name → its markers, for the 13 templates of prompt augmentation."""
+
+
+def format_reward(response: str, markers: Sequence[str]) -> float:
+    """Share of the markers that occur exactly once, in whatever order: 0 … 1, and a constant 1 without markers.
+
+    >>> format_reward("<think>1 + 1</think> no, <think>2</think> <answer>2", ("<think>", "</think>", "<answer>"))
+    0.3333333333333333
+    """
+    return sum(response.count(marker) == 1 for marker in markers) / len(markers) if markers else 1.0
 
 
 class TemplateFormatTerm:
     """weight · the format reward of the template that each response was sampled in (arXiv 2602.03190: weight 1).
+
+    A tokenizer that counts `<think>` among its *special* tokens drops it from the text, and the reward with it.
 
     Args:
         weight: Factor.
@@ -74,18 +103,14 @@ class SoftOverlongPenalty:
         max_length: L_max, tokens. DAPO's is the length limit of sampling, so that a truncated response gets −1.
         cache: L_cache, tokens. None is a fifth of `max_length`, DAPO's share (4,096 of 20,480).
         weight: Factor.
-
-    Raises:
-        ValueError: not 0 < cache ≤ max_length.
     """
 
     def __init__(self, max_length: int, cache: int | None = None, weight: float = 1.0) -> None:
-        cache = max(max_length // 5, 1) if cache is None else cache
-        if not 0 < cache <= max_length:
-            raise ValueError(f"Expected 0 < cache ≤ max_length, but got cache={cache} and max_length={max_length}.")
         self.max_length = max_length
-        self.cache = cache
+        self.cache = max(max_length // 5, 1) if cache is None else cache
         self.weight = weight
+        if not 0 < self.cache <= max_length:
+            raise ValueError(f"Expected 0 < cache ≤ max_length, but got {self.cache} and {max_length}.")
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
         """[R] float32."""
@@ -95,8 +120,7 @@ class SoftOverlongPenalty:
 class SignedReward:
     """−1 where the response is wrong, else 0, so that the reward is ±1 (DAPO, arXiv 2503.14476, Eq. 7).
 
-    DAPO's overlong penalty is weighed against this scale: a correct response at the length limit earns 0, half way to
-    −1. Under rewards of 1 and 0 it would earn as little as a wrong one.
+    DAPO's overlong penalty is weighed against this scale: a correct response at the length limit earns 0.
     """
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
@@ -107,16 +131,12 @@ class SignedReward:
 class RewardNoise:
     """Rewards each *wrong* response like a right one with some probability: +1 where that happens, else 0.
 
-    The control experiment of Pass@k training (arXiv 2508.10751, Fig. 6a: 10, 30, 50 %), which shows that exploration is
-    more than noise. `correct` stays what it is. The draw is seeded by (seed, questions, response tokens), so that it is
-    independent of rank and resume; a batch that repeats another token by token repeats its noise.
+    The control experiment of Pass@k training (arXiv 2508.10751, Fig. 6a: 10, 30, 50 %). `correct` stays what it is. The
+    draw is seeded by (seed, questions, response tokens), so that it is independent of rank and resume.
 
     Args:
         probability: Of each wrong response, 0 … 1.
         seed: Of the draws.
-
-    Raises:
-        ValueError: the probability is out of its range.
     """
 
     def __init__(self, probability: float, seed: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""A pool of processes that compare untrusted answers within bounded time and memory."""
+"""Verifiers that score in the background, and a pool of processes that compare untrusted answers within bounds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,35 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
+
+from ..types import Score, Verifier
+from .extraction import Reference
 
 _SANDBOX = Path(__file__).with_name("sandbox.py")
 _BATCH = 64
 """Jobs per message at most: enough that messages cost nothing, few enough that workers share evenly."""
 _Batch = tuple[Sequence[Any], Sequence[Future["Outcome"]]]
+
+
+class BackgroundVerifier(Verifier):
+    """Scores through `score_async` and `close`, which derived classes define. As a context it ends its workers."""
+
+    in_background = True
+
+    def __call__(self, response: str, reference: Reference) -> Score:
+        """Score one response against its reference answers."""
+        return self.score_batch([response], [reference])[0]
+
+    def score_batch(self, responses: Sequence[str], references: Sequence[Reference]) -> list[Score]:
+        """Score each response against the reference answers in the same place."""
+        return self.score_async(responses, references)()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Outcome(NamedTuple):
@@ -34,11 +57,9 @@ class Outcome(NamedTuple):
 class WorkerPool:
     """Runs `compare(job)` of a Python file on batches of jobs, in `workers` processes.
 
-    Each worker is an interpreter of its own (`sandbox.py`) that loads the file once and compares in forks of
-    itself: it shares neither threads, signals nor `__main__` with this process, so the pool works from any
-    thread, beside CUDA and under any launcher. Limits hold per job: CPU time (so that a busy machine does not
-    change outcomes), ten times as much wall time, and memory. A job that exceeds one is reported under its
-    name; the jobs beside it run as if it had not been there.
+    Each worker is an interpreter of its own (`sandbox.py`) that compares in forks of itself, so that the pool works
+    from any thread, beside CUDA and under any launcher. Limits hold per job: CPU time (so that a busy machine does not
+    change outcomes), ten times as much wall time, and memory; a job that exceeds one leaves those beside it alone.
 
     Workers start with the first jobs. `close` ends them, as does the end of the interpreter or of the pool
     object; should this process be killed, they end after their current batch. A worker that was killed from
@@ -46,10 +67,9 @@ class WorkerPool:
 
     Args:
         compare: File that defines `compare(job)`, for jobs and values that JSON can carry.
+        workers: Processes.
         cpu_seconds: CPU time that one job may use.
-        memory_bytes: Memory of its own that a fork may take (RLIMIT_DATA).
-
-    For Linux; elsewhere RLIMIT_DATA may bound less.
+        memory_bytes: Memory of its own that a fork may take (RLIMIT_DATA; elsewhere than on Linux it may bound less).
     """
 
     def __init__(self, compare: Path, workers: int, cpu_seconds: float, memory_bytes: int) -> None:

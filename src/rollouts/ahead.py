@@ -1,7 +1,6 @@
 """Asynchronous sampling: while the policy is updated, the engine samples what the next update learns from.
 
-Those responses are off-policy by one update: the weights that sample them are the ones from before it. The update is
-told so by `Rollouts.staleness`, and corrects for it by truncated importance sampling.
+Those responses are off-policy by one update, which `Rollouts.staleness` tells.
 """
 
 from __future__ import annotations
@@ -29,8 +28,6 @@ class Generation:
     """Scores the responses, perhaps while others are sampled; None where they come from a checkpoint."""
     finish: Finish | None = None
     """Samples the responses, or waits for them; None when they are there or have failed."""
-    phase: str = "generate"
-    """Under which name `finish` counts in the seconds of the iteration."""
     keep: Callable[[Sequence[Sequence[Completion]]], None] = lambda _: None
     """Called with the responses when they have been sampled."""
     completions: list[list[Completion]] | None = None
@@ -38,12 +35,12 @@ class Generation:
     error: Exception | None = None
     """Why they will never be there."""
 
-    def join(self, seconds: Seconds) -> None:
-        """Wait until the responses are there or have failed; only `result` raises. Collective."""
+    def join(self, seconds: Seconds, phase: str = "generate") -> None:
+        """Wait, in `phase` of `seconds`, until responses are there or failed; only `result` raises. Collective."""
         if self.finish is None:
             return
         try:
-            with seconds.measure(self.phase):
+            with seconds.measure(phase):
                 self.completions = self.finish()
         except Exception as error:  # of any kind: it is raised where the responses are needed
             self.error = error

@@ -22,11 +22,7 @@ from ..types import Completion, Request
 
 
 class RolloutCache:
-    """Files `<iteration>-<draw>-<rank>.pt` in `folder`, which is made when the first is written.
-
-    A file that is damaged, of which it warns, or has another key counts as absent: it costs a generation, never a wrong
-    one.
-    """
+    """Files `<iteration>-<draw>-<rank>.pt` in `folder`; one that is damaged or has another key counts as absent."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -82,19 +78,15 @@ def packed(completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
 def unpacked(content: Mapping[str, Any]) -> list[list[Completion]]:
     """[P][G] the responses that `packed` was given."""
     lengths = content["lengths"].tolist()
-    parts = zip(
-        content["token_ids"].long().split(lengths),
-        content["logprobs"].split(lengths),
-        content["truncated"].tolist(),
-        strict=True,
-    )
+    ids, logprobs = content["token_ids"].long().split(lengths), content["logprobs"].split(lengths)
+    parts = zip(ids, logprobs, content["truncated"].tolist(), strict=True)
     # Views of one large tensor would keep all of it alive.
     flat = iter([Completion(token_ids=i.clone(), logprobs=p.clone(), truncated=t) for i, p, t in parts])
     return [[next(flat) for _ in range(count)] for count in content["counts"]]
 
 
 def request_key(request: Request) -> str:
-    """A short name for a request: the same for equal ones in every process, another for different ones."""
+    """A digest of a request, the same in every process."""
     return _hash(([prompt.tolist() for prompt in request.prompts], *request[1:]))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..distributed import max_over_ranks, rank
 from ..metrics.functional import uniform_groups
-from ..types import History, Prompt, QuestionBatch, QuestionGroup, Rollouts, Seconds
+from ..types import History, QuestionBatch, Rollouts, Seconds
 
 _OTHERS = ("prompts", "prompt", "question", "reward_terms", "history", "seconds")
 COLUMNS = [field.name for field in fields(Rollouts) if field.name not in _OTHERS]
@@ -52,9 +52,6 @@ class DynamicSampling:
             Fig. 3, a batch takes about 15; with 64 even a batch of one question lacks it in less than 1 % of cases.
         values: What must differ: the `rewards`, which decide whether there is a gradient, or the verdicts (`correct`,
             DAPO's constraint). It matters where reward terms tell responses of the same verdict apart.
-
-    Raises:
-        ValueError: an option is out of its range.
     """
 
     def __init__(
@@ -80,49 +77,38 @@ class DynamicSampling:
     def informative(self, rollouts: Rollouts) -> Tensor:
         """Rows of the questions that have a gradient, ascending, [≤ B] long."""
         values = rollouts.rewards if self.values == "rewards" else rollouts.correct.float()
-        if self.pool == "question":
-            questions: Tensor = torch.unique(rollouts.question)
-            return questions[~uniform_groups(values, rollouts.question)]
-        mixed = torch.unique(rollouts.prompt)[~uniform_groups(values, rollouts.prompt)]
-        of_prompt = torch.tensor([p.question for p in rollouts.prompts], dtype=torch.long)
-        mixed_questions: Tensor = torch.unique(of_prompt[mixed])
-        return mixed_questions
+        pools = rollouts.question if self.pool == "question" else rollouts.prompt
+        mixed = torch.unique(pools)[~uniform_groups(values, pools)]
+        questions: Tensor = torch.unique(rollouts.question[torch.isin(pools, mixed)])
+        return questions
 
     def fill_up(self, batch: QuestionBatch, draw: Callable[[int], QuestionBatch]) -> Filled:
         """Replace the questions without gradient by ones with, while draws last. Collective.
 
         Every rank draws as often as the one that lacks most, so that loaders and engines stay in step. `batch` and what
-        `draw` returns, given the number of the draw from 1, are rolled out. Of draws only what is used is kept.
+        `draw` returns, given the number of the draw from 1, are rolled out.
         """
-        wanted = len(batch.groups)
         own = self.informative(_rollouts(batch))
-        lacking, draws, drawn = wanted - len(own), 0, 0
+        lacking, draws, discarded = len(batch.groups) - len(own), 0, 0
         kept: list[QuestionBatch] = []
         while (limit_reached := max_over_ranks(lacking) > 0) and draws < self.max_draws:
             draws += 1
-            part, size = self._used(draw(draws), lacking)
-            kept.append(part)
-            lacking -= len(part.groups)
-            drawn += size
-        if limit_reached:
-            self._warn()
-        others = torch.tensor([row for row in range(wanted) if row not in own.tolist()], dtype=torch.long)
-        first = take_questions(batch, torch.cat([own, others[:lacking]]).sort().values)
-        return Filled(join_batches([first, *kept]), draws, drawn, limit_reached)
-
-    def _used(self, batch: QuestionBatch, most: int) -> tuple[QuestionBatch, int]:
-        """Up to `most` informative questions of a batch, at least its seconds, which were spent; and its size."""
-        return take_questions(batch, self.informative(_rollouts(batch))[:most]), len(batch.groups)
-
-    def _warn(self) -> None:
-        if rank() == 0 and not self._warned:
+            drawn = draw(draws)
+            kept.append(take_questions(drawn, self.informative(_rollouts(drawn))[:lacking]))
+            lacking -= len(kept[-1].groups)
+            discarded += len(drawn.groups)
+            del drawn  # the rest of it is not to be kept during the next draw
+        if limit_reached and rank() == 0 and not self._warned:
+            self._warned = True
             warnings.warn(
                 f"Expected a batch of questions with gradient after at most {self.max_draws} further ones "
                 "(rollout.dynamic_sampling.max_draws), but some are lacking: questions without gradient fill it up. "
                 "Raise the limit, or accept it: dynamic_sampling/limit_reached logs where it happens.",
                 stacklevel=2,
             )
-        self._warned = True
+        others = [row for row in range(len(batch.groups)) if row not in own.tolist()]
+        rows = torch.cat([own, torch.tensor(others[:lacking], dtype=torch.long)]).sort().values
+        return Filled(join_batches([take_questions(batch, rows), *kept]), draws, discarded, limit_reached)
 
 
 def _rollouts(batch: QuestionBatch) -> Rollouts:
@@ -154,28 +140,27 @@ def take_questions(batch: QuestionBatch, rows: Tensor) -> QuestionBatch:
 
 def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
     """Rolled-out batches end to end as one; seconds add up."""
-    groups: list[QuestionGroup] = []
-    prompts: list[Prompt] = []
-    question, prompt, seconds = [], [], Seconds()
     every = [_rollouts(part) for part in parts]
-    for part, rollouts in zip(parts, every, strict=True):
-        question.append(rollouts.question + len(groups))
-        prompt.append(rollouts.prompt + len(prompts))
-        prompts += [p._replace(question=p.question + len(groups)) for p in part.prompts]
-        groups += part.groups
+    groups = list(accumulate((len(part.groups) for part in parts), initial=0))
+    rows = list(accumulate((len(part.prompts) for part in parts), initial=0))
+    prompts = [
+        p._replace(question=p.question + g) for part, g in zip(parts, groups, strict=False) for p in part.prompts
+    ]
+    seconds = Seconds()
+    for rollouts in every:
         for phase, spent in rollouts.seconds.items():
             seconds[phase] = seconds.get(phase, 0.0) + spent
     values: dict[str, Any] = {}
     for name in COLUMNS:
         columns = [getattr(rollouts, name) for rollouts in every]
-        values[name] = torch.cat(columns) if isinstance(columns[0], Tensor) else list(chain.from_iterable(columns))
+        values[name] = torch.cat(columns) if isinstance(columns[0], Tensor) else list(chain(*columns))
     joined = Rollouts(
         prompts=prompts,
-        prompt=torch.cat(prompt),
-        question=torch.cat(question),
+        prompt=torch.cat([r.prompt + row for r, row in zip(every, rows, strict=False)]),
+        question=torch.cat([r.question + g for r, g in zip(every, groups, strict=False)]),
         reward_terms={name: torch.cat([r.reward_terms[name] for r in every]) for name in every[0].reward_terms},
         history=History.joined(rollouts.history for rollouts in every),
         seconds=seconds,
         **values,
     )
-    return QuestionBatch(groups, prompts, parts[0].split, joined)
+    return QuestionBatch(list(chain(*(part.groups for part in parts))), prompts, parts[0].split, joined)

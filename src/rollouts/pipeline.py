@@ -20,16 +20,7 @@ from torch import nn
 from ..datamodules.memory import QuestionMemory, Visit
 from ..distributed import max_over_ranks, rank, sum_over_ranks
 from ..seeds import derive_seed
-from ..types import (
-    Engine,
-    QuestionBatch,
-    Request,
-    RewardTerm,
-    SamplingConfig,
-    Seconds,
-    Verifier,
-    require,
-)
+from ..types import Engine, QuestionBatch, Request, RewardTerm, SamplingConfig, Seconds, Verifier, require
 from .ahead import Generation, if_of_request
 from .cache import RolloutCache, request_key
 from .dynamic_sampling import DynamicSampling, no_draw
@@ -50,19 +41,15 @@ class Replay(Protocol):
 
     def substitute(self, batch: QuestionBatch, iteration: int, policy: Any) -> QuestionBatch:
         """Give some prompts of a batch a `past` success. `policy` is a `SampledPolicy`. Collective."""
-        ...
 
     def observe(self, batch: QuestionBatch) -> dict[str, float]:
         """Take in a rolled-out batch, which `memory` remembers; returns what is to be logged. Collective."""
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a resume, the same on every rank."""
-        ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        ...
 
 
 class RolloutPipeline:
@@ -91,10 +78,6 @@ class RolloutPipeline:
             - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without gradient;
               `dynamic_sampling/limit_reached`: 1 where `max_draws` ran out and such questions remain, else 0.
             - `rollout/staleness`: optimizer steps between the weights that sampled and those that learn, mean.
-
-    Raises:
-        TypeError: engine, verifier or a reward term lacks something that is needed.
-        ValueError: `asynchronous` with an engine or an option that does not allow it.
     """
 
     def __init__(
@@ -149,9 +132,9 @@ class RolloutPipeline:
         draw: Callable[[], QuestionBatch] = no_draw,
         observe: Callable[[list[Visit]], None] = lambda _: None,
     ) -> QuestionBatch:
-        """Sample and score a training batch and count it; returns the batch that is to be learned from.
+        """Sample and score a training batch and count it; returns a new batch, which is to be learned from.
 
-        That has `rollouts`; replay and dynamic sampling also exchange `groups` and `prompts`. `batch` stays as it is.
+        Replay and dynamic sampling exchange its `groups` and `prompts`.
 
         Args:
             batch: Questions and their prompts.
@@ -170,12 +153,10 @@ class RolloutPipeline:
                 observe(self.memory.remember(batch))
             return batch
 
-        self.scalars = {}
-        if self.replay is None:
-            batch = rolled_out(batch, 0)
-        else:
-            batch = rolled_out(self.replay.substitute(batch, self.iteration, policy), 0)
-            self.scalars = self.replay.observe(batch)
+        if self.replay is not None:
+            batch = self.replay.substitute(batch, self.iteration, policy)
+        batch = rolled_out(batch, 0)
+        self.scalars = {} if self.replay is None else self.replay.observe(batch)
         if self.dynamic_sampling is not None:
             filled = self.dynamic_sampling.fill_up(batch, lambda number: rolled_out(draw(), number))
             batch = filled.batch
@@ -203,28 +184,25 @@ class RolloutPipeline:
     def sample_next(self, batch: QuestionBatch, policy: nn.Module, step: int, seconds: Seconds) -> None:
         """Let the engine sample the next batch while the policy learns from the present one.
 
-        The responses are part of `state_dict`, so that a resumed run learns from them. What dynamic sampling draws is
-        not known in advance: the weights that learn from it sample it.
-
-        Args as for `roll_out`, which samples anew if it is called with another batch. Sending the weights counts among
-        the `seconds` of the present iteration.
+        The responses are part of `state_dict`. What dynamic sampling draws is not known in advance: the weights that
+        learn from it sample it. Args as for `roll_out`, which samples anew if it is called with another batch; sending
+        the weights counts among `seconds`.
         """
         self._next = self._start(batch, policy, step, ("fit", self.iteration, 0), seconds, ahead=True)
 
     def wait(self, seconds: Seconds) -> None:
         """Wait for the responses to the next batch, if the engine is sampling them: the phase `wait` of `seconds`.
 
-        Until then the engine can do nothing else. An error is raised by `roll_out`, where the responses are needed;
-        called once more, it lets the present weights sample them.
+        `roll_out` raises what prevented them; called once more, it lets the present weights sample them.
         """
         if self._next is not None:
-            self._next.join(seconds)
+            self._next.join(seconds, "wait")
 
     def _roll_out(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
         """The batch with its scored responses, past successes among them."""
         seconds = Seconds()
         sampled = self._sampled_before(batch, position, seconds)
-        generation = sampled or self._start(batch, policy, step, position, seconds)
+        generation = sampled or self._start(batch, policy, step, position, seconds, ahead=False)
         completions = with_past(batch.prompts, generation.result(seconds))
         with seconds.measure("score"):
             scoring = generation.scoring or Scoring(batch, self.verifier, self.decode)
@@ -238,20 +216,11 @@ class RolloutPipeline:
         return rolled_out
 
     def _start(
-        self,
-        batch: QuestionBatch,
-        policy: nn.Module,
-        step: int,
-        position: Position,
-        seconds: Seconds,
-        ahead: bool = False,
+        self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position, seconds: Seconds, ahead: bool
     ) -> Generation:
-        """The responses to `batch` by the present weights, from the cache or from the engine.
-
-        The engine samples as soon as they are waited for; with `ahead`, at once and in the background.
-        """
+        """The responses by the present weights, from the cache or the engine, which with `ahead` samples at once."""
         request, scoring = self._request(batch, position), Scoring(batch, self.verifier, self.decode)
-        generation = Generation(request_key(request), step, scoring, phase="wait" if ahead else "generate")
+        generation = Generation(request_key(request), step, scoring)
         if self.cache is not None and position[0] == "fit":
             key = f"{self.engine.weights_digest(policy, step)}/{generation.key}"
             generation.completions = self.cache.find(position[1:], key)
@@ -285,7 +254,7 @@ class RolloutPipeline:
         )
 
     def weights_replaced(self) -> None:
-        """Weights have changed without an optimizer step, as when a checkpoint was loaded: nothing older is used."""
+        """Use nothing older: weights have changed without an optimizer step, as when a checkpoint was loaded."""
         self.wait(Seconds())
         self._next = None
         self.engine.weights_replaced()

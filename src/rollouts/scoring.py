@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, count
+from itertools import chain, islice
 
 import torch
 from torch import Tensor
@@ -32,26 +32,18 @@ class Scoring:
 
     def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
         """[R] texts and [R] scores of all responses, [P][G] by prompt: those delivered early, and the others."""
-        texts: dict[int, str] = {}
-        scores: dict[int, Score] = {}
-        waiting: dict[int, Callable[[], list[Score]]] = {}
-        row = 0
-        for prompt, samples in enumerate(completions):
-            if prompt in self._early:
-                delivered, waiting[row] = self._early[prompt]
-                texts.update(zip(count(row), delivered))  # a replayed response may follow them
-            row += len(samples)
-        flat = list(chain.from_iterable(completions))
-        late = [row for row in range(len(flat)) if row not in texts]
-        if late:  # tokenizers make one text of nothing, and a rank may have no question in the last evaluation batch
-            texts.update(zip(late, self.decode([flat[row].token_ids for row in late]), strict=True))
-        for row, wait in waiting.items():
-            scores.update(zip(count(row), wait()))
-        if late:
-            references = [self.references[p] for p, samples in enumerate(completions) for _ in samples]
-            others = self.verifier.score_batch([texts[row] for row in late], [references[row] for row in late])
-            scores.update(zip(late, others, strict=True))
-        return [texts[row] for row in range(len(flat))], [scores[row] for row in range(len(flat))]
+        early = [self._early.get(prompt, ([], list)) for prompt in range(len(completions))]
+        late = [
+            (p, c) for p, samples in enumerate(completions) for c in samples[len(early[p][0]) :]
+        ]  # replayed ones too
+        # Tokenizers make one text of nothing, and a rank may have no question in the last evaluation batch.
+        texts = self.decode([completion.token_ids for _, completion in late]) if late else []
+        scores = self.verifier.score_batch(texts, [self.references[prompt] for prompt, _ in late]) if late else []
+        others = iter(list(zip(texts, scores, strict=True)))
+        pairs: list[tuple[str, Score]] = []
+        for samples, (delivered, wait) in zip(completions, early, strict=True):
+            pairs += [*zip(delivered, wait(), strict=True), *islice(others, len(samples) - len(delivered))]
+        return [text for text, _ in pairs], [score for _, score in pairs]
 
 
 def with_past(prompts: Sequence[Prompt], sampled: Sequence[Sequence[Completion]]) -> list[list[Completion]]:
@@ -68,15 +60,10 @@ def assemble(
     staleness: int,
     seconds: Seconds,
 ) -> Rollouts:
-    """The rollouts of `batch`, rewarded by their verdicts alone.
+    """The rollouts of `batch`, rewarded by their verdicts alone: [P][G] `completions`, [R] `texts` and `scores`.
 
-    Args:
-        batch: What was asked.
-        completions: [P][G] responses, past successes among them.
-        texts: [R] decoded responses.
-        scores: [R] what the verifier says of them.
-        staleness: Optimizer steps since the weights that sampled.
-        seconds: Shared, not copied: later phases of the iteration add theirs.
+    `staleness` is the optimizer steps since the weights that sampled. `seconds` is shared, not copied: later phases of
+    the iteration add theirs.
     """
     flat = list(chain.from_iterable(completions))
     rows = torch.repeat_interleave(torch.tensor([len(samples) for samples in completions], dtype=torch.long))
@@ -102,11 +89,7 @@ def assemble(
 
 
 def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, RewardTerm]) -> Rollouts:
-    """The same rollouts, their rewards increased by every one of `terms`.
-
-    Raises:
-        FloatingPointError: a term is not finite. Advantages of infinite rewards that are all equal would be zero.
-    """
+    """The same rollouts, their rewards increased by every one of `terms`; FloatingPointError if one is not finite."""
     added = {name: term(rollouts, batch.groups).float() for name, term in terms.items()}
     for name, term in added.items():
         if others := int((~torch.isfinite(term)).sum()):

@@ -80,8 +80,6 @@ class Engine(Protocol):
 
     asynchronous: bool = False
     """Whether `generate_async` works: whether it can sample while the policy is updated."""
-    merges_adapters: bool = False
-    """Whether `sync` takes `SampledPolicy.separate_parameters`: once with the weights, then the adapters alone."""
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Load the policy's weights: Hugging Face names and full tensors, tied ones once. Must exhaust the iterator."""
@@ -177,10 +175,6 @@ class SampledPolicy(Protocol):
     def full_parameters(self) -> Iterable[tuple[str, Tensor]]:
         """Hugging Face names and full tensors, for `Engine.sync`. Collective: every rank must exhaust it."""
         ...
-
-    def separate_parameters(self, *, base: bool) -> Iterable[tuple[str, Tensor]]:  # noqa: ARG002
-        """As `full_parameters`, with adapters by themselves, first; without `base` the adapters alone. Collective."""
-        return self.full_parameters()
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
         """[n] float32, mean entropy per token of a rank's responses under the policy, nats; for replay. Collective."""

@@ -109,9 +109,6 @@ class Policy(Module):
     def full_parameters(self):
         return iter([("model.weight", self.weight.detach())])
 
-    def separate_parameters(self, *, base):
-        return self.full_parameters()
-
     def response_entropy(self, prompts, responses):
         return torch.zeros(len(responses))
 
@@ -438,11 +435,9 @@ def test_the_engine_gets_a_wrapped_policy_under_its_own_names(tiny_policy):
     module = Wrapper(tiny_policy)
     engine = TransformersEngine(str(tiny_policy))
     module.actor.model.norm.weight.data.fill_(3.0)
-    engine.sync(weights_of(module, merged=True, base=True))  # it refuses unknown names and missing ones
+    engine.sync(weights_of(module))  # it refuses unknown names and missing ones
     assert engine.model.model.norm.weight.tolist() == [3.0] * 32
-    assert [name for name, _ in weights_of(module, merged=True, base=True)] == [
-        name for name, _ in module.actor.named_parameters()
-    ]
+    assert [name for name, _ in weights_of(module)] == [name for name, _ in module.actor.named_parameters()]
     with pytest.raises(ValueError, match=r"Strip the prefix: RolloutCallback\(…, policy='actor'\)"):
         engine.sync((f"actor.{name}", parameter.detach()) for name, parameter in module.actor.named_parameters())
 
@@ -450,11 +445,11 @@ def test_the_engine_gets_a_wrapped_policy_under_its_own_names(tiny_policy):
 def test_of_several_trained_models_one_must_be_named(tiny_policy):
     module = Wrapper(tiny_policy, with_critic=True)
     with pytest.raises(ValueError, match=r"but it has actor, critic\. Say which .* policy='actor'"):
-        weights_of(module, merged=True, base=True)
-    assert next(iter(weights_of(module, merged=True, base=True, policy="critic")))[1] is not None
+        weights_of(module)
+    assert next(iter(weights_of(module, policy="critic")))[1] is not None
     with pytest.raises(AttributeError, match="model"):
-        weights_of(module, merged=True, base=True, policy="model")
+        weights_of(module, policy="model")
 
 
 def test_a_module_without_a_known_model_is_taken_whole():
-    assert [name for name, _ in weights_of(torch.nn.Linear(2, 3), merged=True, base=True)] == ["weight", "bias"]
+    assert [name for name, _ in weights_of(torch.nn.Linear(2, 3))] == ["weight", "bias"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tagrpo.rewards.format import MARKERS, format_reward
-from tagrpo.rewards.terms import TemplateFormatTerm
+from tagrpo.rewards.terms import MARKERS, TemplateFormatTerm, format_reward
 
 LINES = "<think>\n1 + 1\n</think>\n\n<answer>\n\\boxed{2}\n</answer>"
 INLINE = "<think>1 + 1</think> <answer>\\boxed{2}</answer>"

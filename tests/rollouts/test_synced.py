@@ -60,31 +60,6 @@ def test_weights_follow_the_steps_and_a_closed_engine_is_made_anew(policy):
     assert MADE[1].synced == [{"weight": 1.0}]
 
 
-def test_an_engine_that_merges_adapters_has_the_weights_once_and_then_the_adapters_alone(policy):
-    asked = []
-
-    def weights(policy, *, merged, base):
-        asked.append((merged, base))
-        return own_parameters(policy, merged=merged, base=base)
-
-    class Merging(Engine):
-        merges_adapters = True
-
-    synced = SyncedEngine(Merging, weights, False)
-    for step in (0, 1, 1, 2):
-        synced.at(policy, step)
-    synced.weights_replaced()
-    synced.at(policy, 2)
-    synced.close()
-    synced.at(policy, 2)
-    assert asked == [(False, True), (False, False), (False, False), (False, True), (False, True)]
-    asked.clear()
-    synced = SyncedEngine(Engine, weights, False)
-    for step in (0, 1):
-        synced.at(policy, step)
-    assert [merged for merged, _ in asked] == [True, True]
-
-
 def test_the_digest_is_taken_once_a_step_and_anew_when_weights_were_replaced(policy):
     synced = SyncedEngine(Engine, own_parameters, False)
     before = synced.weights_digest(policy, 0)

@@ -14,12 +14,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tagrpo.modules.policy.adapters import BaseWeights, is_part
-from tagrpo.modules.policy.lora import LoraSettings
-from tagrpo.modules.policy.model import load_causal_lm
-from tagrpo.modules.policy.sharding import full_tensors, separate_tensors
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
-from tagrpo.rollouts.engines import server_fleet, server_weights, weight_stream
+from tagrpo.rollouts.engines import server_fleet, weight_stream
 from tagrpo.rollouts.engines.access import shared_token
 from tagrpo.rollouts.engines.weight_stream import offered, receive_weights
 from tagrpo.runs import preemption
@@ -38,7 +34,6 @@ class FakeServer:
 
     def __init__(self):
         self.version, self.weights, self.calls, self.fail = "default", {}, [], {}
-        self.base, self.received = BaseWeights(torch.device("cpu")), []
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -80,7 +75,7 @@ class FakeServer:
 
     def restart(self):
         """What is left of a server that was killed and started again."""
-        self.version, self.weights, self.base = "default", {}, BaseWeights(torch.device("cpu"))
+        self.version, self.weights = "default", {}
 
     def weight_info(self, _):
         return {"weight_version": self.version}
@@ -96,8 +91,7 @@ class FakeServer:
         info = body["update_info"]
         with_two_workers = [dict(receive_weights(**info)) for _ in range(2)]
         assert with_two_workers[0].keys() == with_two_workers[1].keys()
-        self.received.append(with_two_workers[0])
-        self.weights = dict(self.base.merge(with_two_workers[0].items()))
+        self.weights = with_two_workers[0]
         return {}
 
     def inference_v1_generate(self, body):
@@ -208,55 +202,6 @@ def test_an_interrupted_transfer_leaves_no_server_that_passes_for_current(server
     with pytest.raises(EngineError, match="500"):
         engine.sync(WEIGHTS)
     assert server.version == "unfinished"
-
-
-def trained(model):
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    return {name: tensor.clone() for name, tensor in full_tensors(model)}
-
-
-def test_adapters_are_sent_alone_to_servers_that_have_the_weights_and_with_them_to_those_that_have_not(
-    server, make_engine, tiny_policy
-):
-    other = FakeServer()
-    model = load_causal_lm(tiny_policy, lora=LoraSettings(rank=2))
-    engine = make_engine(server.url, other.url, dtype="bfloat16")
-    assert engine.merges_adapters
-    for step in range(4):
-        merged = trained(model)
-        if step == 2:
-            other.restart()
-        if step == 3:
-            server.version = "unfinished"  # a transfer that was cut: what it holds is unknown
-        engine.sync(separate_tensors(model, base=step == 0))
-        for weights in (server.weights, other.weights):
-            assert weights.keys() == merged.keys()
-            assert all(torch.equal(weights[name].bfloat16(), merged[name].bfloat16()) for name in merged)
-    alone = [[all(map(is_part, received)) for received in each.received] for each in (server, other)]
-    assert alone == [[False, True, True, False], [False, True, False, True]]
-    sent = [sum(tensor.nbytes for tensor in received.values()) for received in server.received]
-    adapters = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert sent[1] == sent[2] == 4 * adapters + 2 * 14, "A and B in float32, a scale of each of 14 layers"
-    assert sent[1] < sent[0] / 5
-    other.close()
-
-
-def test_weights_of_adapted_layers_travel_in_as_few_bytes_as_lose_nothing(server, make_engine, tiny_policy):
-    engine = make_engine(server.url, dtype="bfloat16")
-    model = load_causal_lm(tiny_policy, lora=LoraSettings(rank=2, targets=["q_proj"]))
-    for exact in (False, True):
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if exact and "lora" not in name:
-                    parameter.copy_(parameter.bfloat16())
-        merged = trained(model)
-        engine.sync(separate_tensors(model, base=True))
-        wide = {n for n, t in server.received[-1].items() if t.dtype == torch.float32 and not is_part(n)}
-        assert wide == (set() if exact else {f"model.layers.{i}.self_attn.q_proj.weight" for i in range(2)})
-        assert all(torch.equal(server.weights[n].bfloat16(), merged[n].bfloat16()) for n in merged)
 
 
 def test_a_session_that_a_dead_trainer_has_left_open_is_ended(server, make_engine):
@@ -386,7 +331,7 @@ def test_the_stream_answers_only_who_knows_the_token_and_only_until_the_update_e
 
 
 def test_silent_strangers_hold_up_neither_the_receivers_nor_the_end(monkeypatch):
-    monkeypatch.setattr(weight_stream, "HANDSHAKE_SECONDS", 3600.0)
+    monkeypatch.setattr(weight_stream._Handler, "timeout", 3600.0)
     strangers = []
     with offered(WEIGHTS, 20.0, "127.0.0.1") as where:
         strangers += [socket.create_connection(("127.0.0.1", where["port"])) for _ in range(5)]
@@ -397,7 +342,7 @@ def test_silent_strangers_hold_up_neither_the_receivers_nor_the_end(monkeypatch)
 
 
 def test_who_says_nothing_for_the_time_of_a_handshake_is_dropped(monkeypatch):
-    monkeypatch.setattr(weight_stream, "HANDSHAKE_SECONDS", 0.05)
+    monkeypatch.setattr(weight_stream._Handler, "timeout", 0.05)
     with (
         offered(WEIGHTS, 20.0, "127.0.0.1") as where,
         socket.create_connection(("127.0.0.1", where["port"]), timeout=60) as stranger,
@@ -424,7 +369,7 @@ def test_a_transfer_listens_only_at_the_address_towards_its_server(server, make_
         addresses.append(host)
         return offered(weights, timeout, host)
 
-    monkeypatch.setattr(server_weights, "offered", watched)
+    monkeypatch.setattr(server_fleet, "offered", watched)
     make_engine(server.url).sync(WEIGHTS)
     assert addresses == ["127.0.0.1"]
 
@@ -462,29 +407,6 @@ def test_a_killed_vllm_server_is_waited_for_and_samples_the_same_from_the_same_w
 
     assert tokens(kill) == expected
     assert killed
-
-
-@pytest.mark.vllm
-def test_a_real_server_merges_adapters_into_the_weights_that_the_trainer_would_have_sent(tiny_policy, vllm_server):
-    engine = VLLMServerEngine(str(tiny_policy), vllm_server, dtype="float32", timeout=60, patience=240)
-    model = load_causal_lm(tiny_policy, lora=LoraSettings(rank=4, alpha=12.0))
-
-    def held():
-        (results,) = engine.fleet.servers[0].post("/collective_rpc", {"method": "weight_digests"})["results"]
-        return results
-
-    found = []
-    for step in range(3):
-        merged = trained(model)
-        engine.sync(separate_tensors(model, base=step == 0))
-        found.append(held())
-        engine_of_all = VLLMServerEngine(str(tiny_policy), vllm_server, dtype="float32", timeout=60, patience=60)
-        engine_of_all.sync(merged.items())
-        assert held() == found[-1]
-        if step == 0:  # another run took the server: weights and adapters are sent again
-            engine.fleet.prepare()
-            assert held() == found[-1]
-    assert len({tuple(digests.values()) for digests in found}) == 3
 
 
 @pytest.mark.vllm

@@ -77,11 +77,13 @@ def adapters_off(model: nn.Module) -> AbstractContextManager[Any]:
     return rescale_adapter_scale(model, 0.0)
 
 
-def factors(layer: Any, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A, B and α / r of one of `adapted_layers`, full, for `adapters.merged`: they add α / r · B A to its weight."""
+def merged(layer: Any, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """W + α / r · B A of one of `adapted_layers`, summed in float32 or wider, in the type of W."""
     if layer.fan_in_fan_out:  # the weight is stored transposed, and so is B A
         a, b = b.T.contiguous(), a.T.contiguous()
-    return a, b, torch.tensor(layer.scaling[ADAPTER], dtype=torch.float64)
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    scale = torch.tensor(layer.scaling[ADAPTER], dtype=torch.float64).to(wide)
+    return (weight.to(wide) + b.to(wide) @ a.to(wide) * scale).to(weight.dtype)
 
 
 def adapter_parameters(layer: Any) -> tuple[Tensor, Tensor]:

@@ -18,8 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from ...packing.head import GRAPHS
 from ...packing.policy import CausalPolicy
-from .adapters import SCALE, A, B, merged
-from .lora import adapted_layers, adapter_parameters, factors, is_adapter
+from .lora import adapted_layers, adapter_parameters, is_adapter, merged
 
 BUCKET = 2**27
 """Numbers of parameters that are gathered at one time: 512 MiB of float32 on each rank."""
@@ -98,28 +97,8 @@ def full_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         adapters = iter(gathered[len(bucket) :])
         for (name, _), tensor in zip(bucket, gathered, strict=False):
             if name in adapted:
-                tensor = merged(tensor, *factors(layers[name], next(adapters), next(adapters)))  # noqa: PLW2901
+                tensor = merged(layers[name], tensor, next(adapters), next(adapters))  # noqa: PLW2901
             yield name.replace(".base_layer.", "."), tensor
-
-
-def separate_tensors(model: nn.Module, *, base: bool) -> Iterator[tuple[str, Tensor]]:
-    """As `full_tensors`, but with adapters by themselves, ahead of the weights; see `adapters`.
-
-    Args:
-        model: As there.
-        base: Whether to yield the weights, which training does not change; always those of a model without adapters.
-    """
-    layers = list(adapted_layers(model))
-    adapters = [(name, parameter) for name, layer in layers for parameter in adapter_parameters(layer)]
-    parts = (t for bucket in _buckets(adapters) for t in _gathered([p.detach() for _, p in bucket]))
-    for name, layer in layers:
-        for part, tensor in zip((A, B, SCALE), factors(layer, next(parts), next(parts)), strict=True):
-            yield f"{name}.weight{part}", tensor
-    if base or not layers:
-        weights = [(name, parameter) for name, parameter in model.named_parameters() if not is_adapter(name)]
-        for bucket in _buckets(weights):
-            gathered = _gathered([parameter.detach() for _, parameter in bucket])
-            yield from ((n.replace(".base_layer.", "."), t) for (n, _), t in zip(bucket, gathered, strict=True))
 
 
 def _buckets(named: Sequence[tuple[str, Tensor]]) -> Iterator[list[tuple[str, Tensor]]]:

@@ -19,12 +19,7 @@ SHORTEST = 16
 
 
 def shared_token() -> str:
-    """The token in `TAGRPO_TOKEN`, else in `~/.cache/tagrpo/token`, which whoever comes first makes.
-
-    Raises:
-        ValueError: it is too short to be a secret.
-        PermissionError: other users of this machine can read the file.
-    """
+    """The token in `TAGRPO_TOKEN`, else in `~/.cache/tagrpo/token`, which whoever comes first makes."""
     token = os.environ.get(VARIABLE, "").strip() or _of_file(FILE.expanduser())
     if len(token) < SHORTEST:
         raise ValueError(
@@ -43,10 +38,7 @@ def _of_file(path: Path) -> str:
 
 
 class RequireToken:
-    """ASGI middleware: every request without `Authorization: Bearer <token>` is answered with 401, whatever its route.
-
-    Named by vLLM's `--middleware`, so that it stands before all of the server's own routes.
-    """
+    """ASGI middleware, for vLLM's `--middleware`: answers 401 to requests without `Authorization: Bearer <token>`."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self.app = app

@@ -4,38 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
 from ...types import Engine, require
 from ..cache import weights_digest
 
-
-class NamedWeights(Protocol):
-    """Policy → names and full tensors for an engine. Collective."""
-
-    def __call__(self, policy: nn.Module, *, merged: bool, base: bool) -> Iterable[tuple[str, Tensor]]:
-        """With adapters `merged`, else by themselves, with the weights only if `base`; see `SampledPolicy`."""
-        ...
+NamedWeights = Callable[[nn.Module], Iterable[tuple[str, Tensor]]]
+"""Policy → names and full tensors for an engine, adapters merged. Collective."""
 
 
-def own_parameters(policy: nn.Module, *, merged: bool, base: bool) -> Iterable[tuple[str, Tensor]]:  # noqa: ARG001
+def own_parameters(policy: nn.Module) -> Iterable[tuple[str, Tensor]]:
     """The parameters of a policy that is neither sharded nor adapted, under their own names."""
     return ((name, parameter.detach()) for name, parameter in policy.named_parameters())
 
 
 class SyncedEngine:
-    """Makes an engine when it is first needed, and streams weights into it only when they have changed.
+    """Makes an engine when it is first needed, and streams `weights` into it only when they have changed.
 
-    Args:
-        make: Makes the engine, on every rank.
-        weights: What to stream.
-        asynchronous: Whether the engine will have to sample while the policy is updated.
-
-    Raises:
-        TypeError: the engine's class lacks something; as soon as the class is known, at the latest when it is made.
-        ValueError: it can't sample while the policy is updated, likewise.
+    An engine that lacks something, or can't sample while the policy is updated if it has to (`asynchronous`), is
+    refused as soon as its class is known, at the latest when it is made.
     """
 
     def __init__(self, make: Callable[[], Engine], weights: NamedWeights, asynchronous: bool) -> None:
@@ -44,14 +33,12 @@ class SyncedEngine:
         self.asynchronous = asynchronous
         self._engine: Engine | None = None
         self._synced_at: int | None = None
-        self._has_base = False
         self._digest: tuple[int, str] | None = None
         made = make.func if isinstance(make, partial) else make
         if isinstance(made, type):
             self._check(made)
 
     def _check(self, engine: Any) -> None:
-        """Refuse an engine, or a class of engines."""
         require(engine, Engine, "rollout.engine")
         if self.asynchronous and not engine.asynchronous:
             name = engine.__name__ if isinstance(engine, type) else type(engine).__name__
@@ -68,9 +55,8 @@ class SyncedEngine:
             self._check(engine)
             self._engine = engine
         if self._synced_at != step:
-            merges = self._engine.merges_adapters
-            self._engine.sync(self.weights(policy, merged=not merges, base=not self._has_base))
-            self._synced_at, self._has_base = step, True
+            self._engine.sync(self.weights(policy))
+            self._synced_at = step
         return self._engine
 
     def weights_digest(self, policy: nn.Module, step: int) -> str:
@@ -80,9 +66,8 @@ class SyncedEngine:
         return self._digest[1]
 
     def weights_replaced(self) -> None:
-        """Weights have changed without an optimizer step: those that the engine has are no longer theirs."""
+        """Forget what the engine has: weights have changed without an optimizer step."""
         self._synced_at = self._digest = None
-        self._has_base = False
 
     def sleep(self) -> None:
         """Give memory back until the engine is needed, if there is one."""
@@ -94,4 +79,3 @@ class SyncedEngine:
         if self._engine is not None:
             self._engine.close()
         self._engine = self._synced_at = None
-        self._has_base = False

@@ -28,7 +28,7 @@ class VLLMEngine(Engine):
 
     Under several ranks create it on every rank, after the process group exists. Each engine samples the prompts of its
     own rank on that rank's GPU; with `tensor_parallel_size` teams of consecutive ranks hold one engine together, which
-    samples the prompts of all of them. Every rank of a team then calls every method, as all do in training.
+    samples the prompts of all of them: its methods are collective over the team.
 
     Args:
         model_path: Folder or hub name, for configuration, tokenizer and stop tokens.
@@ -41,10 +41,6 @@ class VLLMEngine(Engine):
         sleep: Whether `sleep` gives the memory of weights and cache back during the update; GPUs only.
         tensor_parallel_size: Ranks that share an engine: for models whose weights and cache one GPU does not hold.
         options: Further arguments of `vllm.LLM`.
-
-    Raises:
-        ImportError: vLLM is not installed.
-        ValueError: the ranks can't be cut into teams of that size.
     """
 
     def __init__(
@@ -120,12 +116,8 @@ class VLLMEngine(Engine):
         place = 0 if self.team is None else dist.get_rank(self.team)
         first = sum(len(part.prompts) for part in parts[:place])
         # A team has the seed of its first rank, so that all of it draw the same tokens.
-        everything = Request(
-            prompts=[prompt for part in parts for prompt in part.prompts],
-            num_samples=[count for part in parts for count in part.num_samples],
-            sampling=request.sampling,
-            seed=parts[0].seed,
-        )
+        prompts = [prompt for part in parts for prompt in part.prompts]
+        everything = Request(prompts, [n for part in parts for n in part.num_samples], request.sampling, parts[0].seed)
         check_context(everything, self.context)
         self._wake()
         results: list[list[Completion]] = [[] for _ in request.prompts]
@@ -146,9 +138,12 @@ class VLLMEngine(Engine):
 
         wanted = [row for row, count in enumerate(request.num_samples) if count]
         counts = [request.num_samples[row] for row in wanted]
+        # On GPUs vLLM draws requests without a seed from numpy's global state, which knows nothing of ours. On CPUs it
+        # fails on requests with one when a prefill is cut; there `torch.manual_seed` is enough.
+        seeds = [derive_seed(request.seed, row) if torch.cuda.is_available() else None for row in wanted]
         params = [
             SamplingParams(**vllm_sampling(request.sampling, count, self.stop_ids), seed=seed, flat_logprobs=True)
-            for count, seed in zip(counts, self._seeds(request.seed, wanted), strict=True)
+            for count, seed in zip(counts, seeds, strict=True)
         ]
         inputs = [TokensPrompt(prompt_token_ids=request.prompts[row].tolist()) for row in wanted]
         with undisturbed():
@@ -162,15 +157,6 @@ class VLLMEngine(Engine):
                         take(row_of.pop(output.request_id), list(output.outputs))  # type: ignore[arg-type]
         if row_of:
             raise EngineError(f"Expected responses to all prompts, but vLLM dropped those to {len(row_of)} of them.")
-
-    @staticmethod
-    def _seeds(seed: int, rows: list[int]) -> list[int | None]:
-        """A seed for each prompt, whose samples count on from it; on CPUs none, as `torch.manual_seed` is enough.
-
-        On GPUs vLLM draws requests without a seed from numpy's global state, which knows nothing of ours. On CPUs it
-        fails on requests with one when a prefill is cut.
-        """
-        return [derive_seed(seed, row) if torch.cuda.is_available() else None for row in rows]
 
     def _of_team(self, value: T) -> list[T]:
         """`value` of every rank of the team, in the order of ranks."""
@@ -207,11 +193,7 @@ def _completion(sample: Any) -> Completion:
 
 
 def retie_output_head(model: Any) -> None:
-    """Make the output head follow the embeddings again.
-
-    Reloading keeps the old head of a tied model on CPUs, where the head is a prepacked copy: log-probs are then wrong
-    by several nats, with a warning as the only sign.
-    """
+    """Tie the output head to the embeddings again: on CPUs reloading keeps a copy of the old one."""
     if getattr(model.config, "tie_word_embeddings", False):
         head = model.lm_head
         head.weight = model.model.embed_tokens.weight
@@ -221,8 +203,7 @@ def retie_output_head(model: Any) -> None:
 def launch_variables() -> dict[str, str]:
     """The environment from which vLLM learns the rank and the GPU of a process that it has not launched itself.
 
-    Without it every process of a node takes the first GPU, and makes it the trainer's current one too. The address is
-    for the process group that vLLM makes in a single process, which has none.
+    Without it every process of a node takes the first GPU. The address is for the process group of a single process.
     """
     device = torch.cuda.current_device() if torch.cuda.is_available() else 0
     return {"RANK": str(rank()), "LOCAL_RANK": str(device), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,8 +34,7 @@ class VLLMServerEngine(Engine):
 
     Under several ranks each samples its own prompts; `sync`, `generate` and what `generate_async` returns are
     collective. A server that does not answer is asked again, at most `retries` times in a row, and left out while
-    another one works. When none is left for `patience` seconds, every rank raises. Of a policy with adapters the
-    weights are sent once and then the adapters alone, for which a server keeps the weights in host memory.
+    another one works. When none is left for `patience` seconds, every rank raises.
 
     Args:
         model_path: Folder or hub name, for the stop tokens.
@@ -44,13 +44,9 @@ class VLLMServerEngine(Engine):
         timeout: Seconds that one request may take, sampling and sending of weights included.
         retries: How often what failed is tried again.
         patience: Seconds to wait for a server that is being started.
-
-    Raises:
-        ValueError: no URL, or an option out of its range.
     """
 
     asynchronous = True
-    merges_adapters = True
 
     def __init__(
         self,
@@ -79,14 +75,13 @@ class VLLMServerEngine(Engine):
         self.retries = retries
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Gather the weights, or the adapters alone, on rank 0, tensor by tensor, and send them to every server."""
+        """Gather the weights on rank 0, tensor by tensor, and send them to every server."""
         self.fleet.sync(parameters)
 
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
         """See `Engine.generate`. Log-probs are those of the truncated distribution under top-p or top-k.
 
-        Each sample has a seed of its own, so that it matters neither which server draws it nor beside which others,
-        beyond the rounding of that batch.
+        Each sample has a seed of its own: it does not matter which server draws it.
         """
         return self._begin(request, deliver, in_background=False)()
 
@@ -102,18 +97,16 @@ class VLLMServerEngine(Engine):
         first_attempt = in_thread(attempt, wanted) if in_background else partial(attempt, wanted)
 
         def finish() -> list[list[Completion]]:
-            failed, failure = first_attempt()
+            failures = first_attempt()
             for _ in range(self.retries):
-                if not any(gather_objects(len(failed))):
+                if not any(gather_objects(len(failures))):
                     break
                 self.fleet.prepare()
-                failed, failure = attempt(failed)
-            left = gather_objects((len(failed), failure))
-            if any(count for count, _ in left):
+                failures = attempt(list(failures))
+            if left := list(chain(*gather_objects(list(failures.values())))):
                 raise EngineError(
-                    f"Expected responses to all prompts, but {sum(count for count, _ in left)} requests failed "
-                    f"{self.retries + 1} times, last with: {next(failure for _, failure in left if failure)}. "
-                    "Look at the server's log."
+                    f"Expected responses to all prompts, but {len(left)} requests failed {self.retries + 1} times, "
+                    f"last with: {left[-1]}. Look at the server's log."
                 )
             return results
 
@@ -121,8 +114,8 @@ class VLLMServerEngine(Engine):
 
     def _attempt(
         self, request: Request, results: list[list[Completion]], deliver: Deliver, wanted: Sequence[int]
-    ) -> tuple[list[int], str]:
-        """Ask once for the prompts `wanted`, spread over the servers that are ready; those that failed, and why."""
+    ) -> dict[int, str]:
+        """Ask once for the prompts `wanted`, spread over the servers that are ready; returns why which failed."""
         servers = [self.fleet.servers[number] for number in self.fleet.ready]
         one_at_a_time = threading.Lock()
 
@@ -132,11 +125,14 @@ class VLLMServerEngine(Engine):
             try:
                 while (left := request.num_samples[prompt] - len(completions)) > 0:
                     count = min(left, MOST_SAMPLES)
-                    body = self._body(request, prompt, len(completions), count)
+                    params = vllm_sampling(request.sampling, count, self.stop_ids)
+                    # vLLM adds the number within the request.
+                    params["seed"] = derive_seed(request.seed, prompt) + len(completions)
+                    body = {"token_ids": request.prompts[prompt].tolist(), "sampling_params": params}
                     choices = server.post("/inference/v1/generate", body)["choices"]
                     drawn = [self._completion(c) for c in sorted(choices, key=lambda c: c["index"])]
                     completions += drawn * (count // len(drawn))
-            except (httpx.HTTPError, OSError, EngineError, _StaleWeightsError) as error:
+            except (httpx.HTTPError, OSError, EngineError) as error:
                 return f"{server.url}: {type(error).__name__}: {error}"
             results[prompt] = completions
             with one_at_a_time:
@@ -144,20 +140,14 @@ class VLLMServerEngine(Engine):
             return None
 
         with ThreadPoolExecutor(min(self.concurrency, max(len(wanted), 1))) as threads:
-            failures = list(threads.map(ask, range(len(wanted))))
-        failed = [prompt for prompt, failure in zip(wanted, failures, strict=True) if failure is not None]
-        return failed, next((failure for failure in reversed(failures) if failure), "")
-
-    def _body(self, request: Request, prompt: int, first: int, count: int) -> dict[str, Any]:
-        """Ask for `count` samples to one prompt, the number of the first of which is `first`."""
-        params = vllm_sampling(request.sampling, count, self.stop_ids)
-        params["seed"] = derive_seed(request.seed, prompt) + first  # vLLM adds the number within the request
-        return {"token_ids": request.prompts[prompt].tolist(), "sampling_params": params}
+            failures = zip(wanted, threads.map(ask, range(len(wanted))), strict=True)
+            return {prompt: failure for prompt, failure in failures if failure is not None}
 
     def _completion(self, choice: dict[str, Any]) -> Completion:
+        """A response that the current weights have sampled from its first token to its last; others are refused."""
         versions = {span["version"] for span in choice.get("weight_versions") or ()}
         if versions != {self.fleet.version} or choice["finish_reason"] not in ("stop", "length"):
-            raise _StaleWeightsError(
+            raise EngineError(
                 f"expected a finished response of weights {self.fleet.version}, but it is of {sorted(versions)} and "
                 f"ended by {choice['finish_reason']}"
             )
@@ -170,7 +160,3 @@ class VLLMServerEngine(Engine):
     def close(self) -> None:
         """Drop connections and the copy of the weights; the servers go on."""
         self.fleet.close()
-
-
-class _StaleWeightsError(Exception):
-    """A response that was not sampled by the current weights from its first token to its last."""

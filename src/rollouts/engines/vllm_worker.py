@@ -1,21 +1,14 @@
-"""The receiving end of `weight_stream`, inside a vLLM server's workers.
-
-A server loads this module through `--worker-extension-cls` (see `serve.py`); importing it makes `stream` known to vLLM
-as a weight-transfer backend.
-"""
+"""The receiving end of `weight_stream`, a weight-transfer backend inside a vLLM server's workers (see `serve.py`)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from vllm.distributed import get_tp_group
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from ...modules.policy.adapters import BaseWeights
 from .vllm import retie_output_head
 from .weight_stream import receive_weights
 
@@ -38,15 +31,10 @@ class StreamUpdateInfo(WeightTransferUpdateInfo):
 
 
 class StreamWeightTransferEngine(WeightTransferEngine[StreamInitInfo, StreamUpdateInfo]):
-    """Loads checkpoint-format weights as they arrive, one tensor at a time.
-
-    Of a policy with adapters the weights come once and are kept; from then on the adapters come alone and are merged
-    here, which gives the weights that the trainer would have sent.
-    """
+    """Loads checkpoint-format weights as they arrive, one tensor at a time."""
 
     init_info_cls = StreamInitInfo
     update_info_cls = StreamUpdateInfo
-    base: BaseWeights | None = None
 
     def init_transfer_engine(self, init_info: StreamInitInfo) -> None:
         """Nothing to set up."""
@@ -61,13 +49,8 @@ class StreamWeightTransferEngine(WeightTransferEngine[StreamInitInfo, StreamUpda
 
     def receive_weights(self, update_info: StreamUpdateInfo) -> None:
         """Load every tensor of the stream."""
-        if self.base is None:
-            team = get_tp_group()  # its workers receive the same tensors: they share the copy
-            gather = partial(team.all_gather, dim=0)
-            self.base = BaseWeights(self.device, team.rank_in_group, team.world_size, gather)
-        arriving = receive_weights(update_info.host, update_info.port, update_info.token, update_info.timeout)
         model: Any = self.model
-        model.load_weights(self.base.merge(arriving))
+        model.load_weights(receive_weights(**asdict(update_info)))
 
     def finish_weight_update(self) -> None:
         """Bring the layers into the form that kernels want."""

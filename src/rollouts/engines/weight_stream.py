@@ -20,13 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-HANDSHAKE_SECONDS = 10.0
-"""How long a connection may say nothing before it has shown the token. It holds up nobody else meanwhile."""
 
-
-class WeightServer(ThreadingHTTPServer):
-    """Offers tensors on a free port, in a thread for each connection; the arguments are those of `offered`."""
-
+class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, weights: Sequence[tuple[str, Tensor]], timeout: float, host: str) -> None:
@@ -40,11 +35,8 @@ class WeightServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: WeightServer
-
-    def setup(self) -> None:
-        self.request.settimeout(HANDSHAKE_SECONDS)
-        super().setup()
+    server: _Server
+    timeout = 10.0  # seconds that a connection may say nothing before it has shown the token
 
     def do_GET(self) -> None:
         shown = self.headers.get("Authorization", "")
@@ -68,12 +60,10 @@ class _Handler(BaseHTTPRequestHandler):
 def offered(weights: Sequence[tuple[str, Tensor]], timeout: float, host: str) -> Iterator[dict[str, Any]]:
     """Offer tensors until the block ends, which gets the arguments of `receive_weights`.
 
-    Args:
-        weights: (name, tensor) on the CPU, contiguous.
-        timeout: Seconds that a chunk of bytes may take.
-        host: Address to listen at, that of this machine at which the receivers can reach it.
+    `weights` are on the CPU and contiguous; a chunk of bytes may take `timeout` seconds; `host` is the address of this
+    machine to listen at.
     """
-    with WeightServer(weights, timeout, host) as server:
+    with _Server(weights, timeout, host) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         try:
             yield {"host": host, "port": server.server_port, "token": server.token, "timeout": timeout}
@@ -82,11 +72,7 @@ def offered(weights: Sequence[tuple[str, Tensor]], timeout: float, host: str) ->
 
 
 def receive_weights(host: str, port: int, token: str, timeout: float) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) as they arrive, on the CPU; one tensor exists at a time.
-
-    Raises:
-        OSError: the sender refuses, does not answer within `timeout` seconds, or ends too early.
-    """
+    """Yield (name, tensor) on the CPU as they arrive; OSError if the sender refuses, is silent or ends too early."""
     with closing(HTTPConnection(host, port, timeout=timeout)) as connection:
         connection.request("GET", "/", headers={"Authorization": f"Bearer {token}"})
         response = connection.getresponse()

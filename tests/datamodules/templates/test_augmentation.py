@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
 from tagrpo.lab.tasks.arithmetic import ArithmeticSource
-from tagrpo.rewards.format import MARKERS
+from tagrpo.rewards.terms import MARKERS
 from tagrpo.starter import starter_path
 
 THINK_LINES = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")

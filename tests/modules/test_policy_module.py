@@ -23,6 +23,7 @@ from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rollouts import TransformersEngine
+from tagrpo.rollouts.engines.transformers import GROUPED_ATTENTION
 
 # Two questions with a rephrasing each; the first original is uniform, pooling rescues it.
 REWARDS = [[[1.0, 1.0, 1.0], [0.0, 1.0, 0.0]], [[0.0, 1.0, 0.5], [1.0, 0.0, 0.0]]]
@@ -184,7 +185,7 @@ def test_code_that_a_model_names_for_its_attention_is_not_asked_for(key, tiny_po
         load_causal_lm(folder, weights="random"),
         TransformersEngine(str(folder), device="cpu").model,
     ]
-    assert [model.config._attn_implementation for model in models] == ["sdpa"] * 3
+    assert [model.config._attn_implementation for model in models] == ["sdpa", "sdpa", GROUPED_ATTENTION]
 
 
 def test_contradicting_options_fail_before_any_model_is_loaded(tiny_policy):

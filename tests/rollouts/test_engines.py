@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Mamb
 from tagrpo.rollouts import SamplingConfig, TransformersEngine, VLLMEngine
 from tagrpo.rollouts.engines import transformers as transformers_engine
 from tagrpo.rollouts.engines.base import check_context, stop_token_ids
-from tagrpo.rollouts.engines.transformers import draw
+from tagrpo.rollouts.engines.drawing import draw
 from tagrpo.types import Request
 
 PROMPTS = [torch.tensor([10, 11, 12, 13]), torch.tensor([20, 21]), torch.tensor([30, 31, 32, 33, 34, 35])]
@@ -129,6 +129,30 @@ def test_another_architecture_samples_too(tmp_path):
             torch.testing.assert_close(
                 sample.logprobs, logprobs_of(model, prompt, sample.token_ids), atol=1e-4, rtol=1e-4
             )
+
+
+def test_shared_heads_of_keys_are_not_copied_and_nothing_changes(tiny_policy, monkeypatch):
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    heads, sampled = set(), []
+    attend = torch.nn.functional.scaled_dot_product_attention
+    for name in (transformers_engine.GROUPED_ATTENTION, "sdpa"):
+        engine = TransformersEngine(str(tiny_policy))
+        assert engine.model.config._attn_implementation == transformers_engine.GROUPED_ATTENTION
+        engine.model.set_attn_implementation(name)
+        engine.sync(model.named_parameters())
+        with monkeypatch.context() as patch:
+            if name != "sdpa":
+                patch.setattr(
+                    transformers_engine.F,
+                    "scaled_dot_product_attention",
+                    lambda q, k, v, **options: heads.add((q.shape[1], k.shape[1])) or attend(q, k, v, **options),
+                )
+            sampled.append(engine.generate(Request(PROMPTS, [3, 3, 3], SamplingConfig(max_new_tokens=8), 0)))
+    assert heads == {(model.config.num_attention_heads, model.config.num_key_value_heads)}
+    assert model.config.num_key_value_heads < model.config.num_attention_heads
+    for ours, theirs in zip(*(itertools.chain(*results) for results in sampled), strict=True):
+        assert ours.token_ids.tolist() == theirs.token_ids.tolist()
+        assert torch.equal(ours.logprobs, theirs.logprobs)
 
 
 def test_a_model_with_recurrent_layers_is_refused(tmp_path):

@@ -1,28 +1,39 @@
 """Sampling with transformers alone, for machines without vLLM. Reproducible bit for bit on a CPU.
 
-Unlike transformers' `generate`, responses to a prompt are computed together for as long as their tokens agree, rows
-leave the batch when they finish, and the seed is an argument.
+The loop is our own because transformers' `generate` draws from the process's generator, keeps finished rows to the end
+and computes what rows have in common once for each. Here responses to a prompt are computed together for as long as
+their tokens agree, rows leave the batch when they finish, and the seed is an argument.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import islice
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    DynamicCache,
+    PreTrainedModel,
+)
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.masking_utils import sdpa_mask
 
 from ...types import Completion, Deliver, Engine, Finish, Request, SamplingConfig, ignore
-from .base import NO_PROBABILITIES, check_context, in_thread, stop_token_ids
+from .base import check_context, in_thread, stop_token_ids
+from .drawing import draw
 
 COMPACT_BELOW = 0.75
 """Finished rows leave the cache when less than this share of it is still being sampled."""
-BELOW_1 = 1 - 2**-30
-"""So that no point is rounded into the next interval."""
+GROUPED_ATTENTION = "tagrpo_grouped"
 
 
 class TransformersEngine(Engine):
@@ -52,13 +63,19 @@ class TransformersEngine(Engine):
             raise ValueError(
                 f"Expected a model whose state is keys and values alone, but {model_path} has others. Use rollout=vllm."
             )
+        if self.device.type == "cpu" and _groups_heads(self.model):
+            self.model.set_attn_implementation(GROUPED_ATTENTION)
         self.stop_ids = torch.tensor(stop_token_ids(model_path), device=self.device)
         self.context = int(getattr(config, "max_position_embeddings", 0)) or 2**31
         self.max_rows = max_rows
 
     @torch.no_grad()
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Copy the weights in; ValueError where names or shapes are not those of the model."""
+        """Copy the weights in.
+
+        Raises:
+            ValueError: names or shapes are not those of the model.
+        """
         own = dict(self.model.named_parameters())
         for name, tensor in parameters:
             if name not in own or own[name].shape != tensor.shape:
@@ -91,7 +108,7 @@ class TransformersEngine(Engine):
         return results
 
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
-        """See `Engine.generate_async`."""
+        """See `Engine.generate_async`. Little is gained where the update fills the device that both share."""
         return in_thread(self.generate, request, deliver)
 
     def _parts(self, prompts: Sequence[Tensor], num_samples: Sequence[int]) -> list[list[int]]:
@@ -110,12 +127,8 @@ class TransformersEngine(Engine):
     def _sample(
         self, prompts: list[Tensor], counts: list[int], sampling: SamplingConfig, generator: torch.Generator
     ) -> list[Completion]:
-        """Sample all rows of some prompts, token by token. Rows whose tokens agree so far share a row of the cache."""
-        ids = pad_sequence(prompts, batch_first=True, padding_side="left").to(self.device)
-        ones = [torch.ones_like(prompt) for prompt in prompts]
-        mask = pad_sequence(ones, batch_first=True, padding_side="left").to(self.device)
-        cache = DynamicCache(config=self.model.config)
-        logits = self._forward(ids, mask, cache)
+        """Sample all rows of some prompts, token by token. Rows whose tokens agree so far share a row of the state."""
+        logits, state = self._encode(prompts)
         shared = torch.repeat_interleave(torch.tensor(counts, device=self.device))
         num_rows = sum(counts)
         tokens = torch.zeros(num_rows, sampling.max_new_tokens, dtype=torch.long, device=self.device)
@@ -138,24 +151,38 @@ class TransformersEngine(Engine):
             if compact:
                 alive, chosen, shared = alive[going], chosen[going], shared[going]
             prefixes, shared = torch.unique(shared * logits.shape[1] + chosen, return_inverse=True)
-            if compact or len(prefixes) > len(mask):
-                kept = prefixes // logits.shape[1]
-                cache.batch_select_indices(kept)
-                mask = mask[kept]
-            mask = F.pad(mask, (0, 1), value=1)
-            logits = self._forward((prefixes % logits.shape[1])[:, None], mask, cache)
+            if compact or len(prefixes) > len(state.length):
+                state = state.select(prefixes // logits.shape[1])
+            logits = self._forward(prefixes % logits.shape[1], state)
         return _completions(tokens, logprobs, lengths, finished)
 
-    def _forward(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
-        """[n, V] logits after `ids` [n, new tokens], which follow those in the cache; `mask` covers both."""
+    def _encode(self, prompts: list[Tensor]) -> tuple[Tensor, _State]:
+        """[prompts, V] logits after each prompt, left-padded, and the state there."""
+        pad = partial(pad_sequence, batch_first=True, padding_side="left")
+        ids, mask = pad(prompts).to(self.device), pad([torch.ones_like(p) for p in prompts]).to(self.device)
+        state = _State(_cache(self.model), mask, mask.sum(1))
         outputs = self.model(
             input_ids=ids,
             attention_mask=mask,
-            position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :],
-            past_key_values=cache,
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+            past_key_values=state.cache,
             use_cache=True,
             logits_to_keep=1,
         )
+        logits: Tensor = outputs.logits
+        return logits[:, -1], state
+
+    def _forward(self, chosen: Tensor, state: _State) -> Tensor:
+        """[rows, V] logits after one more token `chosen` [rows] per row of the state."""
+        state.mask = torch.cat([state.mask, torch.ones_like(state.mask[:, :1])], 1)
+        outputs = self.model(
+            input_ids=chosen[:, None],
+            attention_mask=state.mask,
+            position_ids=state.length[:, None],
+            past_key_values=state.cache,
+            use_cache=True,
+        )
+        state.length = state.length + 1
         logits: Tensor = outputs.logits
         return logits[:, -1]
 
@@ -173,50 +200,96 @@ def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Te
     return [Completion(token_ids=ids.clone(), logprobs=values.clone(), truncated=not end) for ids, values, end in rows]
 
 
+def _groups_heads(model: PreTrainedModel) -> bool:
+    """Whether the model attends through SDPA, with fewer heads of keys than of queries."""
+    config = model.config
+    heads = getattr(config, "num_attention_heads", 0)
+    return config._attn_implementation == "sdpa" and 0 < getattr(config, "num_key_value_heads", heads) < heads
+
+
+def grouped_attention(
+    module: nn.Module,  # noqa: ARG001 (part of the interface)
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """SDPA in which query heads share heads of keys, for CPUs. Where there is a mask transformers' own copies the keys.
+
+    Args:
+        module: The attention layer.
+        query: [n, H, Lq, D].
+        key: [n, H_kv, Lk, D]; H is a multiple of H_kv.
+        value: [n, H_kv, Lk, D].
+        attention_mask: [n, 1, Lq, Lk] bool; None is causal.
+        scaling: Factor of the dot products; None means 1/√D.
+
+    Returns:
+        [n, Lq, H, D], and None for the attention weights.
+    """
+    causal = attention_mask is None and query.shape[2] > 1
+    attended = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, is_causal=causal, scale=scaling, enable_gqa=True
+    )
+    return attended.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)
+AttentionMaskInterface.register(GROUPED_ATTENTION, sdpa_mask)
+
+
+class _State:
+    """Cache, attention mask and length of the prefixes that are being continued."""
+
+    def __init__(self, cache: DynamicCache, mask: Tensor, length: Tensor) -> None:
+        self.cache = cache
+        self.mask = mask
+        self.length = length
+
+    def select(self, rows: Tensor) -> _State:
+        """The state of `rows`, in that order; rows may be repeated."""
+        self.cache.batch_select_indices(rows)
+        return _State(self.cache, self.mask[rows], self.length[rows])
+
+
+class _Layer(DynamicLayer):
+    """Keys and values that are copied once where rows are selected and a token is appended, not once for each."""
+
+    rows: Tensor | None = None
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Select rows at the next update, which comes before the next selection."""
+        self.rows = indices
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """[selected rows, heads, tokens so far and new, D] keys and values."""
+        if self.rows is None or self.keys is None or self.values is None:
+            return super().update(key_states, value_states, *args, **kwargs)
+        self.keys = _appended(self.keys, self.rows, key_states)
+        self.values = _appended(self.values, self.rows, value_states)
+        self.rows = None
+        return self.keys, self.values
+
+
+def _appended(kept: Tensor, rows: Tensor, new: Tensor) -> Tensor:
+    """[rows, heads, tokens so far and new, D] the selected `rows` of `kept`, each followed by its row of `new`."""
+    length = kept.shape[2]
+    both = kept.new_empty(*new.shape[:2], length + new.shape[2], new.shape[3])
+    torch.index_select(kept, 0, rows, out=both[:, :, :length])
+    both[:, :, length:] = new
+    return both
+
+
+def _cache(model: PreTrainedModel) -> DynamicCache:
+    cache = DynamicCache(config=model.config)
+    cache.layers = [_Layer() if type(layer) is DynamicLayer else layer for layer in cache.layers]  # type: ignore[no-untyped-call]
+    return cache
+
+
 def attends_only(model: PreTrainedModel) -> bool:
     """Whether the model's state is keys and values alone, so that rows of its cache can be chosen."""
     layers = DynamicCache(config=model.config).layers
     return not model._is_stateful and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
-
-
-def draw(
-    logits: Tensor, sampling: SamplingConfig, generator: torch.Generator, rows: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """One token per entry of `rows`, and its float32 log-prob at the temperature, before top-p and top-k.
-
-    `rows` [draws] names the row of `logits` [n, V] that each draw is from; None draws once from each. Greedy decoding
-    reports log-probs at temperature 1.
-
-    Raises:
-        FloatingPointError: a row of `logits` gives no probabilities.
-    """
-    logits = logits.float()
-    if sampling.temperature not in (0, 1):
-        logits = logits / sampling.temperature
-    logprobs = torch.log_softmax(logits, -1)
-    if bool((broken := logprobs[:, 0].isnan()).any()):  # one NaN or infinity makes the whole row NaN
-        raise FloatingPointError(NO_PROBABILITIES.format(int(broken.sum()), len(logits)))
-    if rows is None:
-        rows = torch.arange(len(logits), device=logits.device)
-    if sampling.temperature == 0:
-        chosen = logits.argmax(-1)[rows]
-    else:
-        # Inversion: row i of `logits` fills the interval from i to i + 1, each of its tokens in proportion to its mass.
-        mass = _truncated(logprobs, sampling).double().exp().cumsum(-1)
-        ends = mass / mass[:, -1:] + torch.arange(len(logits), device=logits.device)[:, None]
-        points = torch.rand(len(rows), dtype=torch.float64, device=logits.device, generator=generator) * BELOW_1 + rows
-        chosen = torch.searchsorted(ends.flatten(), points, right=True) - rows * logits.shape[1]
-    return chosen, logprobs[rows, chosen]
-
-
-def _truncated(logprobs: Tensor, sampling: SamplingConfig) -> Tensor:
-    """Log-probs with −∞ for the tokens that top-k, then top-p, leave out."""
-    if 0 < sampling.top_k < logprobs.shape[-1]:
-        least = logprobs.topk(sampling.top_k).values[:, -1:]
-        logprobs = logprobs.masked_fill(logprobs < least, -torch.inf)
-    if sampling.top_p < 1:
-        ordered, index = logprobs.softmax(-1).sort(-1, descending=True)
-        # A token stays while the mass before it is below top_p: the likeliest one always does.
-        outside = ordered.cumsum(-1) - ordered >= sampling.top_p
-        logprobs = logprobs.masked_fill(torch.zeros_like(outside).scatter(-1, index, outside), -torch.inf)
-    return logprobs

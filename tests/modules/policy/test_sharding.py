@@ -124,7 +124,7 @@ for name, loss in LOSSES.items():
         mini_batches=3, token_budget=25, schedule="constant", warmup=0.0, max_grad_norm=0.5 if name == "kl" else 1e9,
     )
     strategy = {{
-        "fsdp2": lambda: FullyShardedStrategy(process_group_backend="gloo"),
+        "fsdp2": lambda: FullyShardedStrategy(),
         "ddp": lambda: DDPStrategy(process_group_backend="gloo"),
         "one": lambda: "auto",
     }}[kind]()

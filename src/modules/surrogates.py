@@ -41,7 +41,6 @@ class Surrogate(NamedTuple):
     clip_low: Tensor
     """Bool: the lower bound of the clip range acted on this token."""
     clip_high: Tensor
-    """Bool: the upper bound did."""
 
 
 def clipped(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:

@@ -43,16 +43,12 @@ class GroupAdvantage(AdvantageStrategy):
         epsilon: Added to σ, or to the mean.
 
     Raises:
-        ValueError: an option is out of its range, or the rewards of a pool have no positive mean to be scaled by.
+        ValueError: the rewards of a pool have no positive mean to be scaled by.
 
-    >>> groups = RewardGroups(
-    ...     rewards=torch.tensor([1.0, 1.0, 0.0, 0.0]), correct=torch.tensor([True, True, False, False]),
-    ...     question=torch.tensor([0, 0, 0, 0]), prompt=torch.tensor([0, 0, 1, 1]))
-    >>> GroupAdvantage(group_by="question", unbiased=False, epsilon=0.0)(groups)
+    >>> from tagrpo.modules.advantages.pools import verdicts
+    >>> GroupAdvantage(unbiased=False, epsilon=0.0)(verdicts([1, 1, 0, 0]))
     tensor([ 1.,  1., -1., -1.])
-    >>> GroupAdvantage(group_by="prompt")(groups)
-    tensor([0., 0., 0., 0.])
-    >>> GroupAdvantage(scale="mean", epsilon=0.0)(groups)  # (1 − ½) / ½ and (0 − ½) / ½
+    >>> GroupAdvantage(scale="mean", epsilon=0.0)(verdicts([1, 1, 0, 0]))  # (1 − ½) / ½ and (0 − ½) / ½
     tensor([ 1.,  1., -1., -1.])
     """
 

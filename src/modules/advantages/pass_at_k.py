@@ -21,15 +21,11 @@ from .pools import POOLS, Pool, as_rewards, check_choice, check_epsilon, pool_in
 def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilon: float) -> tuple[Tensor, Tensor]:
     """Advantage of a correct and of a wrong response, averaged over all C(n, k) groups of k of the n responses.
 
-    With m = 1 − C(n−c, k) / C(n, k) and σ = √(m (1 − m)):
-    A⁺ = (1 − m) / (σ + ε), A⁻ = (1 − m − C(n−c−1, k−1) / C(n−1, k−1)) / (σ + ε) (arXiv 2508.10751, Eq. 11-15).
-    The last term of A⁻ is (1 − m) n / (n − c), so that A⁻ = −A⁺ c / (n − c): the advantages of a pool sum to zero.
+    With m = 1 − C(n−c, k) / C(n, k) and σ = √(m (1 − m)) (arXiv 2508.10751, Eq. 11-15): A⁺ = (1 − m) / (σ + ε) and
+    A⁻ = (1 − m − C(n−c−1, k−1) / C(n−1, k−1)) / (σ + ε) = −A⁺ c / (n − c): the advantages of a pool sum to zero.
 
-    `num_samples` and `num_correct` are n and c of each pool, [P]; `epsilon` is ε.
-
-    Returns:
-        Two [P] float64 tensors, 0 where σ is: none correct, fewer than k wrong, or n ≤ k; also where the share of
-        failing groups is below the smallest float64.
+    `num_samples` and `num_correct` are n and c of each pool, [P]; `epsilon` is ε. Two [P] float64 tensors, 0 where σ
+    is: none correct, fewer than k wrong, or n ≤ k; also where the share of failing groups underflows float64.
 
     >>> analytic_advantages(torch.tensor([4]), torch.tensor([1]), 2, 0.0)  # m = 1/2: A⁺ = 1, A⁻ = 2 (1/2 − 2/3)
     (tensor([1.], dtype=torch.float64), tensor([-0.3333], dtype=torch.float64))
@@ -134,13 +130,8 @@ class PassAtKAdvantage(AdvantageStrategy):
         num_groups: Of `bootstrap`; None is the size of the pool, as in the paper.
         seed: Of `bootstrap` and `full`.
 
-    Raises:
-        ValueError: an option is out of its range, or has no meaning for this estimator.
-
-    >>> groups = RewardGroups(
-    ...     rewards=torch.tensor([1.0, 0.0, 0.0, 0.0]), correct=torch.tensor([True, False, False, False]),
-    ...     question=torch.zeros(4, dtype=torch.long), prompt=torch.zeros(4, dtype=torch.long))
-    >>> PassAtKAdvantage(k=2, epsilon=0.0)(groups)  # see `analytic_advantages`
+    >>> from tagrpo.modules.advantages.pools import verdicts
+    >>> PassAtKAdvantage(k=2, epsilon=0.0)(verdicts([1, 0, 0, 0]))  # see `analytic_advantages`
     tensor([ 1.0000, -0.3333, -0.3333, -0.3333])
     """
 
@@ -183,21 +174,20 @@ class PassAtKAdvantage(AdvantageStrategy):
         if self.estimator == "analytic":
             return self(groups)
         index, num_pools = pool_index(groups, self.group_by)
-        counts = torch.stack([pool_size(index, num_pools), pool_sum(groups.correct, index, num_pools)], 1).long()
-        distinct, kind = counts.unique(dim=0, return_inverse=True)
-        right, wrong = torch.tensor([self._expected(n, c) for n, c in distinct.tolist()], dtype=torch.float64).T
-        rows = kind[index]
-        return as_rewards(torch.where(groups.correct, right[rows], wrong[rows]), groups)
+        n, c = pool_size(index, num_pools), pool_sum(groups.correct, index, num_pools)
+        pools = list(zip(n.int().tolist(), c.int().tolist(), strict=True))
+        of_kind = {pool: self._expected(*pool) for pool in set(pools)}
+        right = torch.tensor([of_kind[pool] for pool in pools], dtype=torch.float64)
+        wrong = -right * c / (n - c).clamp(min=1)  # the advantages of a pool sum to zero, since those of its groups do
+        return as_rewards(torch.where(groups.correct, right[index], wrong[index]), groups)
 
-    def _expected(self, n: int, c: int) -> tuple[float, float]:
-        """A⁺ and A⁻ of a pool; they sum to zero over it, since the advantages of its groups do."""
+    def _expected(self, n: int, c: int) -> float:
+        """A⁺ of a pool."""
         if not 0 < c < n or n <= self.k:
-            return 0.0, 0.0
+            return 0.0
         if self.estimator == "full":
-            right = full_expectation(n, c, self.k, self.epsilon)
-        else:
-            right = bootstrap_expectation(n, c, self.k, self.num_groups or n, self.epsilon)
-        return right, -right * c / (n - c)
+            return full_expectation(n, c, self.k, self.epsilon)
+        return bootstrap_expectation(n, c, self.k, self.num_groups or n, self.epsilon)
 
     def _sampled(self, correct: Tensor, generator: torch.Generator) -> Tensor:
         """[n] float64 advantages of one pool from random groups."""

@@ -2,8 +2,7 @@
 
 Departure: the authors rank the tokens of a micro-batch on one GPU under the policy as it is by then, and Clip-Cov
 leaves those out that the clipping has caught. Here those of the mini-batch on all ranks are ranked under the policy
-before the batch's first update: neither micro-batches nor ranks change the choice, and in a first mini-batch the two
-policies are the same.
+before the batch's first update, so that neither micro-batches nor ranks change the choice.
 """
 
 from __future__ import annotations

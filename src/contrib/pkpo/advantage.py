@@ -40,10 +40,9 @@ class PKPOAdvantage(AdvantageStrategy):
 
     `fewer` compares each group with the same group less one. All three have the same expected gradient, that of the
     chance that k of the pool's responses, drawn without replacement, hold a correct one. If all have the success rate
-    p, this is pass@k (Theorem 2), and the gradient is k (1 − p)^(k−1) · ∇p. If a question and its rephrasings have
-    rates of their own, it is the mean of 1 − ∏(1 − p_j) over the groups of k, most of which mix prompts: a prompt that
-    is never solved is then worth little beside one that always is. `group_by=prompt` keeps to one rate.
-    `PassAtKAdvantage` divides by the standard deviation of pass@k and is biased. Counts are of `correct`.
+    p, this is pass@k (Theorem 2), and the gradient is k (1 − p)^(k−1) · ∇p; with rephrasings of other rates it is the
+    mean of 1 − ∏(1 − p_j) over the groups of k. `PassAtKAdvantage` divides by the standard deviation of pass@k and is
+    biased. Counts are of `correct`.
 
     Degenerate pools are 0: fewer than k responses, or k for `leave_one_out`, which have no unbiased estimate
     (Corollary 2). With `fewer` so are pools without a correct response, and those with fewer than k − 1 wrong ones.

@@ -160,16 +160,16 @@ def test_a_response_learns_if_any_of_its_tokens_does_even_where_they_cancel(tiny
         assert result.stats.dropped == dropped
 
 
-def test_a_credit_is_told_the_final_answers_of_its_mini_batch(tiny_policy, make_batch):
+def test_a_credit_is_told_the_verdicts_of_its_mini_batch(tiny_policy, make_batch):
     class Asks(HighEntropyCredit):
         def __call__(self, inputs):
-            seen.append(inputs.groups.answers)
+            seen.append(inputs.groups.correct.tolist())
             return super().__call__(inputs)
 
     batch, seen = make_batch(REWARDS), []
     learned(make_update(tiny_policy, Asks(0.3)), batch)
-    questions = batch.rollouts.question.tolist()
-    assert seen == [[a for a, of in zip(batch.rollouts.answers, questions, strict=True) if of == q] for q in range(4)]
+    question, correct = batch.rollouts.question, batch.rollouts.correct
+    assert seen == [correct[question == q].tolist() for q in range(4)]
 
 
 def scored_by(update, batch, monkeypatch):

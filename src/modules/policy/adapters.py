@@ -14,11 +14,7 @@ A, B, SCALE = ".lora_A", ".lora_B", ".lora_scale"
 
 
 def is_part(name: str) -> bool:
-    """Whether a tensor of this name is part of an adapter, not a weight.
-
-    >>> is_part("layers.0.q_proj.weight.lora_A"), is_part("layers.0.q_proj.weight")
-    (True, False)
-    """
+    """Whether a tensor of this name is part of an adapter, not a weight."""
     return name.endswith((A, B, SCALE))
 
 
@@ -26,11 +22,6 @@ def merged(weight: Tensor, a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
     """W + scale · B A, summed in float32 or wider, in the type of W."""
     wide = torch.promote_types(weight.dtype, torch.float32)
     return (weight.to(wide) + b.to(wide) @ a.to(wide) * scale.to(wide)).to(weight.dtype)
-
-
-def everything(tensor: Tensor) -> Tensor:
-    """The `gather` of a worker that shares with nobody."""
-    return tensor
 
 
 class BaseWeights:
@@ -46,20 +37,17 @@ class BaseWeights:
     """
 
     def __init__(
-        self, device: torch.device, place: int = 0, workers: int = 1, gather: Callable[[Tensor], Tensor] = everything
+        self,
+        device: torch.device,
+        place: int = 0,
+        workers: int = 1,
+        gather: Callable[[Tensor], Tensor] = lambda piece: piece,
     ) -> None:
-        self.device = device
-        self.place = place
-        self.workers = workers
-        self.gather = gather
+        self.device, self.place, self.workers, self.gather = device, place, workers, gather
         self.kept: dict[str, tuple[Tensor, torch.Size]] = {}
 
     def merge(self, arriving: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Yield all weights with their adapters merged: those that arrive behind adapters, else those kept from before.
-
-        Raises:
-            ValueError: adapters arrive alone, and no weights have been kept.
-        """
+        """Yield all weights with their adapters merged: those that arrive behind adapters, else those kept before."""
         parts: dict[str, Tensor] = {}
         alone = True
         for name, tensor in arriving:

@@ -25,8 +25,8 @@ KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """Estimators of KL(π_θ ‖ π_ref) from one sampled token; d = log π_ref − log π_θ (Schulman, "Approximating KL").
 
-All are exact and unclamped, but for d in k3, which is at most `MAX_LOG_RATIO` (see `token_kl`). As a loss, k2 has the
-gradient of the divergence in expectation, k3 that of KL(π_ref ‖ π_θ) and k1 none.
+d in k3 is at most `MAX_LOG_RATIO` (see `token_kl`). As a loss, k2 has the gradient of the divergence in expectation, k3
+that of KL(π_ref ‖ π_θ) and k1 none.
 """
 
 
@@ -76,9 +76,9 @@ class PolicyLoss(Loss):
 
     Tokens of replayed responses (ExGRPO, arXiv 2510.02245) have A ρ/(ρ + δ) instead, ρ being the token's ratio to the
     policy that sampled it and δ `replay_shaping`: bounded without a clip.
-    w_t: `AGGREGATIONS`; v_t: `LossInputs.weights`, which multiply the policy term alone (a term of a whole response
-    by their mean over it); c_t: `LossInputs.penalty`, without gradient where the ratio is exactly 1 (KL-Cov).
-    `old_logprobs` may be `logprobs.detach()`: the ratio is then exactly 1. Log-probs must be finite.
+
+    w_t: `AGGREGATIONS`; v_t: `LossInputs.weights`, of the policy term alone (a response's term takes their mean); c_t:
+    `LossInputs.penalty`, without gradient where the ratio is exactly 1 (KL-Cov).
 
     `sums` and `response_sums` of the outputs, over tokens: `tokens`; `ratio`; `clip_low` and `clip_high` (see
     `Surrogate`); `clip_dual` with `dual_clip`; `clipped`, tokens whose gradient the bounds removed, of either kind;

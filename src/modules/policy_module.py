@@ -1,8 +1,4 @@
-"""The Lightning shell of the policy: builds it, gives it an optimizer and a schedule, and hands batches to the update.
-
-One training step takes one batch of scored rollouts and makes several optimizer steps on it (manual optimisation).
-What is learned, and how, is in `update.py`.
-"""
+"""The Lightning shell of the policy: builds it, gives it an optimizer and a schedule, hands batches to the update."""
 
 from __future__ import annotations
 
@@ -33,9 +29,9 @@ from .update import PolicyUpdate, UpdateOptions
 
 
 class PolicyModule(LightningModule):
-    """A causal language model, and the update that an advantage strategy and a loss make of it.
+    """A causal language model, and the update that an advantage strategy and a loss make of it (see `update.py`).
 
-    Reads from the batch: `groups` and `rollouts` (see `tagrpo.types`).
+    A training step takes the `groups` and `rollouts` of one batch and makes several optimizer steps by hand.
 
     Args:
         load_model: Returns the policy, on the CPU; called when the trainer configures the model.
@@ -219,10 +215,7 @@ class PolicyModule(LightningModule):
         return Scorer(self.policy, self.reference, token_budget=budget, device=self.device, autocast_dtype=dtype)
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
-        """[n] float32, mean entropy per token of each response under the current policy and its score prompt, nats.
-
-        Collective: every rank calls it, with as many responses as it has.
-        """
+        """[n] float32, mean entropy per token under the current policy and the score prompt, nats. Collective."""
         assert self.update is not None
         scored = [p.anchor_ids if self.options.anchor == "original" else p.token_ids for p in prompts]
         return self.update.scorer.mean_entropy(scored, responses)

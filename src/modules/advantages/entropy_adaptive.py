@@ -16,12 +16,10 @@ from .pools import Pool, pool_index, pool_mean
 class EntropyAdaptiveAdvantage(AdvantageStrategy):
     """Adaptive training by policy entropy (arXiv 2508.10751, §4.2.3).
 
-    Pools are ranked by the mean over their responses of the policy entropy. The ⌊fraction · pools⌋ of highest
-    entropy use Pass@1 (`GroupAdvantage` on the rewards), to exploit what was explored; the others Pass@k
-    (`PassAtKAdvantage`, analytic, on `correct`), to explore. Both divide by the population's σ (Eq. 2, 12). Of equal
-    entropies the smaller id counts as higher.
-
-    Degenerate cases are those of the two; a single pool uses Pass@k unless `fraction` is 1.
+    Of the pools, ranked by the mean policy entropy of their responses, the ⌊fraction · pools⌋ highest use Pass@1
+    (`GroupAdvantage` on the rewards), the others Pass@k (`PassAtKAdvantage`, analytic, on `correct`). Both divide by
+    the population's σ (Eq. 2, 12). Of equal entropies the smaller id counts as higher; a single pool uses Pass@k unless
+    `fraction` is 1.
 
     Args:
         k: Responses per group of Pass@k.

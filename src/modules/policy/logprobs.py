@@ -55,8 +55,7 @@ class Scorer:
     Args:
         policy: The trained policy.
         reference: The frozen reference policy. None: the policy itself with its adapters off.
-        token_budget: Tokens per forward on one rank: distinct prompt tokens plus response tokens, or the tokens of a
-            padded batch for models that can't share prompts.
+        token_budget: Tokens per forward on one rank; see `plan_micro_batches`.
         device: Where forwards run; None is where the policy's parameters are.
         autocast_dtype: Computes in it while the parameters keep their own type; None computes in theirs.
     """

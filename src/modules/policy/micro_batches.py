@@ -20,8 +20,7 @@ def plan_micro_batches(
         prompt_lengths: [S] long, tokens per distinct prompt.
         prompt: [R] long, row of each response's prompt.
         response_lengths: [R] long, tokens per response.
-        token_budget: Distinct prompt tokens plus response tokens. Without sharing: tokens of a padded batch, the
-            number of responses times the longest prompt with its response.
+        token_budget: Distinct prompt tokens plus response tokens. Without sharing: tokens of a padded batch.
         share_prefix: Whether a prompt is encoded once for all its responses.
 
     >>> lengths, prompt, responses = torch.tensor([4, 4]), torch.tensor([0, 0, 1]), torch.tensor([2, 2, 3])

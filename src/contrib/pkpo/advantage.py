@@ -5,24 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
+from ...modules.advantages.pass_at_k import all_wrong
 from ...modules.advantages.pools import POOLS, Pool, as_rewards, check_choice, pool_index, pool_size, pool_sum
 from ...types import AdvantageStrategy, RewardGroups
-
-
-def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:
-    """[…] float64 C(n − c, k) / C(n, k): the share of the groups of k of n responses without a correct one.
-
-    1 − ρ(n, c, k) of arXiv 2505.15201, Eq. 3; `num_samples` n ≥ k and `num_correct` c have the same shape.
-
-    >>> all_wrong(torch.tensor([4, 4]), torch.tensor([1, 3]), 2)  # C(3, 2) / C(4, 2); one wrong response makes no pair
-    tensor([0.5000, 0.0000], dtype=torch.float64)
-    """
-    i = torch.arange(k, dtype=torch.float64)
-    n, wrong = num_samples.double()[..., None], (num_samples - num_correct).double()[..., None]
-    return ((wrong - i).clamp(min=0) / (n - i)).prod(-1)
 
 
 @dataclass(eq=False)

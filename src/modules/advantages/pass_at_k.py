@@ -18,6 +18,19 @@ from ...types import AdvantageStrategy, RewardGroups
 from .pools import POOLS, Pool, as_rewards, check_choice, check_epsilon, pool_index, pool_size, pool_sum
 
 
+def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:
+    """[…] float64 C(n − c, k) / C(n, k): the share of the groups of k of n responses without a correct one.
+
+    A product: where such groups are rare, 1 − pass@k would round to 0. n = `num_samples` ≥ k, c = `num_correct`.
+
+    >>> all_wrong(torch.tensor([4, 4]), torch.tensor([1, 3]), 2)  # C(3, 2) / C(4, 2); one wrong response makes no pair
+    tensor([0.5000, 0.0000], dtype=torch.float64)
+    """
+    i = torch.arange(k, dtype=torch.float64)
+    n, wrong = num_samples.double()[..., None], (num_samples - num_correct).double()[..., None]
+    return ((wrong - i).clamp(min=0) / (n - i)).prod(-1)
+
+
 def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilon: float) -> tuple[Tensor, Tensor]:
     """Advantage of a correct and of a wrong response, averaged over all C(n, k) groups of k of the n responses.
 
@@ -33,9 +46,7 @@ def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilo
     mixed = (num_correct > 0) & (num_samples - num_correct >= k)
     # Pools without signal are computed as if they had one, and masked.
     n, c = num_samples.double().where(mixed, k + 1.0), num_correct.double().where(mixed, 1.0)
-    # 1 − m as a product: where failing groups are rare m rounds to 1, and their difference to 0.
-    i = torch.arange(k, dtype=torch.float64)
-    failing = (((n - c)[:, None] - i) / (n[:, None] - i)).prod(1)
+    failing = all_wrong(n, c, k)
     right = failing / ((failing * (1 - failing)).sqrt() + epsilon)
     signal = mixed & (failing > 0)
     return right.where(signal, 0.0), (-right * c / (n - c)).where(signal, 0.0)

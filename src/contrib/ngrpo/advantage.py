@@ -18,8 +18,7 @@ class VirtualSuccessAdvantage(AdvantageStrategy):
 
     A_i = (R_i − mean) / (σ + ε), mean and σ (with Bessel's correction) over the n rewards of the pool and `reward`. Of
     0/1 rewards a pool that is all wrong has the advantages −1 / √(n + 1), those of mixed pools are lowered, and all
-    correct ones stay exactly 0. The virtual response is not learned from, so the advantages of a pool sum to less than
-    0; the paper steadies what that does with a `clip_low` below `clip_high`.
+    correct ones stay exactly 0. The virtual response is not learned from: the advantages of a pool sum to less than 0.
 
     Assumes that no reward exceeds `reward`: shaped rewards may, and then count as more than a success.
 

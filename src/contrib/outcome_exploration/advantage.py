@@ -22,9 +22,8 @@ class HistoricalExplorationAdvantage(BasedAdvantage):
 
     N(q, a) counts the earlier responses to question q, its rephrasings included, whose final answer was a. With b0 = ½
     (UCB-Con) answers that were given more than four times are discouraged; `mean` (UCB-Mean) takes the mean of b over
-    the responses of the pool; 0 is plain UCB. Verdicts play no part in the bonus.
-
-    A pool whose rewards are all equal still has the bonus. With `mean`, answers that are equally frequent have none.
+    the responses of the pool, so that equally frequent answers have no bonus; 0 is plain UCB. Verdicts play no part: a
+    pool whose rewards are all equal still has the bonus.
 
     Args:
         base: Strategy whose advantages get the bonus.

@@ -17,8 +17,7 @@ class UnlikelinessAdvantage(BasedAdvantage):
     """Another strategy's advantages of R (1 − β · rank(log π) / G) (arXiv 2506.02355).
 
     Ranks count the less likely responses of the pool, 0 … G − 1, and G is its size: the most likely one loses most.
-    Rewards of 0 stay 0. Pools of equal rewards keep them, and so have no advantage, as in the paper; R must be a reward
-    of which less is worse, so at least 0.
+    Pools of equal rewards keep them, as in the paper. R is at least 0.
 
     Departure: responses whose log-probs differ by no more than `tolerance`, summed over a response, share the mean of
     their ranks. The authors' order of equal responses is an accident of sorting and rounding.

@@ -31,7 +31,7 @@ class GroupAdvantage(AdvantageStrategy):
     `baseline="none"` a pool of equal rewards keeps R_i when unscaled and is 0 when scaled by its own σ = 0).
 
     Scaled by the mean, the expected gradient of G responses with success rate p is (1 − (1 − p)^(G−1)) / p · ∇p, which
-    tends to ∇ log p; without a baseline the exponent is G. It assumes rewards that are at least 0, such as verdicts.
+    tends to ∇ log p; without a baseline the exponent is G. The rewards of a pool need a positive mean.
 
     Args:
         group_by: The pool: all responses of a `question`, of a sampled `prompt`, or of the whole `batch`.
@@ -41,9 +41,6 @@ class GroupAdvantage(AdvantageStrategy):
         unbiased: Bessel's correction in σ, as the frameworks compute it; false is the population's σ, which Pass@k
             training writes (arXiv 2508.10751, Eq. 2) and `PassAtKAdvantage` has. At n = 32 they differ by 1.6 %.
         epsilon: Added to σ, or to the mean.
-
-    Raises:
-        ValueError: the rewards of a pool have no positive mean to be scaled by.
 
     >>> from tagrpo.modules.advantages.pools import verdicts
     >>> GroupAdvantage(unbiased=False, epsilon=0.0)(verdicts([1, 1, 0, 0]))

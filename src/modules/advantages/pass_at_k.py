@@ -124,10 +124,9 @@ class PassAtKAdvantage(AdvantageStrategy):
       advantages of a response's groups (Eq. 6), which tends to `analytic` as `num_groups` grows.
     - `full`: ⌊n/k⌋ random disjoint groups; a response has its group's advantage, the remainder 0 (§2.2).
 
-    c and n are counts of `correct`; shaped rewards have no part in them. k = 1 is GRPO on `correct` with the population
-    standard deviation. Assumes that the responses of a pool are exchangeable.
+    c and n are counts of `correct`; k = 1 is GRPO on them with the population's σ. Assumes that the responses of a pool
+    are exchangeable. Degenerate pools are exactly 0: all wrong, fewer than k wrong, n ≤ k.
 
-    Degenerate pools are exactly 0: all wrong, all groups with a correct response (fewer than k wrong), n ≤ k.
     The sampled estimators are functions of the groups, `seed` and `progress`: ranks and resumed runs agree. With few
     groups they are biased: they divide by the σ of the draw, and a draw whose groups all agree is 0.
 

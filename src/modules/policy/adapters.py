@@ -25,9 +25,7 @@ def merged(weight: Tensor, a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
 
 
 class BaseWeights:
-    """The weights that adapters belong to, kept in host memory where the adapters arrive.
-
-    Workers that receive the same tensors in the same order can share one copy.
+    """The weights that adapters belong to, kept in host memory; workers that receive the same tensors share one copy.
 
     Args:
         device: Where to merge.

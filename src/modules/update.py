@@ -139,13 +139,7 @@ class PolicyUpdate:
                     self._accumulate(experience, micro_batch, totals, stats)
             self._apply_gradient(stats)
             self.optimizer.zero_grad()  # now, not before the next step: the engine needs the memory while it samples
-        return UpdateResult(
-            advantages=experience.advantages,
-            in_loss=experience.in_loss,
-            stats=stats,
-            lengths=experience.lengths,
-            seconds=time.perf_counter() - start,
-        )
+        return UpdateResult(experience=experience, stats=stats, seconds=time.perf_counter() - start)
 
     def _experience(self, rollouts: Rollouts, mini_batches: list[Tensor], progress: float) -> Experience:
         """Rollouts under their score prompts, with advantages, importance weights and the choice of what to learn."""

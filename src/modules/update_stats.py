@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..distributed import max_over_ranks, sum_over_ranks
 from ..types import LossOutputs
+from .experience import Experience
 from .mismatch import mismatch_metrics
 
 
@@ -122,15 +123,10 @@ def _k3(log_ratio: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateResult:
-    """Outcome of an update. Tensors are on the CPU, in the order of the rollouts."""
+    """Outcome of an update, and what it has learned from, in the order of the rollouts."""
 
-    advantages: Tensor
-    """[R] float32."""
-    in_loss: Tensor
-    """[R] bool, responses that count in the loss; the others are truncated ones that were masked."""
+    experience: Experience
     stats: UpdateStats
-    lengths: Tensor
-    """[R] long, tokens per response."""
     seconds: float
 
     def outputs(self) -> dict[str, Any]:
@@ -147,14 +143,15 @@ class UpdateResult:
             `masked`: [R] bool, responses that are left out of the loss;
             `seconds_update`: wall seconds.
         """
-        count = len(self.lengths)
+        lengths = self.experience.lengths
+        count = len(lengths)
         means = ("entropy", "ratio", "kl", "clipped")
         return {
             "loss": torch.tensor(self.stats.loss / len(self.stats.grad_norms)),
-            "advantages": self.advantages,
-            **{name: self.stats.sum_of(name, count) / self.lengths for name in means},
+            "advantages": self.experience.advantages,
+            **{name: self.stats.sum_of(name, count) / lengths for name in means},
             "score_logprob": self.stats.sum_of("old_logprob", count),
             "token_entropies": [self.stats.token_entropies.get(row) for row in range(count)],
-            "masked": ~self.in_loss,
+            "masked": ~self.experience.in_loss,
             "seconds_update": self.seconds,
         }

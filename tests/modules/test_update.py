@@ -194,7 +194,9 @@ def test_the_entropies_of_tokens_are_those_whose_mean_is_shown(tiny_policy, make
     (result,) = learn(make_update(tiny_policy, token_budget=40), make_batch(REWARDS))
     outputs = result.outputs()
     assert any(entropies is not None for entropies in outputs["token_entropies"])
-    for entropies, mean, length in zip(outputs["token_entropies"], outputs["entropy"], result.lengths, strict=True):
+    for entropies, mean, length in zip(
+        outputs["token_entropies"], outputs["entropy"], result.experience.lengths, strict=True
+    ):
         if entropies is None:
             assert torch.isnan(mean), "of a response that needed no forward"
         else:

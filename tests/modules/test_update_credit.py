@@ -138,7 +138,7 @@ def test_clip_cov_silences_and_the_advantages_that_are_shown_are_means_over_toke
 
     credit = Spied(0.5, -1.0, 1.0)
     _, result = learned(make_update(tiny_policy, credit, mini_batches=1), make_batch(REWARDS))
-    for row, advantage in enumerate(result.advantages.tolist()):
+    for row, advantage in enumerate(result.experience.advantages.tolist()):
         assert advantage == pytest.approx(float(credit.given.advantages[credit.response == row].mean()), abs=1e-6)
 
 

@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.utils.rnn import pad_sequence
 
 MIN_FILL = 0.75
-"""Responses share an attention block while the shortest fills this part of it: padding is attended to, no more."""
+"""Responses share an attention block while the shortest fills this part of it: padding costs attention alone."""
 
 
 class Span(NamedTuple):
@@ -104,7 +104,10 @@ def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMas
 
 
 def visible_blocks(prompt: Tensor, owner: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """[M, M] bool, for M blocks of queries and of keys: may any query see any key (never missed); do all see all."""
+    """[M, M] bool twice, for M blocks of queries and of keys: may any query see any key; does each see every one.
+
+    The first never misses a pair that sees, and the second never claims one that doesn't.
+    """
     none, count = len(prompt), -(-len(prompt) // block_size)
     padding = count * block_size - len(prompt)
 

@@ -56,7 +56,7 @@ PARTS = {
         "modules/test_update_credit.py modules/test_mismatch.py",
     ),
     "credit": (
-        "modules/credit/*.py contrib/*/credit.py modules/corrections.py modules/mismatch.py",
+        "modules/credit/*.py contrib/*/credit.py modules/mismatch.py",
         "contrib modules/test_mismatch.py modules/test_update_credit.py modules/test_update_staleness.py",
     ),
     "memory": ("datamodules/memory.py", "datamodules/test_memory.py"),

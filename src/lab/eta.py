@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from ..types import AdvantageStrategy, RewardGroups
+from ..modules.advantages.pools import verdicts
+from ..types import AdvantageStrategy
 
 
 def sum_of_absolute_advantage(strategy: AdvantageStrategy, num_samples: int) -> Tensor:
     """η = c |A⁺| + (n − c) |A⁻| for c = 0 … n correct of n responses to one prompt (arXiv 2508.10751, Eq. 16).
 
-    The rewards are 1 and 0. The strategy sees one pool at a time, with an entropy of 0; correct responses share an
-    answer, wrong ones have none. With n = 32, Pass@1 peaks at c/n = 1/2, analytic Pass@4 at 1/4, Pass@8 at 1/8.
+    The rewards are 1 and 0. The strategy sees one pool at a time, with an entropy of 0. With n = 32, Pass@1 peaks at
+    c/n = 1/2, analytic Pass@4 at 1/4, Pass@8 at 1/8.
 
     Args:
         strategy: `RewardGroups` → advantages.
@@ -32,17 +35,8 @@ def sum_of_absolute_advantage(strategy: AdvantageStrategy, num_samples: int) -> 
     """
     if num_samples < 1:
         raise ValueError(f"Expected num_samples to be at least 1, but got {num_samples}.")
-    zeros = torch.zeros(num_samples, dtype=torch.long)
     sums = []
     for num_correct in range(num_samples + 1):
-        correct = torch.arange(num_samples) < num_correct
-        groups = RewardGroups(
-            rewards=correct.float(),
-            correct=correct,
-            question=zeros,
-            prompt=zeros,
-            entropy=zeros.float(),
-            answers=["correct"] * num_correct + [None] * (num_samples - num_correct),
-        )
-        sums.append(strategy(groups).abs().sum())
+        groups = verdicts([1] * num_correct + [0] * (num_samples - num_correct))
+        sums.append(strategy(replace(groups, entropy=torch.zeros(num_samples))).abs().sum())
     return torch.stack(sums)

@@ -33,7 +33,6 @@ def reward_groups(rows: pd.DataFrame, progress: float = 0.0) -> RewardGroups:
         entropy=_column(rows, "entropy", torch.float32),
         logprob=_column(rows, "score_logprob", torch.float32),
         lengths=_column(rows, "length", torch.long),
-        answers=[None if pd.isna(answer) else str(answer) for answer in rows["answer"]],
         progress=progress,
     )
 
@@ -212,5 +211,4 @@ def take(groups: RewardGroups, rows: np.ndarray) -> RewardGroups:
     """The responses `rows` of `groups`."""
     index = torch.from_numpy(rows)
     columns: dict[str, Any] = {n: x[index] for n, x in vars(groups).items() if isinstance(x, torch.Tensor)}
-    answers = None if groups.answers is None else [groups.answers[row] for row in rows]
-    return replace(groups, **columns, answers=answers)
+    return replace(groups, **columns)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from ..distributed import max_over_ranks
 from ..packing.batch import PackedBatch
 from ..types import History, RewardGroups, Rollouts
-from .policy.logprobs import PromptedResponses, ResponseScores
+from .mismatch import MismatchCorrection
+from .policy.logprobs import PromptedResponses, ResponseScores, Scorer
 
 Anchor = Literal["original", "own"]
 
@@ -26,7 +28,7 @@ class Experience(PromptedResponses):
     question: Tensor
     """[R] long, row of the question in the batch."""
     on_score_prompt: Tensor
-    """[R] bool, whether the response was sampled from its score prompt, and not replayed."""
+    """[R] bool, sampled from its score prompt, and not replayed."""
     stale: Tensor
     """[R] bool, responses that were sampled by weights which have been updated since."""
     replayed: Tensor
@@ -64,16 +66,13 @@ class Experience(PromptedResponses):
 
         Anchors that are the same question in the same template become one prompt, encoded once per update.
         """
-        rows: dict[tuple[int, ...], int] = {}
-        prompts: list[Tensor] = []
-        row_of: list[int] = []
-        for sampled, prompt in enumerate(rollouts.prompts):
-            ids = prompt.anchor_ids if anchor == "original" else prompt.token_ids
-            key = (prompt.question, *ids.tolist()) if anchor == "original" else (sampled,)
-            if key not in rows:
-                rows[key] = len(prompts)
-                prompts.append(ids)
-            row_of.append(rows[key])
+        prompts = [p.token_ids for p in rollouts.prompts]
+        row_of = list(range(len(prompts)))
+        if anchor == "original":
+            keys = [(p.question, *p.anchor_ids.tolist()) for p in rollouts.prompts]
+            distinct = {key: p.anchor_ids for key, p in zip(keys, rollouts.prompts, strict=True)}
+            prompts, rows = list(distinct.values()), {key: row for row, key in enumerate(distinct)}
+            row_of = [rows[key] for key in keys]
         same = [anchor == "own" or torch.equal(p.anchor_ids, p.token_ids) for p in rollouts.prompts]
         everything = torch.ones_like(rollouts.truncated)
         return cls(
@@ -91,6 +90,12 @@ class Experience(PromptedResponses):
             has_gradient=everything,
         )
 
+    def score(self, scorer: Scorer, rows: Tensor) -> ResponseScores:
+        """Scores of the responses `rows`, all that can have a gradient, which give the old log-probs. Collective."""
+        scores = scorer.score(self, rows)
+        self.old_logprobs, self.scored = dict(scores.logprobs), True
+        return scores
+
     def learns(self) -> Tensor:
         """[R] bool, responses of which a token has an advantage or a penalty."""
         learns = self.advantages != 0
@@ -106,36 +111,71 @@ class Experience(PromptedResponses):
             kept[row] = bool((weights > 0).any())
         return kept
 
-    def columns(self, packed: PackedBatch, device: torch.device) -> TokenColumns:
-        """Fields of the tokens of a packed micro-batch before its forward, on `device`."""
-        rows, sizes, response = packed.rows, packed.lengths.tolist(), packed.response.to(device)
-        zeros = torch.zeros(len(response), device=device)
+    def correct_prompts(self, rollouts: Rollouts, scorer: Scorer, cap: float | None) -> None:
+        """Score responses to other prompts than their score prompt under both, where a correction needs it. Collective.
 
-        def column(values: Mapping[int, Tensor] | None, default: float = 0.0) -> Tensor | None:
-            if not values:
-                return None
+        `cap` is `UpdateOptions.prompt_correction`.
+        """
+        elsewhere = self.has_gradient & ~self.on_score_prompt & ~self.replayed
+        if cap is None:
+            if not max_over_ranks(bool(self.stale.any())):
+                return
+            elsewhere = elsewhere & self.stale
+        rows = elsewhere.nonzero()[:, 0]
+        sampled = scorer.score(Experience.from_rollouts(rollouts, "own"), rows).logprobs
+        if cap is not None:
+            anchored = scorer.score(self, rows).logprobs
+            self.prompt_weights = truncated_weights(anchored, sampled, cap)
+        for row in rows[self.stale[rows]].tolist():
+            engine = self.engine_logprobs[row].to(scorer.device)
+            self.log_ratio_since_sampling[row] = sampled[row] - engine
+
+    def correct_mismatch(self, rollouts: Rollouts, scorer: Scorer, correction: MismatchCorrection) -> None:
+        """Weigh responses by π/μ under the prompt that they were sampled from, whatever the score prompt. Collective.
+
+        Stale responses are among them: their μ are the earlier weights in the engine, so that their weights for
+        staleness are not applied again. Replayed responses have their ratio to μ in the loss.
+        """
+        rows = (self.has_gradient & ~self.replayed).nonzero()[:, 0]
+        if self.anchor == "own":
+            sampled = self.old_logprobs if self.scored else self.score(scorer, rows).logprobs
+        else:
+            sampled = scorer.score(Experience.from_rollouts(rollouts, "own"), rows).logprobs
+        ratios = [sampled[row] - self.engine_logprobs[row].to(scorer.device) for row in rows.tolist()]
+        lengths = self.lengths[rows]
+        response = torch.arange(len(rows)).repeat_interleave(lengths).to(scorer.device)
+        found = correction.of_tokens(torch.cat([torch.zeros(0, device=scorer.device), *ratios]), response)
+        self.mismatch_weights = dict(zip(rows.tolist(), found.weights.split(lengths.tolist()), strict=True))
+        self.mismatch = found.sums
+
+    def columns(self, packed: PackedBatch, reference_logprobs: Tensor | None, device: torch.device) -> TokenColumns:
+        """Fields of the tokens of a packed micro-batch before its forward, on `device`."""
+        rows, response = packed.rows.tolist(), packed.response.to(device)
+        lengths = list(zip(rows, packed.lengths.tolist(), strict=True))
+
+        def column(values: Mapping[int, Tensor], default: float = 0.0) -> Tensor:
             return torch.cat([values.get(row, torch.full((n,), default)).to(device) for row, n in lengths])
 
-        lengths = list(zip(rows.tolist(), sizes, strict=True))
-        known = torch.tensor([row in self.old_logprobs for row in rows.tolist()], device=device)
+        known = torch.tensor([row in self.old_logprobs for row in rows], device=device)
         return TokenColumns(
             response=response,
-            old_logprobs=cat_rows(self.old_logprobs, rows, zeros, sizes),
+            old_logprobs=column(self.old_logprobs),
             old_known=known[response],
-            engine_logprobs=torch.cat([self.engine_logprobs[row] for row in rows.tolist()]).to(device),
-            prompt_weights=cat_rows(self.prompt_weights, rows, torch.ones_like(zeros), sizes),
-            log_ratio_since_sampling=cat_rows(self.log_ratio_since_sampling, rows, zeros, sizes),
-            on_score_prompt=self.on_score_prompt[rows].to(device)[response],
-            stale=self.stale[rows].to(device)[response],
-            advantages=column(self.token_advantages),
-            penalty=column(self.penalty),
-            mismatch_weights=column(self.mismatch_weights, 1.0),
+            reference_logprobs=reference_logprobs,
+            engine_logprobs=torch.cat([self.engine_logprobs[row] for row in rows]).to(device),
+            prompt_weights=column(self.prompt_weights, 1.0),
+            log_ratio_since_sampling=column(self.log_ratio_since_sampling),
+            on_score_prompt=self.on_score_prompt[packed.rows].to(device)[response],
+            stale=self.stale[packed.rows].to(device)[response],
+            advantages=column(self.token_advantages) if self.token_advantages else None,
+            penalty=column(self.penalty) if self.penalty else None,
+            mismatch_weights=column(self.mismatch_weights, 1.0) if self.mismatch_weights else None,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenColumns:
-    """T response tokens of a micro-batch; the fields that are called as in `Experience` mean the same, per token."""
+    """[T] response tokens of a micro-batch; fields that are called as in `Experience` mean the same, per token."""
 
     response: Tensor
     """[T] long, number of the response within the micro-batch, non-decreasing."""
@@ -143,48 +183,42 @@ class TokenColumns:
     """[T] float32, zero where they are not known."""
     old_known: Tensor
     """[T] bool; where false, the policy has not been updated yet and its own log-probs are the old ones."""
+    reference_logprobs: Tensor | None
+    """[T] float32 under the reference policy, None without one."""
     engine_logprobs: Tensor
-    """[T] float32."""
     prompt_weights: Tensor
-    """[T] float32."""
     log_ratio_since_sampling: Tensor
-    """[T] float32, given only for stale responses with another score prompt, zero elsewhere."""
     on_score_prompt: Tensor
-    """[T] bool."""
     stale: Tensor
-    """[T] bool."""
     advantages: Tensor | None
     """[T] float32, None without token credit."""
     penalty: Tensor | None
-    """[T] float32, None where there is none."""
     mismatch_weights: Tensor | None
-    """[T] float32, None where nothing is corrected."""
 
-    def old(self, logprobs: Tensor, part: slice) -> Tensor:
-        """[t] log-probs of the tokens `part` before the batch's first update, given their current ones."""
-        return torch.where(self.old_known[part], self.old_logprobs[part], logprobs.detach())
+    def part(self, tokens: slice) -> TokenColumns:
+        """Some of the tokens."""
+        columns: dict[str, Any] = {n: x if x is None else x[tokens] for n, x in vars(self).items()}
+        return TokenColumns(**columns)
 
-    def log_ratio(self, old: Tensor, part: slice) -> Tensor:
-        """[t] log π − log μ of the tokens `part`, zero for those that the present weights have sampled."""
-        here = (self.on_score_prompt & self.stale)[part]
-        return torch.where(here, old - self.engine_logprobs[part], self.log_ratio_since_sampling[part])
+    def old(self, logprobs: Tensor) -> Tensor:
+        """[T] log-probs before the batch's first update, given the current ones."""
+        return torch.where(self.old_known, self.old_logprobs, logprobs.detach())
 
-    def weights(self, old: Tensor, part: slice, staleness_log_cap: float) -> Tensor:
-        """[t] weights of the policy terms of `part`: for the change of prompt, and for the engine or for staleness."""
+    def log_ratio(self, old: Tensor) -> Tensor:
+        """[T] log π − log μ, zero for tokens that the present weights have sampled."""
+        here = self.on_score_prompt & self.stale
+        return torch.where(here, old - self.engine_logprobs, self.log_ratio_since_sampling)
+
+    def weights(self, old: Tensor, staleness_log_cap: float) -> Tensor:
+        """[T] weights of the policy terms: for the change of prompt, and for the engine or for staleness."""
         if self.mismatch_weights is not None:
-            return self.prompt_weights[part] * self.mismatch_weights[part]
-        return self.prompt_weights[part] * self.log_ratio(old, part).clamp(max=staleness_log_cap).exp()
+            return self.prompt_weights * self.mismatch_weights
+        return self.prompt_weights * self.log_ratio(old).clamp(max=staleness_log_cap).exp()
 
 
 def truncated_weights(target: Mapping[int, Tensor], sampled: Mapping[int, Tensor], cap: float) -> dict[int, Tensor]:
     """Response → [T_r] importance weights per token, min(π_target / π_sampled, cap), from log-probs in nats."""
     return {row: (target[row] - sampled[row]).clamp(max=math.log(cap)).exp() for row in target}
-
-
-def cat_rows(values: Mapping[int, Tensor], rows: Tensor, default: Tensor, lengths: Sequence[int]) -> Tensor:
-    """[T] the values of responses `rows` end to end; where a response has none, its part of `default` [T]."""
-    parts = zip(rows.tolist(), default.split(list(lengths)), strict=True)
-    return torch.cat([values.get(row, part) for row, part in parts])
 
 
 def split_by_question(question: Tensor, num_questions: int, num_mini_batches: int) -> list[Tensor]:
@@ -209,7 +243,6 @@ def reward_groups(rollouts: Rollouts, scores: ResponseScores | None, progress: f
         entropy=scores and scores.entropy,
         logprob=scores and torch.stack([scores.logprobs[row].sum() for row in range(len(rollouts))]).cpu(),
         lengths=rollouts.lengths,
-        answers=rollouts.answers,
         history=rollouts.history,
         progress=progress,
     )
@@ -220,26 +253,13 @@ def join_reward_groups(parts: Sequence[RewardGroups]) -> RewardGroups:
 
     Question and prompt ids are rows of their rank's batch; they are shifted so that no two ranks share one.
     """
-    question, prompt, questions, prompts = [], [], 0, 0
-    for part in parts:
-        question.append(part.question + questions)
-        prompt.append(part.prompt + prompts)
-        questions += int(part.question.max()) + 1
-        prompts += int(part.prompt.max()) + 1
-
-    def joined(column: Callable[[RewardGroups], Tensor | None]) -> Tensor | None:
-        found = [values for part in parts if (values := column(part)) is not None]
-        return torch.cat(found) if found else None
-
-    return RewardGroups(
-        rewards=torch.cat([part.rewards for part in parts]),
-        correct=torch.cat([part.correct for part in parts]),
-        question=torch.cat(question),
-        prompt=torch.cat(prompt),
-        entropy=joined(lambda part: part.entropy),
-        logprob=joined(lambda part: part.logprob),
-        lengths=joined(lambda part: part.lengths),
-        answers=[answer for part in parts for answer in part.answers or ()],
-        history=History.joined(part.history for part in parts),
-        progress=parts[0].progress,
-    )
+    joined: dict[str, Any] = {}
+    for name in ("question", "prompt"):
+        ids = [getattr(part, name) for part in parts]
+        starts = torch.tensor([0] + [int(own.max()) + 1 for own in ids[:-1]]).cumsum(0)
+        joined[name] = torch.cat([own + start for own, start in zip(ids, starts, strict=True)])
+    for name in ("rewards", "correct", "entropy", "logprob", "lengths"):
+        columns = [getattr(part, name) for part in parts]
+        if columns[0] is not None:
+            joined[name] = torch.cat(columns)
+    return replace(parts[0], **joined, history=History.joined(part.history for part in parts))

@@ -1,8 +1,7 @@
 """Policy losses on packed tokens: a policy term (see `surrogates.py`), the divergence from the reference, entropy.
 
-Every normaliser is an argument counted over the whole mini-batch, so that the losses and gradients of
-micro-batches and ranks add up to those of one large batch. Token losses (`by_token`) take any part of a response's
-tokens; for the others a response is never split.
+Every normaliser is an argument counted over the whole mini-batch, so that micro-batches and ranks add up to one large
+batch. Token losses (`by_token`) take any part of a response's tokens; for the others a response is never split.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..types import Loss, LossInputs, LossOutputs
+from .advantages.pools import check_choice
 from .surrogates import MAX_LOG_RATIO, SURROGATES, replace_replayed, response_sum
 
 KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -25,19 +25,15 @@ KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """Estimators of KL(π_θ ‖ π_ref) from one sampled token; d = log π_ref − log π_θ (Schulman, "Approximating KL").
 
-All are exact and unclamped, but for d in k3, which is at most `MAX_LOG_RATIO` (see `token_kl`). As a loss, k2 has the
-gradient of the divergence in expectation, k3 that of KL(π_ref ‖ π_θ) and k1 none.
+d in k3 is at most `MAX_LOG_RATIO` (see `token_kl`). As a loss, k2 has the gradient of the divergence in expectation, k3
+that of KL(π_ref ‖ π_θ) and k1 none.
 """
 
 
 def token_kl(inputs: LossInputs, estimator: str) -> Tensor:
     """[T] estimated divergence from the reference.
 
-    k3 is constant where d exceeds `MAX_LOG_RATIO`. verl also clamps the result to ±10, which removes the gradient
-    from tokens with d > 2.6, where the divergence is largest; here they keep it.
-
-    Raises:
-        ValueError: the inputs have no reference.
+    k3 is constant where d exceeds `MAX_LOG_RATIO`; verl clamps its value to ±10, which removes larger gradients.
     """
     if inputs.reference_logprobs is None:
         raise ValueError(
@@ -47,8 +43,6 @@ def token_kl(inputs: LossInputs, estimator: str) -> Tensor:
     difference = inputs.reference_logprobs - inputs.logprobs
     return KL_ESTIMATORS[estimator](difference.clamp(max=MAX_LOG_RATIO) if estimator == "k3" else difference)
 
-
-# ---------------------------------------------------------------------- aggregation
 
 AGGREGATIONS: dict[str, Callable[[LossInputs, int | None], Tensor]] = {
     "sequence_mean": lambda inputs, _: 1 / (inputs.lengths.to(inputs.logprobs.dtype) * inputs.num_responses),
@@ -81,11 +75,10 @@ class PolicyLoss(Loss):
     | ExGRPO | token | clip | constant | none, none | arXiv 2510.02245, Appendix D.4 |
 
     Tokens of replayed responses (ExGRPO, arXiv 2510.02245) have A ρ/(ρ + δ) instead, ρ being the token's ratio to the
-    policy that sampled it and δ `replay_shaping`: bounded without a clip, and largest in gradient where ρ is small.
+    policy that sampled it and δ `replay_shaping`: bounded without a clip.
 
-    w_t: `AGGREGATIONS`; v_t: `LossInputs.weights`, which multiply the policy term alone (a term of a whole response
-    by their mean over it); c_t: `LossInputs.penalty`, without gradient where the ratio is exactly 1 (KL-Cov).
-    `old_logprobs` may be `logprobs.detach()`: the ratio is then exactly 1. Log-probs must be finite.
+    w_t: `AGGREGATIONS`; v_t: `LossInputs.weights`, of the policy term alone (a response's term takes their mean); c_t:
+    `LossInputs.penalty`, without gradient where the ratio is exactly 1 (KL-Cov).
 
     `sums` and `response_sums` of the outputs, over tokens: `tokens`; `ratio`; `clip_low` and `clip_high` (see
     `Surrogate`); `clip_dual` with `dual_clip`; `clipped`, tokens whose gradient the bounds removed, of either kind;
@@ -104,9 +97,6 @@ class PolicyLoss(Loss):
         objective: `clip` | `cispo`.
         max_length: The constant of `constant`, in tokens.
         replay_shaping: δ > 0, for replayed responses alone.
-
-    Raises:
-        ValueError: an option is out of its range, or options contradict each other.
 
     >>> inputs = LossInputs(
     ...     logprobs=torch.tensor([1.5, 0.8]).log().requires_grad_(), old_logprobs=torch.zeros(2), entropy=None,
@@ -137,27 +127,16 @@ class PolicyLoss(Loss):
         self._check_combinations()
 
     def _check_ranges(self) -> None:
-        choices: dict[str, tuple[str, ...]] = {
-            "ratio": ("token", "sequence", "geometric"),
-            "aggregation": tuple(AGGREGATIONS),
-            "kl_estimator": tuple(KL_ESTIMATORS),
-            "objective": ("clip", "cispo"),
-        }
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"Expected loss.{name} to be one of {', '.join(known)}, but got {getattr(self, name)!r}."
-                )
+        check_choice("ratio", self.ratio, ("token", "sequence", "geometric"), "loss")
+        check_choice("aggregation", self.aggregation, tuple(AGGREGATIONS), "loss")
+        check_choice("entropy_aggregation", self.entropy_aggregation or "null", ("null", "token_mean"), "loss")
+        check_choice("kl_estimator", self.kl_estimator, tuple(KL_ESTIMATORS), "loss")
+        check_choice("objective", self.objective, ("clip", "cispo"), "loss")
         low, high = self.clip_low or 0.0, self.clip_high or 0.0
         if low < 0 or high < 0 or (self.ratio != "geometric" and low > 1):
             raise ValueError(
                 "Expected 0 ≤ loss.clip_low ≤ 1 (any value from 0 with loss.ratio=geometric) and loss.clip_high ≥ 0, "
                 f"or null for no bound, but got {self.clip_low} and {self.clip_high}."
-            )
-        if self.entropy_aggregation not in (None, "token_mean"):
-            raise ValueError(
-                "Expected loss.entropy_aggregation to be null (as the loss) or token_mean, but got "
-                f"{self.entropy_aggregation!r}."
             )
         if self.kl_coef < 0:
             raise ValueError(f"Expected loss.kl_coef to be at least 0, but got {self.kl_coef}.")
@@ -191,11 +170,7 @@ class PolicyLoss(Loss):
             )
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
-        """Loss of one micro-batch, and the sums of its metrics.
-
-        Raises:
-            ValueError: `kl_coef` needs reference log-probs, or `entropy_coef` an entropy, that the inputs lack.
-        """
+        """Loss of one micro-batch, and the sums of its metrics."""
         advantages = inputs.token_advantages
         if advantages is None:
             advantages = inputs.advantages[inputs.response]

@@ -42,11 +42,7 @@ class Corrected:
 
 
 def mismatch_metrics(sums: Mapping[str, float]) -> dict[str, float]:
-    """Means per token of `weight`, `rejected` and `truncated`, and `ess`, the effective sample size as a share of them.
-
-    >>> mismatch_metrics({"tokens": 4, "weight": 3.0, "square": 4.5, "rejected": 2, "truncated": 1})
-    {'weight': 0.75, 'rejected': 0.5, 'truncated': 0.25, 'ess': 0.5}
-    """
+    """Means per token of `weight`, `rejected` and `truncated`; `ess`, the effective sample size as a share of them."""
     tokens = max(sums["tokens"], 1)
     means = {name: sums[name] / tokens for name in ("weight", "rejected", "truncated")}
     return {**means, "ess": sums["weight"] ** 2 / (tokens * sums["square"]) if sums["square"] else 0.0}
@@ -61,7 +57,7 @@ class MismatchCorrection:
     Log-ratios are clamped to ± `MAX_LOG_RATIO` before the exponential.
 
     Per token the bias of the tokens before remains, with little variance; per sequence there is none but for the cap,
-    with much. Truncation (TIS) keeps every sample; rejection (MIS, IcePop) drops those that are most likely garbage.
+    with much.
 
     Args:
         weight: Level of the weights; None weighs nothing, which leaves rejection alone.
@@ -70,9 +66,6 @@ class MismatchCorrection:
             whose mean estimate k3, e^d − 1 − d, is above `high`; None rejects nothing.
         low: Smallest ratio that is kept, above 0; None: no bound.
         high: Largest ratio, or divergence, that is kept.
-
-    Raises:
-        ValueError: options are out of range or contradict each other.
 
     >>> ratios, sampled = torch.tensor([[3.0, 0.5], [1.2, 1.0]]), torch.zeros(2, 2)
     >>> MismatchCorrection(cap=2.0)(ratios.log(), sampled, torch.tensor([[True, True], [True, False]])).weights
@@ -104,24 +97,16 @@ class MismatchCorrection:
             raise ValueError("Expected mismatch.weight or mismatch.reject, but both are null. Use mismatch=null.")
 
     def __call__(self, logprobs: Tensor, sampled_logprobs: Tensor, mask: Tensor) -> Corrected:
-        """Correct a padded batch.
+        """Correct a padded batch: [B, T] log π, whose gradient is ignored, and log μ as the engine returned it, nats.
 
-        Args:
-            logprobs: [B, T] float, log π of the response tokens, nats; any gradient is ignored.
-            sampled_logprobs: [B, T] float, log μ as the engine returned it, nats.
-            mask: [B, T], true or 1 at response tokens.
+        `mask` [B, T] is true or 1 at response tokens.
         """
         mask = mask.bool()
         found = self.of_tokens((logprobs.detach() - sampled_logprobs)[mask], mask.nonzero()[:, 0])
         return Corrected(weights=torch.zeros_like(logprobs).masked_scatter(mask, found.weights), sums=found.sums)
 
     def of_tokens(self, log_ratio: Tensor, response: Tensor) -> Corrected:
-        """Correct T tokens without padding.
-
-        Args:
-            log_ratio: [T] float, d_t in nats.
-            response: [T] long, row of each token's response.
-        """
+        """Correct T tokens without padding: `log_ratio` [T] are the d_t, `response` [T] long the rows of responses."""
         weights = torch.ones_like(log_ratio)
         if self.weight is not None:
             weights = bounded_exp(self._at(self.weight, log_ratio, response))

@@ -1,8 +1,4 @@
-"""The Lightning shell of the policy: builds it, gives it an optimizer and a schedule, and hands batches to the update.
-
-One training step takes one batch of scored rollouts and makes several optimizer steps on it (manual optimisation).
-What is learned, and how, is in `update.py`.
-"""
+"""The Lightning shell of the policy: builds it, gives it an optimizer and a schedule, hands batches to the update."""
 
 from __future__ import annotations
 
@@ -33,9 +29,9 @@ from .update import PolicyUpdate, UpdateOptions
 
 
 class PolicyModule(LightningModule):
-    """A causal language model, and the update that an advantage strategy and a loss make of it.
+    """A causal language model, and the update that an advantage strategy and a loss make of it (see `update.py`).
 
-    Reads from the batch: `groups` and `rollouts` (see `tagrpo.types`).
+    A training step takes the `groups` and `rollouts` of one batch and makes several optimizer steps by hand.
 
     Args:
         load_model: Returns the policy, on the CPU; called when the trainer configures the model.
@@ -59,8 +55,6 @@ class PolicyModule(LightningModule):
 
     Raises:
         FileNotFoundError: `model_path` leads nowhere.
-        TypeError: `advantage` or `loss` lacks something that the update needs.
-        ValueError: an option is out of its range, or options contradict each other.
     """
 
     def __init__(
@@ -93,18 +87,11 @@ class PolicyModule(LightningModule):
             )
         self.model_path = resolve_model_path(model_path)
         self.automatic_optimization = False
-        self.load_model = load_model
-        self.advantage = advantage
-        self.loss = loss
-        self.credit = credit
-        self.mismatch = mismatch
-        self.make_optimizer = optimizer
-        self.token_budget = token_budget
-        self.schedule = schedule
-        self.warmup = warmup
-        self.temperature = temperature
-        self.compute_dtype = compute_dtype
-        self.compile_layers = compile
+        self.load_model, self.make_optimizer = load_model, optimizer
+        self.advantage, self.loss, self.credit, self.mismatch = advantage, loss, credit, mismatch
+        self.token_budget, self.temperature = token_budget, temperature
+        self.schedule, self.warmup = schedule, warmup
+        self.compute_dtype, self.compile_layers = compute_dtype, compile
         self.options = UpdateOptions(**options)
         self.loaded: str | None = None
         self.policy: CausalPolicy
@@ -113,10 +100,7 @@ class PolicyModule(LightningModule):
         self._skipped_in_a_row = 0
 
     def configure_model(self) -> None:
-        """Load the policy, and a frozen reference when the loss has a KL term; shard both under FSDP2.
-
-        With adapters the policy is its own reference, with them off.
-        """
+        """Load the policy, and a frozen reference for a KL term; with adapters the policy is that, with them off."""
         if hasattr(self, "policy"):
             return
         model = self.load_model()
@@ -137,6 +121,10 @@ class PolicyModule(LightningModule):
     def needs_history(self) -> bool:
         """Whether the advantage strategy looks back at what is known of the questions."""
         return self.advantage.needs_history
+
+    @property
+    def _sharded(self) -> bool:
+        return isinstance(self.trainer.strategy, FullyShardedStrategy)
 
     def _prepared(self, model: PreTrainedModel) -> CausalPolicy:
         policy = CausalPolicy(model, temperature=self.temperature)
@@ -168,8 +156,7 @@ class PolicyModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Connect policy, optimizer and schedule, which are in their places by now, to the update."""
-        sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
-        if self.reference is not None and not sharded:
+        if self.reference is not None and not self._sharded:
             self.reference.to(self.device)  # shards are placed by FSDP2 itself
         self.update = PolicyUpdate(
             self.make_scorer(),
@@ -196,15 +183,7 @@ class PolicyModule(LightningModule):
             group["initial_lr"], group["lr"] = base, base * factor(scheduler.last_epoch)
 
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> dict[str, Any]:  # noqa: ARG002
-        """Learn from the rollouts of one batch, and log how it went.
-
-        Returns:
-            What callbacks read; see `UpdateResult.outputs`.
-
-        Raises:
-            ValueError: the batch carries no rollouts.
-            FloatingPointError: see `PolicyUpdate`.
-        """
+        """Learn from the rollouts of one batch, log how it went, and return `UpdateResult.outputs` for callbacks."""
         if batch.rollouts is None:
             raise ValueError("Expected batch.rollouts before the training step, but it is None. Add RolloutCallback.")
         assert self.update is not None
@@ -216,8 +195,7 @@ class PolicyModule(LightningModule):
     def validation_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Nothing: the rollout callback samples, and metric callbacks read what it attached."""
 
-    def test_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Nothing, as in `validation_step`."""
+    test_step = validation_step
 
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """`(Hugging Face name, full tensor)` of each parameter. Collective: every rank must exhaust it."""
@@ -226,21 +204,13 @@ class PolicyModule(LightningModule):
 
     def make_scorer(self) -> Scorer:
         """Scores responses under the current policy, where it is and as it computes."""
-        sharded = isinstance(self.trainer.strategy, FullyShardedStrategy)
-        return Scorer(
-            self.policy,
-            self.reference,
-            token_budget=self.token_budget,
-            device=self.device,
-            # FSDP2 has its own mixed precision.
-            autocast_dtype=None if sharded else reduced_precision(self.trainer.strategy, self.compute_dtype),
-        )
+        # FSDP2 has its own mixed precision.
+        dtype = None if self._sharded else reduced_precision(self.trainer.strategy, self.compute_dtype)
+        budget = self.token_budget
+        return Scorer(self.policy, self.reference, token_budget=budget, device=self.device, autocast_dtype=dtype)
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
-        """[n] float32, mean entropy per token of each response under the current policy and its score prompt, nats.
-
-        Collective: every rank calls it, with as many responses as it has.
-        """
+        """[n] float32, mean entropy per token under the current policy and the score prompt, nats. Collective."""
         assert self.update is not None
         scored = [p.anchor_ids if self.options.anchor == "original" else p.token_ids for p in prompts]
         return self.update.scorer.mean_entropy(scored, responses)
@@ -256,11 +226,7 @@ class PolicyModule(LightningModule):
         checkpoint["skipped_in_a_row"] = self.update.skipped_in_a_row if self.update else self._skipped_in_a_row
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Continue counting them.
-
-        Raises:
-            ValueError: training is to go on with another model, from which the reference of a KL term is loaded too.
-        """
+        """Continue counting them; refuse to go on with another model, which would be a KL term's reference too."""
         if self.loaded and self.trainer.training and checkpoint.get("loaded", self.loaded) != self.loaded:
             raise ValueError(
                 f"Expected the model that the run in the checkpoint began with, but the weights at {self.model_path} "

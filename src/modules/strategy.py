@@ -29,34 +29,19 @@ ComputeType = Literal["auto", "bfloat16", "float32"]
 class FullyShardedStrategy(ModelParallelStrategy):
     """FSDP2 over all ranks of all nodes.
 
-    `ModelParallelStrategy` turns `data_parallel_size="auto"` into the number of *nodes*, so that ranks silently
-    train apart; here it is the world size. Use it as `trainer.strategy`.
+    `ModelParallelStrategy` takes the number of *nodes* for `data_parallel_size="auto"`, so that ranks silently train
+    apart; here it is the world size.
 
     Args:
         cpu_offload: Keep shards, gradients and optimizer state in host memory.
-        save_distributed_checkpoint: Checkpoints are folders, in which each rank writes its shards; else single files.
-        process_group_backend: None chooses by device.
-        timeout: How long a rank waits for the others in a collective before the run ends. `config.check` refuses one
-            that is shorter than rank 0 may wait for a vLLM server.
+        timeout: How long a rank waits for the others in a collective before the run ends.
     """
 
-    def __init__(
-        self,
-        cpu_offload: bool = False,
-        save_distributed_checkpoint: bool = True,
-        process_group_backend: str | None = None,
-        timeout: timedelta = timedelta(minutes=150),
-    ) -> None:
-        if cpu_offload and process_group_backend is None and torch.cuda.is_available():
-            process_group_backend = "cpu:gloo,cuda:nccl"  # norms of gradients in host memory are reduced there
-        super().__init__(
-            tensor_parallel_size=1,
-            save_distributed_checkpoint=save_distributed_checkpoint,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-        )
+    def __init__(self, cpu_offload: bool = False, timeout: timedelta = timedelta(minutes=150)) -> None:
+        # Norms of gradients in host memory are reduced there.
+        backend = "cpu:gloo,cuda:nccl" if cpu_offload and torch.cuda.is_available() else None
+        super().__init__(tensor_parallel_size=1, process_group_backend=backend, timeout=timeout)
         self.cpu_offload = cpu_offload
-        self.writes_shards = save_distributed_checkpoint
 
     def model_to_device(self) -> None:
         """Move the module to this rank's device; with `cpu_offload` its buffers alone, as FSDP2 demands."""
@@ -73,14 +58,8 @@ class FullyShardedStrategy(ModelParallelStrategy):
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Write shards into a folder beside `filepath`, which gets its name when all ranks have written theirs.
-
-        On several nodes the folder must be on a file system that they share.
-        """
-        if not self.writes_shards:
-            super().save_checkpoint(checkpoint, filepath, storage_options)
-            return
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:  # noqa: ARG002
+        """Write shards into a folder, on a file system that all nodes share, which gets its name when it is whole."""
         path = Path(self.broadcast(filepath))
         partial = partial_path(path)
         if self.is_global_zero:
@@ -134,12 +113,7 @@ def prepare(
 ) -> CausalPolicy:
     """Compile the decoder layers of `policy`, then shard it, as far as the strategy and the device ask for it.
 
-    Args:
-        policy: On the CPU.
-        strategy: Lightning's.
-        mesh: Of devices, under `FullyShardedStrategy`.
-        compute_type: See `reduced_precision`.
-        compiled: Whether to compile; None compiles on GPUs in bfloat16.
+    The policy is on the CPU, `mesh` that of `FullyShardedStrategy`. `compiled` None compiles on GPUs in bfloat16.
 
     Raises:
         ValueError: `compiled` where attention can't be compiled, or a strategy that shards in another way.
@@ -167,9 +141,8 @@ def prepare(
 def gradient_sync(strategy: Strategy, last: bool) -> AbstractContextManager[None]:
     """Reduce gradients over ranks in the backward inside this context, or keep them local until the last one.
 
-    DDP reduces whole gradients once, in the `last` backward of a step. FSDP2 reduces in each: keeping gradients local
-    would keep those of the whole model, 4 bytes per parameter, on every rank. Lightning's
-    `toggle_model(sync_grad=False)` does nothing outside DDP, hence this function.
+    DDP reduces whole gradients once, in the `last` backward of a step; FSDP2 in each, since local ones would be those
+    of the whole model. Lightning's `toggle_model(sync_grad=False)` does nothing outside DDP.
     """
     if isinstance(strategy, DDPStrategy) and not last:
         return strategy.block_backward_sync()

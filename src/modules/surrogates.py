@@ -41,7 +41,6 @@ class Surrogate(NamedTuple):
     clip_low: Tensor
     """Bool: the lower bound of the clip range acted on this token."""
     clip_high: Tensor
-    """Bool: the upper bound did."""
 
 
 def clipped(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
@@ -63,17 +62,15 @@ def token_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high: fl
 def sequence_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high: float) -> Surrogate:
     """GSPO (arXiv 2507.18071, Eq. 5–7): one length-normalised ratio per response, s = (π_θ(o)/π_old(o))^(1/|o|).
 
-    Standing at each of the |o| tokens, the term has the value and the gradient of the paper's token form (GSPO-token,
-    s_t = sg[s] π_θ(o_t) / sg[π_θ(o_t)]), under every aggregation; they differ only where `weights` vary in a response.
+    At each token, with the value and gradient of GSPO-token unless `weights` vary in a response.
     """
     return clipped(bounded_exp(response_mean(inputs.logprobs - inputs.old_logprobs, inputs)), advantages, low, high)
 
 
 def geometric_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high: float) -> Surrogate:
-    """GMPO (arXiv 2507.20673): A times the geometric mean of the token ratios, each clipped before.
+    """GMPO (arXiv 2507.20673): A times the geometric mean of the token ratios, each clipped before, in log space.
 
-    The range is (e^−low, e^high), in log space; a ratio is clipped from above where A > 0, from below where A < 0.
-    The ratio that is reported is the geometric mean after clipping.
+    The range is (e^−low, e^high): from above where A > 0, from below where A < 0.
     """
     log_ratio = inputs.logprobs - inputs.old_logprobs
     clip_low = (log_ratio < -low) & (advantages < 0)
@@ -84,10 +81,7 @@ def geometric_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high
 
 
 def cispo_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high: float) -> Surrogate:
-    """CISPO (arXiv 2506.13585): sg[clip(ρ, 1 − low, 1 + high)] A log π_θ.
-
-    The clip bounds the importance weight, of either sign of A, and no token loses its gradient.
-    """
+    """CISPO (arXiv 2506.13585): sg[clip(ρ, 1 − low, 1 + high)] A log π_θ; no token loses its gradient."""
     ratio = bounded_exp(inputs.logprobs - inputs.old_logprobs).detach()
     weight = ratio.clamp(1 - low, 1 + high)
     return Surrogate(weight * advantages * inputs.logprobs, ratio, ratio < 1 - low, ratio > 1 + high)

@@ -1,8 +1,7 @@
 """One update of the policy: scored rollouts → advantages → mini-batches → micro-batches → loss → optimizer steps.
 
-Plain torch: it runs in Lightning through `PolicyModule`, and as well in a script of its own. Two departures from the
-papers' code: responses that can have no gradient are left out of the forward, which changes no gradient; the first
-mini-batch takes its own log-probs as the old ones, which makes its ratio exactly 1.
+Departures from the papers' code: responses that can have no gradient are left out of the forward, which changes no
+gradient; the first mini-batch takes its own log-probs as the old ones, which makes its ratio exactly 1.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from torch.optim import Optimizer
 
 from ..distributed import gather_objects, rank, sum_over_ranks, world_size
 from ..types import AdvantageStrategy, Loss, LossInputs, LossOutputs, Rollouts, TokenCredit, require
-from .corrections import correct_mismatch, correct_prompts
 from .credit.assign import assign_credit
 from .experience import Anchor, Experience, join_reward_groups, reward_groups, split_by_question
 from .mismatch import MismatchCorrection
@@ -32,11 +30,7 @@ from .update_stats import UpdateResult, UpdateStats
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateOptions:
-    """How an update is made.
-
-    Raises:
-        ValueError: an option is out of its range, or options contradict each other.
-    """
+    """How an update is made."""
 
     anchor: Anchor = "original"
     """Score prompt: `original` (TA-GRPO, Eq. 4) or `own` (GRPO, Eq. 2)."""
@@ -81,9 +75,8 @@ class PolicyUpdate:
 
     Responses with `rollouts.staleness` > 0 come from μ, the weights before an earlier update. The policy term of each
     of their tokens is multiplied by the truncated importance weight min(π(o_t|q, o_<t) / μ(o_t|q, o_<t), cap), where π
-    is the policy before this update. The policy ratio is taken against the same π (decoupled PPO, arXiv 2505.24298).
-    q is the prompt that was sampled, whatever the score prompt, so that nothing but the update is corrected for.
-    Weights per token leave a bias by the tokens before; KL and entropy terms have no weights.
+    is the policy before this update, against which the policy ratio is taken too (decoupled PPO, arXiv 2505.24298),
+    and q the prompt that was sampled. Weights per token leave a bias by the tokens before.
 
     Args:
         scorer: The policy and, where the loss has a KL term, its reference.
@@ -96,10 +89,6 @@ class PolicyUpdate:
         scheduler: Learning-rate schedule over optimizer steps; None keeps the rate.
         backward: Runs the backward of a loss; Lightning's does more than `Tensor.backward`.
         gradient_sync: Called with whether gradients are reduced over ranks in the backwards inside its context.
-
-    Raises:
-        TypeError: `advantage`, `loss` or `credit` lacks something that the update needs.
-        ValueError: the loss can't take credit per token.
     """
 
     scorer: Scorer
@@ -128,12 +117,9 @@ class PolicyUpdate:
         self.skipped_in_a_row = 0
 
     def __call__(self, rollouts: Rollouts, num_questions: int, progress: float = 0.0) -> UpdateResult:
-        """Learn from the rollouts of one batch. Collective.
+        """Learn from the rollouts of this rank's batch of `num_questions`. Collective.
 
-        Args:
-            rollouts: Of this rank, sampled and scored.
-            num_questions: Questions in this rank's batch; a mini-batch never splits one.
-            progress: Fraction of training done, 0..1, for strategies that depend on it.
+        `progress` is the fraction of training done, 0..1, for strategies that depend on it.
 
         Raises:
             FloatingPointError: the strategy returns advantages that are not finite, or too many steps were skipped.
@@ -153,13 +139,7 @@ class PolicyUpdate:
                     self._accumulate(experience, micro_batch, totals, stats)
             self._apply_gradient(stats)
             self.optimizer.zero_grad()  # now, not before the next step: the engine needs the memory while it samples
-        return UpdateResult(
-            advantages=experience.advantages,
-            in_loss=experience.in_loss,
-            stats=stats,
-            lengths=experience.lengths,
-            seconds=time.perf_counter() - start,
-        )
+        return UpdateResult(experience=experience, stats=stats, seconds=time.perf_counter() - start)
 
     def _experience(self, rollouts: Rollouts, mini_batches: list[Tensor], progress: float) -> Experience:
         """Rollouts under their score prompts, with advantages, importance weights and the choice of what to learn."""
@@ -168,25 +148,19 @@ class PolicyUpdate:
             experience.in_loss = ~rollouts.truncated
         scores = None
         if self.advantage.needs_entropy or self.advantage.needs_logprobs:
-            scores = self._score(experience, torch.arange(len(rollouts)))
+            scores = experience.score(self.scorer, torch.arange(len(rollouts)))
         experience.advantages = self._advantages(rollouts, scores, progress)
         if self.credit is not None:
-            scores = scores or self._score(experience, experience.in_loss.nonzero()[:, 0])
+            scores = scores or experience.score(self.scorer, experience.in_loss.nonzero()[:, 0])
             groups = reward_groups(rollouts, None, progress)
             assign_credit(self.credit, experience, groups, scores, mini_batches)
         every_response = bool(self.loss.kl_coef or self.loss.entropy_coef)
         experience.has_gradient = experience.in_loss & (experience.learns() | every_response)
         if self.mismatch is not None:
-            correct_mismatch(experience, rollouts, self.scorer, self.mismatch)
+            experience.correct_mismatch(rollouts, self.scorer, self.mismatch)
             experience.has_gradient &= experience.not_rejected() | every_response
-        correct_prompts(experience, rollouts, self.scorer, self.options.prompt_correction)
+        experience.correct_prompts(rollouts, self.scorer, self.options.prompt_correction)
         return experience
-
-    def _score(self, experience: Experience, rows: Tensor) -> ResponseScores:
-        """Scores of the responses `rows`, which give the old log-probs as well. Collective."""
-        scores = self.scorer.score(experience, rows)
-        experience.old_logprobs, experience.scored = dict(scores.logprobs), True
-        return scores
 
     def _advantages(self, rollouts: Rollouts, scores: ResponseScores | None, progress: float) -> Tensor:
         """[R] float32 advantages of this rank's responses, computed from the rewards of all ranks."""
@@ -222,49 +196,49 @@ class PolicyUpdate:
             self.backward(scores.logprobs.sum() * 0)
             return
         device, rows = self.scorer.device, packed.rows
-        columns = experience.columns(packed, device)
+        columns = experience.columns(packed, reference, device)
         advantages = experience.advantages[rows].to(device)
         lengths, replayed = packed.lengths.to(device), experience.replayed[rows].to(device)
         outputs: list[LossOutputs] = []
 
         def loss(part: slice, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
-            old = columns.old(logprobs, part)
+            tokens = columns.part(part)
+            old = tokens.old(logprobs)
             inputs = LossInputs(
                 logprobs=logprobs,
                 old_logprobs=old,
-                reference_logprobs=None if reference is None else reference[part],
+                reference_logprobs=tokens.reference_logprobs,
                 entropy=entropy,
                 advantages=advantages,
-                response=columns.response[part],
+                response=tokens.response,
                 lengths=lengths,
                 num_responses=totals["responses"],
                 num_tokens=totals["tokens"],
-                weights=columns.weights(old, part, self.staleness_log_cap),
+                weights=tokens.weights(old, self.staleness_log_cap),
                 replayed=replayed,
-                token_advantages=None if columns.advantages is None else columns.advantages[part],
-                penalty=None if columns.penalty is None else columns.penalty[part],
+                token_advantages=tokens.advantages,
+                penalty=tokens.penalty,
             )
             outputs.append(self.loss(inputs))
             return outputs[-1].loss
 
-        everything = slice(0, len(columns.response))
         entropy = "grad" if self.loss.entropy_coef else "detached"
         with self.scorer.autocast():
             scores = self.scorer.policy(packed, entropy, loss if self.loss.by_token else None)
-        value = loss(everything, scores.logprobs, scores.entropy) if scores.loss is None else scores.loss
+        value = loss(slice(None), scores.logprobs, scores.entropy) if scores.loss is None else scores.loss
         # Gradients are averaged over ranks, losses add up over them.
         self.backward(value * world_size())
         stats.add(outputs, rows)
         if scores.entropy is not None:
             stats.keep_entropies(scores.entropy, rows, packed.lengths)
-        old = columns.old(scores.logprobs, everything)
+        old = columns.old(scores.logprobs)
         fresh = columns.on_score_prompt & ~columns.stale
         stats.add_engine_mismatch((old - columns.engine_logprobs)[fresh])
-        stats.add_staleness(columns.log_ratio(old, everything)[columns.stale], self.staleness_log_cap)
+        stats.add_staleness(columns.log_ratio(old)[columns.stale], self.staleness_log_cap)
 
     def _apply_gradient(self, stats: UpdateStats) -> None:
         """Clip, step, advance the schedule; a gradient that is not finite or too large is skipped and counted."""
-        limit = math.inf if self.options.skip_grad_norm is None else self.options.skip_grad_norm
+        limit = self.options.skip_grad_norm or math.inf
         norm = clip_gradients(self.scorer.policy.parameters(), self.options.max_grad_norm)
         norm_value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
         stats.grad_norms.append(norm_value)
@@ -294,10 +268,7 @@ def normalisers(experience: Experience, rows: Tensor) -> dict[str, float]:
 
 
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
-    """Scale gradients down to the global L2 norm `max_norm`; returns the norm [] that they had.
-
-    On GPUs in a few kernels for all of them: left to itself, torch takes shards one by one.
-    """
+    """Scale gradients down to the global L2 norm `max_norm`; returns the norm [] that they had."""
     parameters = list(parameters)
-    several_at_once = True if parameters[0].is_cuda else None
-    return torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=several_at_once)
+    # On GPUs in a few kernels for all of them: left to itself, torch takes shards one by one.
+    return torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=parameters[0].is_cuda or None)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..distributed import max_over_ranks, sum_over_ranks
 from ..types import LossOutputs
+from .experience import Experience
 from .mismatch import mismatch_metrics
 
 
@@ -31,12 +32,10 @@ class UpdateStats:
         self.token_entropies: dict[int, Tensor] = {}
         self.grad_norms: list[float] = []
         self.lr = 0.0
-        self.dropped = 0
-        self.skipped = 0
-        self.compared = 0
-        self.mismatch = 0.0
+        self.dropped = self.skipped = 0
+        self.fresh: Counter[str] = Counter()
+        self.stale: Counter[str] = Counter()
         self.largest_mismatch = 0.0
-        self.stale = dict.fromkeys(("tokens", "weight", "truncated", "kl"), 0.0)
 
     def add(self, parts: Sequence[LossOutputs], rows: Tensor) -> None:
         """Add a micro-batch of the responses `rows`, whose tokens are in one part or in several."""
@@ -54,37 +53,23 @@ class UpdateStats:
         self.token_entropies.update(zip(rows.tolist(), parts, strict=True))
 
     def add_engine_mismatch(self, log_ratio: Tensor) -> None:
-        """Add log π_trainer − log π_engine ([t], nats) of tokens scored under the prompt that they were sampled from.
-
-        What is summed is the low-variance estimate k3 of KL(π_engine ‖ π_trainer): exp(d) − 1 − d.
-        """
+        """Add log π_trainer − log π_engine ([t], nats) of tokens whose score prompt is the sampled one."""
         if len(log_ratio):
-            self.compared += len(log_ratio)
-            mismatch = (torch.expm1(log_ratio) - log_ratio).sum()
-            total, largest = torch.stack([mismatch, log_ratio.abs().max()]).tolist()
-            self.mismatch += total
+            kl, largest = torch.stack([_k3(log_ratio).sum(), log_ratio.abs().max()]).tolist()
+            self.fresh.update({"tokens": len(log_ratio), "kl": kl})
             self.largest_mismatch = max(self.largest_mismatch, largest)
 
     def add_staleness(self, log_ratio: Tensor, log_cap: float) -> None:
-        """Add log π − log μ ([t], nats) of tokens that an earlier policy μ has sampled, under the sampled prompt.
-
-        What is summed: their importance weights truncated at exp(log_cap), how many are truncated, and the estimate k3
-        of KL(μ ‖ π).
-        """
+        """Add log π − log μ ([t], nats) of tokens that an earlier policy μ has sampled, under the sampled prompt."""
         if len(log_ratio):
-            self.stale["tokens"] += len(log_ratio)
-            self.stale["weight"] += float(log_ratio.clamp(max=log_cap).exp().sum())
-            self.stale["truncated"] += float((log_ratio > log_cap).sum())
-            self.stale["kl"] += float((torch.expm1(log_ratio) - log_ratio).sum())
+            weight, truncated = log_ratio.clamp(max=log_cap).exp().sum(), (log_ratio > log_cap).sum()
+            sums = torch.stack([weight, truncated, _k3(log_ratio).sum()]).tolist()
+            self.stale.update({"tokens": len(log_ratio), **dict(zip(("weight", "truncated", "kl"), sums, strict=True))})
 
     def sum_of(self, name: str, num_responses: int) -> Tensor:
         """[R] float32 sums over the tokens of each response; NaN for responses without a forward."""
         column = self.response_sums.get(name, {})
         return torch.tensor([column.get(row, math.nan) for row in range(num_responses)])
-
-    def mean_of(self, name: str, lengths: Tensor) -> Tensor:
-        """[R] float32 means over the tokens of each response; NaN for responses without a forward."""
-        return self.sum_of(name, len(lengths)) / lengths
 
     def metrics(self) -> dict[str, float]:
         """Scalars to log of an update, over all ranks. Collective.
@@ -110,45 +95,39 @@ class UpdateStats:
         - `train/skipped_updates`: steps left out because of their gradient.
         - `train/dropped_responses`: responses that could have no gradient, left out of the forward.
         """
-        own = {"loss": self.loss, "dropped": self.dropped, "compared": self.compared, "mismatch": self.mismatch}
-        stale = {f"stale_{name}": value for name, value in self.stale.items()}
-        sums = sum_over_ranks({**self.token_sums, **own, **stale})
-        own, stale = {name: sums.pop(name) for name in own}, {name: sums.pop(f"stale_{name}") for name in self.stale}
-        tokens, stale_tokens, steps = sums.pop("tokens", 0.0), stale.pop("tokens"), len(self.grad_norms)
+        sums, fresh, stale = (sum_over_ranks(own) for own in (self.token_sums, self.fresh, self.stale))
+        of_steps = sum_over_ranks({"loss": self.loss, "dropped": self.dropped})
+        tokens, stale_tokens, steps = sums.pop("tokens", 0.0), stale.pop("tokens", 0.0), len(self.grad_norms)
         metrics = {f"train/{name}": value / tokens for name, value in sums.items() if tokens} | {
-            "train/loss": own["loss"] / steps,
-            "train/dropped_responses": own["dropped"],
+            "train/loss": of_steps["loss"] / steps,
+            "train/dropped_responses": of_steps["dropped"],
             "train/grad_norm": sum(self.grad_norms) / steps,
             "train/skipped_updates": float(self.skipped),
             "train/lr": self.lr,
         }
         largest_mismatch = max_over_ranks(self.largest_mismatch)
         # The engine's own rounding shows only in what the present weights have sampled.
-        if own["compared"] or not stale_tokens:
-            metrics["rollout/engine_mismatch_kl"] = own["mismatch"] / max(own["compared"], 1)
+        if fresh or not stale_tokens:
+            metrics["rollout/engine_mismatch_kl"] = fresh.get("kl", 0.0) / fresh.get("tokens", 1)
             metrics["rollout/engine_mismatch_max"] = largest_mismatch
         if self.corrected:
             corrected = mismatch_metrics(sum_over_ranks(self.corrected))
             metrics |= {f"rollout/mismatch_{name}": value for name, value in corrected.items()}
-        if stale_tokens:
-            metrics |= {f"rollout/staleness_{name}": value / stale_tokens for name, value in stale.items()}
-        return metrics
+        return metrics | {f"rollout/staleness_{name}": value / stale_tokens for name, value in stale.items()}
+
+
+def _k3(log_ratio: Tensor) -> Tensor:
+    """[t] estimates of KL(sampler ‖ policy): exp(d) − 1 − d."""
+    return torch.expm1(log_ratio) - log_ratio
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateResult:
-    """Outcome of an update. Tensors are on the CPU, in the order of the rollouts."""
+    """Outcome of an update, and what it has learned from, in the order of the rollouts."""
 
-    advantages: Tensor
-    """[R] float32."""
-    in_loss: Tensor
-    """[R] bool, responses that count in the loss; the others are truncated ones that were masked."""
+    experience: Experience
     stats: UpdateStats
-    """Sums over tokens; `stats.metrics()` is what is logged."""
-    lengths: Tensor
-    """[R] long, tokens per response."""
     seconds: float
-    """Wall seconds."""
 
     def outputs(self) -> dict[str, Any]:
         """The update as a mapping, for diagnostics.
@@ -164,13 +143,15 @@ class UpdateResult:
             `masked`: [R] bool, responses that are left out of the loss;
             `seconds_update`: wall seconds.
         """
-        means = {name: self.stats.mean_of(name, self.lengths) for name in ("entropy", "ratio", "kl", "clipped")}
+        lengths = self.experience.lengths
+        count = len(lengths)
+        means = ("entropy", "ratio", "kl", "clipped")
         return {
             "loss": torch.tensor(self.stats.loss / len(self.stats.grad_norms)),
-            "advantages": self.advantages,
-            **means,
-            "score_logprob": self.stats.sum_of("old_logprob", len(self.lengths)),
-            "token_entropies": [self.stats.token_entropies.get(row) for row in range(len(self.lengths))],
-            "masked": ~self.in_loss,
+            "advantages": self.experience.advantages,
+            **{name: self.stats.sum_of(name, count) / lengths for name in means},
+            "score_logprob": self.stats.sum_of("old_logprob", count),
+            "token_entropies": [self.stats.token_entropies.get(row) for row in range(count)],
+            "masked": ~self.experience.in_loss,
             "seconds_update": self.seconds,
         }

@@ -10,8 +10,8 @@ It needs torch and transformers alone. For responses of which several answer one
 `dict(zip(batch.rows.tolist(), scores.logprobs.split(batch.lengths.tolist())))` has those of each response. Gradients
 are those of one plain forward per response. A loss that is a sum over tokens costs less inside, with `loss=`.
 
-`pack(…, rows)` takes some of the responses. Models that can't share prefixes (`supports_prefix_sharing` says why) are
-scored in padded batches. `tagrpo.packing.trl.share_prefixes(trainer)` has TRL's `GRPOTrainer` share them.
+Models that can't share prefixes (`supports_prefix_sharing` says why) are scored in padded batches.
+`tagrpo.packing.trl.share_prefixes(trainer)` has TRL's `GRPOTrainer` share them.
 """
 
 from .attention import supports_prefix_sharing

@@ -32,12 +32,7 @@ PREFIX_ATTENTION = "tagrpo_prefix_shared"
 
 
 def supports_prefix_sharing(model: PreTrainedModel) -> tuple[bool, str]:
-    """Whether responses can attend to one encoded prompt, and the reason in words.
-
-    >>> from transformers import GPT2Config, GPT2LMHeadModel
-    >>> supports_prefix_sharing(GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)))
-    (False, 'model type gpt2 is not known to share prefixes')
-    """
+    """Whether responses can attend to one encoded prompt, and the reason in words."""
     for adapter in getattr(model, "peft_config", {}).values():
         if adapter.is_prompt_learning:
             return False, f"its {adapter.peft_type.value} adapter puts learned tokens before each sequence"
@@ -50,8 +45,8 @@ def supports_prefix_sharing(model: PreTrainedModel) -> tuple[bool, str]:
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
     if rope in ("dynamic", "longrope"):
         return False, f"its rotary embedding ({rope}) depends on the longest sequence of a batch"
-    if type(head) is not nn.Linear:
-        return False, f"its output head is {type(head).__name__}, not a plain Linear"
+    if type(head) is not nn.Linear or head.bias is not None:
+        return False, f"its output head is {type(head).__name__}, not a plain Linear without a bias"
     return True, f"model type {config.model_type} shares prefixes"
 
 
@@ -66,10 +61,7 @@ def prefix_shared_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """[1, L, H, D], and None for the attention weights; an attention function of transformers.
-
-    `packed`, handed through the model's forward, says who attends to whom; the mask that transformers gives does not.
-    """
+    """[1, L, H, D], and None for the attention weights; `packed`, not the mask, says who attends to whom."""
     attention = sparse_attention if compiles_attention(value) else blocked_attention
     return attention(query, key, value, packed, scaling).transpose(1, 2), None
 
@@ -77,8 +69,7 @@ def prefix_shared_attention(
 def compiles_attention(value: Tensor) -> bool:
     """Whether FlexAttention serves `value` as one fused kernel: CUDA, Triton, two bytes, D ≥ 16.
 
-    In float32 its backward can outgrow a GPU's shared memory. Uncompiled it would store all scores, so that
-    `TORCH_COMPILE_DISABLE=1` leads to SDPA.
+    In float32 its backward can outgrow a GPU's shared memory. `TORCH_COMPILE_DISABLE=1` leads to SDPA.
     """
     fits = value.is_cuda and value.element_size() == 2 and value.shape[-1] >= 16
     return fits and is_triton_available() and not torch._dynamo.config.disable
@@ -93,16 +84,12 @@ def _compiled_flex_attention() -> Callable[..., Any]:
 def sparse_attention(
     query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None, compiled: bool = True
 ) -> Tensor:
-    """[1, H, L, D] by FlexAttention over the packed tokens as they stand; keys of a prompt are read, never copied.
-
-    `compiled=False` stores all scores; for tests.
-    """
+    """[1, H, L, D] by FlexAttention over the packed tokens. `compiled=False` stores all scores; for tests."""
     flex: Any = _compiled_flex_attention() if compiled else flex_attention
     # Under autocast the rotary embedding leaves float32 where the values are bfloat16.
     query, key = query.to(value.dtype), key.to(value.dtype)
     shared = query.shape[1] != key.shape[1]
-    attended: Tensor = flex(query, key, value, block_mask=packed.block_mask, scale=scaling, enable_gqa=shared)
-    return attended
+    return flex(query, key, value, block_mask=packed.block_mask, scale=scaling, enable_gqa=shared)  # type: ignore[no-any-return]
 
 
 def blocked_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None) -> Tensor:

@@ -6,8 +6,9 @@ Prompts attend to themselves, each response to its prompt and to itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,9 +46,9 @@ class PackedBatch:
 
     def to(self, device: torch.device | str) -> PackedBatch:
         """Move all tensors but `rows` and `lengths`, which the CPU reads."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {n: v.to(device) for n, v in values.items() if isinstance(v, Tensor) and n not in ("rows", "lengths")}
-        return PackedBatch(**{**values, **moved})
+        names = [field.name for field in fields(self) if field.name not in ("rows", "lengths", "spans")]
+        moved: dict[str, Any] = {name: getattr(self, name).to(device) for name in names}
+        return replace(self, **moved)
 
     @cached_property
     def blocks(self) -> tuple[list[AttentionBlock], Tensor]:
@@ -71,10 +72,7 @@ def pack(
         prompts: [S] of [L_s] long, none empty.
         prompt: [R] long, row of each response's prompt.
         responses: [R] of [T_r] long, none empty.
-        rows: [r] long, responses to pack; None packs all.
-
-    Raises:
-        ValueError: no rows, or an empty prompt or response.
+        rows: [r] long, responses to pack, at least one; None packs all.
     """
     shared = prompt.tolist()
     order = sorted(range(len(responses)) if rows is None else rows.tolist(), key=lambda row: (shared[row], row))

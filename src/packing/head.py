@@ -1,7 +1,7 @@
 """The output head: log-probs, entropies and losses of tokens without ever keeping their logits.
 
-Logits exist for one chunk of tokens at a time. A loss that is a sum over tokens is taken chunk by chunk together with
-its gradient; for any other use the backward makes the logits again.
+Logits exist for one chunk of tokens at a time. A loss that is a sum over tokens is taken with its gradient chunk by
+chunk; for any other use the backward makes the logits again.
 
 With z = ln Σ exp xᵥ and p = exp(x − z): ∂(log pₜ)/∂xᵥ = [v = t] − pᵥ and ∂H/∂xᵥ = −pᵥ (ln pᵥ + H), all in float32.
 """
@@ -25,8 +25,7 @@ TokenLoss = Callable[[slice, Tensor, Tensor | None], Tensor]
 """(tokens, their [t] log-probs, their [t] entropies) → [] loss of these tokens; the losses of all tokens add up."""
 
 GRAPHS: dict[str, Any] = {"recompile_limit": 16}
-"""How many compiled forms a function may have: autocast, gradients, entropies and lengths of one make some, and torch
-alone allows eight. Given to each `torch.compile`: torch's own setting does not reach the threads of a backward."""
+"""Compiled forms of a function, of which torch allows eight; its own setting misses the threads of a backward."""
 if "recompile_limit" not in inspect.signature(torch.compile).parameters:  # before torch 2.13, where it reaches them
     GRAPHS.clear()
     torch._dynamo.config.recompile_limit = 16
@@ -62,23 +61,20 @@ def token_scores(logits: Tensor, targets: Tensor, temperature: float, entropy: E
 def head_scores(
     hidden: Tensor,
     weight: Tensor,
-    bias: Tensor | None,
     targets: Tensor,
     temperature: float = 1.0,
     entropy: EntropyMode = "detached",
     chunk_size: int = 1024,
     loss: TokenLoss | None = None,
 ) -> TokenScores:
-    """`token_scores` of the logits hidden · weightᵀ + bias, of which `chunk_size` rows exist at one time.
+    """`token_scores` of the logits hidden · weightᵀ, of which `chunk_size` rows exist at one time.
 
-    The backward computes them again: 8 instead of 6 FLOP per token and element of the head, for [T] numbers kept
-    instead of [T, V]. With a `loss` it is 6: a chunk's gradient is taken while its logits exist, and kept, as many
-    numbers as `hidden`, `weight` and `bias` have, for a backward that runs once. Respects autocast.
+    The backward computes them again: 8 instead of 6 FLOP per token and element of the head. With a `loss` it is 6: a
+    chunk's gradient is taken while its logits exist, and kept for a backward that runs once. Logits must be finite.
 
     Args:
         hidden: [T, d].
         weight: [V, d], of the same type as `hidden` outside autocast.
-        bias: [V] or None. Logits must be finite.
         targets: [T] long.
         temperature: Divides the logits.
         entropy: Whether entropies are computed, and have a gradient.
@@ -86,27 +82,20 @@ def head_scores(
         loss: Called with one chunk after the other; the sum is returned with its gradient, the scores without.
 
     >>> weight = torch.tensor([[0.0], [1.0]]).log1p().requires_grad_()  # probabilities 1/3 and 2/3
-    >>> inputs = torch.ones(1, 1), weight, None, torch.tensor([1])
-    >>> [round(float(x), 4) for x in head_scores(*inputs)[:2]]
-    [-0.4055, 0.6365]
+    >>> inputs = torch.ones(1, 1), weight, torch.tensor([1])
     >>> scores = head_scores(*inputs, loss=lambda tokens, logprobs, entropies: -logprobs.sum())
     >>> scores.loss.backward()
     >>> [round(float(x), 4) for x in (scores.loss, *weight.grad)]
     [0.4055, 0.3333, -0.3333]
     """
-    inputs = _as_autocast(hidden, weight, bias)
-    learns = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in inputs]
-    config = HeadConfig(temperature, entropy, chunk_size, loss, learns if loss else [False] * 3)
-    with torch.autocast(hidden.device.type, enabled=False):
-        logprobs, entropies, total = _HeadScores.apply(*inputs, targets, config)  # type: ignore[no-untyped-call]
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device):
+        hidden, weight = (x.to(torch.get_autocast_dtype(device)) for x in (hidden, weight))
+    learns = [loss is not None and torch.is_grad_enabled() and x.requires_grad for x in (hidden, weight)]
+    config = HeadConfig(temperature, entropy, chunk_size, loss, learns)
+    with torch.autocast(device, enabled=False):
+        logprobs, entropies, total = _HeadScores.apply(hidden, weight, targets, config)  # type: ignore[no-untyped-call]
     return TokenScores(logprobs, None if entropy == "none" else entropies, None if loss is None else total)
-
-
-def _as_autocast(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    if not torch.is_autocast_enabled(hidden.device.type):
-        return hidden, weight, bias
-    dtype = torch.get_autocast_dtype(hidden.device.type)
-    return hidden.to(dtype), weight.to(dtype), bias if bias is None else bias.to(dtype)
 
 
 class _HeadScores(torch.autograd.Function):
@@ -114,9 +103,9 @@ class _HeadScores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, config: HeadConfig
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, config: HeadConfig
     ) -> tuple[Tensor, Tensor, Tensor]:
-        head = make_head(hidden, weight, bias, targets, config)
+        head = make_head(hidden, weight, targets, config)
         logprobs, normalisers, entropies = hidden.new_zeros(3, len(targets), dtype=torch.float32)
         total = hidden.new_zeros((), dtype=torch.float32)
         for rows in head.chunks:
@@ -128,7 +117,7 @@ class _HeadScores(torch.autograd.Function):
         if config.loss:
             ctx.mark_non_differentiable(logprobs, entropies)
         else:
-            ctx.save_for_backward(hidden, weight, bias, targets, normalisers, entropies)
+            ctx.save_for_backward(hidden, weight, targets, normalisers, entropies)
             ctx.mark_non_differentiable(total, *([] if config.entropy == "grad" else [entropies]))
         return logprobs, entropies, total
 
@@ -138,10 +127,10 @@ class _HeadScores(torch.autograd.Function):
         if ctx.config.loss:
             gradients, ctx.gradients = ctx.gradients, None  # scaled in place, hence only once
             return *(g if g is None else g.mul_(upstream) for g in gradients), None, None
-        hidden, weight, bias, targets, normalisers, entropies = ctx.saved_tensors
+        hidden, weight, targets, normalisers, entropies = ctx.saved_tensors
         entropy = "grad" if ctx.config.entropy == "grad" else "none"
         config = ctx.config._replace(entropy=entropy, needs_gradient=ctx.needs_input_grad)
-        head = make_head(hidden, weight, bias, targets, config)
+        head = make_head(hidden, weight, targets, config)
         for rows in head.chunks:
             head.score_again(rows, normalisers[rows])
             head.backward(rows, grad_logprobs[rows], entropies[rows], grad_entropies[rows])
@@ -155,13 +144,12 @@ class HeadConfig(NamedTuple):
     entropy: EntropyMode
     chunk_size: int
     loss: TokenLoss | None = None
-    needs_gradient: Sequence[bool] = (False, False, False)
-    """Of hidden states, weight and bias."""
+    needs_gradient: Sequence[bool] = (False, False)  # of hidden states and weight
 
 
-def make_head(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, config: HeadConfig) -> Head:
-    """The head that suits the device of `weight`; arguments as of `head_scores`."""
-    return (FusedHead if fuses(weight) else Head)(hidden, weight, bias, targets, config)
+def make_head(hidden: Tensor, weight: Tensor, targets: Tensor, config: HeadConfig) -> Head:
+    """The head that suits the device of `weight`."""
+    return (FusedHead if fuses(weight) else Head)(hidden, weight, targets, config)
 
 
 def fuses(weight: Tensor) -> bool:
@@ -175,16 +163,13 @@ class Head:
     normalisers: Tensor
     total: Tensor
 
-    def __init__(
-        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, config: HeadConfig
-    ) -> None:
-        self.hidden, self.weight, self.bias, self.targets = hidden, weight, bias, targets
+    def __init__(self, hidden: Tensor, weight: Tensor, targets: Tensor, config: HeadConfig) -> None:
+        self.hidden, self.weight, self.targets = hidden, weight, targets
         self.temperature, self.entropy, self.chunk_size, _, needs_gradient = config
         self.x = weight.new_empty(min(self.chunk_size, len(hidden)), len(weight), dtype=torch.float32)
         self.grad_hidden = torch.empty_like(hidden) if needs_gradient[0] else None
         # Sums over chunks are taken in float32, whatever the type of the products.
         self.grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_gradient[1] else None
-        self.grad_bias = torch.zeros(len(weight), device=weight.device) if needs_gradient[2] else None
 
     @cached_property
     def chunks(self) -> list[slice]:
@@ -207,8 +192,6 @@ class Head:
 
     def _logits(self, rows: slice) -> Tensor:
         x = self._multiply(rows)
-        if self.bias is not None:
-            x.add_(self.bias)
         return x if self.temperature == 1 else x.div_(self.temperature)
 
     def score(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
@@ -248,8 +231,6 @@ class Head:
         gradient = self._gradient(self.targets[rows], grad_logprobs, entropies, grad_entropies)
         if self.grad_hidden is not None:
             torch.mm(gradient, self.weight, out=self.grad_hidden[rows])
-        if self.grad_bias is not None:
-            self.grad_bias.add_(gradient.sum(0, dtype=torch.float32))
         if (total := self.grad_weight) is None:
             return
         if gradient.dtype == total.dtype:
@@ -270,9 +251,9 @@ class Head:
         return value.detach()
 
     def gradients(self) -> tuple[Tensor | None, ...]:
-        """Of `hidden`, `weight` and `bias`, in their types; None where not asked for."""
-        sums = (g if g is None else g.to(self.weight.dtype) for g in (self.grad_weight, self.grad_bias))
-        return self.grad_hidden, *sums
+        """Of `hidden` and `weight`, in their types; None where not asked for."""
+        total = self.grad_weight
+        return self.grad_hidden, total if total is None else total.to(self.weight.dtype)
 
 
 class FusedHead(Head):
@@ -288,10 +269,8 @@ class FusedHead(Head):
 
     def score(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
         """As of `Head`."""
-        x, spread = self._multiply(rows), self.entropy != "none"
-        logprobs, self.normalisers, entropies = compiled(score)(
-            x, self.bias, self.targets[rows], self.temperature, spread
-        )
+        inputs = (self._multiply(rows), self.targets[rows], self.temperature, self.entropy != "none")
+        logprobs, self.normalisers, entropies = compiled(score)(*inputs)
         return logprobs, self.normalisers, entropies
 
     def score_again(self, rows: slice, normalisers: Tensor) -> None:
@@ -302,7 +281,7 @@ class FusedHead(Head):
     def _gradient(self, targets: Tensor, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor) -> Tensor:
         x = self.x[: len(targets)]
         spread = (entropies, grad_entropies) if self.entropy == "grad" else None
-        inputs = (x, self.bias, targets, self.normalisers, grad_logprobs, spread, self.temperature, self.weight.dtype)
+        inputs = (x, targets, self.normalisers, grad_logprobs, spread, self.temperature, self.weight.dtype)
         gradient: Tensor = compiled(gradient_of_logits)(*inputs)
         return gradient
 
@@ -314,11 +293,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def score(
-    x: Tensor, bias: Tensor | None, targets: Tensor, temperature: float, with_entropy: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def score(x: Tensor, targets: Tensor, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
     """[rows] log-probs of `targets`, normalisers z, and entropies (zeros without) of logits `x` [rows, V] float32."""
-    x = (x if bias is None else x + bias) / temperature
+    x = x / temperature
     top = x.amax(1)
     centred = x - top[:, None]
     weights = centred.exp()
@@ -331,7 +308,6 @@ def score(
 
 def gradient_of_logits(
     x: Tensor,
-    bias: Tensor | None,
     targets: Tensor,
     normalisers: Tensor,
     grad_logprobs: Tensor,
@@ -339,11 +315,11 @@ def gradient_of_logits(
     temperature: float,
     dtype: torch.dtype,
 ) -> Tensor:
-    """[rows, V] in `dtype`, the gradient of what `x` was before bias and temperature.
+    """[rows, V] in `dtype`, the gradient of what `x` was before the temperature.
 
     `spread` are entropies [rows] and the gradients [rows] that reach them, where any do.
     """
-    logprobs = (x if bias is None else x + bias) / temperature - normalisers[:, None]
+    logprobs = x / temperature - normalisers[:, None]
     factor = -grad_logprobs[:, None]
     if spread is not None:
         entropies, grad_entropies = spread

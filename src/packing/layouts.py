@@ -16,8 +16,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.utils.rnn import pad_sequence
 
 MIN_FILL = 0.75
-"""Responses share an attention block while the shortest fills this part of it: padding never reaches a matrix
-product of the model, and costs at most this much of the attention itself."""
+"""Responses share an attention block while the shortest fills this part of it: padding costs attention alone."""
 
 
 class Span(NamedTuple):
@@ -41,15 +40,11 @@ class AttentionBlock(NamedTuple):
 
     def to(self, device: torch.device) -> AttentionBlock:
         """Move all tensors."""
-        mask = self.mask if self.mask is None else self.mask.to(device)
-        return AttentionBlock(self.queries.to(device), self.keys.to(device), mask)
+        return AttentionBlock._make(x if x is None else x.to(device) for x in self)
 
 
 def padded_blocks(spans: Sequence[Span]) -> tuple[list[AttentionBlock], Tensor]:
-    """Blocks in which every token of a packed batch is the query of exactly one slot: prompts, then responses.
-
-    Also [L] long: where each token's output stands in the blocks' outputs, flattened and concatenated.
-    """
+    """Blocks in which every token is the query of exactly one slot, and [L] long, where it stands in their outputs."""
     prompts = sorted({(span.prompt_length, span.prompt) for span in spans}, reverse=True)
     responses = sorted(((span.length, span) for span in spans), key=lambda item: -item[0])
     blocks = [_causal([(start, length) for length, start in part]) for part in _buckets(prompts)]
@@ -91,10 +86,9 @@ def _with_prefix(spans: Sequence[Span]) -> tuple[AttentionBlock, Tensor]:
 
 
 def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMask:
-    """FlexAttention's mask of a packed batch, made from one number per token and block, never [L, L].
+    """FlexAttention's mask, made from one number per token and block, never [L, L]; `prompt` and `owner` as in a batch.
 
-    `prompt` and `owner`, [L] long, are those of `PackedBatch`. A block of keys (`block_size` tokens) is left out where
-    no query of a block can see it, and spared the mask where every query sees all of it.
+    A block of keys is left out where no query of a block can see it, and spared the mask where every query sees it all.
     """
 
     def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -112,7 +106,7 @@ def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMas
 def visible_blocks(prompt: Tensor, owner: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     """[M, M] bool twice, for M blocks of queries and of keys: may any query see any key; does each see every one.
 
-    The first never misses a pair that sees, and the second never claims one that doesn't; see `block_mask`.
+    The first never misses a pair that sees, and the second never claims one that doesn't.
     """
     none, count = len(prompt), -(-len(prompt) // block_size)
     padding = count * block_size - len(prompt)

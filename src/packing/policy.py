@@ -1,8 +1,7 @@
 """Token log-probs and entropies of packed responses under any Hugging Face causal language model.
 
-Prefix-shared where the model allows it (`supports_prefix_sharing`); elsewhere one padded forward, slower and with
-the same result. On the prefix-shared path logits exist for response tokens only, a chunk of them at a time
-(`head.py`): no [tokens, vocabulary] tensor is ever kept. On the padded path the model makes all logits.
+Prefix-shared where the model allows it (`supports_prefix_sharing`); there no [tokens, vocabulary] tensor is ever kept
+(`head.py`). Elsewhere one padded forward, slower and with the same result, in which the model makes all logits.
 """
 
 from __future__ import annotations
@@ -47,13 +46,10 @@ class CausalPolicy(nn.Module):
     def forward(
         self, batch: PackedBatch, entropy: EntropyMode = "detached", loss: TokenLoss | None = None
     ) -> TokenScores:
-        """Score the response tokens of `batch`.
+        """Score the response tokens of `batch`, which is on the device of the model.
 
-        Args:
-            batch: Packed responses, on the device of the model.
-            entropy: `none`; `detached` (without gradient); `grad`.
-            loss: Taken of all tokens, part by part in their order, with its gradient. The prefix-shared path then makes
-                each logit once, not twice.
+        A `loss` is taken of all tokens, part by part in their order, with its gradient. The prefix-shared path then
+        makes each logit once, not twice.
         """
         if not self.shares_prefix:
             scores = token_scores(self._padded_logits(batch), batch.targets, self.temperature, entropy)
@@ -73,7 +69,7 @@ class CausalPolicy(nn.Module):
         head = model.get_output_embeddings()
         hidden = hidden.index_select(0, batch.predictors)
         chunk_size = self.chunk_size or rows_at_once(hidden.device.type, len(head.weight))
-        return head_scores(hidden, head.weight, head.bias, batch.targets, self.temperature, entropy, chunk_size, loss)
+        return head_scores(hidden, head.weight, batch.targets, self.temperature, entropy, chunk_size, loss)
 
     def _padded_logits(self, batch: PackedBatch) -> Tensor:
         """[T, V] logits of the model's own forward on whole, right-padded sequences."""

@@ -26,8 +26,7 @@ ARGUMENTS = [*SERVED, "compute_aux_loss"]
 def share_prefixes(trainer: Any) -> None:
     """Have `trainer`, a `GRPOTrainer`, encode each prompt of a micro-batch once for all its responses.
 
-    Log-probs, entropies and gradients are TRL's up to rounding. The model has another attention in these forwards and
-    where gradient checkpointing repeats them, nowhere else. A batch that can't be packed (inputs beside tokens, an
+    Log-probs, entropies and gradients are TRL's up to rounding. A batch that can't be packed (inputs beside tokens, an
     auxiliary loss, a prompt of one token) is left to TRL's own method, with a warning that says so once. Tested in one
     process, without torch.compile.
 

@@ -204,8 +204,6 @@ class RewardGroups:
     """[R] float, policy's log-prob of the whole response under the score prompt, nats."""
     lengths: Tensor | None = None
     """[R] long, tokens per response."""
-    answers: Sequence[str | None] | None = None
-    """[R] normalised final answers, for strategies that cluster them."""
     history: History | None = None
     """Records of the questions before this batch, for strategies that look back."""
     progress: float = 0.0

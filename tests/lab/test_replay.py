@@ -92,10 +92,10 @@ def test_what_cannot_be_replayed_is_refused(run, tmp_path):
 def test_rows_that_are_taken_take_all_that_is_known_of_them_along():
     numbers = {name: torch.arange(5.0) + 10 * i for i, name in enumerate(("rewards", "entropy", "logprob"))}
     whole = {name: torch.arange(5) for name in ("question", "prompt", "lengths")}
-    groups = RewardGroups(**numbers, **whole, correct=torch.arange(5) > 1, answers=list("abcde"))
+    groups = RewardGroups(**numbers, **whole, correct=torch.arange(5) > 1)
     rows = [3, 0, 3]
     taken = take(groups, np.array(rows))
     per_response = [field.name for field in fields(groups) if hasattr(getattr(groups, field.name), "__len__")]
-    assert {"rewards", "correct", "question", "prompt", "entropy", "logprob", "lengths", "answers"} == set(per_response)
+    assert {"rewards", "correct", "question", "prompt", "entropy", "logprob", "lengths"} == set(per_response)
     for name in per_response:
         assert list(getattr(taken, name)) == [getattr(groups, name)[row] for row in rows], name

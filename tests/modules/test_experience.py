@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 import torch
 
-from tagrpo.modules.experience import Experience, cat_rows, join_reward_groups, split_by_question
+from tagrpo.modules.experience import Experience, join_reward_groups, split_by_question
 from tagrpo.packing.batch import pack
 from tagrpo.types import RewardGroups
 
@@ -48,27 +48,30 @@ def test_mini_batches_hold_whole_questions_and_everything_once():
 
 
 def test_ranks_do_not_share_groups():
-    def part(rewards, question, prompt, answers):
+    def part(rewards, question, prompt):
         rewards = torch.tensor(rewards)
         return RewardGroups(
             rewards=rewards, correct=rewards > 0, question=torch.tensor(question), prompt=torch.tensor(prompt),
-            answers=answers, progress=0.5,
+            progress=0.5,
         )  # fmt: skip
 
-    joined = join_reward_groups(
-        [part([1.0, 0.0, 1.0], [0, 0, 1], [0, 1, 2], ["a", None, "b"]), part([0.0, 1.0], [0, 1], [0, 2], ["c", "d"])]
-    )
+    joined = join_reward_groups([part([1.0, 0.0, 1.0], [0, 0, 1], [0, 1, 2]), part([0.0, 1.0], [0, 1], [0, 2])])
     assert joined.question.tolist() == [0, 0, 1, 2, 3]
     assert joined.prompt.tolist() == [0, 1, 2, 3, 5]
     assert joined.rewards.tolist() == [1, 0, 1, 0, 1]
-    assert joined.answers == ["a", None, "b", "c", "d"]
     assert (joined.entropy, joined.progress) == (None, 0.5)
 
 
-def test_rows_without_a_value_take_the_default():
-    values = {5: torch.tensor([1.0, 2.0])}
-    packed = cat_rows(values, torch.tensor([3, 5]), torch.tensor([7.0, 8.0, 9.0]), [1, 2])
-    assert packed.tolist() == [7.0, 1.0, 2.0]
+def test_rows_without_a_value_take_the_default(make_batch):
+    experience = Experience.from_rollouts(make_batch(REWARDS).rollouts, "own")
+    first, second = experience.lengths[1:3].tolist()
+    experience.prompt_weights = experience.mismatch_weights = {2: torch.full((second,), 3.0)}
+    packed = pack(experience.prompts, experience.prompt, experience.responses, torch.tensor([1, 2]))
+    columns = experience.columns(packed, None, torch.device("cpu"))
+    assert columns.prompt_weights.tolist() == columns.mismatch_weights.tolist() == [1.0] * first + [3.0] * second
+    assert columns.old_logprobs.tolist() == [0.0] * (first + second)
+    assert columns.penalty is None
+    assert columns.part(slice(first, None)).prompt_weights.tolist() == [3.0] * second
 
 
 def test_one_step_of_age_is_stale(make_batch):
@@ -77,17 +80,16 @@ def test_one_step_of_age_is_stale(make_batch):
     assert Experience.from_rollouts(rollouts, "own").stale.tolist() == [False, True, False]
 
 
-def test_answers_entropies_and_progress_of_all_ranks_are_joined():
+def test_entropies_and_progress_of_all_ranks_are_joined():
     parts = [
         RewardGroups(
             rewards=torch.tensor([float(rank), 1.0]), correct=torch.tensor([False, True]),
             question=torch.tensor([0, 1]), prompt=torch.tensor([0, 2]), entropy=torch.tensor([0.5 + rank, 1.0]),
-            answers=answers, progress=0.25 + rank,
+            progress=0.25 + rank,
         )
-        for rank, answers in enumerate((["1", None], ["2", "3"]))
+        for rank in range(2)
     ]  # fmt: skip
     joined = join_reward_groups(parts)
-    assert joined.answers == ["1", None, "2", "3"]
     assert joined.rewards.tolist() == [0.0, 1.0, 1.0, 1.0]
     assert joined.question.tolist() == [0, 1, 2, 3]
     assert joined.prompt.tolist() == [0, 2, 3, 5]
@@ -98,7 +100,7 @@ def test_answers_entropies_and_progress_of_all_ranks_are_joined():
 def test_fields_are_named_and_columns_cannot_be_changed(make_batch):
     experience = Experience.from_rollouts(make_batch(REWARDS).rollouts, "own")
     packed = pack(experience.prompts, experience.prompt, experience.responses, torch.tensor([0]))
-    columns = experience.columns(packed, torch.device("cpu"))
+    columns = experience.columns(packed, None, torch.device("cpu"))
     with pytest.raises(FrozenInstanceError):
         columns.stale = None
     for one in (experience, columns):

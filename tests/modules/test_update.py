@@ -194,7 +194,9 @@ def test_the_entropies_of_tokens_are_those_whose_mean_is_shown(tiny_policy, make
     (result,) = learn(make_update(tiny_policy, token_budget=40), make_batch(REWARDS))
     outputs = result.outputs()
     assert any(entropies is not None for entropies in outputs["token_entropies"])
-    for entropies, mean, length in zip(outputs["token_entropies"], outputs["entropy"], result.lengths, strict=True):
+    for entropies, mean, length in zip(
+        outputs["token_entropies"], outputs["entropy"], result.experience.lengths, strict=True
+    ):
         if entropies is None:
             assert torch.isnan(mean), "of a response that needed no forward"
         else:
@@ -370,9 +372,9 @@ def test_the_first_mini_batch_has_no_old_logprobs_even_where_a_strategy_needed_t
     update = make_update(tiny_policy, advantage=strategy, mini_batches=2)
     known, columns = [], Experience.columns
 
-    def spy(self, packed, device):
+    def spy(self, *arguments):
         known.append(sorted(self.old_logprobs))
-        return columns(self, packed, device)
+        return columns(self, *arguments)
 
     monkeypatch.setattr(Experience, "columns", spy)
     batch = make_batch(REWARDS)

@@ -138,7 +138,7 @@ def test_clip_cov_silences_and_the_advantages_that_are_shown_are_means_over_toke
 
     credit = Spied(0.5, -1.0, 1.0)
     _, result = learned(make_update(tiny_policy, credit, mini_batches=1), make_batch(REWARDS))
-    for row, advantage in enumerate(result.advantages.tolist()):
+    for row, advantage in enumerate(result.experience.advantages.tolist()):
         assert advantage == pytest.approx(float(credit.given.advantages[credit.response == row].mean()), abs=1e-6)
 
 
@@ -160,16 +160,16 @@ def test_a_response_learns_if_any_of_its_tokens_does_even_where_they_cancel(tiny
         assert result.stats.dropped == dropped
 
 
-def test_a_credit_is_told_the_final_answers_of_its_mini_batch(tiny_policy, make_batch):
+def test_a_credit_is_told_the_verdicts_of_its_mini_batch(tiny_policy, make_batch):
     class Asks(HighEntropyCredit):
         def __call__(self, inputs):
-            seen.append(inputs.groups.answers)
+            seen.append(inputs.groups.correct.tolist())
             return super().__call__(inputs)
 
     batch, seen = make_batch(REWARDS), []
     learned(make_update(tiny_policy, Asks(0.3)), batch)
-    questions = batch.rollouts.question.tolist()
-    assert seen == [[a for a, of in zip(batch.rollouts.answers, questions, strict=True) if of == q] for q in range(4)]
+    question, correct = batch.rollouts.question, batch.rollouts.correct
+    assert seen == [correct[question == q].tolist() for q in range(4)]
 
 
 def scored_by(update, batch, monkeypatch):

@@ -49,10 +49,12 @@ def test_configurations_that_cannot_share_are_refused_with_the_reason(model, rea
 def test_a_replaced_output_head_cannot_share():
     model = LlamaForCausalLM(LlamaConfig(**SMALL))
     assert supports_prefix_sharing(model)[0]
-    model.lm_head = torch.nn.Sequential(model.lm_head)
-    supported, why = supports_prefix_sharing(model)
-    assert not supported
-    assert "Sequential" in why
+    plain = model.lm_head
+    replaced = torch.nn.Sequential(plain), torch.nn.Linear(plain.in_features, plain.out_features)
+    for model.lm_head, reason in zip(replaced, ("Sequential", "without a bias"), strict=True):
+        supported, why = supports_prefix_sharing(model)
+        assert not supported
+        assert reason in why
 
 
 @pytest.mark.parametrize("repeat_heads", [False, True])

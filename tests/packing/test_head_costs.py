@@ -22,10 +22,10 @@ def test_the_compiled_head_moves_at_most_half_of_the_bytes(entropy, monkeypatch)
     rows, width, vocabulary = 16, 8, 4096
     hidden, weight = torch.randn(rows, width).bfloat16(), torch.randn(vocabulary, width).bfloat16()
     targets, gradients = torch.arange(rows), torch.randn(2, rows)
-    config = HeadConfig(1.0, entropy, rows, needs_gradient=(True, True, False))
+    config = HeadConfig(1.0, entropy, rows, needs_gradient=(True, True))
 
     def run(kind):
-        made = kind(hidden, weight, None, targets, config)
+        made = kind(hidden, weight, targets, config)
         _, _, entropies = made.score(slice(0, rows))
         made.backward(slice(0, rows), gradients[0], entropies, gradients[1])
 
@@ -63,7 +63,7 @@ def test_the_compiled_head_moves_at_most_half_of_the_bytes(entropy, monkeypatch)
 )
 def test_the_head_of_gpus_leaves_no_chunk_of_one_row(rows, size, expected):
     config = HeadConfig(1.0, "none", size)
-    chunks = head.FusedHead(torch.zeros(rows, 2), torch.zeros(5, 2), None, torch.zeros(rows), config).chunks
+    chunks = head.FusedHead(torch.zeros(rows, 2), torch.zeros(5, 2), torch.zeros(rows), config).chunks
     assert [part.stop - part.start for part in chunks] == expected
     assert [row for part in chunks for row in range(part.start, part.stop)] == list(range(rows))
 
@@ -82,7 +82,7 @@ def test_the_compiled_head_on_a_gpu_equals_a_head_in_float64(entropy):
 
     assert head.fuses(weight)
     ours = [x.clone().requires_grad_() for x in (hidden, weight)]
-    scores = head_scores(*ours, None, targets, entropy=entropy, chunk_size=256, loss=loss)
+    scores = head_scores(*ours, targets, entropy=entropy, chunk_size=256, loss=loss)
     scores.loss.backward()
     exact = [x.double().requires_grad_() for x in (hidden, weight)]
     logprobs = torch.log_softmax(exact[0] @ exact[1].T, -1)

@@ -2,8 +2,7 @@
 
 Departure: the authors rank the tokens of a micro-batch on one GPU under the policy as it is by then, and Clip-Cov
 leaves those out that the clipping has caught. Here those of the mini-batch on all ranks are ranked under the policy
-before the batch's first update: neither micro-batches nor ranks change the choice, and in a first mini-batch the two
-policies are the same.
+before the batch's first update, so that neither micro-batches nor ranks change the choice.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ class ClipCovCredit(TokenCredit):
     """No policy gradient for `share` of the tokens, drawn from those with low < covariance < high.
 
     arXiv 2505.22617, Eq. 11 and 12. At least one token is drawn, where the range has any; all of it where it has fewer.
-    Nothing else changes: the normalisers count the tokens that are left out, as in the authors' code. Draws depend on
-    `seed`, training progress and what the prompt and the response say, so that ranks and resumed runs agree.
+    The normalisers count the tokens that are left out, as in the authors' code. Draws depend on `seed`, training
+    progress and what the prompt and the response say, so that ranks and resumed runs agree.
 
     Args:
         share: Of all tokens of the mini-batch, above 0.
@@ -86,9 +85,9 @@ class ClipCovCredit(TokenCredit):
 class KLCovCredit(TokenCredit):
     """Adds β |log π_θ − log π_old| to the loss of the `share` of tokens with the largest covariances.
 
-    arXiv 2505.22617, Eq. 13 and 14. At least one token; equal covariances at the bound go together, and none is taken
-    that is not positive, such as those of a mini-batch without advantages. The penalty has no gradient where the ratio
-    is exactly 1, so that a first mini-batch learns as without it: use at least two (`policy.mini_batches`).
+    arXiv 2505.22617, Eq. 13 and 14. Equal covariances at the bound go together, and none is taken that is not positive.
+    The penalty has no gradient where the ratio is exactly 1, so that a first mini-batch learns as without it: use at
+    least two (`policy.mini_batches`).
 
     Args:
         share: Of all tokens of the mini-batch, above 0.

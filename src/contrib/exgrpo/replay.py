@@ -1,8 +1,7 @@
 """Replay of past successes (ExGRPO, arXiv 2510.02245).
 
-A share of each batch consists of questions that were solved in part before, and one response to each of them is a past
-success. Questions are drawn by their latest success rate, most often those near one half; of a question's successes the
-one with the lowest entropy under the current policy is replayed. Every rank holds the same record.
+A share of each batch are questions that were solved in part before, drawn by their latest success rate, most often near
+one half; one response to each is a past success, that of the lowest entropy under the current policy.
 """
 
 from __future__ import annotations
@@ -102,9 +101,8 @@ class SuccessReplay:
     def substitute(self, batch: QuestionBatch, iteration: int, policy: SampledPolicy) -> QuestionBatch:
         """`batch` with its last ⌊ratio · B⌋ questions replaced by recorded ones, as far as there are any. Collective.
 
-        The prompt that the replayed success answers has it as `past` and asks for one sample less. The loss weighs the
-        success by its ratio to the policy that sampled it, see `PolicyLoss.replay_shaping`. The draws follow from
-        `iteration`, the number of the batch.
+        The prompt that the replayed success answers has it as `past` and asks for one sample less. The draws follow
+        from `iteration`, the number of the batch.
         """
         if not (self.started and self.records):  # alike on every rank
             return batch
@@ -185,20 +183,18 @@ def _found(batch: QuestionBatch) -> list[Record]:
     assert rollouts is not None
     # Each prompt as it would have to ask for all its responses, replayed ones included.
     responses = torch.bincount(rollouts.prompt, minlength=len(batch.prompts)).tolist()
-    prompts: dict[int, list[Prompt]] = {}
+    prompts: list[list[Prompt]] = [[] for _ in batch.groups]
     place = []
     for prompt, count in zip(batch.prompts, responses, strict=True):
-        of_question = prompts.setdefault(prompt.question, [])
-        place.append(len(of_question))
-        of_question.append(prompt._replace(num_samples=count, past=None))
+        place.append(len(prompts[prompt.question]))
+        prompts[prompt.question].append(prompt._replace(num_samples=count, past=None))
     records = [Record(group) for group in batch.groups]
     for row in (rollouts.correct & ~rollouts.replayed).nonzero()[:, 0].tolist():
-        prompt_row, question = int(rollouts.prompt[row]), int(rollouts.question[row])
+        asked, question = int(rollouts.prompt[row]), int(rollouts.question[row])
         # Where it is replayed, at least one new response must be sampled to the same prompt.
-        if responses[prompt_row] > 1:
-            records[question].successes.append(
-                Success(prompts[question], place[prompt_row], rollouts.token_ids[row], rollouts.logprobs[row])
-            )
+        if responses[asked] > 1:
+            success = Success(prompts[question], place[asked], rollouts.token_ids[row], rollouts.logprobs[row])
+            records[question].successes.append(success)
     return records
 
 

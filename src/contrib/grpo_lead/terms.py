@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ...modules.advantages.pools import check_choice
 from ...types import QuestionGroup, Rollouts
 
 
@@ -21,8 +22,7 @@ def length_reward(
     correct response or correct ones of equal length. The authors' code leaves groups of short responses as they are
     (three shortest under 4,000 tokens on average), which the paper does not mention; not done here.
 
-    `lengths` [R] and ε are in tokens, `correct` is [R] bool, `group` [R] long of any values, R [R] float32. The
-    defaults of α, the strength, and `wrong` are the paper's.
+    `lengths` [R] and ε are in tokens, `correct` is [R] bool, `group` [R] long of any values, R [R] float32.
 
     >>> length_reward(torch.tensor([10, 20, 30, 99]), torch.tensor([True, True, True, False]), torch.zeros(4))
     tensor([ 1.0513,  1.0000,  0.9512, -1.0000])
@@ -50,6 +50,7 @@ class LengthReward:
         weight: Factor.
     """
 
+    # No dataclass: among the reward terms, which are a mapping, Hydra would take it for settings.
     def __init__(
         self,
         alpha: float = 0.05,
@@ -57,8 +58,7 @@ class LengthReward:
         group_by: Literal["question", "prompt"] = "question",
         weight: float = 1.0,
     ) -> None:
-        if group_by not in ("question", "prompt"):
-            raise ValueError(f"Expected `group_by` to be question or prompt, but got {group_by!r}.")
+        check_choice("group_by", group_by, ("question", "prompt"), "reward_terms")
         self.alpha, self.wrong, self.group_by, self.weight = alpha, wrong, group_by, weight
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002

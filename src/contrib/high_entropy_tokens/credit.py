@@ -21,9 +21,8 @@ class HighEntropyCredit(TokenCredit):
     """A_t = A · 1[H_t ≥ τ] · T / Σ 1[H ≥ τ], τ the entropy that `share` of all T tokens reach (2506.01939, Eq. 6).
 
     The factor makes the chosen tokens the normaliser of the policy term under `loss.aggregation=token_mean`, as the
-    equation has it; KL and entropy terms still count all tokens. Other aggregations get the same factor, which leaves
-    the size of the policy term about what it was. Tokens of responses without an advantage take part in the ranking.
-    Equal entropies at the bound are all chosen; with `share` 1, nothing changes.
+    equation has it; KL and entropy terms still count all tokens. Tokens of responses without an advantage take part in
+    the ranking. Equal entropies at the bound are all chosen.
 
     Args:
         share: ρ, above 0 and at most 1; the paper's is 0.2.

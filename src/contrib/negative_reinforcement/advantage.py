@@ -22,19 +22,14 @@ class VerdictAdvantage(AdvantageStrategy):
     | W-REINFORCE | λ = 0.1 | −1 |
     | REINFORCE | λ = 1 | −1 |
 
-    The table is the authors' code (TianHongZXY/RLVR-Decomposed); the paper is known at second hand. There is no pool: a
-    response counts alike whatever the others are, so a question and its rephrasings need no grouping. The expected
+    The table is the authors' code (TianHongZXY/RLVR-Decomposed); the paper is known at second hand. The expected
     gradient is (`correct` − `wrong`) · ∇p for every p: PSR and NSR differ in variance, and in what a clipped or
-    token-averaged loss makes of them. Shaped rewards have no part in it.
-
-    Degenerate pools are none: a question whose responses are all wrong is learned from too, unless `wrong` is 0.
+    token-averaged loss makes of them. There is no pool: a question whose responses are all wrong is learned from too,
+    unless `wrong` is 0. Shaped rewards have no part in it.
 
     Args:
         correct: Advantage of a correct response.
-        wrong: Advantage of a wrong response.
-
-    Raises:
-        ValueError: `correct` does not exceed `wrong`, so that wrong answers would be learned.
+        wrong: Advantage of a wrong response, less than `correct`.
     """
 
     reads_rewards = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,13 +12,13 @@ from ...modules.advantages.pools import POOLS, Pool, check_choice, pool_index
 from ...types import AdvantageStrategy, RewardGroups
 
 
+@dataclass(eq=False)
 class VirtualSuccessAdvantage(AdvantageStrategy):
     """Advantage calibration of NGRPO (arXiv 2509.18851): GRPO over the pool and one virtual response of best reward.
 
     A_i = (R_i − mean) / (σ + ε), mean and σ (with Bessel's correction) over the n rewards of the pool and `reward`. Of
     0/1 rewards a pool that is all wrong has the advantages −1 / √(n + 1), those of mixed pools are lowered, and all
-    correct ones stay exactly 0. The virtual response is not learned from, so the advantages of a pool sum to less than
-    0; the paper steadies what that does with a `clip_low` below `clip_high`.
+    correct ones stay exactly 0. The virtual response is not learned from: the advantages of a pool sum to less than 0.
 
     Assumes that no reward exceeds `reward`: shaped rewards may, and then count as more than a success.
 
@@ -28,11 +28,13 @@ class VirtualSuccessAdvantage(AdvantageStrategy):
         epsilon: Added to σ.
     """
 
-    def __init__(self, reward: float = 1.0, group_by: Pool = "question", epsilon: float = 1e-6) -> None:
-        check_choice("group_by", group_by, POOLS)
-        self.reward = reward
-        self.group_by: Pool = group_by
-        self.base = GroupAdvantage("question", epsilon=epsilon)
+    reward: float = 1.0
+    group_by: Pool = "question"
+    epsilon: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_choice("group_by", self.group_by, POOLS)
+        self.base = GroupAdvantage("question", epsilon=self.epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] advantages, in the precision of the rewards."""
@@ -40,7 +42,6 @@ class VirtualSuccessAdvantage(AdvantageStrategy):
         virtual = groups.rewards.new_full((num_pools,), self.reward)
         pools = torch.cat([index, torch.arange(num_pools)])
         verdicts = torch.cat([groups.correct, virtual.new_ones(num_pools, dtype=torch.bool)])
-        extended = replace(
-            groups, rewards=torch.cat([groups.rewards, virtual]), correct=verdicts, question=pools, prompt=pools
-        )
+        rewards = torch.cat([groups.rewards, virtual])
+        extended = replace(groups, rewards=rewards, correct=verdicts, question=pools, prompt=pools)
         return self.base(extended)[: len(index)]

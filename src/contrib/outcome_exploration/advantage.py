@@ -1,37 +1,29 @@
 """Exploration by final answers: a bonus for those that are rare in the run (arXiv 2509.06941).
 
-The paper's abstract was read; its formulas are known from an account that writes them down (historical exploration with
-its baselines, and batch exploration). Not covered: what the paper does with responses that have no answer. Here having
-none is an answer like any other, so that it earns nothing for being unreadable in ever new ways.
+The paper's abstract was read; its formulas are known at second hand. What it does with responses that have no answer is
+not covered: here having none is an answer like any other.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
 from ...modules.advantages.based import BasedAdvantage
-from ...modules.advantages.pools import (
-    POOLS,
-    Pool,
-    check_choice,
-    history_of,
-    pool_index,
-    pool_size,
-    pool_sum,
-)
-from ...types import AdvantageStrategy, RewardGroups
+from ...modules.advantages.pools import POOLS, Pool, check_choice, history_of, pool_index, pool_mean
+from ...types import RewardGroups
 
 
+@dataclass(eq=False)
 class HistoricalExplorationAdvantage(BasedAdvantage):
     """Advantages of a base strategy plus c (b − b0), b = min(1, 1 / √N(q, a)) (arXiv 2509.06941, UCB).
 
     N(q, a) counts the earlier responses to question q, its rephrasings included, whose final answer was a. With b0 = ½
     (UCB-Con) answers that were given more than four times are discouraged; `mean` (UCB-Mean) takes the mean of b over
-    the responses of the pool; 0 is plain UCB. Verdicts play no part in the bonus.
-
-    A pool whose rewards are all equal still has the bonus. With `mean`, answers that are equally frequent have none.
+    the responses of the pool, so that equally frequent answers have no bonus; 0 is plain UCB. Verdicts play no part: a
+    pool whose rewards are all equal still has the bonus.
 
     Args:
         base: Strategy whose advantages get the bonus.
@@ -41,33 +33,22 @@ class HistoricalExplorationAdvantage(BasedAdvantage):
     """
 
     needs_history = True
+    coefficient: float = 0.1
+    baseline: float | Literal["mean"] = 0.5
+    group_by: Pool = "question"
 
-    def __init__(
-        self,
-        base: AdvantageStrategy,
-        coefficient: float = 0.1,
-        baseline: float | Literal["mean"] = 0.5,
-        group_by: Pool = "question",
-    ) -> None:
-        super().__init__(base)
-        _check_coefficient(coefficient)
-        check_choice("group_by", group_by, POOLS)
-        if baseline != "mean" and not (isinstance(baseline, int | float) and 0 <= baseline <= 1):
-            raise ValueError(f"Expected advantage.baseline to be `mean` or from 0 to 1, but got {baseline!r}.")
-        self.coefficient = coefficient
-        self.baseline = baseline
-        self.group_by: Pool = group_by
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("group_by", self.group_by, POOLS)
+        if self.coefficient < 0:
+            raise ValueError(f"Expected advantage.coefficient to be at least 0, but got {self.coefficient}.")
+        if self.baseline != "mean" and not (isinstance(self.baseline, int | float) and 0 <= self.baseline <= 1):
+            raise ValueError(f"Expected advantage.baseline to be `mean` or from 0 to 1, but got {self.baseline!r}.")
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
         """[R] the advantages with their bonus."""
         bonus = history_of(groups).same_answer.double().clamp(min=1).rsqrt()
         if self.baseline == "mean":
             index, num_pools = pool_index(groups, self.group_by)
-            mean = pool_sum(bonus, index, num_pools) / pool_size(index, num_pools)
-            return advantages + self.coefficient * (bonus - mean[index])
+            return advantages + self.coefficient * (bonus - pool_mean(bonus, index, num_pools)[index])
         return advantages + self.coefficient * (bonus - self.baseline)
-
-
-def _check_coefficient(coefficient: float) -> None:
-    if coefficient < 0:
-        raise ValueError(f"Expected advantage.coefficient to be at least 0, but got {coefficient}.")

@@ -5,24 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
+from ...modules.advantages.pass_at_k import all_wrong
 from ...modules.advantages.pools import POOLS, Pool, as_rewards, check_choice, pool_index, pool_size, pool_sum
 from ...types import AdvantageStrategy, RewardGroups
-
-
-def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:
-    """[…] float64 C(n − c, k) / C(n, k): the share of the groups of k of n responses without a correct one.
-
-    1 − ρ(n, c, k) of arXiv 2505.15201, Eq. 3; `num_samples` n ≥ k and `num_correct` c have the same shape.
-
-    >>> all_wrong(torch.tensor([4, 4]), torch.tensor([1, 3]), 2)  # C(3, 2) / C(4, 2); one wrong response makes no pair
-    tensor([0.5000, 0.0000], dtype=torch.float64)
-    """
-    i = torch.arange(k, dtype=torch.float64)
-    n, wrong = num_samples.double()[..., None], (num_samples - num_correct).double()[..., None]
-    return ((wrong - i).clamp(min=0) / (n - i)).prod(-1)
 
 
 @dataclass(eq=False)
@@ -40,10 +27,9 @@ class PKPOAdvantage(AdvantageStrategy):
 
     `fewer` compares each group with the same group less one. All three have the same expected gradient, that of the
     chance that k of the pool's responses, drawn without replacement, hold a correct one. If all have the success rate
-    p, this is pass@k (Theorem 2), and the gradient is k (1 − p)^(k−1) · ∇p. If a question and its rephrasings have
-    rates of their own, it is the mean of 1 − ∏(1 − p_j) over the groups of k, most of which mix prompts: a prompt that
-    is never solved is then worth little beside one that always is. `group_by=prompt` keeps to one rate.
-    `PassAtKAdvantage` divides by the standard deviation of pass@k and is biased. Counts are of `correct`.
+    p, this is pass@k (Theorem 2), and the gradient is k (1 − p)^(k−1) · ∇p; with rephrasings of other rates it is the
+    mean of 1 − ∏(1 − p_j) over the groups of k. `PassAtKAdvantage` divides by the standard deviation of pass@k and is
+    biased. Counts are of `correct`.
 
     Degenerate pools are 0: fewer than k responses, or k for `leave_one_out`, which have no unbiased estimate
     (Corollary 2). With `fewer` so are pools without a correct response, and those with fewer than k − 1 wrong ones.

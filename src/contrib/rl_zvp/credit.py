@@ -15,10 +15,9 @@ from ...types import Credit, CreditInputs, TokenCredit
 class ZeroVarianceCredit(TokenCredit):
     """In a pool of equal rewards, A_t = α H_t for a correct response and −α (max_k H_k − H_t) for a wrong one.
 
-    arXiv 2509.21880, Eq. 5; the maximum is that over the response. Other pools keep their advantages. Assumes
-    verdicts: which of the two holds is read from `correct`. The entropy is that of the policy before the batch's first
-    update (the authors' is that of the update's own forward). A wrong response of one token, or of equal entropies,
-    has no gradient, and neither has one that the policy is certain of.
+    arXiv 2509.21880, Eq. 5; the maximum is that over the response. Other pools keep their advantages. Which of the two
+    holds is read from `correct`. The entropy is that of the policy before the batch's first update (the authors' is
+    that of the update's own forward). A wrong response of one token, or of equal entropies, has no gradient.
 
     Args:
         alpha: α, above 0; the paper tries 0.05 to 0.3 and runs 0.1.

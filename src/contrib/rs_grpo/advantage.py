@@ -8,16 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...modules.advantages.pools import (
-    POOLS,
-    Pool,
-    as_rewards,
-    check_choice,
-    pool_index,
-    pool_size,
-    pool_sum,
-    uniform_pools,
-)
+from ...modules.advantages.pools import POOLS, Pool, as_rewards, check_choice, pool_index, pool_mean, uniform_pools
 from ...types import AdvantageStrategy, RewardGroups
 
 
@@ -27,9 +18,8 @@ class RiskSensitiveAdvantage(AdvantageStrategy):
 
     The gradient of (1/β) ln E[e^{β R}] with its expectation replaced by the pool's mean: the reward's mean for β → 0
     (`GroupAdvantage` with scale none), its maximum for β → ∞. For rewards of 1 and 0 and a large pool the expected
-    gradient is (e^β − 1) / (β (1 + p (e^β − 1))) · ∇p: hard questions weigh more, easy ones less. A finite pool is
-    biased, as every ratio of means. Read in the authors' code (Jackory/RS-GRPO, risk_sensitive_adv.py); the paper is
-    known at second hand.
+    gradient is (e^β − 1) / (β (1 + p (e^β − 1))) · ∇p; a finite pool is biased, as every ratio of means. Read in the
+    authors' code (Jackory/RS-GRPO, risk_sensitive_adv.py); the paper is known at second hand.
 
     Degenerate pools are exactly 0: rewards that are all equal, or a single response (the authors' code leaves
     (e^{β R} − 1) / β there).
@@ -57,6 +47,6 @@ class RiskSensitiveAdvantage(AdvantageStrategy):
         # Relative to the pool's largest, which cancels in the quotient, so that no power overflows.
         largest = exponent.new_full((num_pools,), -torch.inf).scatter_reduce_(0, index, exponent, "amax")
         utility = (exponent - largest[index]).exp()
-        mean = pool_sum(utility, index, num_pools) / pool_size(index, num_pools)
-        uniform = uniform_pools(exponent, index, num_pools)[index]
-        return as_rewards(((utility / mean[index] - 1) / self.beta).masked_fill(uniform, 0.0), groups)
+        mean, uniform = pool_mean(utility, index, num_pools), uniform_pools(exponent, index, num_pools)
+        advantages = (utility / mean[index] - 1) / self.beta
+        return as_rewards(advantages.masked_fill(uniform[index], 0.0), groups)

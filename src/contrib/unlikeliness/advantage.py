@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
 from ...modules.advantages.based import BasedAdvantage
 from ...modules.advantages.pools import POOLS, Pool, check_choice, pool_index, uniform_pools
-from ...types import AdvantageStrategy, RewardGroups
+from ...types import RewardGroups
 
 
+@dataclass(eq=False)
 class UnlikelinessAdvantage(BasedAdvantage):
     """Another strategy's advantages of R (1 − β · rank(log π) / G) (arXiv 2506.02355).
 
     Ranks count the less likely responses of the pool, 0 … G − 1, and G is its size: the most likely one loses most.
-    Rewards of 0 stay 0. Pools of equal rewards keep them, and so have no advantage, as in the paper; R must be a reward
-    of which less is worse, so at least 0.
+    Pools of equal rewards keep them, as in the paper. R is at least 0.
 
     Departure: responses whose log-probs differ by no more than `tolerance`, summed over a response, share the mean of
     their ranks. The authors' order of equal responses is an accident of sorting and rounding.
@@ -31,29 +31,22 @@ class UnlikelinessAdvantage(BasedAdvantage):
     """
 
     needs_logprobs = True
+    beta: float = 0.25
+    ranked_by: Literal["sequence", "token"] = "sequence"
+    group_by: Pool = "question"
+    tolerance: float = 1e-4
 
-    def __init__(
-        self,
-        base: AdvantageStrategy,
-        beta: float = 0.25,
-        ranked_by: Literal["sequence", "token"] = "sequence",
-        group_by: Pool = "question",
-        tolerance: float = 1e-4,
-    ) -> None:
-        super().__init__(base)
-        check_choice("ranked_by", ranked_by, ("sequence", "token"))
-        check_choice("group_by", group_by, POOLS)
-        if not 0 <= beta <= 1:
-            raise ValueError(f"Expected advantage.beta to lie between 0 and 1, but got {beta}.")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("ranked_by", self.ranked_by, ("sequence", "token"))
+        check_choice("group_by", self.group_by, POOLS)
+        if not 0 <= self.beta <= 1:
+            raise ValueError(f"Expected advantage.beta to lie between 0 and 1, but got {self.beta}.")
         if not self.reads_rewards:
             raise ValueError(
                 "Expected advantage.base to learn from the rewards that result, but "
-                f"{type(base).__name__} reads verdicts alone. Use a base that reads rewards, such as GroupAdvantage."
+                f"{type(self.base).__name__} reads verdicts alone. Use a base that reads rewards, as GroupAdvantage."
             )
-        self.beta = beta
-        self.ranked_by = ranked_by
-        self.group_by: Pool = group_by
-        self.tolerance = tolerance
 
     def shaped(self, groups: RewardGroups) -> RewardGroups:
         """The groups with the rewards R (1 − β · rank / G)."""

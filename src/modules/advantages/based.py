@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from ...types import AdvantageStrategy, RewardGroups, require
 from .pools import as_rewards
 
 
+@dataclass(eq=False)
 class BasedAdvantage(AdvantageStrategy):
     """Advantages of a base strategy: of other rewards than those given (`shaped`), or changed afterwards (`changed`).
 
@@ -17,27 +20,22 @@ class BasedAdvantage(AdvantageStrategy):
     Args:
         base: Strategy whose advantages are changed.
 
-    Raises:
-        TypeError: `base` is no strategy.
-
-    >>> import torch
     >>> from tagrpo.modules.advantages import GroupAdvantage
+    >>> from tagrpo.modules.advantages.pools import verdicts
     >>> class Halved(BasedAdvantage):
     ...     def changed(self, advantages, groups):
     ...         return advantages / 2
-    >>> correct, question = torch.tensor([True, False]), torch.tensor([0, 0])
-    >>> groups = RewardGroups(rewards=correct.float(), correct=correct, question=question, prompt=question)
-    >>> Halved(GroupAdvantage(scale="none"))(groups)
+    >>> Halved(GroupAdvantage(scale="none"))(verdicts([1, 0]))
     tensor([ 0.2500, -0.2500])
     """
 
-    def __init__(self, base: AdvantageStrategy) -> None:
-        require(base, AdvantageStrategy, "advantage.base")
-        self.base = base
-        self.needs_entropy = self.needs_entropy or base.needs_entropy
-        self.needs_logprobs = self.needs_logprobs or base.needs_logprobs
-        self.needs_history = self.needs_history or base.needs_history
-        self.reads_rewards = base.reads_rewards
+    base: AdvantageStrategy
+
+    def __post_init__(self) -> None:
+        require(self.base, AdvantageStrategy, "advantage.base")
+        for need in ("needs_entropy", "needs_logprobs", "needs_history"):
+            setattr(self, need, getattr(self, need) or getattr(self.base, need))
+        self.reads_rewards = self.base.reads_rewards
 
     def shaped(self, groups: RewardGroups) -> RewardGroups:
         """The groups that the base sees."""

@@ -7,7 +7,7 @@ from torch import Tensor
 from ...types import AdvantageStrategy, RewardGroups
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
-from .pools import Pool, accuracy, as_rewards, pool_index
+from .pools import Pool, accuracy, as_rewards
 
 
 class CombinationAdvantage(AdvantageStrategy):
@@ -23,11 +23,8 @@ class CombinationAdvantage(AdvantageStrategy):
         group_by: The pool of both: `question` | `prompt` | `batch`.
         epsilon: Added to both standard deviations.
 
-    >>> import torch
-    >>> groups = RewardGroups(
-    ...     rewards=torch.tensor([1.0, 0.0, 0.0, 0.0]), correct=torch.tensor([True, False, False, False]),
-    ...     question=torch.zeros(4, dtype=torch.long), prompt=torch.zeros(4, dtype=torch.long))
-    >>> CombinationAdvantage(k=2, epsilon=0.0)(groups)  # ¼ (1, −⅓, …) + ¾ (√3, −1/√3, …)
+    >>> from tagrpo.modules.advantages.pools import verdicts
+    >>> CombinationAdvantage(k=2, epsilon=0.0)(verdicts([1, 0, 0, 0]))  # ¼ (1, −⅓, …) + ¾ (√3, −1/√3, …)
     tensor([ 1.5490, -0.5163, -0.5163, -0.5163])
     """
 
@@ -38,6 +35,5 @@ class CombinationAdvantage(AdvantageStrategy):
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] advantages, in the precision of the rewards."""
-        index, num_pools = pool_index(groups, self.group_by)
-        share = accuracy(groups, index, num_pools)[index]
+        share = accuracy(groups, self.group_by)
         return as_rewards(share * self.pass_at_k(groups) + (1 - share) * self.pass_at_1(groups), groups)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from ...types import AdvantageStrategy, RewardGroups
 from .based import BasedAdvantage
 from .group import GroupAdvantage
-from .pools import POOLS, Pool, accuracy, check_choice, pool_index
+from .pools import POOLS, Pool, accuracy, check_choice
 
 
+@dataclass(eq=False, kw_only=True)
 class DifficultyWeightedAdvantage(BasedAdvantage):
     """Advantages of a base strategy, times a logistic weight of the pool's accuracy (arXiv 2504.09696, GRPO-LEAD).
 
     A' = A · w(ρ) if A > 0, else A · w(1 − ρ), with ρ = c/n and w(ρ) = low + (high − low) / (1 + e^(s (ρ − ρ0))):
     correct responses to hard questions are reinforced most, wrong responses to easy ones punished most.
 
-    Zero where the base is. ρ counts `correct`, the base normalises the rewards. Where the base draws at random,
-    `expected` weighs its average, which neglects that a response's advantage may change its sign between draws.
+    Zero where the base is. ρ counts `correct`, the base normalises the rewards.
 
     Args:
         low: Weight that w tends to at high accuracy.
@@ -28,41 +30,30 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
         base: Strategy that is weighted; None is `GroupAdvantage` over `group_by`, the paper's.
         group_by: The pool that ρ is taken over: `question` | `prompt` | `batch`.
 
-    Raises:
-        TypeError: `base` is no strategy.
-        ValueError: an option is out of its range.
-
-    >>> groups = RewardGroups(
-    ...     rewards=torch.tensor([1.0, 0.0, 0.0, 0.0]), correct=torch.tensor([True, False, False, False]),
-    ...     question=torch.zeros(4, dtype=torch.long), prompt=torch.zeros(4, dtype=torch.long))
+    >>> from tagrpo.modules.advantages.pools import verdicts
     >>> strategy = DifficultyWeightedAdvantage(base=GroupAdvantage(scale="none"))
-    >>> strategy(groups)  # 0.75 · w(0.25) and −0.25 · w(0.75), where w(0.25) = 1.4926 and w(0.75) = 0.95
+    >>> strategy(verdicts([1, 0, 0, 0]))  # 0.75 · w(¼) and −0.25 · w(¾), where w(¼) = 1.4926 and w(¾) = 0.95
     tensor([ 1.1195, -0.2375, -0.2375, -0.2375])
     """
 
-    def __init__(
-        self,
-        low: float = 0.4,
-        high: float = 1.5,
-        midpoint: float = 0.75,
-        steepness: float = 10.0,
-        base: AdvantageStrategy | None = None,
-        group_by: Pool = "question",
-    ) -> None:
-        if not 0 <= low <= high:
-            raise ValueError(f"Expected 0 ≤ advantage.low ≤ advantage.high, but got {low} and {high}.")
-        if not 0 <= midpoint <= 1 or steepness < 0:
+    low: float = 0.4
+    high: float = 1.5
+    midpoint: float = 0.75
+    steepness: float = 10.0
+    base: AdvantageStrategy = None  # type: ignore[assignment]  # set below
+    group_by: Pool = "question"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= self.high:
+            raise ValueError(f"Expected 0 ≤ advantage.low ≤ advantage.high, but got {self.low} and {self.high}.")
+        if not 0 <= self.midpoint <= 1 or self.steepness < 0:
             raise ValueError(
                 "Expected advantage.midpoint between 0 and 1 and advantage.steepness of at least 0, but got "
-                f"{midpoint} and {steepness}."
+                f"{self.midpoint} and {self.steepness}."
             )
-        check_choice("group_by", group_by, POOLS)
-        self.low = low
-        self.high = high
-        self.midpoint = midpoint
-        self.steepness = steepness
-        super().__init__(base or GroupAdvantage(group_by))
-        self.group_by: Pool = group_by
+        check_choice("group_by", self.group_by, POOLS)
+        self.base = self.base or GroupAdvantage(self.group_by)
+        super().__post_init__()
 
     def weight(self, accuracy: Tensor) -> Tensor:
         """w(ρ), of the shape of ρ."""
@@ -70,8 +61,7 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
         """[R] the weighted advantages."""
-        index, num_pools = pool_index(groups, self.group_by)
-        share = accuracy(groups, index, num_pools)[index]
+        share = accuracy(groups, self.group_by)
         return advantages * torch.where(advantages > 0, self.weight(share), self.weight(1 - share))
 
     def expected(self, groups: RewardGroups) -> Tensor:

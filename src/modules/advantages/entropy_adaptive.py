@@ -10,18 +10,16 @@ from torch import Tensor
 from ...types import AdvantageStrategy, RewardGroups
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
-from .pools import Pool, pool_index, pool_size, pool_sum
+from .pools import Pool, pool_index, pool_mean
 
 
 class EntropyAdaptiveAdvantage(AdvantageStrategy):
     """Adaptive training by policy entropy (arXiv 2508.10751, §4.2.3).
 
-    Pools are ranked by the mean over their responses of the policy entropy. The ⌊fraction · pools⌋ of highest
-    entropy use Pass@1 (`GroupAdvantage` on the rewards), to exploit what was explored; the others Pass@k
-    (`PassAtKAdvantage`, analytic, on `correct`), to explore. Both divide by the population's σ (Eq. 2, 12). Of equal
-    entropies the smaller id counts as higher.
-
-    Degenerate cases are those of the two; a single pool uses Pass@k unless `fraction` is 1.
+    Of the pools, ranked by the mean policy entropy of their responses, the ⌊fraction · pools⌋ highest use Pass@1
+    (`GroupAdvantage` on the rewards), the others Pass@k (`PassAtKAdvantage`, analytic, on `correct`). Both divide by
+    the population's σ (Eq. 2, 12). Of equal entropies the smaller id counts as higher; a single pool uses Pass@k unless
+    `fraction` is 1.
 
     Args:
         k: Responses per group of Pass@k.
@@ -29,13 +27,9 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
         group_by: The pool, which is what is ranked: `question` | `prompt`.
         epsilon: Added to both standard deviations.
 
-    Raises:
-        ValueError: an option is out of its range, or the groups carry no finite entropy.
-
-    >>> correct = torch.tensor([True, False, False, False] * 2)
-    >>> groups = RewardGroups(
-    ...     rewards=correct.float(), correct=correct, question=torch.tensor([0] * 4 + [1] * 4),
-    ...     prompt=torch.tensor([0] * 4 + [1] * 4), entropy=torch.tensor([0.2] * 4 + [0.9] * 4))
+    >>> from dataclasses import replace
+    >>> from tagrpo.modules.advantages.pools import verdicts
+    >>> groups = replace(verdicts([1, 0, 0, 0], [1, 0, 0, 0]), entropy=torch.tensor([0.2] * 4 + [0.9] * 4))
     >>> EntropyAdaptiveAdvantage(k=2, epsilon=0.0)(groups)[[0, 1, 4, 5]]
     tensor([ 1.0000, -0.3333,  1.7321, -0.5774])
     """
@@ -62,7 +56,7 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
                 f"{'None' if groups.entropy is None else 'others'}. Score all responses before the advantages."
             )
         index, num_pools = pool_index(groups, self.group_by)
-        entropy = pool_sum(groups.entropy, index, num_pools) / pool_size(index, num_pools)
+        entropy = pool_mean(groups.entropy, index, num_pools)
         exploring = torch.zeros(num_pools, dtype=torch.bool)
         exploring[entropy.argsort(descending=True, stable=True)[: math.floor(self.fraction * num_pools)]] = True
         return torch.where(exploring[index], self.pass_at_1(groups), self.pass_at_k(groups))

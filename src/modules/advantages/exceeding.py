@@ -23,10 +23,8 @@ class ExceedingPassAtKAdvantage(AdvantageStrategy):
         group_by: The pool: `question` | `prompt` | `batch`.
         epsilon: Added to the standard deviation.
 
-    >>> groups = RewardGroups(
-    ...     rewards=torch.tensor([1.0, 0.0, 0.0, 0.0]), correct=torch.tensor([True, False, False, False]),
-    ...     question=torch.zeros(4, dtype=torch.long), prompt=torch.zeros(4, dtype=torch.long))
-    >>> ExceedingPassAtKAdvantage(k=2, epsilon=0.0)(groups)  # 0.4 / ln 1.5 = 0.9865 times (1, −1/3, −1/3, −1/3)
+    >>> from tagrpo.modules.advantages.pools import verdicts
+    >>> ExceedingPassAtKAdvantage(k=2, epsilon=0.0)(verdicts([1, 0, 0, 0]))  # 0.4 / ln 1.5 times (1, −1/3, −1/3, −1/3)
     tensor([ 0.9865, -0.3288, -0.3288, -0.3288])
     """
 

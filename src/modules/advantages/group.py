@@ -31,7 +31,7 @@ class GroupAdvantage(AdvantageStrategy):
     `baseline="none"` a pool of equal rewards keeps R_i when unscaled and is 0 when scaled by its own σ = 0).
 
     Scaled by the mean, the expected gradient of G responses with success rate p is (1 − (1 − p)^(G−1)) / p · ∇p, which
-    tends to ∇ log p; without a baseline the exponent is G. It assumes rewards that are at least 0, such as verdicts.
+    tends to ∇ log p; without a baseline the exponent is G. The rewards of a pool need a positive mean.
 
     Args:
         group_by: The pool: all responses of a `question`, of a sampled `prompt`, or of the whole `batch`.
@@ -42,17 +42,10 @@ class GroupAdvantage(AdvantageStrategy):
             training writes (arXiv 2508.10751, Eq. 2) and `PassAtKAdvantage` has. At n = 32 they differ by 1.6 %.
         epsilon: Added to σ, or to the mean.
 
-    Raises:
-        ValueError: an option is out of its range, or the rewards of a pool have no positive mean to be scaled by.
-
-    >>> groups = RewardGroups(
-    ...     rewards=torch.tensor([1.0, 1.0, 0.0, 0.0]), correct=torch.tensor([True, True, False, False]),
-    ...     question=torch.tensor([0, 0, 0, 0]), prompt=torch.tensor([0, 0, 1, 1]))
-    >>> GroupAdvantage(group_by="question", unbiased=False, epsilon=0.0)(groups)
+    >>> from tagrpo.modules.advantages.pools import verdicts
+    >>> GroupAdvantage(unbiased=False, epsilon=0.0)(verdicts([1, 1, 0, 0]))
     tensor([ 1.,  1., -1., -1.])
-    >>> GroupAdvantage(group_by="prompt")(groups)
-    tensor([0., 0., 0., 0.])
-    >>> GroupAdvantage(scale="mean", epsilon=0.0)(groups)  # (1 − ½) / ½ and (0 − ½) / ½
+    >>> GroupAdvantage(scale="mean", epsilon=0.0)(verdicts([1, 1, 0, 0]))  # (1 − ½) / ½ and (0 − ½) / ½
     tensor([ 1.,  1., -1., -1.])
     """
 

@@ -18,18 +18,27 @@ from ...types import AdvantageStrategy, RewardGroups
 from .pools import POOLS, Pool, as_rewards, check_choice, check_epsilon, pool_index, pool_size, pool_sum
 
 
+def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:
+    """[…] float64 C(n − c, k) / C(n, k): the share of the groups of k of n responses without a correct one.
+
+    A product: where such groups are rare, 1 − pass@k would round to 0. n = `num_samples` ≥ k, c = `num_correct`.
+
+    >>> all_wrong(torch.tensor([4, 4]), torch.tensor([1, 3]), 2)  # C(3, 2) / C(4, 2); one wrong response makes no pair
+    tensor([0.5000, 0.0000], dtype=torch.float64)
+    """
+    i = torch.arange(k, dtype=torch.float64)
+    n, wrong = num_samples.double()[..., None], (num_samples - num_correct).double()[..., None]
+    return ((wrong - i).clamp(min=0) / (n - i)).prod(-1)
+
+
 def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilon: float) -> tuple[Tensor, Tensor]:
     """Advantage of a correct and of a wrong response, averaged over all C(n, k) groups of k of the n responses.
 
-    With m = 1 − C(n−c, k) / C(n, k) and σ = √(m (1 − m)):
-    A⁺ = (1 − m) / (σ + ε), A⁻ = (1 − m − C(n−c−1, k−1) / C(n−1, k−1)) / (σ + ε) (arXiv 2508.10751, Eq. 11-15).
-    The last term of A⁻ is (1 − m) n / (n − c), so that A⁻ = −A⁺ c / (n − c): the advantages of a pool sum to zero.
+    With m = 1 − C(n−c, k) / C(n, k) and σ = √(m (1 − m)) (arXiv 2508.10751, Eq. 11-15): A⁺ = (1 − m) / (σ + ε) and
+    A⁻ = (1 − m − C(n−c−1, k−1) / C(n−1, k−1)) / (σ + ε) = −A⁺ c / (n − c): the advantages of a pool sum to zero.
 
-    `num_samples` and `num_correct` are n and c of each pool, [P]; `epsilon` is ε.
-
-    Returns:
-        Two [P] float64 tensors, 0 where σ is: none correct, fewer than k wrong, or n ≤ k; also where the share of
-        failing groups is below the smallest float64.
+    `num_samples` and `num_correct` are n and c of each pool, [P]; `epsilon` is ε. Two [P] float64 tensors, 0 where σ
+    is: none correct, fewer than k wrong, or n ≤ k; also where the share of failing groups underflows float64.
 
     >>> analytic_advantages(torch.tensor([4]), torch.tensor([1]), 2, 0.0)  # m = 1/2: A⁺ = 1, A⁻ = 2 (1/2 − 2/3)
     (tensor([1.], dtype=torch.float64), tensor([-0.3333], dtype=torch.float64))
@@ -37,9 +46,7 @@ def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilo
     mixed = (num_correct > 0) & (num_samples - num_correct >= k)
     # Pools without signal are computed as if they had one, and masked.
     n, c = num_samples.double().where(mixed, k + 1.0), num_correct.double().where(mixed, 1.0)
-    # 1 − m as a product: where failing groups are rare m rounds to 1, and their difference to 0.
-    i = torch.arange(k, dtype=torch.float64)
-    failing = (((n - c)[:, None] - i) / (n[:, None] - i)).prod(1)
+    failing = all_wrong(n, c, k)
     right = failing / ((failing * (1 - failing)).sqrt() + epsilon)
     signal = mixed & (failing > 0)
     return right.where(signal, 0.0), (-right * c / (n - c)).where(signal, 0.0)
@@ -49,9 +56,7 @@ def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor
     """[n] sum of the advantages of the groups that each response is in (arXiv 2508.10751, Eq. 1-3 and 6).
 
     A group's reward is 1 if any of its members is correct; its advantage is (reward − mean) / (σ + ε) over the groups,
-    with the population standard deviation. Zero when all groups have the same reward.
-
-    `correct` is [n] bool, `members` [num_groups, k] long, its rows; `epsilon` is ε.
+    0 where all have the same reward. `correct` is [n] bool, `members` [num_groups, k] long, its rows.
 
     >>> group_advantages(torch.tensor([True, False, False, False]), torch.tensor([[0, 1], [2, 3]]), 0.0)
     tensor([ 1.,  1., -1., -1.], dtype=torch.float64)
@@ -119,10 +124,9 @@ class PassAtKAdvantage(AdvantageStrategy):
       advantages of a response's groups (Eq. 6), which tends to `analytic` as `num_groups` grows.
     - `full`: ⌊n/k⌋ random disjoint groups; a response has its group's advantage, the remainder 0 (§2.2).
 
-    c and n are counts of `correct`; shaped rewards have no part in them. k = 1 is GRPO on `correct` with the population
-    standard deviation. Assumes that the responses of a pool are exchangeable.
+    c and n are counts of `correct`; k = 1 is GRPO on them with the population's σ. Assumes that the responses of a pool
+    are exchangeable. Degenerate pools are exactly 0: all wrong, fewer than k wrong, n ≤ k.
 
-    Degenerate pools are exactly 0: all wrong, all groups with a correct response (fewer than k wrong), n ≤ k.
     The sampled estimators are functions of the groups, `seed` and `progress`: ranks and resumed runs agree. With few
     groups they are biased: they divide by the σ of the draw, and a draw whose groups all agree is 0.
 
@@ -134,13 +138,8 @@ class PassAtKAdvantage(AdvantageStrategy):
         num_groups: Of `bootstrap`; None is the size of the pool, as in the paper.
         seed: Of `bootstrap` and `full`.
 
-    Raises:
-        ValueError: an option is out of its range, or has no meaning for this estimator.
-
-    >>> groups = RewardGroups(
-    ...     rewards=torch.tensor([1.0, 0.0, 0.0, 0.0]), correct=torch.tensor([True, False, False, False]),
-    ...     question=torch.zeros(4, dtype=torch.long), prompt=torch.zeros(4, dtype=torch.long))
-    >>> PassAtKAdvantage(k=2, epsilon=0.0)(groups)  # see `analytic_advantages`
+    >>> from tagrpo.modules.advantages.pools import verdicts
+    >>> PassAtKAdvantage(k=2, epsilon=0.0)(verdicts([1, 0, 0, 0]))  # see `analytic_advantages`
     tensor([ 1.0000, -0.3333, -0.3333, -0.3333])
     """
 
@@ -183,21 +182,20 @@ class PassAtKAdvantage(AdvantageStrategy):
         if self.estimator == "analytic":
             return self(groups)
         index, num_pools = pool_index(groups, self.group_by)
-        counts = torch.stack([pool_size(index, num_pools), pool_sum(groups.correct, index, num_pools)], 1).long()
-        distinct, kind = counts.unique(dim=0, return_inverse=True)
-        right, wrong = torch.tensor([self._expected(n, c) for n, c in distinct.tolist()], dtype=torch.float64).T
-        rows = kind[index]
-        return as_rewards(torch.where(groups.correct, right[rows], wrong[rows]), groups)
+        n, c = pool_size(index, num_pools), pool_sum(groups.correct, index, num_pools)
+        pools = list(zip(n.int().tolist(), c.int().tolist(), strict=True))
+        of_kind = {pool: self._expected(*pool) for pool in set(pools)}
+        right = torch.tensor([of_kind[pool] for pool in pools], dtype=torch.float64)
+        wrong = -right * c / (n - c).clamp(min=1)  # the advantages of a pool sum to zero, since those of its groups do
+        return as_rewards(torch.where(groups.correct, right[index], wrong[index]), groups)
 
-    def _expected(self, n: int, c: int) -> tuple[float, float]:
-        """A⁺ and A⁻ of a pool; they sum to zero over it, since the advantages of its groups do."""
+    def _expected(self, n: int, c: int) -> float:
+        """A⁺ of a pool."""
         if not 0 < c < n or n <= self.k:
-            return 0.0, 0.0
+            return 0.0
         if self.estimator == "full":
-            right = full_expectation(n, c, self.k, self.epsilon)
-        else:
-            right = bootstrap_expectation(n, c, self.k, self.num_groups or n, self.epsilon)
-        return right, -right * c / (n - c)
+            return full_expectation(n, c, self.k, self.epsilon)
+        return bootstrap_expectation(n, c, self.k, self.num_groups or n, self.epsilon)
 
     def _sampled(self, correct: Tensor, generator: torch.Generator) -> Tensor:
         """[n] float64 advantages of one pool from random groups."""

@@ -44,6 +44,11 @@ def pool_size(index: Tensor, num_pools: int) -> Tensor:
     return torch.bincount(index, minlength=num_pools).double()
 
 
+def pool_mean(values: Tensor, index: Tensor, num_pools: int) -> Tensor:
+    """[num_pools] float64 means of `values` [R] over pools."""
+    return pool_sum(values, index, num_pools) / pool_size(index, num_pools)
+
+
 def uniform_pools(rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
     """[num_pools] bool: all rewards of the pool are the same number, compared exactly.
 
@@ -55,17 +60,14 @@ def uniform_pools(rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
     return low == high
 
 
-def accuracy(groups: RewardGroups, index: Tensor, num_pools: int) -> Tensor:
-    """[num_pools] float64, the share of correct responses, c / n."""
-    return pool_sum(groups.correct, index, num_pools) / pool_size(index, num_pools)
+def accuracy(groups: RewardGroups, group_by: Pool) -> Tensor:
+    """[R] float64, the share of correct responses in each response's pool, c / n."""
+    index, num_pools = pool_index(groups, group_by)
+    return pool_mean(groups.correct, index, num_pools)[index]
 
 
 def history_of(groups: RewardGroups) -> History:
-    """Records of the questions before this batch.
-
-    Raises:
-        ValueError: the groups carry none.
-    """
+    """Records of the questions before this batch, which must be there."""
     if groups.history is None:
         raise ValueError(
             "Expected RewardGroups.history with this advantage strategy, but got none. RolloutCallback provides for it "
@@ -77,6 +79,13 @@ def history_of(groups: RewardGroups) -> History:
 def as_rewards(advantages: Tensor, groups: RewardGroups) -> Tensor:
     """[R] `advantages` in the precision of the rewards: float32 in training, float64 for exact sums."""
     return advantages.to(torch.promote_types(groups.rewards.dtype, torch.float32))
+
+
+def verdicts(*pools: Sequence[float]) -> RewardGroups:
+    """Groups whose rewards are verdicts, 1 or 0, each pool the responses to one question's prompt."""
+    rewards = torch.tensor([value for pool in pools for value in pool], dtype=torch.float32)
+    question = torch.arange(len(pools)).repeat_interleave(torch.tensor([len(pool) for pool in pools]))
+    return RewardGroups(rewards=rewards, correct=rewards > 0, question=question, prompt=question)
 
 
 def check_choice(name: str, value: str, known: Sequence[str], group: str = "advantage") -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
-from ...types import AdvantageStrategy, RewardGroups
+from ...types import RewardGroups
 from .based import BasedAdvantage
-from .pools import POOLS, Pool, accuracy, check_choice, pool_index
+from .pools import POOLS, Pool, accuracy, check_choice
 
 
+@dataclass(eq=False)
 class WithoutEasyAdvantage(BasedAdvantage):
     """Advantages of a base strategy, 0 where the pool is easy (arXiv 2508.10751, §4.1.2 and Fig. 10).
 
@@ -20,28 +23,21 @@ class WithoutEasyAdvantage(BasedAdvantage):
         threshold: Accuracy from 0 to 1; 1 keeps all.
         group_by: The pool whose accuracy counts: `question` | `prompt` | `batch`.
 
-    Raises:
-        TypeError: `base` is no strategy.
-        ValueError: an option is out of its range.
-
-    >>> import torch
     >>> from tagrpo.modules.advantages import GroupAdvantage
-    >>> correct = torch.tensor([True, False, False, True, True, False])
-    >>> groups = RewardGroups(
-    ...     rewards=correct.float(), correct=correct, question=torch.tensor([0] * 3 + [1] * 3), prompt=torch.zeros(6))
-    >>> WithoutEasyAdvantage(GroupAdvantage(scale="none"))(groups)  # ⅓ of the first are correct, ⅔ of the second
+    >>> from tagrpo.modules.advantages.pools import verdicts
+    >>> WithoutEasyAdvantage(GroupAdvantage(scale="none"))(verdicts([1, 0, 0], [1, 1, 0]))  # the second are easy
     tensor([ 0.6667, -0.3333, -0.3333,  0.0000,  0.0000,  0.0000])
     """
 
-    def __init__(self, base: AdvantageStrategy, threshold: float = 0.6, group_by: Pool = "question") -> None:
-        super().__init__(base)
-        check_choice("group_by", group_by, POOLS)
-        if not 0 <= threshold <= 1:
-            raise ValueError(f"Expected advantage.threshold to lie between 0 and 1, but got {threshold}.")
-        self.threshold = threshold
-        self.group_by: Pool = group_by
+    threshold: float = 0.6
+    group_by: Pool = "question"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("group_by", self.group_by, POOLS)
+        if not 0 <= self.threshold <= 1:
+            raise ValueError(f"Expected advantage.threshold to lie between 0 and 1, but got {self.threshold}.")
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
         """[R] the advantages of hard pools alone."""
-        index, num_pools = pool_index(groups, self.group_by)
-        return advantages.masked_fill((accuracy(groups, index, num_pools) > self.threshold)[index], 0.0)
+        return advantages.masked_fill(accuracy(groups, self.group_by) > self.threshold, 0.0)

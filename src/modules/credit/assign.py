@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,19 +23,11 @@ def assign_credit(
 ) -> None:
     """Set `experience.token_advantages`, `penalty`, and `advantages` to their means per response. Collective.
 
-    Args:
-        credit: What is asked.
-        experience: With advantages, and `in_loss` decided.
-        groups: Of this rank's responses.
-        scores: Of the responses that count in the loss, at least.
-        mini_batches: Rows of each.
-
-    Raises:
-        FloatingPointError: the credit is not finite.
+    `groups` are those of this rank, `scores` have the responses that count in the loss, `mini_batches` are rows.
     """
     for rows in mini_batches:
         learned = rows[experience.in_loss[rows]].tolist()
-        given = credit(_inputs(experience, _rows_of(groups, rows), scores, rows))
+        given = credit(_inputs(experience, groups, scores, rows))
         _check(credit, given)
         lengths = experience.lengths[learned].tolist()
         values = dict(zip(learned, given.advantages.float().split(lengths), strict=True))
@@ -49,23 +42,15 @@ def _inputs(experience: Experience, groups: RewardGroups, scores: ResponseScores
     in_loss = experience.in_loss[rows]
     learned = rows[in_loss].tolist()
     nothing = torch.zeros(0)
+    columns = {name: getattr(groups, name)[rows] for name in ("rewards", "correct", "question", "prompt", "lengths")}
     return CreditInputs(
-        groups=groups,
+        groups=replace(groups, **columns, history=None),
         advantages=experience.advantages[rows],
         prompts=[experience.prompts[row] for row in experience.prompt[rows].tolist()],
         responses=[experience.responses[row] for row in rows.tolist()],
         response=in_loss.nonzero()[:, 0].repeat_interleave(experience.lengths[learned]),
         logprobs=torch.cat([nothing, *(scores.logprobs[row].cpu() for row in learned)]),
         entropy=torch.cat([nothing, *(scores.entropies[row].cpu() for row in learned)]),
-    )
-
-
-def _rows_of(groups: RewardGroups, rows: Tensor) -> RewardGroups:
-    columns = {name: getattr(groups, name)[rows] for name in ("rewards", "correct", "question", "prompt", "lengths")}
-    return RewardGroups(
-        **columns,
-        answers=None if groups.answers is None else [groups.answers[row] for row in rows.tolist()],
-        progress=groups.progress,
     )
 
 

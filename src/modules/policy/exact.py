@@ -1,10 +1,8 @@
 """The exact probability that a sampled response is correct: all correct responses are scored, none is sampled.
 
-What is counted is what a sampler would have counted: a response is its tokens up to and including a stop token, or its
-first `max_new_tokens`; its text, without special tokens, is what the verifier reads. The sum is complete where
-`EnumeratingVerifier.correct_responses` is, and where only one sequence of tokens reads as each text: with a tokenizer
-of whole words and no special token but the stop token (`build_answer_tokenizer`). With other tokenizers the same text
-may be spelled in other tokens, which are left out: the sum is then a lower bound.
+A response is its tokens up to and including a stop token, or its first `max_new_tokens`; the verifier reads its text
+without special tokens. The sum is complete where `EnumeratingVerifier.correct_responses` is and each text has one
+spelling in tokens (`build_answer_tokenizer`); with other tokenizers it is a lower bound.
 """
 
 from __future__ import annotations
@@ -25,22 +23,10 @@ from .logprobs import PromptedResponses, Scorer
 def correct_tokens(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, stop_ids: Sequence[int], max_new_tokens: int
 ) -> list[Tensor]:
-    """Every response, in tokens, that reads as one of the texts.
+    """Every response, [T_r] long each, that reads as one of the correct `texts`.
 
     A text that leaves room for a stop token is a response with each of them; one that is just as long as a response may
-    be is a response without; a longer one is none.
-
-    Args:
-        texts: Correct responses, each once.
-        tokenizer: The policy's.
-        stop_ids: Tokens that end a response.
-        max_new_tokens: Length limit of a response, stop token included.
-
-    Returns:
-        [T_r] long each.
-
-    Raises:
-        ValueError: the tokens of a text are decoded to something else, so that no response would read as it.
+    be (`max_new_tokens`, stop token included) is a response without; a longer one is none.
     """
     responses: list[list[int]] = []
     meant: list[str] = []
@@ -65,22 +51,13 @@ def correct_tokens(
 def exact_success(
     scorer: Scorer, prompts: Sequence[Tensor], correct: Sequence[Sequence[Tensor]], temperature: float = 1.0
 ) -> Tensor:
-    """Probability that a response to each prompt is correct. Collective, also for a rank without prompts.
-
-    Log-probs are those of `Scorer` (float32); they are added up in float64. The tokens of a prompt are encoded once for
-    all its correct responses.
+    """[Q] float64 probability that a response to each prompt is correct. Collective, also for ranks without prompts.
 
     Args:
         scorer: Of the policy.
         prompts: [Q] of [L_q] long.
         correct: [Q], all correct responses to each prompt; see `correct_tokens`.
         temperature: Of sampling; the policy's own is put back afterwards.
-
-    Returns:
-        [Q] float64, on the CPU.
-
-    Raises:
-        FloatingPointError: the policy gives no probabilities.
     """
     success = torch.zeros(len(prompts), dtype=torch.float64)
     with _at_temperature(scorer.policy, temperature):
@@ -100,11 +77,7 @@ def add_success_gradient(
 ) -> None:
     """Add −∇ Σ_q w_q p_q to the gradients of the policy: a step of a minimising optimizer ascends the weighted success.
 
-    Args:
-        scorer: Of the policy, at the policy's own temperature.
-        prompts: [Q] of [L_q] long.
-        correct: [Q], all correct responses to each prompt; see `correct_tokens`.
-        weights: [Q] float, w of each prompt.
+    `weights` are the w, [Q] float; the others as of `exact_success`, at the policy's own temperature.
     """
     for part in _probabilities(scorer, prompts, correct):
         if part:
@@ -117,10 +90,7 @@ def _probabilities(
     """(row of the prompt, [] float64 probability with gradient) of each correct response, part by part. Collective."""
     responses = [ids for found in correct for ids in found]
     prompt = torch.repeat_interleave(torch.tensor([len(found) for found in correct], dtype=torch.long))
-    nothing = torch.zeros(1, dtype=torch.long)
-    scored = PromptedResponses(
-        prompts=prompts or [nothing], prompt=prompt if responses else nothing, responses=responses or [nothing]
-    )
+    scored = PromptedResponses(prompts=prompts, prompt=prompt, responses=responses)
     for part in scorer.micro_batches(scored, torch.arange(len(responses))):
         yield [(int(prompt[row]), logprobs.double().sum().exp()) for row, (logprobs, _) in part.items()]
 
@@ -130,13 +100,9 @@ class BatchSuccess:
     """The exact success of every prompt of a batch, rephrasings too."""
 
     verifier: EnumeratingVerifier
-    """Lists the correct responses to a question."""
     tokenizer: PreTrainedTokenizerBase
-    """The policy's."""
     stop_ids: Sequence[int]
-    """Tokens that end a response."""
     sampling: SamplingConfig
-    """How responses would be drawn."""
 
     def __call__(self, scorer: Scorer, batch: QuestionBatch) -> Tensor:
         """[P] float64, in the order of `batch.prompts`. Collective."""
@@ -163,11 +129,7 @@ def _at_temperature(policy: CausalPolicy, temperature: float) -> Iterator[None]:
 
 
 def check_sampling(sampling: SamplingConfig) -> None:
-    """Refuse what is not a draw from the whole softmax.
-
-    Raises:
-        ValueError: greedy decoding, top-p or top-k.
-    """
+    """Refuse greedy decoding, top-p and top-k."""
     if sampling.temperature == 0 or sampling.top_p < 1 or sampling.top_k:
         raise ValueError(
             f"Expected sampling from the whole distribution for exact pass@k, but got {sampling}. Set temperature "

@@ -17,6 +17,9 @@ from ...packing.policy import CausalPolicy
 from .lora import adapters_off
 from .micro_batches import plan_micro_batches
 
+NOTHING = torch.zeros(2, dtype=torch.long)
+"""A prompt and a response for the forwards of ranks that have none left."""
+
 
 @dataclass(kw_only=True)
 class PromptedResponses:
@@ -36,14 +39,14 @@ class PromptedResponses:
 
 
 class ResponseScores(NamedTuple):
-    """Result of `Scorer.score`."""
+    """Log-probs and entropies under the current policy, in nats, of the responses that were scored."""
 
     logprobs: dict[int, Tensor]
-    """Row of a response → [T_r] float32 log-probs of its tokens, nats, on the policy's device."""
+    """Row of a response → [T_r] float32, on the policy's device."""
     entropy: Tensor
-    """[R] float32, mean entropy per token, nats, on the CPU; zero for responses that were not scored."""
+    """[R] float32, mean per token, on the CPU; zero for responses that were not scored."""
     entropies: dict[int, Tensor]
-    """Row of a response → [T_r] float32 entropies at its tokens, nats, on the policy's device."""
+    """Row of a response → [T_r] float32, on the policy's device."""
 
 
 class Scorer:
@@ -52,8 +55,7 @@ class Scorer:
     Args:
         policy: The trained policy.
         reference: The frozen reference policy. None: the policy itself with its adapters off.
-        token_budget: Tokens per forward on one rank: distinct prompt tokens plus response tokens, or the tokens of a
-            padded batch for models that can't share prompts.
+        token_budget: Tokens per forward on one rank; see `plan_micro_batches`.
         device: Where forwards run; None is where the policy's parameters are.
         autocast_dtype: Computes in it while the parameters keep their own type; None computes in theirs.
     """
@@ -89,38 +91,36 @@ class Scorer:
         return [rows[part] for part in local] + [rows[:0]] * (count - len(local))
 
     def pack(self, responses: PromptedResponses, rows: Tensor) -> PackedBatch:
-        """The responses `rows` in one batch, on the device; for no rows the first response, to keep ranks in step."""
-        rows = rows if len(rows) else torch.zeros(1, dtype=torch.long)
-        return pack(responses.prompts, responses.prompt, responses.responses, rows).to(self.device)
+        """The responses `rows` in one batch, on the device; for no rows one that stands in for them."""
+        if len(rows):
+            packed = pack(responses.prompts, responses.prompt, responses.responses, rows)
+        else:
+            packed = pack([NOTHING], NOTHING[:1], [NOTHING])
+        return packed.to(self.device)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context that forwards of the policy run in."""
-        if self.autocast_dtype is None:
-            return nullcontext()
-        return torch.autocast(self.device.type, self.autocast_dtype)
+        return torch.autocast(self.device.type, self.autocast_dtype) if self.autocast_dtype else nullcontext()
 
     @torch.no_grad()
     def reference_logprobs(self, packed: PackedBatch) -> Tensor:
         """[T] float32 log-probs under the reference policy, nats."""
-        policy = self.policy if self.reference is None else self.reference
-        adapters = adapters_off(policy) if self.reference is None else nullcontext()
-        with adapters, self.autocast():
+        policy = self.reference or self.policy
+        with nullcontext() if self.reference else adapters_off(policy), self.autocast():
             scores: TokenScores = policy(packed, entropy="none")
         return scores.logprobs
 
     @torch.no_grad()
     def score(self, responses: PromptedResponses, rows: Tensor) -> ResponseScores:
-        """Log-probs and mean entropies of the responses `rows` under the current policy. Collective."""
-        logprobs: dict[int, Tensor] = {}
-        entropies: dict[int, Tensor] = {}
-        entropy = torch.zeros(len(responses.responses))
+        """Log-probs and entropies of the responses `rows`. Collective."""
+        scores = ResponseScores({}, torch.zeros(len(responses.responses)), {})
         for part in self.micro_batches(responses, rows, "detached"):
             if part:
-                logprobs |= {row: row_logprobs for row, (row_logprobs, _) in part.items()}
-                of_part = {row: values for row, (_, values) in part.items() if values is not None}
-                entropy[list(part)] = torch.stack([values.mean() for values in of_part.values()]).float().cpu()
-                entropies |= of_part
-        return ResponseScores(logprobs, entropy, entropies)
+                scores.logprobs.update((row, logprobs) for row, (logprobs, _) in part.items())
+                entropies = {row: values for row, (_, values) in part.items() if values is not None}
+                scores.entropy[list(part)] = torch.stack([values.mean() for values in entropies.values()]).float().cpu()
+                scores.entropies.update(entropies)
+        return scores
 
     def micro_batches(
         self, responses: PromptedResponses, rows: Tensor, entropy: EntropyMode = "none"
@@ -137,9 +137,5 @@ class Scorer:
 
     def mean_entropy(self, prompts: Sequence[Tensor], responses: Sequence[Tensor]) -> Tensor:
         """[n] float32, mean entropy per token of each response, nats. Collective, also for ranks with no responses."""
-        nothing = torch.zeros(1, dtype=torch.long)
-        count = len(responses)
-        pairs = PromptedResponses(
-            prompts=prompts or [nothing], prompt=torch.arange(max(count, 1)), responses=responses or [nothing]
-        )
-        return self.score(pairs, torch.arange(count)).entropy[:count]
+        rows = torch.arange(len(responses))
+        return self.score(PromptedResponses(prompts=prompts, prompt=rows, responses=responses), rows).entropy

@@ -1,8 +1,7 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685) by peft, put into the model in place.
 
-W' = W + (α / r) · B A, with A [r, in] and B [out, r] trained and W frozen. The model keeps its class and its forward,
-so that packing, sharding and checkpoints work as without adapters. Engines and exported folders get W' under the name
-of W; with the adapters off the model is the reference policy, for which no second copy is needed.
+W' = W + (α / r) · B A, with A [r, in] and B [out, r] trained and W frozen. The model keeps its class and its forward.
+Engines and exported folders get W' under the name of W; with the adapters off the model is the reference policy.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 ADAPTER = "default"
 
@@ -37,11 +37,7 @@ class LoraSettings:
 
 
 def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
-    """Freeze `model` and put adapters into it.
-
-    Raises:
-        ValueError: a target is not a linear layer inside the decoder, or there is none of that name.
-    """
+    """Freeze `model` and put adapters into it."""
     from peft import LoraConfig, inject_adapter_in_model
 
     targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
@@ -77,18 +73,20 @@ def adapters_off(model: nn.Module) -> AbstractContextManager[Any]:
     return rescale_adapter_scale(model, 0.0)
 
 
-def merged(layer: Any, weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """W + α / r · B A of one of `adapted_layers`, summed in float32 or wider, in the type of W."""
+def full_tensor(parameter: Tensor) -> Tensor:
+    """The whole parameter, detached. Collective where it is a shard."""
+    parameter = parameter.detach()
+    return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+
+
+def merged(layer: Any, weight: Tensor) -> Tensor:
+    """W + α / r · B A of one of `adapted_layers`, summed in float32 or wider, in the type of W. Collective."""
+    a, b = full_tensor(layer.lora_A[ADAPTER].weight), full_tensor(layer.lora_B[ADAPTER].weight)
     if layer.fan_in_fan_out:  # the weight is stored transposed, and so is B A
         a, b = b.T.contiguous(), a.T.contiguous()
     wide = torch.promote_types(weight.dtype, torch.float32)
     scale = torch.tensor(layer.scaling[ADAPTER], dtype=torch.float64).to(wide)
     return (weight.to(wide) + b.to(wide) @ a.to(wide) * scale).to(weight.dtype)
-
-
-def adapter_parameters(layer: Any) -> tuple[Tensor, Tensor]:
-    """A [r, in] and B [out, r] of one of `adapted_layers`."""
-    return layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
 
 
 def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -97,9 +95,5 @@ def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def is_adapter(name: str) -> bool:
-    """Whether the parameter of this name is A or B of an adapter.
-
-    >>> is_adapter("layers.0.q_proj.lora_A.default.weight"), is_adapter("layers.0.q_proj.base_layer.weight")
-    (True, False)
-    """
+    """Whether the parameter of this name is A or B of an adapter."""
     return f".lora_A.{ADAPTER}." in name or f".lora_B.{ADAPTER}." in name

@@ -20,18 +20,12 @@ def plan_micro_batches(
         prompt_lengths: [S] long, tokens per distinct prompt.
         prompt: [R] long, row of each response's prompt.
         response_lengths: [R] long, tokens per response.
-        token_budget: Distinct prompt tokens plus response tokens. Without sharing: tokens of a padded batch, the
-            number of responses times the longest prompt with its response.
+        token_budget: Distinct prompt tokens plus response tokens. Without sharing: tokens of a padded batch.
         share_prefix: Whether a prompt is encoded once for all its responses.
-
-    Returns:
-        Rows of `prompt` per micro-batch, each once, each micro-batch ascending; no micro-batch for no responses.
 
     >>> lengths, prompt, responses = torch.tensor([4, 4]), torch.tensor([0, 0, 1]), torch.tensor([2, 2, 3])
     >>> [part.tolist() for part in plan_micro_batches(lengths, prompt, responses, 10)]
     [[0, 1], [2]]
-    >>> [part.tolist() for part in plan_micro_batches(lengths, prompt, responses, 13, share_prefix=False)]
-    [[2], [0, 1]]
     """
     own = response_lengths.tolist()
     heads = prompt_lengths[prompt].tolist()
@@ -61,16 +55,12 @@ def _pieces(rows: Sequence[int], head: int, lengths: Sequence[int], budget: int)
 
 def _first_fit_decreasing(pieces: Sequence[tuple[int, list[int]]], budget: int) -> list[list[int]]:
     """Put (tokens, rows), largest first, each into the first bin that has room."""
-    sizes: list[int] = []
-    bins: list[list[int]] = []
+    bins: list[tuple[int, list[int]]] = []
     for size, rows in sorted(pieces, key=lambda piece: (-piece[0], piece[1])):
-        index = next((index for index, used in enumerate(sizes) if used + size <= budget), len(bins))
-        if index == len(bins):
-            sizes.append(0)
-            bins.append([])
-        sizes[index] += size
-        bins[index] += rows
-    return bins
+        index = next((index for index, (used, _) in enumerate(bins) if used + size <= budget), len(bins))
+        used, before = bins[index] if index < len(bins) else (0, [])
+        bins[index : index + 1] = [(used + size, before + rows)]
+    return [rows for _, rows in bins]
 
 
 def _rectangles(lengths: Sequence[int], budget: int) -> list[list[int]]:

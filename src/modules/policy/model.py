@@ -15,11 +15,7 @@ from .sharding import decoder_layers, full_tensors
 
 
 def resolve_model_path(path: str | Path) -> str:
-    """`path` as a string, checked before anything expensive starts.
-
-    Raises:
-        FileNotFoundError: it is neither a folder with a `config.json` nor of the form of a hub name (`owner/name`).
-    """
+    """`path`, a folder with a `config.json` or of the form of a hub name, checked before anything expensive starts."""
     folder = Path(path).expanduser()
     if (folder / "config.json").is_file():
         return str(folder)
@@ -50,10 +46,6 @@ def load_causal_lm(
         gradient_checkpointing: Recompute the activations of layers in the backward: of all, none, or this share of
             them, the first ones. Each layer that keeps its activations costs memory and saves a fourth of its work.
         lora: Freeze the weights and train low-rank adapters; None trains the weights.
-
-    Raises:
-        FileNotFoundError: nothing is found at `path`.
-        ValueError: `gradient_checkpointing` is no share.
     """
     path = resolve_model_path(path)
     try:
@@ -79,11 +71,7 @@ def load_causal_lm(
 
 
 def checkpoint_layers(model: PreTrainedModel, share: float) -> None:
-    """Recompute the activations of the first `share` of the decoder layers in the backward.
-
-    Raises:
-        ValueError: `share` is not above 0 and at most 1.
-    """
+    """Recompute the activations of the first `share` of the decoder layers in the backward."""
     if not 0 < share <= 1:
         raise ValueError(
             f"Expected model.load.gradient_checkpointing to be true, false or the share of layers, but got {share}."
@@ -100,11 +88,7 @@ def save_model(
 ) -> None:
     """Write a model whole as a Hugging Face folder: safetensors, full tensors, adapters merged. Collective with FSDP2.
 
-    Args:
-        model: Possibly sharded.
-        tokenizer: Written beside it.
-        folder: Made when it is missing.
-        write: Whether this rank writes; the others only take part in gathering the tensors.
+    Ranks that do not `write` only take part in gathering the tensors.
     """
     tensors = {name: tensor.cpu() for name, tensor in full_tensors(model)}
     if write:

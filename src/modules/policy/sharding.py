@@ -6,22 +6,17 @@ Gradients are averaged over ranks by FSDP2 and DDP alike; losses are therefore s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 
 from ...packing.head import GRAPHS
 from ...packing.policy import CausalPolicy
-from .lora import adapted_layers, adapter_parameters, is_adapter, merged
-
-BUCKET = 2**27
-"""Numbers of parameters that are gathered at one time: 512 MiB of float32 on each rank."""
+from .lora import adapted_layers, full_tensor, is_adapter, merged
 
 
 def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None, cpu_offload: bool = False) -> None:
@@ -33,9 +28,6 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
         compute_dtype: Type of the gathered parameters (bfloat16 on GPUs); shards stay in their own type and
             gradients are reduced in float32. None computes in the type of the shards.
         cpu_offload: Keep shards, gradients and optimizer state in host memory.
-
-    Raises:
-        ValueError: no repeated decoder layers are found.
     """
     layers = decoder_layers(module)
     # Inputs are not cast: FSDP2 would copy the packed batch for every layer, and each build its attention layout anew.
@@ -47,25 +39,21 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
 
 
 def decoder_layers(module: nn.Module) -> list[nn.Module]:
-    """The longest `ModuleList` inside `module`: the decoder layers of every causal LM in transformers.
-
-    Raises:
-        ValueError: there is none.
-    """
-    lists = [m for m in module.modules() if isinstance(m, nn.ModuleList)]
+    """The longest `ModuleList` inside `module`: the decoder layers of every causal LM in transformers."""
+    lists = [list(m) for m in module.modules() if isinstance(m, nn.ModuleList)]
     if not lists:
         raise ValueError(
             f"Expected a model with a ModuleList of decoder layers to shard, but {type(module).__name__} has none. "
             "Train it with trainer.strategy=auto or ddp."
         )
-    return max((list(modules) for modules in lists), key=len)
+    return max(lists, key=len)
 
 
 def compile_layers(policy: CausalPolicy, backend: str | Callable[..., Any] = "inductor") -> None:
-    """Compile each decoder layer as a whole, in place; call it before the policy is sharded.
+    """Compile each decoder layer as a whole, in place, before the policy is sharded; a break of a graph raises.
 
     All layers share their graphs, which hold for any lengths. Attention must be `sparse_attention`: that of a CPU
-    has another graph for every batch. What would break a graph raises.
+    has another graph for every batch.
     """
     if not policy.shares_prefix:
         return
@@ -86,52 +74,10 @@ def full_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
     Adapters are merged into the weights that they belong to, and names are those of the model without adapters.
     Collective under FSDP2: every rank must exhaust it. There, `reshard` the root first: after a forward without
-    gradient it holds its parameters in the type that it computes in. Shards are gathered `BUCKET` numbers at a time.
+    gradient it holds its parameters in the type that it computes in.
     """
-    layers = {f"{name}.base_layer.weight": layer for name, layer in adapted_layers(model)}
-    wanted = [(name, parameter) for name, parameter in model.named_parameters() if not is_adapter(name)]
-    for bucket in _buckets(wanted):
-        adapted = {name: adapter_parameters(layers[name]) for name, _ in bucket if name in layers}
-        both = [parameter for pair in adapted.values() for parameter in pair]
-        gathered = _gathered([parameter.detach() for _, parameter in bucket] + [p.detach() for p in both])
-        adapters = iter(gathered[len(bucket) :])
-        for (name, _), tensor in zip(bucket, gathered, strict=False):
-            if name in adapted:
-                tensor = merged(layers[name], tensor, next(adapters), next(adapters))  # noqa: PLW2901
-            yield name.replace(".base_layer.", "."), tensor
-
-
-def _buckets(named: Sequence[tuple[str, Tensor]]) -> Iterator[list[tuple[str, Tensor]]]:
-    """Cut parameters, in their order, into runs of at most `BUCKET` numbers, or of one larger parameter."""
-    bucket: list[tuple[str, Tensor]] = []
-    size = 0
-    for name, parameter in named:
-        size += parameter.numel()
-        if bucket and size > BUCKET:
-            yield bucket
-            bucket, size = [], parameter.numel()
-        bucket.append((name, parameter))
-    yield bucket
-
-
-def _gathered(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The full tensors, of all shards of one type in one collective."""
-    full = list(tensors)
-    sharded = [(row, t) for row, t in enumerate(tensors) if isinstance(t, DTensor)]
-    for dtype in dict.fromkeys(t.dtype for _, t in sharded):
-        rows = [row for row, t in sharded if t.dtype == dtype]
-        mesh = tensors[rows[0]].device_mesh  # type: ignore[attr-defined]
-        # FSDP2 cuts the first dimension into equal parts, of which the last ranks may have less or nothing.
-        sizes = [-(-tensors[row].shape[0] // mesh.size()) * tensors[row][:1].numel() for row in rows]
-        own = torch.cat([_padded(tensors[row].to_local(), size) for row, size in zip(rows, sizes, strict=True)])  # type: ignore[attr-defined]
-        everyone = own.new_empty(mesh.size() * len(own))
-        dist.all_gather_into_tensor(everyone, own, group=mesh.get_group())
-        for row, columns in zip(rows, everyone.view(mesh.size(), -1).split(sizes, dim=1), strict=True):
-            shape = tensors[row].shape
-            full[row] = columns.flatten()[: shape.numel()].view(shape)
-    return full
-
-
-def _padded(shard: Tensor, size: int) -> Tensor:
-    flat = shard.flatten()
-    return flat if len(flat) == size else torch.cat([flat, flat.new_zeros(size - len(flat))])
+    layers = {f"{name}.weight": layer for name, layer in adapted_layers(model)}
+    for whole_name, parameter in model.named_parameters():
+        if not is_adapter(whole_name):
+            name, tensor = whole_name.replace(".base_layer.", "."), full_tensor(parameter)
+            yield name, merged(layers[name], tensor) if name in layers else tensor

@@ -71,7 +71,6 @@ def test_it_reads_rewards_where_its_base_does(kind):
 def test_it_changes_the_average_of_its_base(kind, pools):
     groups = replace(
         pools((3, 5)),
-        answers=list("abcdefgh"),
         logprob=-torch.arange(8.0),
         lengths=torch.ones(8),
         history=History(*(torch.full((8,), n) for n in (8, 1, 0))),

@@ -53,15 +53,11 @@ UNCENTRED = {
 }
 SAMPLED = {"bootstrap": PassAtKAdvantage(2, "bootstrap"), "full": PassAtKAdvantage(2, "full")}
 
-rows = st.lists(
-    st.tuples(st.sampled_from([0.0, 0.1, 1.0, 1.1]), st.integers(0, 3), st.sampled_from(["1", "2", None])),
-    min_size=1,
-    max_size=24,
-)
+rows = st.lists(st.tuples(st.sampled_from([0.0, 0.1, 1.0, 1.1]), st.integers(0, 3)), min_size=1, max_size=24)
 
 
 def groups_of(rows, names=(0, 1, 2, 3), progress=0.0):
-    rewards, question, answers = zip(*rows, strict=True)
+    rewards, question = zip(*rows, strict=True)
     rewards = torch.tensor(rewards)
     names = torch.tensor([names[q] for q in question])
     entropy = torch.tensor([0.3 + 0.1 * q for q in question])  # distinct between questions, so that none tie
@@ -71,7 +67,6 @@ def groups_of(rows, names=(0, 1, 2, 3), progress=0.0):
         question=names,
         prompt=names,
         entropy=entropy,
-        answers=list(answers),
         history=History(known := torch.tensor([9 * q for q in question]), known // 4, torch.tensor(question)),
         progress=progress,
     )
@@ -80,7 +75,7 @@ def groups_of(rows, names=(0, 1, 2, 3), progress=0.0):
 @pytest.mark.parametrize("name", EXACT | UNCENTRED | SAMPLED)
 def test_it_says_whether_it_reads_the_rewards(name):
     strategy = (EXACT | UNCENTRED | SAMPLED)[name]
-    groups = groups_of([row for q in (0, 1) for row in [(1.0, q, "1"), (1.0, q, "1"), *[(0.0, q, "2")] * 6]])
+    groups = groups_of([row for q in (0, 1) for row in [(1.0, q), (1.0, q), *[(0.0, q)] * 6]])
     shaped = replace(groups, rewards=torch.tensor([1.0, 1.3, 0.0, 0.5, 0.0, 0.0, 0.2, 0.0] * 2))
     assert strategy.reads_rewards == (not torch.equal(strategy(shaped), strategy(groups)))
 
@@ -110,11 +105,10 @@ def test_every_response_gets_a_finite_float32_advantage(name, rows, progress):
 
 
 @pytest.mark.parametrize("name", EXACT | SAMPLED)
-@given(reward=st.floats(-3, 3, width=32), size=st.integers(1, 9), answers=st.sampled_from(["same", "other", None]))
+@given(reward=st.floats(-3, 3, width=32), size=st.integers(1, 9))
 @settings(max_examples=20)
-def test_equal_responses_have_advantages_of_exactly_zero(name, reward, size, answers):
-    labels = [None if answers is None else f"{answers}{row if answers == 'other' else ''}" for row in range(size)]
-    groups = groups_of([(reward, 0, label) for label in labels])
+def test_equal_responses_have_advantages_of_exactly_zero(name, reward, size):
+    groups = groups_of([(reward, 0)] * size)
     assert (EXACT | SAMPLED)[name](groups).tolist() == [0.0] * size
 
 
@@ -122,7 +116,7 @@ def test_equal_responses_have_advantages_of_exactly_zero(name, reward, size, ans
 def test_no_responses_have_no_advantages(name):
     none = torch.zeros(0, dtype=torch.long)
     groups = RewardGroups(
-        rewards=none.float(), correct=none.bool(), question=none, prompt=none, entropy=none.float(), answers=[],
+        rewards=none.float(), correct=none.bool(), question=none, prompt=none, entropy=none.float(),
         history=History(none, none, none),
     )  # fmt: skip
     assert (EXACT | SAMPLED | UNCENTRED)[name](groups).shape == (0,)
@@ -140,7 +134,7 @@ def test_the_documented_numbers_are_right(module):
 @settings(max_examples=30)
 def test_group_advantages_know_no_shift_and_the_scale_that_they_say(scale, rewards, shift, factor):
     def found(values):
-        return GroupAdvantage(scale=scale)(groups_of([(float(value), 0, None) for value in values]))
+        return GroupAdvantage(scale=scale)(groups_of([(float(value), 0) for value in values]))
 
     plain = found(rewards)
     torch.testing.assert_close(plain.sum(), torch.zeros(()), atol=1e-4, rtol=0)
@@ -167,6 +161,6 @@ def test_a_question_is_judged_by_its_own_pool_alone(name, rows):
 @pytest.mark.parametrize("name", EXACT | SAMPLED | UNCENTRED)
 def test_strategies_are_told_apart_by_what_they_are(name):
     strategy = (EXACT | SAMPLED | UNCENTRED)[name]
-    of_strategy = {strategy: strategy(groups_of([(1.0, 0, "1")]))}
+    of_strategy = {strategy: strategy(groups_of([(1.0, 0)]))}
     assert strategy in of_strategy
     assert strategy != copy(strategy)

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ...datamodules.sources.base import Source
 from ...types import QuestionGroup
@@ -34,6 +34,16 @@ class Problem(Protocol):
         """Facts of the problem for `metadata`."""
 
 
+class ListProblem(NamedTuple):
+    """A `Problem` that is told as a list in any order, and some words."""
+
+    key: str
+    answers: tuple[str, ...]
+    facts: Mapping[str, Any]
+    items: tuple[str, ...]
+    words: Mapping[str, str] = {}
+
+
 P = TypeVar("P", bound=Problem)
 
 
@@ -49,27 +59,26 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A way of telling problems, and its share of the supervised examples."""
+    """A way of telling a `ListProblem`, and its share of the supervised examples."""
 
     layout: str
-    """Takes the problem's words by their names."""
+    """Takes the problem's words by their names, and of its list {items}, or {first} and {others}."""
     link: str = ", "
-    """Joins the items of a list."""
+    """Joins the items."""
     share: float = 0.0
     """0 for a family that is never trained."""
 
-    def tell(self, **words: str | Sequence[str]) -> str:
-        """Fill the layout in."""
-        texts = {name: word if isinstance(word, str) else self.link.join(word) for name, word in words.items()}
-        return self.layout.format(**texts)
+    def tell(self, problem: ListProblem, rng: random.Random) -> str:
+        """Fill the layout in; `rng` orders the list."""
+        items = rng.sample(problem.items, len(problem.items))
+        told = {"items": self.link.join(items), "first": items[0], "others": self.link.join(items[1:])}
+        return self.layout.format(**told, **problem.words)
 
 
 def splits_of(unseen: Sequence[str], **originals: Sequence[str]) -> Mapping[str, Split]:
-    """Training, validation, and three tests: of the same kind, in families never trained, and of a larger size.
+    """Training, validation, and three tests: of the same kind, in `unseen` families, and of a larger size.
 
-    Args:
-        unseen: Families that are never trained.
-        originals: regime → families that its original questions are told in.
+    `originals`: regime → families that its original questions are told in.
     """
     hidden = dict.fromkeys(originals, unseen)
     return {
@@ -145,11 +154,7 @@ class GeneratedSource(Source, Generic[P]):
         return [self._group(index, next(problems)) for index in range(self.size)]
 
     def _problems(self) -> Iterator[P]:
-        """Yield problems of the split, no two of which ask the same.
-
-        Raises:
-            ValueError: none of `PATIENCE` draws in a row was new.
-        """
+        """Problems of the split, no two of which ask the same; a ValueError where there are no more."""
         rng, last = random.Random(f"{self.split}/{self.seed}"), 0
         seen: set[str] = set()
         for draw in count():
@@ -166,19 +171,24 @@ class GeneratedSource(Source, Generic[P]):
         original = self.originals[index % len(self.originals)]
         families = [original, *rng.sample(self._other_families(original), self.num_rephrasings)]
         question, *rephrasings = [self.phrase(problem, family, rng) for family in families]
+        told = {"family": original, "rephrasing_families": tuple(families[1:])}
         return QuestionGroup(
             id=f"{self.split}-{self.regime}-{self.seed}-{index:05d}",
             question=question,
             rephrasings=tuple(rephrasings),
             answer=tuple(problem.answers),
-            metadata={
-                "split": self.split,
-                "regime": self.regime,
-                "family": original,
-                "rephrasing_families": tuple(families[1:]),
-                **problem.facts,
-            },
+            metadata={"split": self.split, "regime": self.regime, **told, **problem.facts},
         )
 
     def _other_families(self, original: str) -> Sequence[str]:
         return [family for family in self.rephrasings[self.regime] if family != original]
+
+
+class ListSource(GeneratedSource[ListProblem]):
+    """A generated source whose families tell a list in any order."""
+
+    families: ClassVar[Mapping[str, Family]]
+
+    def phrase(self, problem: ListProblem, family: str, rng: random.Random) -> str:
+        """Tell a problem."""
+        return self.families[family].tell(problem, rng)

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 from ..generated import GeneratedSource, Split
 
-MAX_VALUE = 99
-LARGEST_DOUBLED = 30
+MAX_VALUE, LARGEST_DOUBLED = 99, 30
 DOUBLING_SHARE = 0.4
 """Share of drawn problems in which one operation is replaced by a doubling; fewer of these are valid."""
+OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 PEOPLE = (
     ("Tom", "he", "him"), ("Ann", "she", "her"), ("Ben", "he", "him"), ("Mia", "she", "her"),
@@ -40,7 +40,7 @@ class Operation(NamedTuple):
 
     def __call__(self, value: int) -> int:
         """Apply the operation."""
-        return int({"+": operator.add, "-": operator.sub, "*": operator.mul}[self.symbol](value, self.operand))
+        return int(OPERATORS[self.symbol](value, self.operand))
 
     def valid_for(self, value: int) -> bool:
         """Whether the result lies in 0..99, and what is doubled is no more than 30."""
@@ -193,17 +193,11 @@ def phrase(problem: Problem, family: Family, rng: random.Random) -> str:
     >>> phrase(problem, FAMILIES["symbol"], random.Random(0))
     'Compute 23 + 4, * 2.'
     """
-    name, he, him = PEOPLE[problem.person]
+    person = dict(zip(("name", "he", "him"), PEOPLE[problem.person], strict=True))
     clauses = {"+": family.add, "-": family.subtract, "*": family.double}
-    events = [rng.choice(clauses[symbol]).format(he=he, him=him, n=n) for symbol, n in problem.operations]
-    text = family.layout.format(
-        name=name,
-        he=he,
-        him=him,
-        start=problem.start,
-        things=THINGS[problem.thing],
-        events=family.link.join(reversed(events) if family.backward else events),
-    )
+    events = [rng.choice(clauses[symbol]).format(n=n, **person) for symbol, n in problem.operations]
+    told = family.link.join(reversed(events) if family.backward else events)
+    text = family.layout.format(start=problem.start, things=THINGS[problem.thing], events=told, **person)
     # Sentences follow a full stop or a question mark.
     return re.sub(r"(?:^|[.?] )[a-z]", lambda match: match.group().upper(), text)
 

@@ -26,16 +26,11 @@ MAX_RESPONSES = 4096
 class Responses(NamedTuple):
     """R responses of T tokens in all, end to end, over a vocabulary of V; S states, the prefixes that can go on."""
 
-    tokens: Tensor
-    """[T] long, 0 … V−1."""
-    states: Tensor
-    """[T] long, the prefix before each token; 0 is the empty one."""
-    response: Tensor
-    """[T] long, the response that each token is in, non-decreasing."""
-    lengths: Tensor
-    """[R] long, tokens per response."""
-    vocabulary: int
-    """V."""
+    tokens: Tensor  # [T] long, 0 … V−1
+    states: Tensor  # [T] long, the prefix before each token; 0 is the empty one
+    response: Tensor  # [T] long, the response that each token is in, non-decreasing
+    lengths: Tensor  # [R] long, tokens per response
+    vocabulary: int  # V
 
     @property
     def table(self) -> tuple[int, int]:
@@ -44,10 +39,7 @@ class Responses(NamedTuple):
 
 
 def all_responses(vocabulary: int, max_length: int = 1) -> Responses:
-    """All words of at most `max_length` tokens; token 0 ends a word, and so does the length limit.
-
-    Raises:
-        ValueError: there would be more than 4,096.
+    """All words of at most `max_length` tokens, at most 4,096; token 0 ends a word, and so does the length limit.
 
     >>> responses = all_responses(2, 2)  # 0, 10 and 11
     >>> responses.tokens.tolist(), responses.states.tolist(), responses.lengths.tolist()
@@ -109,14 +101,10 @@ def success_rates(logits: Tensor, responses: Responses, correct: Tensor) -> Tens
 class Policies(NamedTuple):
     """The policies of an update, which differ in age. Each is [P, S, V] float64 logits, prompt 0 being q0."""
 
-    current: Tensor
-    """π_θ, which is updated."""
-    old: Tensor
-    """Before the first update of this batch: ratios are taken to it. `current` in a first mini-batch."""
-    sampler: Tensor
-    """μ, which sampled the responses. `old` unless they are stale."""
-    reference: Tensor
-    """Of the KL term."""
+    current: Tensor  # π_θ, which is updated
+    old: Tensor  # before the first update of this batch, for ratios; `current` in a first mini-batch
+    sampler: Tensor  # μ, which sampled the responses; `old` unless they are stale
+    reference: Tensor  # of the KL term
 
 
 def expected_update(
@@ -164,7 +152,7 @@ def expected_update(
     sampled = probabilities(policies.sampler, responses)
     share = torch.as_tensor(samples).expand(count).double()
     share = (share / share.sum())[:, None] * sampled
-    everything = LossInputs(
+    inputs = LossInputs(
         logprobs=logprobs.flatten(),
         old_logprobs=token_logprobs(policies.old, responses)[score].flatten(),
         reference_logprobs=token_logprobs(policies.reference, responses)[score].flatten() if loss.kl_coef else None,
@@ -178,14 +166,13 @@ def expected_update(
     )
 
     def gradients(advantages: Tensor) -> Tensor:
-        """[2, P·T] derivatives of the loss in the log-prob and the entropy of each token, each response taken once."""
+        """[2, P·T] derivatives of the loss in each token's log-prob and entropy, each response taken once."""
         leaves = [values.detach().flatten().requires_grad_() for values in (logprobs, entropies)]
-        inputs = replace(everything, logprobs=leaves[0], entropy=leaves[1], advantages=advantages)
-        found = torch.autograd.grad(loss(inputs).loss, leaves, allow_unused=True)
-        return torch.stack([torch.zeros_like(leaves[0]) if grad is None else grad for grad in found])
+        given = replace(inputs, logprobs=leaves[0], entropy=leaves[1], advantages=advantages)
+        return torch.stack(torch.autograd.grad(loss(given).loss, leaves, materialize_grads=True))
 
     positive = _by_response(PositivePart(strategy), sampled, correct, samples)
-    negative = everything.advantages - positive
+    negative = inputs.advantages - positive
     by_token = gradients(positive) + gradients(negative) - gradients(torch.zeros_like(positive))
     by_token = by_token * share[:, responses.response].flatten()
     total = (by_token * torch.stack([logprobs.flatten(), entropies.flatten()])).sum()

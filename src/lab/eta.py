@@ -14,15 +14,8 @@ def sum_of_absolute_advantage(strategy: AdvantageStrategy, num_samples: int) -> 
     The rewards are 1 and 0. The strategy sees one pool at a time, with an entropy of 0; correct responses share an
     answer, wrong ones have none. With n = 32, Pass@1 peaks at c/n = 1/2, analytic Pass@4 at 1/4, Pass@8 at 1/8.
 
-    Args:
-        strategy: `RewardGroups` → advantages.
-        num_samples: n ≥ 1.
-
     Returns:
         [n + 1] float32.
-
-    Raises:
-        ValueError: n is less than 1.
 
     >>> from tagrpo.modules.advantages import PassAtKAdvantage
     >>> sum_of_absolute_advantage(PassAtKAdvantage(k=1, epsilon=0.0), 4)  # 2 √(c (n − c))
@@ -32,17 +25,13 @@ def sum_of_absolute_advantage(strategy: AdvantageStrategy, num_samples: int) -> 
     """
     if num_samples < 1:
         raise ValueError(f"Expected num_samples to be at least 1, but got {num_samples}.")
-    zeros = torch.zeros(num_samples, dtype=torch.long)
-    sums = []
-    for num_correct in range(num_samples + 1):
+    pool = torch.zeros(num_samples, dtype=torch.long)
+
+    def groups(num_correct: int) -> RewardGroups:
         correct = torch.arange(num_samples) < num_correct
-        groups = RewardGroups(
-            rewards=correct.float(),
-            correct=correct,
-            question=zeros,
-            prompt=zeros,
-            entropy=zeros.float(),
-            answers=["correct"] * num_correct + [None] * (num_samples - num_correct),
+        answers = ["correct"] * num_correct + [None] * (num_samples - num_correct)
+        return RewardGroups(
+            rewards=correct.float(), correct=correct, question=pool, prompt=pool, entropy=pool.float(), answers=answers
         )
-        sums.append(strategy(groups).abs().sum())
-    return torch.stack(sums)
+
+    return torch.stack([strategy(groups(c)).abs().sum() for c in range(num_samples + 1)])

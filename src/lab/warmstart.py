@@ -59,24 +59,17 @@ MAX_NEW_TOKENS = 32
 class WarmstartConfig:
     """How long and how the starter is trained."""
 
-    task: str = "arithmetic"
-    """One of `TASKS`, whose settings replace the defaults below."""
+    task: str = "arithmetic"  # one of `TASKS`, whose settings replace the defaults below
     seed: int = 0
-    chain_steps: int = 500
-    """Steps on chains of arithmetic facts; the first part of the schedule."""
-    word_steps: int = 1500
-    """Steps on questions of the task."""
-    extra_steps: int = 400
-    """Steps of one extension, with a learning-rate schedule of its own, while the gate is not met."""
+    chain_steps: int = 500  # on chains of arithmetic facts; the first part of the schedule
+    word_steps: int = 1500  # on questions of the task
+    extra_steps: int = 400  # of one extension, with a learning-rate schedule of its own, while the gate is not met
     max_extensions: int = 4
     batch_size: int = 32
-    learning_rate: float = 2e-3
-    """Peak of a cosine that ends at a tenth of it."""
-    gate: float = 0.40
-    """Validation accuracy to reach: the mean pass@1 at temperature 1."""
+    learning_rate: float = 2e-3  # peak of a cosine that ends at a tenth of it
+    gate: float = 0.40  # validation accuracy to reach: the mean pass@1 at temperature 1
     validation_questions: int = 192
-    validation_samples: int = 4
-    """Answers sampled to each; where pass@1 can be known exactly, none is."""
+    validation_samples: int = 4  # answers to each; none where pass@1 can be known exactly
 
 
 class TrainingSequence(NamedTuple):

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from typing import ClassVar
 
-from .generated import Family, ListProblem, ListSource, Split
+from .generated import Asked, Family, ListSource, Split
 
 FAMILIES: Mapping[str, Family] = {
     "times": Family(layout="What is {first} times {others}?"),
@@ -69,7 +69,7 @@ class MultiplicationSource(ListSource):
             raise ValueError(f"Expected `largest_factor` to be at least 2 but got {largest_factor}.")
         self.largest_factor = largest_factor
 
-    def sample(self, rng: random.Random) -> ListProblem:
+    def sample(self, rng: random.Random) -> Asked:
         """Draw two factors."""
         a, b = sorted(rng.choices(range(2, self.largest_factor + 1), k=2))
-        return ListProblem(f"{a} * {b}", (str(a * b),), {"factors": (a, b)}, (str(a), str(b)))
+        return Asked(f"{a} * {b}", (str(a * b),), {"factors": (a, b)}, ((str(a), str(b)), {}))

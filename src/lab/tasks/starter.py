@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from ...datamodules.sources.base import Source
 from ...types import EnumeratingVerifier
-from .generated import Family, ListProblem, ListSource, P, Split, bucket
+from .generated import Asked, Family, ListSource, Split, bucket
 
 UNKNOWN = "<unk>"
 ANSWER_PATTERN = r"<sep>|[a-z][0-9]\b|[0-9]+|[A-Za-z]+|[^\sA-Za-z0-9]"
@@ -33,15 +33,12 @@ class SupervisedExample(NamedTuple):
 class Starter(NamedTuple):
     """What `tagrpo.lab.warmstart` needs to make a task's starter policy."""
 
-    source: Callable[..., Source]
-    """Makes the validation questions."""
+    source: Callable[..., Source]  # of the validation questions
     example: Callable[[random.Random], SupervisedExample]
-    """Draws a question with a written response."""
     build_tokenizer: Callable[[], PreTrainedTokenizerFast]
     verifier: type[EnumeratingVerifier] | None = None
     """Lists all correct answers, for an exact validation accuracy; None: answers are sampled."""
-    settings: Mapping[str, Any] = {}
-    """Changes to the defaults of `WarmstartConfig`."""
+    settings: Mapping[str, Any] = {}  # changes to the defaults of `WarmstartConfig`
 
 
 def draw_family(rng: random.Random, families: Mapping[str, Any]) -> str:
@@ -49,16 +46,16 @@ def draw_family(rng: random.Random, families: Mapping[str, Any]) -> str:
     return rng.choices(list(families), [family.share for family in families.values()])[0]
 
 
-def draw_training(splits: Mapping[str, Split], draw: Callable[[], P]) -> P:
+def draw_training(splits: Mapping[str, Split], draw: Callable[[], Asked]) -> Asked:
     """Draw until the problem is of the training split."""
-    while bucket(problem := draw()) not in splits["train"].buckets:
+    while bucket(asked := draw()) not in splits["train"].buckets:
         pass
-    return problem
+    return asked
 
 
 def draw_problem(
-    rng: random.Random, source: type[ListSource], sizes: Sequence[Any], sample: Callable[..., ListProblem]
-) -> tuple[str, ListProblem]:
+    rng: random.Random, source: type[ListSource], sizes: Sequence[Any], sample: Callable[..., Asked]
+) -> tuple[str, Asked]:
     """A family by its share, and a problem of the training split of one of the sizes, or as large as `test_size`."""
     family = draw_family(rng, source.families)
     size, large = rng.choice(sizes), rng.random() < LARGE_SHARE

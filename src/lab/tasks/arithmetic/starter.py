@@ -41,7 +41,7 @@ def arithmetic_example(rng: random.Random, strategies: tuple[float, float, float
     start = SPLITS["test_size" if rng.random() < LARGE_SHARE else "train"].start
     name = draw_family(rng, FAMILIES)
     family = replace(FAMILIES[name], strategies=strategies or FAMILIES[name].strategies)
-    problem = draw_training(SPLITS, lambda: sample_problem(rng, SPLITS["train"].num_operations, start))
+    problem = draw_training(SPLITS, lambda: sample_problem(rng, SPLITS["train"].num_operations, start).asked).told
     return SupervisedExample(phrase(problem, family, rng), solution(problem, family, rng), name)
 
 

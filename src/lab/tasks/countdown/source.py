@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from ..generated import Family, ListProblem, ListSource, bucket, splits_of
+from ..generated import Asked, Family, ListSource, bucket, splits_of
 from .reward import OPERATORS, operate, solutions
 
 LARGEST_TARGET, SMALLEST = 99, 2
@@ -56,7 +56,7 @@ class CountdownSource(ListSource):
     rephrasings = REPHRASINGS
     largest_size = 600
 
-    def sample(self, rng: random.Random) -> ListProblem:
+    def sample(self, rng: random.Random) -> Asked:
         """Draw a problem with as many numbers, and in `hard` as few answers, as the regime has."""
         while True:
             problem = sample_problem(rng, COUNTS[self.regime], large=self.split == "test_size")
@@ -66,7 +66,7 @@ class CountdownSource(ListSource):
                 return problem
 
 
-def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> ListProblem:
+def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> Asked:
     """Draw a problem of `count` numbers, with at least one of 16..20 where it is to be `large`.
 
     Facts are its `numbers`, ascending, and the `target`; its answer is one of the expressions.
@@ -78,9 +78,8 @@ def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> Li
             numbers.sort()
             items = tuple(map(str, numbers))
             facts = {"numbers": tuple(numbers), "target": target}
-            return ListProblem(
-                f"{' '.join(items)} = {target}", (expression,), facts, items, words={"target": str(target)}
-            )
+            told = items, {"target": str(target)}
+            return Asked(f"{' '.join(items)} = {target}", (expression,), facts, told)
 
 
 def _combined(rng: random.Random, numbers: list[int]) -> tuple[int, str]:

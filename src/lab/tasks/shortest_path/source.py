@@ -1,7 +1,7 @@
 """An embedded task: the shortest way through a small grid with walls. Most questions have several answers.
 
-Modelled on `shortest_path` of reasoning-gym, without its dependencies. Questions are asked in some twenty words instead
-of two hundred, in several phrasings. Each has an answer, and no two splits share a grid.
+Modelled on `shortest_path` of reasoning-gym, in some twenty words instead of two hundred. Each question has an answer,
+and no two splits share a grid.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..generated import Family, ListProblem, ListSource, splits_of
+from ..generated import Asked, Family, ListSource, splits_of
 from .reward import DIRECTIONS, Cell, move
 
 COLUMNS = "abcdef"
@@ -48,8 +48,7 @@ class Grid(NamedTuple):
     start: Cell
     goal: Cell
     walls: tuple[Cell, ...]
-    answers: tuple[str, ...]
-    """All shortest paths."""
+    answers: tuple[str, ...]  # all shortest paths
 
     @property
     def length(self) -> int:
@@ -74,18 +73,18 @@ class ShortestPathSource(ListSource):
     splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, unseen=("hybrid",))
     rephrasings = REPHRASINGS
 
-    def sample(self, rng: random.Random) -> ListProblem:
+    def sample(self, rng: random.Random) -> Asked:
         """Draw a problem whose paths are as long as the regime's."""
         return sample_problem(rng, LENGTHS[self.regime], large=self.split == "test_size")
 
 
-def sample_problem(rng: random.Random, lengths: Sequence[int], *, large: bool = False) -> ListProblem:
+def sample_problem(rng: random.Random, lengths: Sequence[int], *, large: bool = False) -> Asked:
     """`sample_grid` as a problem; facts are the `grid`, and the `length` of a shortest path."""
     grid = sample_grid(rng, lengths, large=large)
     start, goal, *walls = map(name_of, (grid.start, grid.goal, *grid.walls))
     key = f"{grid.width}: {start} > {goal} # {' '.join(walls)}"
-    words = {"start": start, "goal": goal}
-    return ListProblem(key, grid.answers, {"grid": key, "length": grid.length}, tuple(walls), words)
+    told = walls, {"start": start, "goal": goal}
+    return Asked(key, grid.answers, {"grid": key, "length": grid.length}, told)
 
 
 def sample_grid(rng: random.Random, lengths: Sequence[int], *, large: bool = False) -> Grid:

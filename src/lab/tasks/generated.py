@@ -21,13 +21,10 @@ PATIENCE = 10_000
 class Asked(NamedTuple):
     """What a question asks, apart from its wording."""
 
-    key: str
-    """Equal for questions that ask the same."""
+    key: str  # equal for questions that ask the same
     answers: tuple[str, ...]
-    facts: Mapping[str, Any]
-    """For `metadata`."""
-    told: Any
-    """What `phrase` needs; of a `ListSource`, the items of a list, and other words by their names."""
+    facts: Mapping[str, Any]  # for `metadata`
+    told: Any  # what `phrase` needs; of a `ListSource`, the items of a list, and other words by their names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +41,9 @@ class Split:
 class Family:
     """A way of telling a list in any order, and its share of the supervised examples."""
 
-    layout: str
-    """Takes words by their names, and of the list {items}, or {first} and {others}."""
-    link: str = ", "
-    """Joins the items."""
-    share: float = 0.0
-    """0 for a family that is never trained."""
+    layout: str  # takes words by their names, and of the list {items}, or {first} and {others}
+    link: str = ", "  # joins the items
+    share: float = 0.0  # 0 for a family that is never trained
 
     def tell(self, asked: Asked, rng: random.Random) -> str:
         """Fill the layout in; `rng` orders the list."""

@@ -9,6 +9,7 @@ importance weights are those that training calls, in float64.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -51,17 +52,9 @@ def all_responses(vocabulary: int, max_length: int = 1) -> Responses:
             f"Expected a vocabulary from 2, a length from 1 and at most {MAX_RESPONSES:,} responses, but got "
             f"{vocabulary} and {max_length}, which make {count:,}. Lower one of them."
         )
-    words: list[tuple[int, ...]] = []
-    prefixes: list[tuple[int, ...]] = [()]
-    states: dict[tuple[int, ...], int] = {(): 0}
-    for prefix in prefixes:
-        for token in range(vocabulary):
-            word = (*prefix, token)
-            if token == 0 or len(word) == max_length:
-                words.append(word)
-            else:
-                states[word] = len(prefixes)
-                prefixes.append(word)
+    prefixes = [prefix for n in range(max_length) for prefix in product(range(1, vocabulary), repeat=n)]
+    words = [(*p, token) for p in prefixes for token in range(vocabulary if len(p) == max_length - 1 else 1)]
+    states = {prefix: state for state, prefix in enumerate(prefixes)}
     lengths = torch.tensor([len(word) for word in words])
     return Responses(
         tokens=torch.tensor([token for word in words for token in word]),

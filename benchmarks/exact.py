@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +26,10 @@ import torch
 from scipy.stats import binom
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from workload import seconds
 
 from tagrpo.lab.tasks.starter import prompt_text
-from tagrpo.lab.warmstart import TASKS
-from tagrpo.modules.policy.exact import correct_tokens, exact_success
-from tagrpo.modules.policy.logprobs import Scorer
-from tagrpo.packing.policy import CausalPolicy
+from tagrpo.lab.warmstart import TASKS, exact_solve_rate
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.types import QuestionGroup, Request, SamplingConfig
 
@@ -52,18 +49,13 @@ class Policy:
         self.engine = TransformersEngine(folder, max_rows=ROWS)
         self.engine.sync(self.model.named_parameters())
         self.verifier = TASKS[task].verifier()
-        self.scorer = Scorer(CausalPolicy(self.model))
 
     def prompts(self, groups: list[QuestionGroup]) -> list[Tensor]:
         return [torch.tensor(self.tokenizer(prompt_text(group.question)).input_ids) for group in groups]
 
     def exact(self, groups: list[QuestionGroup], sampling: SamplingConfig) -> Tensor:
-        stop, limit = [self.tokenizer.eos_token_id], sampling.max_new_tokens
-        correct = [
-            correct_tokens(self.verifier.correct_responses(group.answer), self.tokenizer, stop, limit)
-            for group in groups
-        ]
-        return exact_success(self.scorer, self.prompts(groups), correct, sampling.temperature)
+        limits = sampling.temperature, sampling.max_new_tokens
+        return exact_solve_rate(self.model, self.tokenizer, groups, self.verifier, *limits)
 
     @torch.no_grad()
     def drawn(self, group: QuestionGroup, draws: int, sampling: SamplingConfig, generator: np.random.Generator) -> int:
@@ -106,7 +98,6 @@ def agreement(p: Tensor, counts: Tensor, draws: int, seed: int = 0) -> dict[str,
     p, k = p.numpy(), counts.numpy()
     below, at = binom.cdf(k - 1, draws, p), binom.pmf(k, draws, p)
     place = below + torch.rand(len(k), generator=torch.Generator().manual_seed(seed), dtype=torch.double).numpy() * at
-
     tail = (1 - FAR) / 2
     return {
         "questions": len(k),
@@ -137,12 +128,9 @@ def main() -> None:
             print(json.dumps(found), flush=True)
             results.append(found)
         sampling, few = SamplingConfig(max_new_tokens=LONGEST), groups[:200]
-        start = time.process_time()
-        policy.exact(few, sampling)
-        exact = time.process_time() - start
-        start = time.process_time()
-        policy.sampled(few, 256, sampling, 0)
-        results.append({"policy": folder, "exact_seconds": exact, "sampled_seconds": time.process_time() - start})
+        exact, _ = seconds(lambda: policy.exact(few, sampling))  # noqa: B023
+        sampled, _ = seconds(lambda: policy.sampled(few, 256, sampling, 0))  # noqa: B023
+        results.append({"policy": folder, "exact_seconds": exact, "sampled_seconds": sampled})
         print(json.dumps(results[-1]), flush=True)
     known = json.loads(OUTPUT.read_text()) if OUTPUT.exists() else {}
     known[f"{options.task}/{options.regime}"] = results

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import chain, islice, pairwise, repeat
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from lightning.pytorch import Callback
 from lightning.pytorch.profilers import SimpleProfiler
-from workload import median, report
+from workload import grpo_trainer, report
 
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.settings.config import build
@@ -103,9 +104,6 @@ def run_cell(method: str, iterations: int, overrides: Sequence[str], folder: str
 
 def trl_cell(method: str, iterations: int, overrides: Sequence[str]) -> list[dict[str, float]]:
     """[iterations] seconds per phase of TRL's trainer; methods that sample under the prompt that they score."""
-    from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
-
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", [f"experiment={method}", *overrides])
     datamodule, verifier = instantiate(cfg.data), instantiate(cfg.reward)
@@ -115,20 +113,19 @@ def trl_cell(method: str, iterations: int, overrides: Sequence[str]) -> list[dic
     rendered = [(prompt.text, batch.groups[prompt.question]) for batch in batches for prompt in batch.prompts]
     samples, questions = cfg.data.samples_per_prompt, cfg.data.batch_size
     rows, updates = samples * questions, cfg.policy.mini_batches
-    trainer = GRPOTrainer(
-        model=load_causal_lm(cfg.model.path),
-        reward_funcs=lambda completions, reference, **_: [
-            float(score.correct) for score in verifier.score_batch(completions, reference)
-        ],
-        args=GRPOConfig(
-            output_dir=tempfile.mkdtemp(), report_to=[], use_cpu=True, bf16=False, disable_tqdm=True,
-            per_device_train_batch_size=rows // updates, gradient_accumulation_steps=1, steps_per_generation=updates,
-            num_generations=samples, max_completion_length=cfg.rollout.sampling.max_new_tokens,
-            max_steps=(iterations + WARM_UP) * updates, beta=cfg.loss.kl_coef, loss_type="grpo",
-            gradient_checkpointing=False, learning_rate=cfg.optimizer.lr, save_strategy="no", shuffle_dataset=False,
-        ),
-        train_dataset=Dataset.from_list([{"prompt": text, "reference": list(q.answer)} for text, q in rendered]),
-        processing_class=datamodule.tokenizer,
+
+    def reward(completions: list[str], reference: list[Any], **_: Any) -> list[float]:
+        return [float(score.correct) for score in verifier.score_batch(completions, reference)]
+
+    trainer = grpo_trainer(
+        load_causal_lm(cfg.model.path),
+        reward,
+        [{"prompt": text, "reference": list(q.answer)} for text, q in rendered],
+        datamodule.tokenizer,
+        use_cpu=True, per_device_train_batch_size=rows // updates, gradient_accumulation_steps=1,
+        steps_per_generation=updates, num_generations=samples,
+        max_completion_length=cfg.rollout.sampling.max_new_tokens, max_steps=(iterations + WARM_UP) * updates,
+        beta=cfg.loss.kl_coef, learning_rate=cfg.optimizer.lr, save_strategy="no", shuffle_dataset=False,
     )  # fmt: skip
     spent = {"generate": 0.0, "score": 0.0}
     starts: list[tuple[float, float, dict[str, float]]] = []

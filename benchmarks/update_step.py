@@ -14,6 +14,7 @@ default, which would cost it another forward.
 
 import argparse
 from collections.abc import Sequence
+from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -25,7 +26,6 @@ from workload import (
     Updates,
     add_shape,
     experience,
-    median,
     peak_memory,
     report,
     seconds,

@@ -7,7 +7,6 @@ import ctypes
 import json
 import platform
 import re
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +26,7 @@ from tagrpo.packing.batch import pack
 from tagrpo.packing.head import token_scores
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.packing.trl import METHOD, share_prefixes
+from tagrpo.runs.files import write_text
 
 MODELS = {
     # hidden, intermediate, layers, heads, key heads, width of a head, tied head
@@ -200,28 +200,32 @@ class Updates:
             scores.loss.backward()
 
 
+def grpo_trainer(model: Any, reward: Callable[..., Any], rows: list[Any], tokenizer: Any, **options: Any) -> Any:
+    """TRL's `GRPOTrainer` with its default of no gradient checkpointing, and no reports."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    quiet = {"output_dir": tempfile.mkdtemp(), "report_to": [], "disable_tqdm": True}
+    args = GRPOConfig(**quiet, bf16=False, loss_type="grpo", gradient_checkpointing=False, **options)
+    return GRPOTrainer(model, reward, args, Dataset.from_list(rows), processing_class=tokenizer)
+
+
 def trl_trainer(model: PreTrainedModel, shape: argparse.Namespace, data: Experience) -> Any:
     """A `GRPOTrainer` whose generation and scoring give it `data`; one optimizer step takes all of it."""
-    from datasets import Dataset
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
-    from trl import GRPOConfig, GRPOTrainer
 
     rows = len(data.responses)
     width = max(shape.token_budget // (shape.prompt + shape.max), 1)
     width = max(size for size in range(1, width + 1) if rows % size == 0)
     words = Tokenizer(models.WordLevel({"<pad>": 0, "</s>": 1}, unk_token="<pad>"))
-    trainer = GRPOTrainer(
-        model=model,
-        reward_funcs=lambda completions, **_: [0.0] * len(completions),
-        args=GRPOConfig(
-            output_dir=tempfile.mkdtemp(), report_to=[], use_cpu=shape.device == "cpu", bf16=False,
-            per_device_train_batch_size=width, gradient_accumulation_steps=rows // width,
-            num_generations=shape.responses, max_completion_length=shape.max,
-            beta=0.0, loss_type="grpo", gradient_checkpointing=False, disable_tqdm=True,
-        ),
-        train_dataset=Dataset.from_list([{"prompt": "x"}] * rows),
-        processing_class=PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="</s>"),
+    trainer = grpo_trainer(
+        model,
+        lambda completions, **_: [0.0] * len(completions),
+        [{"prompt": "x"}] * rows,
+        PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="</s>"),
+        use_cpu=shape.device == "cpu", per_device_train_batch_size=width, gradient_accumulation_steps=rows // width,
+        num_generations=shape.responses, max_completion_length=shape.max, beta=0.0,
     )  # fmt: skip
     ids = pad_sequence(data.responses, batch_first=True)
     mask = (torch.arange(ids.shape[1]) < data.lengths[:, None]).long()
@@ -304,10 +308,6 @@ def useful_flop(model: PreTrainedModel, tokens: Mapping[str, int]) -> int:
     return 6 * layers * tokens["distinct"] + 6 * model.lm_head.weight.numel() * tokens["response"]
 
 
-def median(values: Iterable[float]) -> float:
-    return statistics.median(values)
-
-
 def machine(device: str) -> str:
     """The machine that the figures were measured on."""
     if device == "cuda":
@@ -323,9 +323,7 @@ def report(figures: Mapping[str, object], options: argparse.Namespace) -> None:
     shape = {name: value for name, value in vars(options).items() if name != "json"}
     device = shape.get("device", "cpu")
     figures = {"machine": machine(device), "torch": torch.__version__, "shape": shape, **figures}
-    path = options.json
     text = json.dumps(figures, indent=2, default=str)
     print(text)
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
+    if options.json is not None:
+        write_text(options.json, text + "\n")

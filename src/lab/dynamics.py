@@ -35,14 +35,11 @@ def add_expected_gradient(
         scorer: Of the policy, at the sampling temperature.
         prompts: [P] of the batch; `num_samples` of each is G_n.
         correct: [P], all correct responses to each prompt in tokens; see `BatchSuccess.correct`.
-        strategy: Reads rewards alone; others are refused by name.
+        strategy: Reads rewards alone; a ValueError names others.
         max_length: Of the loss.
 
     Returns:
         [P] float64, the success rates before the step.
-
-    Raises:
-        ValueError: the strategy reads more than rewards.
     """
     token_ids = [prompt.token_ids for prompt in prompts]
     success = exact_success(scorer, token_ids, correct, scorer.policy.temperature)

@@ -9,6 +9,7 @@ importance weights are those that training calls, in float64.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -26,16 +27,11 @@ MAX_RESPONSES = 4096
 class Responses(NamedTuple):
     """R responses of T tokens in all, end to end, over a vocabulary of V; S states, the prefixes that can go on."""
 
-    tokens: Tensor
-    """[T] long, 0 … V−1."""
-    states: Tensor
-    """[T] long, the prefix before each token; 0 is the empty one."""
-    response: Tensor
-    """[T] long, the response that each token is in, non-decreasing."""
-    lengths: Tensor
-    """[R] long, tokens per response."""
-    vocabulary: int
-    """V."""
+    tokens: Tensor  # [T] long, 0 … V−1
+    states: Tensor  # [T] long, the prefix before each token; 0 is the empty one
+    response: Tensor  # [T] long, the response that each token is in, non-decreasing
+    lengths: Tensor  # [R] long, tokens per response
+    vocabulary: int  # V
 
     @property
     def table(self) -> tuple[int, int]:
@@ -44,10 +40,7 @@ class Responses(NamedTuple):
 
 
 def all_responses(vocabulary: int, max_length: int = 1) -> Responses:
-    """All words of at most `max_length` tokens; token 0 ends a word, and so does the length limit.
-
-    Raises:
-        ValueError: there would be more than 4,096.
+    """All words of at most `max_length` tokens, at most 4,096; token 0 ends a word, and so does the length limit.
 
     >>> responses = all_responses(2, 2)  # 0, 10 and 11
     >>> responses.tokens.tolist(), responses.states.tolist(), responses.lengths.tolist()
@@ -59,17 +52,9 @@ def all_responses(vocabulary: int, max_length: int = 1) -> Responses:
             f"Expected a vocabulary from 2, a length from 1 and at most {MAX_RESPONSES:,} responses, but got "
             f"{vocabulary} and {max_length}, which make {count:,}. Lower one of them."
         )
-    words: list[tuple[int, ...]] = []
-    prefixes: list[tuple[int, ...]] = [()]
-    states: dict[tuple[int, ...], int] = {(): 0}
-    for prefix in prefixes:
-        for token in range(vocabulary):
-            word = (*prefix, token)
-            if token == 0 or len(word) == max_length:
-                words.append(word)
-            else:
-                states[word] = len(prefixes)
-                prefixes.append(word)
+    prefixes = [prefix for n in range(max_length) for prefix in product(range(1, vocabulary), repeat=n)]
+    words = [(*p, token) for p in prefixes for token in range(vocabulary if len(p) == max_length - 1 else 1)]
+    states = {prefix: state for state, prefix in enumerate(prefixes)}
     lengths = torch.tensor([len(word) for word in words])
     return Responses(
         tokens=torch.tensor([token for word in words for token in word]),
@@ -109,14 +94,10 @@ def success_rates(logits: Tensor, responses: Responses, correct: Tensor) -> Tens
 class Policies(NamedTuple):
     """The policies of an update, which differ in age. Each is [P, S, V] float64 logits, prompt 0 being q0."""
 
-    current: Tensor
-    """π_θ, which is updated."""
-    old: Tensor
-    """Before the first update of this batch: ratios are taken to it. `current` in a first mini-batch."""
-    sampler: Tensor
-    """μ, which sampled the responses. `old` unless they are stale."""
-    reference: Tensor
-    """Of the KL term."""
+    current: Tensor  # π_θ, which is updated
+    old: Tensor  # before the first update of this batch, for ratios; `current` in a first mini-batch
+    sampler: Tensor  # μ, which sampled the responses; `old` unless they are stale
+    reference: Tensor  # of the KL term
 
 
 def expected_update(
@@ -164,7 +145,7 @@ def expected_update(
     sampled = probabilities(policies.sampler, responses)
     share = torch.as_tensor(samples).expand(count).double()
     share = (share / share.sum())[:, None] * sampled
-    everything = LossInputs(
+    inputs = LossInputs(
         logprobs=logprobs.flatten(),
         old_logprobs=token_logprobs(policies.old, responses)[score].flatten(),
         reference_logprobs=token_logprobs(policies.reference, responses)[score].flatten() if loss.kl_coef else None,
@@ -178,14 +159,13 @@ def expected_update(
     )
 
     def gradients(advantages: Tensor) -> Tensor:
-        """[2, P·T] derivatives of the loss in the log-prob and the entropy of each token, each response taken once."""
+        """[2, P·T] derivatives of the loss in each token's log-prob and entropy, each response taken once."""
         leaves = [values.detach().flatten().requires_grad_() for values in (logprobs, entropies)]
-        inputs = replace(everything, logprobs=leaves[0], entropy=leaves[1], advantages=advantages)
-        found = torch.autograd.grad(loss(inputs).loss, leaves, allow_unused=True)
-        return torch.stack([torch.zeros_like(leaves[0]) if grad is None else grad for grad in found])
+        given = replace(inputs, logprobs=leaves[0], entropy=leaves[1], advantages=advantages)
+        return torch.stack(torch.autograd.grad(loss(given).loss, leaves, materialize_grads=True))
 
     positive = _by_response(PositivePart(strategy), sampled, correct, samples)
-    negative = everything.advantages - positive
+    negative = inputs.advantages - positive
     by_token = gradients(positive) + gradients(negative) - gradients(torch.zeros_like(positive))
     by_token = by_token * share[:, responses.response].flatten()
     total = (by_token * torch.stack([logprobs.flatten(), entropies.flatten()])).sum()

@@ -17,15 +17,8 @@ def sum_of_absolute_advantage(strategy: AdvantageStrategy, num_samples: int) -> 
     The rewards are 1 and 0. The strategy sees one pool at a time, with an entropy of 0. With n = 32, Pass@1 peaks at
     c/n = 1/2, analytic Pass@4 at 1/4, Pass@8 at 1/8.
 
-    Args:
-        strategy: `RewardGroups` → advantages.
-        num_samples: n ≥ 1.
-
     Returns:
         [n + 1] float32.
-
-    Raises:
-        ValueError: n is less than 1.
 
     >>> from tagrpo.modules.advantages import PassAtKAdvantage
     >>> sum_of_absolute_advantage(PassAtKAdvantage(k=1, epsilon=0.0), 4)  # 2 √(c (n − c))
@@ -35,8 +28,6 @@ def sum_of_absolute_advantage(strategy: AdvantageStrategy, num_samples: int) -> 
     """
     if num_samples < 1:
         raise ValueError(f"Expected num_samples to be at least 1, but got {num_samples}.")
-    sums = []
-    for num_correct in range(num_samples + 1):
-        groups = verdicts([1] * num_correct + [0] * (num_samples - num_correct))
-        sums.append(strategy(replace(groups, entropy=torch.zeros(num_samples))).abs().sum())
-    return torch.stack(sums)
+    zeros = torch.zeros(num_samples)
+    pools = (verdicts([1] * c + [0] * (num_samples - c)) for c in range(num_samples + 1))
+    return torch.stack([strategy(replace(groups, entropy=zeros)).abs().sum() for groups in pools])

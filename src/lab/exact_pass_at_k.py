@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +26,35 @@ Success = dict[str, dict[str, float]]
 """split → question id → probability that a response is correct."""
 
 
-class ExactPassAtK(Callback):
+class ExactCallback(Callback):
+    """Base class of callbacks that know the exact success of every prompt of a batch.
+
+    They need a module with `make_scorer` and a datamodule with `val_dataloader`, `tokenizer` and `tokenizer_path`, as
+    `PolicyModule` and `QuestionDataModule` are. Log-probs are the trainer's: an engine that computes in another
+    precision samples from another distribution.
+
+    Args:
+        verifier: Lists the correct responses; `ShortestPathReward` and `CountdownReward` do.
+        sampling: How responses are, or would be, drawn.
+
+    Raises:
+        TypeError: the verifier can't list correct responses.
+        ValueError: sampling leaves tokens out, so that probabilities are not those of the policy.
+    """
+
+    def __init__(self, verifier: EnumeratingVerifier, sampling: SamplingConfig) -> None:
+        require(verifier, EnumeratingVerifier, "reward")
+        check_sampling(sampling)
+        self.verifier = verifier
+        self.sampling = sampling
+
+    def batch_success(self, trainer: Trainer) -> BatchSuccess:
+        """Of batches of the trainer's datamodule."""
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        return BatchSuccess(self.verifier, data.tokenizer, stop_token_ids(data.tokenizer_path), self.sampling)
+
+
+class ExactPassAtK(ExactCallback):
     """Sums the probabilities of all correct responses to each evaluation question, in validation and test.
 
     Logs for each split, as means over its questions,
@@ -40,19 +68,9 @@ class ExactPassAtK(Callback):
     The untrained policy is the one that training starts from: it is evaluated before the first batch, and its p are
     part of checkpoints. `against` names another evaluation instead.
 
-    Needs a module with `make_scorer` and a datamodule with `val_dataloader`, `tokenizer` and `tokenizer_path`, as
-    `PolicyModule` and `QuestionDataModule` are. Log-probs are the trainer's: an engine that computes in another
-    precision samples from another distribution.
-
     Args:
-        verifier: Lists the correct responses; `ShortestPathReward` and `CountdownReward` do.
-        sampling: How responses would be drawn.
         ks: The k of interest.
         against: Run directory whose `exact.json` is the untrained policy's.
-
-    Raises:
-        TypeError: the verifier can't list correct responses.
-        ValueError: sampling leaves tokens out, so that probabilities are not those of the policy.
     """
 
     def __init__(
@@ -62,10 +80,7 @@ class ExactPassAtK(Callback):
         ks: Sequence[int] = (1, 10, 100, 1000, 10_000, 100_000, 1_000_000),
         against: str | Path | None = None,
     ) -> None:
-        require(verifier, EnumeratingVerifier, "reward")
-        check_sampling(sampling)
-        self.verifier = verifier
-        self.sampling = sampling
+        super().__init__(verifier, sampling)
         self.ks = tuple(ks)
         self.against = against
         self.untrained: Success = {} if against is None else read_success(against)
@@ -86,11 +101,9 @@ class ExactPassAtK(Callback):
 
     def success(self, trainer: Trainer, pl_module: LightningModule) -> Success:
         """Of all evaluation questions under the current policy. Collective."""
-        datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
-        scorer = cast(PolicyModule, pl_module).make_scorer()
-        success = batch_success(trainer, self.verifier, self.sampling)
+        scorer, success = cast(PolicyModule, pl_module).make_scorer(), self.batch_success(trainer)
         found: Success = defaultdict(dict)
-        for loader in datamodule.val_dataloader():
+        for loader in trainer.datamodule.val_dataloader():  # type: ignore[attr-defined]
             for batch in loader:
                 if len(batch.prompts) != len(batch.groups):
                     raise ValueError(
@@ -104,12 +117,16 @@ class ExactPassAtK(Callback):
         return {split: {id: p for part in parts for id, p in part.get(split, {}).items()} for split in chain(*parts)}
 
     def _report(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        success = self.success(trainer, pl_module)
         splits = {}
-        for name, questions in success.items():
+        for name, questions in self.success(trainer, pl_module).items():
             curve = self._curve(questions.values())
             intervals = dict(zip(self.ks, bootstrap_intervals(curve), strict=True))
-            shares = self._support(self.untrained.get(name, {}), questions, curve)
+            shares: dict[str, dict[int, float]] = {}
+            before = self.untrained.get(name, {})
+            if questions.keys() <= before.keys():
+                changes = support_change(self._curve(before[id] for id in questions), curve)
+                for change, by_k in zip(("support_gained", "support_lost"), changes, strict=True):
+                    shares[change] = dict(zip(self.ks, by_k.tolist(), strict=True))
             metrics = {f"exact_pass@k/{name}/{k}": interval.value for k, interval in intervals.items()}
             metrics |= {f"{change}/{name}/{k}": x for change, by_k in shares.items() for k, x in by_k.items()}
             log_scalars(pl_module, metrics)
@@ -125,16 +142,6 @@ class ExactPassAtK(Callback):
         """[Q, K] pass@k."""
         return exact_pass_at_k(torch.tensor(list(success), dtype=torch.float64), self.ks)
 
-    def _support(
-        self, before: Mapping[str, float], after: Mapping[str, float], curve: Tensor
-    ) -> dict[str, dict[int, float]]:
-        """`support_gained` and `support_lost` by k; neither where the untrained policy had other questions."""
-        if not after.keys() <= before.keys():
-            return {}
-        gained, lost = support_change(self._curve(before[id] for id in after), curve)
-        found = {"support_gained": gained, "support_lost": lost}
-        return {name: dict(zip(self.ks, shares.tolist(), strict=True)) for name, shares in found.items()}
-
     def state_dict(self) -> dict[str, Any]:
         """The untrained policy's, which a resumed run no longer has."""
         return {"untrained": self.untrained}
@@ -143,12 +150,6 @@ class ExactPassAtK(Callback):
         """Take it over."""
         if self.against is None:
             self.untrained = state_dict["untrained"]
-
-
-def batch_success(trainer: Trainer, verifier: EnumeratingVerifier, sampling: SamplingConfig) -> BatchSuccess:
-    """Computes the exact success of batches of the trainer's datamodule."""
-    datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
-    return BatchSuccess(verifier, datamodule.tokenizer, stop_token_ids(datamodule.tokenizer_path), sampling)
 
 
 def read_success(folder: str | Path) -> Success:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import cast
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 
 from ..callbacks.shared import batch_means
 from ..metrics.functional import zero_gradient_probability
-from ..modules.policy.exact import BatchSuccess, check_sampling
+from ..modules.policy.exact import BatchSuccess
 from ..modules.policy_module import PolicyModule
 from ..runs.scalars import log_scalars
-from ..types import EnumeratingVerifier, QuestionBatch, SamplingConfig, require
-from .exact_pass_at_k import batch_success
+from ..types import QuestionBatch
+from .exact_pass_at_k import ExactCallback
 
 
-class ExactZeroGradient(Callback):
+class ExactZeroGradient(ExactCallback):
     """Logs in each iteration what `ZeroGradientMonitor` will find on average, from the exact success of every prompt.
 
     - `uniform_reward/original_expected`: percentage of questions whose G responses to the original are all right or all
@@ -26,28 +26,13 @@ class ExactZeroGradient(Callback):
     Both are percentages of the questions that are sampled first: of those that dynamic sampling draws after them, of
     replayed responses and of shaped rewards nothing is known here, and with `rollout.ahead` the weights that sample are
     older.
-
-    Needs what `ExactPassAtK` needs.
-
-    Args:
-        verifier: Lists the correct responses; `ShortestPathReward` and `CountdownReward` do.
-        sampling: How responses are drawn in training.
-
-    Raises:
-        TypeError: the verifier can't list correct responses.
-        ValueError: sampling leaves tokens out, so that probabilities are not those of the policy.
     """
 
-    def __init__(self, verifier: EnumeratingVerifier, sampling: SamplingConfig) -> None:
-        require(verifier, EnumeratingVerifier, "reward")
-        check_sampling(sampling)
-        self.verifier = verifier
-        self.sampling = sampling
-        self.success: BatchSuccess
+    success: BatchSuccess
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the tokenizer."""
-        self.success = batch_success(trainer, self.verifier, self.sampling)
+        self.success = self.batch_success(trainer)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: QuestionBatch, batch_idx: int

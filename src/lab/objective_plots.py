@@ -22,10 +22,8 @@ class Setting(NamedTuple):
     """A strategy, and the responses that it sees of a question."""
 
     strategy: AdvantageStrategy
-    prompts: int
-    """The original question and its rephrasings, N + 1."""
-    samples: int
-    """Responses per prompt, G."""
+    prompts: int  # the original question and its rephrasings, N + 1
+    samples: int  # responses per prompt, G
 
 
 def weight_curve(setting: Setting, success: Tensor) -> Tensor:

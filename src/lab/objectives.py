@@ -28,12 +28,10 @@ CHUNK = 2**20
 
 
 class ByVerdict(NamedTuple):
-    """Advantages of one response to each prompt, given its verdict."""
+    """[…, P] float64 advantages of one response to each prompt, given its verdict."""
 
     correct: Tensor
-    """[…, P] float64."""
     wrong: Tensor
-    """[…, P] float64."""
 
 
 def expected_weights(strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor) -> Tensor:
@@ -44,16 +42,12 @@ def expected_weights(strategy: AdvantageStrategy, success: Tensor, samples: int 
     random groups are taken by their expectation.
 
     Args:
-        strategy: Reads rewards alone.
+        strategy: Reads rewards alone, else a ValueError names it.
         success: [P] float, success rates, 0..1; 0 and 1 are the limits there.
         samples: Responses per prompt, G: one number, or [P] long.
 
     Returns:
         [P] float64.
-
-    Raises:
-        ValueError: the strategy reads more than rewards, or makes random choices that it has no expectation of; a
-            success rate or a number of samples is out of its range; there are too many configurations of counts.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> expected_weights(GroupAdvantage("prompt", scale="none"), torch.tensor([0.3, 0.6]), 4)  # (1 − 1/4) / 2
@@ -94,12 +88,7 @@ def count_utility(strategy: AdvantageStrategy, num_samples: int) -> Tensor:
     are correct. The gradient of E[H(C)] in the success rate of a prompt is its number of samples times
     E[A | correct] − E[A | wrong], whatever the rates of the prompts that share the pool.
 
-    Args:
-        strategy: Reads rewards alone, and pools all responses to a question.
-        num_samples: Responses in the pool.
-
-    Returns:
-        [num_samples + 1] float64.
+    The strategy reads rewards alone and pools all responses to a question; returns [num_samples + 1] float64.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> count_utility(GroupAdvantage(baseline="none", scale="none"), 3)  # the number of correct responses

@@ -34,19 +34,3 @@ def lines(series: Mapping[str, pd.Series], label: str) -> Figure:
         ax.plot(values.index, values, label=name, linewidth=1.4, color=look["color"], linestyle=look["linestyle"])
     ax.set(xlabel="iteration")
     return finished(figure, [ax], label, from_zero=True)
-
-
-@styled
-def heat(table: pd.DataFrame, label: str) -> Figure:
-    """A square table of cosines as colours and numbers."""
-    figure, (ax,) = panels(1, width=1.6 + 0.75 * len(table), height=1.2 + 0.6 * len(table))
-    image = ax.imshow(table.to_numpy(dtype=float), cmap="cividis", vmin=-1, vmax=1)
-    ax.set_xticks(range(len(table)), list(map(str, table)), rotation=30, ha="right")
-    ax.set_yticks(range(len(table)), list(map(str, table.index)))
-    ax.grid(visible=False)
-    for row, values in enumerate(table.to_numpy(dtype=float)):
-        for column, value in enumerate(values):
-            colour = "black" if value > 0.3 else "white"
-            ax.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8)
-    figure.colorbar(image, label=label)
-    return figure

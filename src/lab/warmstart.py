@@ -26,7 +26,7 @@ import torch
 import transformers
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3ForCausalLM
 
 from ..modules.policy.exact import correct_tokens, exact_success
 from ..modules.policy.logprobs import Scorer
@@ -59,39 +59,35 @@ MAX_NEW_TOKENS = 32
 class WarmstartConfig:
     """How long and how the starter is trained."""
 
-    task: str = "arithmetic"
-    """One of `TASKS`, whose settings replace the defaults below."""
+    task: str = "arithmetic"  # one of `TASKS`, whose settings replace the defaults below
     seed: int = 0
-    chain_steps: int = 500
-    """Steps on chains of arithmetic facts; the first part of the schedule."""
-    word_steps: int = 1500
-    """Steps on questions of the task."""
-    extra_steps: int = 400
-    """Steps of one extension, with a learning-rate schedule of its own, while the gate is not met."""
+    chain_steps: int = 500  # on chains of arithmetic facts; the first part of the schedule
+    word_steps: int = 1500  # on questions of the task
+    extra_steps: int = 400  # of one extension, with a learning-rate schedule of its own, while the gate is not met
     max_extensions: int = 4
     batch_size: int = 32
-    learning_rate: float = 2e-3
-    """Peak of a cosine that ends at a tenth of it."""
-    gate: float = 0.40
-    """Validation accuracy to reach: the mean pass@1 at temperature 1."""
+    learning_rate: float = 2e-3  # peak of a cosine that ends at a tenth of it
+    gate: float = 0.40  # validation accuracy to reach: the mean pass@1 at temperature 1
     validation_questions: int = 192
-    validation_samples: int = 4
-    """Answers sampled to each; where pass@1 can be known exactly, none is."""
+    validation_samples: int = 4  # answers to each; none where pass@1 can be known exactly
 
 
 class TrainingSequence(NamedTuple):
-    """Tokens, and which of them the model learns to predict."""
+    """[L] long tokens, and [L] long labels: the token itself, or -100 where nothing is learned."""
 
     token_ids: Tensor
-    """[L] long."""
     labels: Tensor
-    """[L] long: the token itself, or -100 where nothing is learned."""
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, *parts: tuple[str, bool]) -> TrainingSequence:
+        """From texts, one after the other, and whether each is learned."""
+        pairs = [(token, learned) for text, learned in parts for token in tokenizer(text).input_ids]
+        labels = [token if learned else IGNORED for token, learned in pairs]
+        return cls(torch.tensor([token for token, _ in pairs]), torch.tensor(labels))
 
 
 def warmstart(output: Path, config: WarmstartConfig) -> dict[str, Any]:
     """Train a starter policy, write it to `output` as a Hugging Face folder, and return what `warmstart.json` holds.
-
-    `loss` is the mean of the last 50 steps, nats per learned token.
 
     Raises:
         RuntimeError: the gate was not met within all extensions; nothing is written.
@@ -103,7 +99,6 @@ def warmstart(output: Path, config: WarmstartConfig) -> dict[str, Any]:
         torch.manual_seed(config.seed)
         model = build_model(tokenizer)
         steps, loss, solved = train_to_gate(model, tokenizer, validation, config)
-
     by_family = defaultdict(list)
     for group, rate in zip(validation, solved.tolist(), strict=True):
         by_family[group.metadata["family"]].append(rate)
@@ -128,7 +123,7 @@ def train_to_gate(
 ) -> tuple[int, float, Tensor]:
     """Train on chains and questions, then extend while the validation accuracy is below the gate.
 
-    Returns steps, the last loss, and the [Q] success rates of the validation questions.
+    Returns steps, the mean loss of the last 50 (nats per learned token), and [Q] success rates in validation.
     """
     task, rng = TASKS[config.task], random.Random(config.seed)
     chains = batches(lambda: chain_sequence(tokenizer, rng), config.batch_size, rng)
@@ -142,7 +137,7 @@ def train_to_gate(
         if task.verifier is None:
             solved = solve_rate(model, tokenizer, validation, config.validation_samples)
         else:
-            solved = exact_solve_rate(model, tokenizer, validation, task.verifier())
+            solved = exact_solve_rate(copy.deepcopy(model), tokenizer, validation, task.verifier())
         accuracy = solved.mean().item()
         log.info("%d steps: loss %.3f, validation accuracy %.3f", steps, loss, accuracy)
         if accuracy >= config.gate:
@@ -205,19 +200,20 @@ def solve_rate(
 
 
 def exact_solve_rate(
-    model: Qwen3ForCausalLM,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     groups: Sequence[QuestionGroup],
     verifier: EnumeratingVerifier,
+    temperature: float = 1.0,
+    max_new_tokens: int = MAX_NEW_TOKENS,
 ) -> Tensor:
-    """[Q] float64, the probability at temperature 1 that the answer to the original question is correct."""
-    scorer = Scorer(CausalPolicy(copy.deepcopy(model).eval()))
+    """[Q] float64, the probability that the answer to the original question is correct; takes the model over."""
     prompts = [torch.tensor(tokenizer(prompt_text(group.question)).input_ids) for group in groups]
     correct = [
-        correct_tokens(verifier.correct_responses(group.answer), tokenizer, [tokenizer.eos_token_id], MAX_NEW_TOKENS)
+        correct_tokens(verifier.correct_responses(group.answer), tokenizer, [tokenizer.eos_token_id], max_new_tokens)
         for group in groups
     ]
-    return exact_success(scorer, prompts, correct)
+    return exact_success(Scorer(CausalPolicy(model.eval())), prompts, correct, temperature)
 
 
 def problem_sequence(
@@ -226,9 +222,8 @@ def problem_sequence(
     draw: Callable[[random.Random], SupervisedExample] = arithmetic_example,
 ) -> TrainingSequence:
     """Draw a question with a response; the response is learned."""
-    example = draw(rng)
-    prompt = tokenizer(prompt_text(example.question)).input_ids
-    return _sequence([(prompt, False), (tokenizer(example.response + tokenizer.eos_token).input_ids, True)])
+    question, response, _ = draw(rng)
+    return TrainingSequence.of(tokenizer, (prompt_text(question), False), (response + tokenizer.eos_token, True))
 
 
 def chain_sequence(tokenizer: PreTrainedTokenizerBase, rng: random.Random) -> TrainingSequence:
@@ -241,7 +236,7 @@ def chain_sequence(tokenizer: PreTrainedTokenizerBase, rng: random.Random) -> Tr
         if operation.valid_for(value):
             value = operation(value)
             parts += [(f"{operation.symbol} {operation.operand} =", False), (str(value), True)]
-    return _sequence([(tokenizer(text).input_ids, learned) for text, learned in parts])
+    return TrainingSequence.of(tokenizer, *parts)
 
 
 def batches(
@@ -253,12 +248,6 @@ def batches(
         by_length = [drawn[i : i + batch_size] for i in range(0, len(drawn), batch_size)]
         rng.shuffle(by_length)
         yield from by_length
-
-
-def _sequence(parts: Sequence[tuple[list[int], bool]]) -> TrainingSequence:
-    token_ids = [token for ids, _ in parts for token in ids]
-    labels = [token if learned else IGNORED for ids, learned in parts for token in ids]
-    return TrainingSequence(torch.tensor(token_ids), torch.tensor(labels))
 
 
 def main() -> None:

@@ -36,22 +36,14 @@ class Setting:
         return list(dict.fromkeys(run["method"] for run in self.runs))
 
     def of(self, method: str) -> list[Mapping[str, Any]]:
-        """The seeds of one method.
-
-        Raises:
-            KeyError: there is no such method.
-        """
+        """The seeds of one method; a KeyError without any."""
         found = [run for run in self.runs if run["method"] == method]
         if not found:
             raise KeyError(f"Expected runs of {method}, but there are only {', '.join(self.methods)}.")
         return found
 
     def pass_at_k(self, method: str, k: int, split: str | None = None) -> pd.DataFrame:
-        """[seeds, questions] pass@k, exact or without bias, over the test questions of all splits or of one.
-
-        Raises:
-            KeyError: a run was not tested on this split.
-        """
+        """[seeds, questions] pass@k, exact or without bias, over the test questions of all splits or of one."""
         if (known := self._passes.get((method, k, split))) is not None:
             return known
         rows = {}
@@ -68,31 +60,19 @@ class Setting:
         return {}
 
     def series(self, method: str, name: str, part: Part = "all") -> pd.DataFrame:
-        """[seeds, 1] mean of a scalar over a part of training.
-
-        Raises:
-            KeyError: a run has not logged it.
-        """
+        """[seeds, 1] mean of a scalar over a part of training; a KeyError where a run has not logged it."""
         values = {run["seed"]: np.array(run["series"][name][PARTS_OF[part]], dtype=float) for run in self.of(method)}
         return pd.DataFrame({seed: [float(np.nanmean(x))] for seed, x in values.items()}).T
 
     def on_questions(self, method: str, name: str) -> pd.DataFrame:
-        """[seeds, 1] a number of `questions.distances`; seeds without it are left out.
-
-        Raises:
-            KeyError: no seed has it.
-        """
+        """[seeds, 1] a number of `questions.distances`, of the seeds that have it; a KeyError where none has."""
         values = {run["seed"]: [run["questions"][name]] for run in self.of(method) if name in run["questions"]}
         if not values:
             raise KeyError(f"Expected {name} of {method}, but no run has it.")
         return pd.DataFrame(values).T
 
     def support(self, method: str, change: str, k: int) -> pd.DataFrame:
-        """[seeds, 1] share of all test questions that training brought within reach of k samples, or out of it.
-
-        Raises:
-            KeyError: success is not known exactly.
-        """
+        """[seeds, 1] share of all test questions that training brought within reach of k samples, or out of it."""
         rows = {}
         for run in self.of(method):
             sizes = {split: len(values) for split, values in run["success"].items()}
@@ -105,34 +85,27 @@ class Setting:
 
         Between evaluations it is interpolated; a run that was shorter counts with its last one.
         """
-        rows = {}
-        for run in self.of(method):
-            if run["seed"] in seconds:
-                times = [point["seconds"] for point in run["course"]]
-                values = [self._mean(run, point["pass"], k) for point in run["course"]]
-                rows[run["seed"]] = [float(np.interp(seconds[run["seed"]], times, values))]
-        return pd.DataFrame(rows).T
+        courses = {run["seed"]: self._course(run, "seconds", k) for run in self.of(method) if run["seed"] in seconds}
+        return pd.DataFrame({seed: [float(np.interp(seconds[seed], *of))] for seed, of in courses.items()}).T
 
     def at_share(self, method: str, k: int, share: float) -> pd.DataFrame:
         """[seeds, 1] pass@k over the questions of all splits after a share of training, interpolated."""
-        rows = {}
-        for run in self.of(method):
-            iterations = [point["iteration"] for point in run["course"]]
-            values = [self._mean(run, point["pass"], k) for point in run["course"]]
-            rows[run["seed"]] = [float(np.interp(share * iterations[-1], iterations, values))]
-        return pd.DataFrame(rows).T
+        courses = {run["seed"]: self._course(run, "iteration", k) for run in self.of(method)}
+        return pd.DataFrame({seed: [float(np.interp(share * of[0][-1], *of))] for seed, of in courses.items()}).T
 
     def course(self, method: str, k: int) -> tuple[np.ndarray, np.ndarray]:
         """At each evaluation: the responses until then, and pass@k over the questions of all splits; means of seeds."""
-        runs = self.of(method)
-        responses = [[point["responses"] for point in run["course"]] for run in runs]
-        values = [[self._mean(run, point["pass"], k) for point in run["course"]] for run in runs]
+        responses, values = zip(*(self._course(run, "responses", k) for run in self.of(method)), strict=True)
         return np.mean(responses, axis=0), np.mean(values, axis=0)
 
     @staticmethod
-    def _mean(run: Mapping[str, Any], curves: Mapping[str, Sequence[float]], k: int) -> float:
+    def _course(run: Mapping[str, Any], axis: str, k: int) -> tuple[list[float], list[float]]:
+        """Of each evaluation, its place on an axis, and pass@k over all questions."""
         sizes = {split: len(values) for split, values in run["success"].items()}
-        return sum(curves[s][KS.index(k)] * size for s, size in sizes.items()) / sum(sizes.values())
+        total = sum(sizes.values())
+        index = KS.index(k)
+        values = [sum(at["pass"][s][index] * size for s, size in sizes.items()) / total for at in run["course"]]
+        return [at[axis] for at in run["course"]], values
 
     def seconds(self, method: str) -> dict[int, float]:
         """Seed → seconds of training."""
@@ -163,11 +136,9 @@ def paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
 
 def _pass_at_k(values: Sequence[float], n: int, k: int) -> list[float]:
     if not n:
-        found: list[float] = exact_pass_at_k(torch.tensor(values, dtype=torch.float64), (k,))[:, 0].tolist()
-        return found
+        return exact_pass_at_k(torch.tensor(values, dtype=torch.float64), (k,))[:, 0].tolist()
     correct = torch.tensor(values)
-    counted: list[float] = pass_at_k(torch.full_like(correct, n), correct, k).tolist()
-    return counted
+    return pass_at_k(torch.full_like(correct, n), correct, k).tolist()
 
 
 def experiment_of(command: str) -> str:

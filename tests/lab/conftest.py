@@ -10,7 +10,7 @@ import torch
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 
-from tagrpo.lab.tasks.shortest_path.source import phrase, sample_problem
+from tagrpo.lab.tasks.shortest_path.source import FAMILIES, sample_problem
 from tagrpo.lab.tasks.shortest_path.starter import shortest_path_vocabulary
 from tagrpo.lab.tasks.starter import SupervisedExample, build_answer_tokenizer, build_model
 from tagrpo.lab.warmstart import batches, fit, problem_sequence
@@ -35,7 +35,7 @@ def directions(tmp_path_factory):
 
     def short(rng):
         problem = sample_problem(rng, range(1, 3))
-        return SupervisedExample(phrase(problem, "plain", rng), rng.choice(problem.answers), "plain")
+        return SupervisedExample(FAMILIES["plain"].tell(problem, rng), rng.choice(problem.answers), "plain")
 
     fit(model, islice(batches(lambda: problem_sequence(tokenizer, rng, short), 16, rng), 150), 150, learning_rate=2e-3)
     model.save_pretrained(path)

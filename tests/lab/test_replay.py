@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 from tagrpo.analysis.rollouts import read_rollouts
 from tagrpo.callbacks.recorder import rollout_table
-from tagrpo.lab.replay import replay, reward_groups, take
-from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage
-from tagrpo.types import AdvantageStrategy, RewardGroups
+from tagrpo.lab.replay import replay, reward_groups
+from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage, PassAtKAdvantage
+from tagrpo.types import AdvantageStrategy
 
 # Question 0: each prompt uniform, the pool not. Question 1: all wrong. Question 2: mixed everywhere.
 REWARDS = [[[1, 1], [0, 0]], [[0, 0], [0, 0]], [[1, 0], [0, 1]]]
@@ -89,13 +88,34 @@ def test_what_cannot_be_replayed_is_refused(run, tmp_path):
         read_rollouts(run)
 
 
-def test_rows_that_are_taken_take_all_that_is_known_of_them_along():
-    numbers = {name: torch.arange(5.0) + 10 * i for i, name in enumerate(("rewards", "entropy", "logprob"))}
-    whole = {name: torch.arange(5) for name in ("question", "prompt", "lengths")}
-    groups = RewardGroups(**numbers, **whole, correct=torch.arange(5) > 1)
-    rows = [3, 0, 3]
-    taken = take(groups, np.array(rows))
-    per_response = [field.name for field in fields(groups) if hasattr(getattr(groups, field.name), "__len__")]
-    assert {"rewards", "correct", "question", "prompt", "entropy", "logprob", "lengths"} == set(per_response)
-    for name in per_response:
-        assert list(getattr(taken, name)) == [getattr(groups, name)[row] for row in rows], name
+def rollouts(rewards):
+    """Rows of responses; `rewards[question][rephrasing]` is a list."""
+    return pd.DataFrame(
+        [
+            {
+                "iteration": 0, "question": f"q{q}", "rephrasing": v, "template": "plain",
+                "answer": str(reward),
+                "correct": reward > 0, "reward": float(reward),
+            }
+            for q, versions in enumerate(rewards) for v, values in enumerate(versions) for reward in values
+        ]
+    )  # fmt: skip
+
+
+def test_effective_weights_by_hand():
+    # Question 0: one right of four, A = ¾, −¼ × 3; question 1: all right, no weight.
+    rows = rollouts([[[1, 0, 0, 0]], [[1, 1, 1, 1]]])
+    (row,) = replay(rows, {"plain": GroupAdvantage(group_by="question", scale="none")}).to_dict("records")
+    assert row["effective_responses"] == pytest.approx(1.5**2 / (9 / 16 + 3 / 16) / 8)
+    assert row["positive"] == pytest.approx(0.5)
+    assert row["hard"] == 1
+    (nothing,) = replay(rows[4:], {"plain": POOLED}).to_dict("records")
+    assert (nothing["effective_responses"], nothing["eta"]) == (0, 0)
+    assert np.isnan(nothing["hard"])
+
+
+def test_pass_at_k_puts_its_weight_on_hard_questions():
+    rows = rollouts([[[1, 0, 0, 0, 0, 0, 0, 0]], [[1, 1, 1, 1, 1, 1, 1, 0]]])
+    hard = replay(rows, {"1": PassAtKAdvantage(k=1), "4": PassAtKAdvantage(k=4)}).set_index("strategy")["hard"]
+    assert hard["1"] == pytest.approx(0.5)
+    assert hard["4"] == 1

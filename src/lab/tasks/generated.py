@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 from ...datamodules.sources.base import Source
 from ...types import QuestionGroup
@@ -18,23 +18,13 @@ PATIENCE = 10_000
 """Draws without a new problem, after which there are taken to be no more."""
 
 
-class Problem(Protocol):
-    """A problem, apart from its wording."""
+class Asked(NamedTuple):
+    """What a question asks, apart from its wording."""
 
-    @property
-    def key(self) -> str:
-        """Equal for problems that ask the same."""
-
-    @property
-    def answers(self) -> Sequence[str]:
-        """Correct answers, at least one."""
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Facts of the problem for `metadata`."""
-
-
-P = TypeVar("P", bound=Problem)
+    key: str  # equal for questions that ask the same
+    answers: tuple[str, ...]
+    facts: Mapping[str, Any]  # for `metadata`
+    told: Any  # what `phrase` needs; of a `ListSource`, the items of a list, and other words by their names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,27 +39,24 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A way of telling problems, and its share of the supervised examples."""
+    """A way of telling a list in any order, and its share of the supervised examples."""
 
-    layout: str
-    """Takes the problem's words by their names."""
-    link: str = ", "
-    """Joins the items of a list."""
-    share: float = 0.0
-    """0 for a family that is never trained."""
+    layout: str  # takes words by their names, and of the list {items}, or {first} and {others}
+    link: str = ", "  # joins the items
+    share: float = 0.0  # 0 for a family that is never trained
 
-    def tell(self, **words: str | Sequence[str]) -> str:
-        """Fill the layout in."""
-        texts = {name: word if isinstance(word, str) else self.link.join(word) for name, word in words.items()}
-        return self.layout.format(**texts)
+    def tell(self, asked: Asked, rng: random.Random) -> str:
+        """Fill the layout in; `rng` orders the list."""
+        items, words = asked.told
+        items = rng.sample(items, len(items))
+        told = {"items": self.link.join(items), "first": items[0], "others": self.link.join(items[1:])}
+        return self.layout.format(**told, **words)
 
 
 def splits_of(unseen: Sequence[str], **originals: Sequence[str]) -> Mapping[str, Split]:
-    """Training, validation, and three tests: of the same kind, in families never trained, and of a larger size.
+    """Training, validation, and three tests: of the same kind, in `unseen` families, and of a larger size.
 
-    Args:
-        unseen: Families that are never trained.
-        originals: regime → families that its original questions are told in.
+    `originals`: regime → families that its original questions are told in.
     """
     hidden = dict.fromkeys(originals, unseen)
     return {
@@ -81,12 +68,12 @@ def splits_of(unseen: Sequence[str], **originals: Sequence[str]) -> Mapping[str,
     }
 
 
-def bucket(problem: Problem) -> int:
+def bucket(asked: Asked) -> int:
     """0..9, a hash of what is asked."""
-    return zlib.crc32(problem.key.encode()) % NUM_BUCKETS
+    return zlib.crc32(asked.key.encode()) % NUM_BUCKETS
 
 
-class GeneratedSource(Source, Generic[P]):
+class GeneratedSource(Source):
     """Generated questions with rephrasings.
 
     `metadata` of a question holds `split`, `regime`, `family` (of the original), `rephrasing_families`, and the facts
@@ -132,11 +119,11 @@ class GeneratedSource(Source, Generic[P]):
             )
 
     @abstractmethod
-    def sample(self, rng: random.Random) -> P:
+    def sample(self, rng: random.Random) -> Asked:
         """Draw a problem of the split and the regime, in whatever bucket."""
 
     @abstractmethod
-    def phrase(self, problem: P, family: str, rng: random.Random) -> str:
+    def phrase(self, asked: Asked, family: str, rng: random.Random) -> str:
         """Tell a problem; `rng` picks where the family leaves a choice."""
 
     def load(self) -> list[QuestionGroup]:
@@ -144,41 +131,42 @@ class GeneratedSource(Source, Generic[P]):
         problems = self._problems()
         return [self._group(index, next(problems)) for index in range(self.size)]
 
-    def _problems(self) -> Iterator[P]:
-        """Yield problems of the split, no two of which ask the same.
-
-        Raises:
-            ValueError: none of `PATIENCE` draws in a row was new.
-        """
+    def _problems(self) -> Iterator[Asked]:
+        """Problems of the split, no two of which ask the same; a ValueError where there are no more."""
         rng, last = random.Random(f"{self.split}/{self.seed}"), 0
         seen: set[str] = set()
         for draw in count():
             if draw - last > PATIENCE:
                 raise ValueError(f"Expected `size` to be at most {len(seen)}, the problems of {self.split}.")
-            problem = self.sample(rng)
-            if bucket(problem) in self.splits[self.split].buckets and problem.key not in seen:
-                seen.add(problem.key)
+            asked = self.sample(rng)
+            if bucket(asked) in self.splits[self.split].buckets and asked.key not in seen:
+                seen.add(asked.key)
                 last = draw
-                yield problem
+                yield asked
 
-    def _group(self, index: int, problem: P) -> QuestionGroup:
+    def _group(self, index: int, asked: Asked) -> QuestionGroup:
         rng = random.Random(f"{self.split}/{self.regime}/{self.seed}/{index}")
         original = self.originals[index % len(self.originals)]
         families = [original, *rng.sample(self._other_families(original), self.num_rephrasings)]
-        question, *rephrasings = [self.phrase(problem, family, rng) for family in families]
+        question, *rephrasings = [self.phrase(asked, family, rng) for family in families]
+        told = {"family": original, "rephrasing_families": tuple(families[1:])}
         return QuestionGroup(
             id=f"{self.split}-{self.regime}-{self.seed}-{index:05d}",
             question=question,
             rephrasings=tuple(rephrasings),
-            answer=tuple(problem.answers),
-            metadata={
-                "split": self.split,
-                "regime": self.regime,
-                "family": original,
-                "rephrasing_families": tuple(families[1:]),
-                **problem.facts,
-            },
+            answer=asked.answers,
+            metadata={"split": self.split, "regime": self.regime, **told, **asked.facts},
         )
 
     def _other_families(self, original: str) -> Sequence[str]:
         return [family for family in self.rephrasings[self.regime] if family != original]
+
+
+class ListSource(GeneratedSource):
+    """A generated source whose families tell a list in any order."""
+
+    families: ClassVar[Mapping[str, Family]]
+
+    def phrase(self, asked: Asked, family: str, rng: random.Random) -> str:
+        """Tell a problem."""
+        return self.families[family].tell(asked, rng)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers
@@ -13,14 +13,13 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from ...datamodules.sources.base import Source
 from ...types import EnumeratingVerifier
-from .generated import Family, Problem, Split, bucket
+from .generated import Asked, Family, ListSource, Split, bucket
 
 UNKNOWN = "<unk>"
 ANSWER_PATTERN = r"<sep>|[a-z][0-9]\b|[0-9]+|[A-Za-z]+|[^\sA-Za-z0-9]"
 """One token in tasks whose answers can be listed: a word, a number, a cell of a grid, a punctuation mark."""
 LARGE_SHARE = 0.05
 """Of examples as large as `test_size`: a policy that has never read such a number can't even copy it."""
-P = TypeVar("P", bound=Problem)
 
 
 class SupervisedExample(NamedTuple):
@@ -34,35 +33,33 @@ class SupervisedExample(NamedTuple):
 class Starter(NamedTuple):
     """What `tagrpo.lab.warmstart` needs to make a task's starter policy."""
 
-    source: Callable[..., Source]
-    """Makes the validation questions."""
+    source: Callable[..., Source]  # of the validation questions
     example: Callable[[random.Random], SupervisedExample]
-    """Draws a question with a written response."""
     build_tokenizer: Callable[[], PreTrainedTokenizerFast]
     verifier: type[EnumeratingVerifier] | None = None
     """Lists all correct answers, for an exact validation accuracy; None: answers are sampled."""
-    settings: Mapping[str, Any] = {}
-    """Changes to the defaults of `WarmstartConfig`."""
+    settings: Mapping[str, Any] = {}  # changes to the defaults of `WarmstartConfig`
 
 
-class WithShare(Protocol):
-    """A family of phrasing with a share of the supervised examples."""
-
-    @property
-    def share(self) -> float:
-        """0 for a family that is never trained."""
-
-
-def draw_family(rng: random.Random, families: Mapping[str, WithShare]) -> str:
-    """The name of a family, drawn by the shares."""
+def draw_family(rng: random.Random, families: Mapping[str, Any]) -> str:
+    """The name of a family, drawn by the `share` of each."""
     return rng.choices(list(families), [family.share for family in families.values()])[0]
 
 
-def draw_training(splits: Mapping[str, Split], draw: Callable[[], P]) -> P:
+def draw_training(splits: Mapping[str, Split], draw: Callable[[], Asked]) -> Asked:
     """Draw until the problem is of the training split."""
-    while bucket(problem := draw()) not in splits["train"].buckets:
+    while bucket(asked := draw()) not in splits["train"].buckets:
         pass
-    return problem
+    return asked
+
+
+def draw_problem(
+    rng: random.Random, source: type[ListSource], sizes: Sequence[Any], sample: Callable[..., Asked]
+) -> tuple[str, Asked]:
+    """A family by its share, and a problem of the training split of one of the sizes, or as large as `test_size`."""
+    family = draw_family(rng, source.families)
+    size, large = rng.choice(sizes), rng.random() < LARGE_SHARE
+    return family, draw_training(source.splits, lambda: sample(rng, size, large=large))
 
 
 def vocabulary_of(families: Iterable[Family], words: Iterable[str]) -> list[str]:

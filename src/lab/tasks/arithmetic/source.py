@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..generated import GeneratedSource, Split
+from ..generated import Asked, GeneratedSource, Split
 
-MAX_VALUE = 99
-LARGEST_DOUBLED = 30
+MAX_VALUE, LARGEST_DOUBLED = 99, 30
 DOUBLING_SHARE = 0.4
 """Share of drawn problems in which one operation is replaced by a doubling; fewer of these are valid."""
+OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 PEOPLE = (
     ("Tom", "he", "him"), ("Ann", "she", "her"), ("Ben", "he", "him"), ("Mia", "she", "her"),
@@ -33,14 +33,12 @@ THINGS = ("apples", "pens", "books", "coins", "cards", "eggs", "shells", "stamps
 class Operation(NamedTuple):
     """One step of a problem."""
 
-    symbol: str
-    """`+`, `-` or `*`."""
-    operand: int
-    """2..9; always 2 for `*`."""
+    symbol: str  # +, - or *
+    operand: int  # 2..9; always 2 for *
 
     def __call__(self, value: int) -> int:
         """Apply the operation."""
-        return int({"+": operator.add, "-": operator.sub, "*": operator.mul}[self.symbol](value, self.operand))
+        return int(OPERATORS[self.symbol](value, self.operand))
 
     def valid_for(self, value: int) -> bool:
         """Whether the result lies in 0..99, and what is doubled is no more than 30."""
@@ -58,10 +56,8 @@ class Problem:
 
     start: int
     operations: tuple[Operation, ...]
-    person: int
-    """Row of `PEOPLE`."""
-    thing: int
-    """Row of `THINGS`."""
+    person: int  # row of `PEOPLE`
+    thing: int  # row of `THINGS`
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -86,17 +82,11 @@ class Problem:
         """Whether every operation is valid for the value that it is applied to."""
         return all(apply.valid_for(value) for value, apply in zip(self.values, self.operations, strict=False))
 
-    key = expression
-
     @property
-    def answers(self) -> tuple[str, ...]:
-        """The answer as text."""
-        return (str(self.answer),)
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """The number of operations, and the expression."""
-        return {"num_operations": len(self.operations), "expression": self.expression}
+    def asked(self) -> Asked:
+        """What is asked; the facts are the number of operations, and the expression."""
+        facts = {"num_operations": len(self.operations), "expression": self.expression}
+        return Asked(self.expression, (str(self.answer),), facts, self)
 
 
 def sample_problem(rng: random.Random, num_operations: Sequence[int], start: tuple[int, int]) -> Problem:
@@ -120,15 +110,12 @@ class Family:
     """
 
     layout: str
-    link: str
-    """Joins the events."""
+    link: str  # joins the events
     add: Sequence[str]
     subtract: Sequence[str]
     double: Sequence[str]
-    backward: bool = False
-    """Events are told from the last to the first."""
-    share: float = 0.0
-    """Share of the supervised examples; 0 for a family that is never trained."""
+    backward: bool = False  # events are told from the last to the first
+    share: float = 0.0  # of the supervised examples; 0 for a family that is never trained
     strategies: tuple[float, float, float] = (1.0, 0.0, 0.0)
     """Shares of the solutions that go from left to right, do additions first, or give the answer directly."""
 
@@ -193,17 +180,11 @@ def phrase(problem: Problem, family: Family, rng: random.Random) -> str:
     >>> phrase(problem, FAMILIES["symbol"], random.Random(0))
     'Compute 23 + 4, * 2.'
     """
-    name, he, him = PEOPLE[problem.person]
+    person = dict(zip(("name", "he", "him"), PEOPLE[problem.person], strict=True))
     clauses = {"+": family.add, "-": family.subtract, "*": family.double}
-    events = [rng.choice(clauses[symbol]).format(he=he, him=him, n=n) for symbol, n in problem.operations]
-    text = family.layout.format(
-        name=name,
-        he=he,
-        him=him,
-        start=problem.start,
-        things=THINGS[problem.thing],
-        events=family.link.join(reversed(events) if family.backward else events),
-    )
+    events = [rng.choice(clauses[symbol]).format(n=n, **person) for symbol, n in problem.operations]
+    told = family.link.join(reversed(events) if family.backward else events)
+    text = family.layout.format(start=problem.start, things=THINGS[problem.thing], events=told, **person)
     # Sentences follow a full stop or a question mark.
     return re.sub(r"(?:^|[.?] )[a-z]", lambda match: match.group().upper(), text)
 
@@ -238,10 +219,8 @@ SPLITS: Mapping[str, ArithmeticSplit] = {
 }
 
 
-class ArithmeticSource(GeneratedSource[Problem]):
+class ArithmeticSource(GeneratedSource):
     """Generated word problems with rephrasings.
-
-    Facts of a problem are `num_operations` and `expression`, which evaluates to the answer.
 
     `train` and `validation` share one distribution. The tests are harder, so that Pass@k has room to rise up to k = 32:
     their problems all have three operations. `test_id` is told in rare families of training, `test_phrasing` in a
@@ -259,10 +238,10 @@ class ArithmeticSource(GeneratedSource[Problem]):
     splits = SPLITS
     rephrasings = REPHRASINGS
 
-    def sample(self, rng: random.Random) -> Problem:
+    def sample(self, rng: random.Random) -> Asked:
         """Draw a problem of the split's sizes."""
-        return sample_problem(rng, SPLITS[self.split].num_operations, SPLITS[self.split].start)
+        return sample_problem(rng, SPLITS[self.split].num_operations, SPLITS[self.split].start).asked
 
-    def phrase(self, problem: Problem, family: str, rng: random.Random) -> str:
+    def phrase(self, asked: Asked, family: str, rng: random.Random) -> str:
         """Tell a problem; `rng` picks among the family's synonyms."""
-        return phrase(problem, FAMILIES[family], rng)
+        return phrase(asked.told, FAMILIES[family], rng)

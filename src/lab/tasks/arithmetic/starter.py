@@ -40,10 +40,9 @@ def arithmetic_example(rng: random.Random, strategies: tuple[float, float, float
     """Draw a question and a solution, each family by its `share`; `strategies` None are the family's own."""
     start = SPLITS["test_size" if rng.random() < LARGE_SHARE else "train"].start
     name = draw_family(rng, FAMILIES)
-    family = FAMILIES[name]
-    problem = draw_training(SPLITS, lambda: sample_problem(rng, SPLITS["train"].num_operations, start))
-    writer = family if strategies is None else replace(family, strategies=strategies)
-    return SupervisedExample(phrase(problem, family, rng), solution(problem, writer, rng), name)
+    family = replace(FAMILIES[name], strategies=strategies or FAMILIES[name].strategies)
+    problem = draw_training(SPLITS, lambda: sample_problem(rng, SPLITS["train"].num_operations, start).asked).told
+    return SupervisedExample(phrase(problem, family, rng), solution(problem, family, rng), name)
 
 
 def solution(problem: Problem, family: Family, rng: random.Random) -> str:
@@ -77,12 +76,11 @@ def arithmetic_vocabulary() -> list[str]:
     """Every word that a question or a solution can contain, sorted; found by telling one problem in every way."""
     found = {*"0123456789", *"+-*=", ANSWER_MARKER}
     operations = (Operation("+", 2), Operation("-", 2), Operation("*", 2))
-    openings = [operations[i:] + operations[:i] for i in range(3)]
     for family in FAMILIES.values():
         for add, subtract, double in product(family.add, family.subtract, family.double):
             single = replace(family, add=(add,), subtract=(subtract,), double=(double,))
-            for opening, i in product(openings, range(len(PEOPLE))):
-                problem = Problem(2, opening, person=i, thing=i)
+            for first, i in product(range(3), range(len(PEOPLE))):
+                problem = Problem(2, operations[first:] + operations[:first], person=i, thing=i)
                 found.update(words(phrase(problem, single, random.Random(0))))
     return sorted(found)
 

@@ -11,6 +11,7 @@ no number may be left out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations, product
@@ -20,6 +21,8 @@ from ....types import EnumeratingVerifier, Score
 
 OPERATORS = ("+", "-", "*", "/")
 """Tokens of one character: `+-` is none of them."""
+OPERATION = re.compile(r"([0-9]+) ([-+*/]) ([0-9]+)")
+INNERMOST = re.compile(rf"(?<![^ ])\( {OPERATION.pattern} \)(?![^ ])")
 
 
 def operate(left: int, operator: str, right: int) -> int | None:
@@ -42,39 +45,19 @@ def operate(left: int, operator: str, right: int) -> int | None:
     return value if value > 0 else None
 
 
-def value_of(tokens: Sequence[str]) -> int | None:
-    """The value of an expression, None where it breaks the grammar or a rule. Numbers must be short and ASCII.
+def value_of(expression: str) -> int | None:
+    """The value of an expression, None where it breaks the grammar or a rule. Numbers must be short.
 
-    >>> value_of("( 9 - 3 ) * 4".split()), value_of("9 - 3 * 4".split()), value_of("( 3 - 9 ) * 4".split())
-    (24, None, None)
-    >>> value_of("8 +- 2".split()), value_of("8  2".split(" "))
-    (None, None)
+    >>> value_of("( 9 - 3 ) * 4"), value_of("9 - 3 * 4"), value_of("( 3 - 9 ) * 4"), value_of("8 +- 2")
+    (24, None, None, None)
     """
-    frames: list[list[int | str]] = [[]]  # what stands in each parenthesis that is open
-    for token in tokens:
-        if token == "(":
-            frames.append([])
-        elif token == ")":
-            value = _closed(frames.pop())
-            if value is None or not frames:
-                return None
-            frames[-1].append(value)
-        elif token in OPERATORS:
-            frames[-1].append(token)
-        elif token.isascii() and token.isdigit():
-            frames[-1].append(int(token))
-        else:
+    while found := INNERMOST.search(expression):
+        value = operate(int(found[1]), found[2], int(found[3]))
+        if value is None:
             return None
-    return _closed(frames[0]) if len(frames) == 1 else None
-
-
-def _closed(frame: Sequence[int | str]) -> int | None:
-    """The value of what a parenthesis holds, which must be one operation."""
-    match frame:
-        case [int(left), str(operator), int(right)]:
-            return operate(left, operator, right)
-        case _:
-            return None
+        expression = f"{expression[: found.start()]}{value}{expression[found.end() :]}"
+    whole = OPERATION.fullmatch(expression)
+    return operate(int(whole[1]), whole[2], int(whole[3])) if whole else None
 
 
 def solutions(numbers: Sequence[int], target: int) -> list[str]:
@@ -145,28 +128,26 @@ class CountdownReward(EnumeratingVerifier):
         # All expressions of the same numbers are equally long. This bounds what the parser is given.
         if len(response) != len(reference):
             return Score(False, None)
-        tokens, expected = response.split(" "), reference.split(" ")
-        if _operands_of(tokens) != _operands_of(expected):
-            return Score(False, None)
-        value = value_of(tokens)
+        value = value_of(response) if _operands_of(response) == _operands_of(reference) else None
         return Score(value is not None and value == _target_of(reference), response if value is not None else None)
 
     def correct_responses(self, reference: Reference) -> list[str]:
         """Every response that is scored as correct, each once."""
-        found = set()
-        for correct in references_of(reference):
-            target = _target_of(correct)
-            found.update(solutions([int(token) for token in correct.split(" ") if token.isdigit()], target))
+        found = {
+            solution
+            for correct in references_of(reference)
+            for solution in solutions([int(number) for number in re.findall("[0-9]+", correct)], _target_of(correct))
+        }
         return sorted(found)
 
 
 def _target_of(reference: str) -> int:
-    value = value_of(reference.split(" "))
+    value = value_of(reference)
     if value is None:
         raise ValueError(f"Expected a reference that is an expression such as ( 9 - 3 ) * 4, but got {reference!r}.")
     return value
 
 
-def _operands_of(tokens: Sequence[str]) -> list[str]:
+def _operands_of(expression: str) -> list[str]:
     """All tokens but the operators, sorted: two expressions of the same numbers agree in them."""
-    return sorted(token for token in tokens if token not in OPERATORS)
+    return sorted(token for token in expression.split(" ") if token not in OPERATORS)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
-from ..generated import Family, GeneratedSource, bucket, splits_of
+from ..generated import Asked, Family, ListSource, bucket, splits_of
 from .reward import OPERATORS, operate, solutions
 
 LARGEST_TARGET, SMALLEST = 99, 2
@@ -23,14 +21,14 @@ FEW_ANSWERS = 16
 """A problem of `hard` has at most so many; those of four numbers have thirty on average."""
 
 FAMILIES: Mapping[str, Family] = {
-    "make": Family(layout="Make {target} from {numbers}.", share=0.40),
-    "symbol": Family(layout="{numbers} = {target}", link=" and ", share=0.25),
-    "list": Family(layout="numbers: {numbers}; total: {target}", link="; ", share=0.215),
-    "question": Family(layout="How does one get {target} with the numbers {numbers}?", link=" and ", share=0.12),
+    "make": Family(layout="Make {target} from {items}.", share=0.40),
+    "symbol": Family(layout="{items} = {target}", link=" and ", share=0.25),
+    "list": Family(layout="numbers: {items}; total: {target}", link="; ", share=0.215),
+    "question": Family(layout="How does one get {target} with the numbers {items}?", link=" and ", share=0.12),
     # The target stands among the numbers.
     "cards": Family(layout="Ann holds {first}, needs {target}, and also holds {others}.", link=" and ", share=0.01),
     "result": Family(layout="{others} are cards, {target} is the result, {first} is a card.", share=0.005),
-    "hybrid": Family(layout="{numbers}; Ann needs the result {target}.", link=" and "),
+    "hybrid": Family(layout="{items}; Ann needs the result {target}.", link=" and "),
 }
 COMMON = ("make", "symbol", "list", "question")
 RARE = ("cards", "result")
@@ -39,57 +37,7 @@ REPHRASINGS = {"easy": TRAINED, "medium": TRAINED, "hard": COMMON}
 """regime → families that rephrasings are told in."""
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A problem, apart from its wording.
-
-    >>> problem = Problem((3, 4, 9), 24, "( 9 - 3 ) * 4")
-    >>> problem.key, problem.answers
-    ('3 4 9 = 24', ('( 9 - 3 ) * 4',))
-    """
-
-    numbers: tuple[int, ...]
-    """Ascending."""
-    target: int
-    expression: str
-    """One of the answers."""
-
-    @property
-    def key(self) -> str:
-        """The numbers and the target."""
-        return f"{' '.join(map(str, self.numbers))} = {self.target}"
-
-    @property
-    def answers(self) -> tuple[str, ...]:
-        """One expression; `CountdownReward` reads the numbers and the target from it."""
-        return (self.expression,)
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """The numbers and the target."""
-        return {"numbers": self.numbers, "target": self.target}
-
-
-def own_problem(rng: random.Random, count: int, largest: int) -> Problem | None:
-    """Draw numbers, and combine them two at a time by random operations until one value is left: the target.
-
-    None where an operation has no result by the rules, or the target is too large.
-    """
-    numbers = [rng.randint(SMALLEST, largest) for _ in range(count)]
-    made = [(number, str(number)) for number in numbers]
-    while len(made) > 1:
-        rng.shuffle(made)
-        (left, one), (right, other) = made.pop(), made.pop()
-        operator = rng.choice(OPERATORS)
-        value = operate(left, operator, right)
-        if value is None:
-            return None
-        made.append((value, f"( {one} {operator} {other} )"))
-    target, expression = made[0]
-    return Problem(tuple(sorted(numbers)), target, expression[2:-2]) if target <= LARGEST_TARGET else None
-
-
-class CountdownSource(GeneratedSource[Problem]):
+class CountdownSource(ListSource):
     """Generated countdown problems: three or four numbers 2..15, all to be used, and a target of at most 99.
 
     Regimes differ in how much the policy of `tagrpo.lab.warmstart` can solve, see docs/tasks.md: `easy` has three
@@ -103,37 +51,46 @@ class CountdownSource(GeneratedSource[Problem]):
     ('Make 68 from 11, 6, 4.', ('numbers: 4; 11; 6; total: 68',), ('4 * ( 11 + 6 )',))
     """
 
+    families = FAMILIES
     splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, unseen=("hybrid",))
     rephrasings = REPHRASINGS
     largest_size = 600
 
-    def sample(self, rng: random.Random) -> Problem:
+    def sample(self, rng: random.Random) -> Asked:
         """Draw a problem with as many numbers, and in `hard` as few answers, as the regime has."""
         while True:
             problem = sample_problem(rng, COUNTS[self.regime], large=self.split == "test_size")
             # Answers are counted only where the problem is of use: that takes a millisecond.
             kept = self.regime == "hard" and bucket(problem) in self.splits[self.split].buckets
-            if not kept or len(solutions(problem.numbers, problem.target)) <= FEW_ANSWERS:
+            if not kept or len(solutions(problem.facts["numbers"], problem.facts["target"])) <= FEW_ANSWERS:
                 return problem
 
-    def phrase(self, problem: Problem, family: str, rng: random.Random) -> str:
-        """Tell a problem, its numbers in any order."""
-        return phrase(problem, family, rng)
 
+def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> Asked:
+    """Draw a problem of `count` numbers, with at least one of 16..20 where it is to be `large`.
 
-def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> Problem:
-    """Draw a problem of `count` numbers, with at least one of 16..20 where it is to be `large`."""
-    while True:
-        problem = own_problem(rng, count, LARGEST["test_size" if large else "usual"])
-        if problem is not None and (not large or problem.numbers[-1] > LARGEST["usual"]):
-            return problem
-
-
-def phrase(problem: Problem, family: str, rng: random.Random) -> str:
-    """Tell a problem, its numbers in any order.
-
-    >>> phrase(Problem((3, 4, 9), 24, "( 9 - 3 ) * 4"), "make", random.Random(0))
-    'Make 24 from 4, 9, 3.'
+    Facts are its `numbers`, ascending, and the `target`; its answer is one of the expressions.
     """
-    numbers = list(map(str, rng.sample(problem.numbers, len(problem.numbers))))
-    return FAMILIES[family].tell(numbers=numbers, first=numbers[0], others=numbers[1:], target=str(problem.target))
+    while True:
+        numbers = [rng.randint(SMALLEST, LARGEST["test_size" if large else "usual"]) for _ in range(count)]
+        target, expression = _combined(rng, numbers)
+        if 0 < target <= LARGEST_TARGET and (not large or max(numbers) > LARGEST["usual"]):
+            numbers.sort()
+            items = tuple(map(str, numbers))
+            facts = {"numbers": tuple(numbers), "target": target}
+            told = items, {"target": str(target)}
+            return Asked(f"{' '.join(items)} = {target}", (expression,), facts, told)
+
+
+def _combined(rng: random.Random, numbers: list[int]) -> tuple[int, str]:
+    """Combine numbers two at a time by random operations; the value is 0 where one has no result by the rules."""
+    made = [(number, str(number)) for number in numbers]
+    while len(made) > 1:
+        rng.shuffle(made)
+        (left, one), (right, other) = made.pop(), made.pop()
+        operator = rng.choice(OPERATORS)
+        value = operate(left, operator, right)
+        if value is None:
+            return 0, ""
+        made.append((value, f"( {one} {operator} {other} )"))
+    return made[0][0], made[0][1][2:-2]

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import random
 
-from ..starter import (
-    LARGE_SHARE,
-    Starter,
-    SupervisedExample,
-    build_answer_tokenizer,
-    draw_family,
-    draw_training,
-    vocabulary_of,
-)
+from ..starter import Starter, SupervisedExample, build_answer_tokenizer, draw_problem, vocabulary_of
 from .reward import OPERATORS, CountdownReward
-from .source import COUNTS, FAMILIES, LARGEST_TARGET, CountdownSource, phrase, sample_problem
+from .source import COUNTS, FAMILIES, LARGEST_TARGET, CountdownSource, sample_problem
 
 
 def countdown_example(rng: random.Random) -> SupervisedExample:
-    """Draw a question of three or four numbers and one of its answers, families by their `share`."""
-    family = draw_family(rng, FAMILIES)
-    count, large = rng.choice(sorted(set(COUNTS.values()))), rng.random() < LARGE_SHARE
-    splits = CountdownSource.splits
-    problem = draw_training(splits, lambda: sample_problem(rng, count, large=large))
-    return SupervisedExample(phrase(problem, family, rng), problem.expression, family)
+    """Draw a question of three or four numbers and one of its answers."""
+    family, problem = draw_problem(rng, CountdownSource, sorted(set(COUNTS.values())), sample_problem)
+    return SupervisedExample(FAMILIES[family].tell(problem, rng), problem.answers[0], family)
 
 
 def countdown_vocabulary() -> list[str]:

@@ -67,9 +67,8 @@ class ShortestPathReward(EnumeratingVerifier):
 
 def _shortest(reference: Reference) -> tuple[set[tuple[Cell, str]], Cell, int]:
     """The steps of the references as (cell, direction), where they end, and how many steps each has."""
-    paths = [path.split(" ") for path in references_of(reference)]
     steps, ends = set(), set()
-    for path in paths:
+    for path in (text.split(" ") for text in references_of(reference)):
         if not DIRECTIONS.keys() >= set(path):
             raise ValueError(f"Expected references such as `right down`, but got {' '.join(path)!r}.")
         cell = (0, 0)

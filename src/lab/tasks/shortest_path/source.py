@@ -1,17 +1,16 @@
 """An embedded task: the shortest way through a small grid with walls. Most questions have several answers.
 
-Modelled on `shortest_path` of reasoning-gym, without its dependencies. Questions are asked in some twenty words instead
-of two hundred, in several phrasings. Each has an answer, and no two splits share a grid.
+Modelled on `shortest_path` of reasoning-gym, in some twenty words instead of two hundred. Each question has an answer,
+and no two splits share a grid.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
-from ..generated import Family, GeneratedSource, splits_of
+from ..generated import Asked, Family, ListSource, splits_of
 from .reward import DIRECTIONS, Cell, move
 
 COLUMNS = "abcdef"
@@ -23,17 +22,17 @@ LENGTHS = {"easy": range(3, 6), "medium": range(7, 9), "hard": range(2, 5)}
 """regime → steps of a shortest path."""
 
 FAMILIES: Mapping[str, Family] = {
-    "plain": Family(layout="From {start} to {goal}. Walls: {walls}.", share=0.40),
-    "symbol": Family(layout="{start} > {goal} # {walls}", link=" ", share=0.25),
-    "list": Family(layout="start: {start}; goal: {goal}; walls: {walls}", link=" and ", share=0.22),
+    "plain": Family(layout="From {start} to {goal}. Walls: {items}.", share=0.40),
+    "symbol": Family(layout="{start} > {goal} # {items}", link=" ", share=0.25),
+    "list": Family(layout="start: {start}; goal: {goal}; walls: {items}", link=" and ", share=0.22),
     "question": Family(
-        layout="Which way leads from {start} to {goal} if {walls} are blocked?", link=" and ", share=0.12
+        layout="Which way leads from {start} to {goal} if {items} are blocked?", link=" and ", share=0.12
     ),
-    "story": Family(layout="Boxes stand at {walls}. Tom walks from {start} to {goal}.", share=0.005),
+    "story": Family(layout="Boxes stand at {items}. Tom walks from {start} to {goal}.", share=0.005),
     "reversed": Family(
-        layout="{goal} is the goal, {walls} are blocked, the start is {start}.", link=" and ", share=0.005
+        layout="{goal} is the goal, {items} are blocked, the start is {start}.", link=" and ", share=0.005
     ),
-    "hybrid": Family(layout="Tom walks; walls: {walls}; goal: {goal}; start: {start}", link=" and "),
+    "hybrid": Family(layout="Tom walks; walls: {items}; goal: {goal}; start: {start}", link=" and "),
 }
 COMMON = ("plain", "symbol", "list", "question")
 RARE = ("story", "reversed")
@@ -42,37 +41,22 @@ REPHRASINGS = {"easy": TRAINED, "medium": TRAINED, "hard": COMMON}
 """regime → families that rephrasings are told in."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """A problem, apart from its wording."""
+class Grid(NamedTuple):
+    """A square grid with walls, and the way to be found."""
 
     width: int
-    """Columns, and rows."""
     start: Cell
     goal: Cell
     walls: tuple[Cell, ...]
-    """Ascending."""
-    answers: tuple[str, ...]
-    """All shortest paths."""
-
-    @property
-    def key(self) -> str:
-        """The grid, in words."""
-        walls = " ".join(map(name_of, self.walls))
-        return f"{self.width}: {name_of(self.start)} > {name_of(self.goal)} # {walls}"
+    answers: tuple[str, ...]  # all shortest paths
 
     @property
     def length(self) -> int:
         """Steps of a shortest path."""
         return self.answers[0].count(" ") + 1
 
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """The grid, and the steps of a shortest path."""
-        return {"grid": self.key, "length": self.length}
 
-
-class ShortestPathSource(GeneratedSource[Problem]):
+class ShortestPathSource(ListSource):
     """Generated grids of 5 × 5 cells, three to six of which are walls; cells are named a1..e5, a1 being top left.
 
     Regimes differ in how much the policy of `tagrpo.lab.warmstart` can solve, see docs/tasks.md: paths are 3 to 5 steps
@@ -85,20 +69,26 @@ class ShortestPathSource(GeneratedSource[Problem]):
     ('From e5 to b4. Walls: d5, c3, c2.', ('up left left left',))
     """
 
+    families = FAMILIES
     splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, unseen=("hybrid",))
     rephrasings = REPHRASINGS
 
-    def sample(self, rng: random.Random) -> Problem:
+    def sample(self, rng: random.Random) -> Asked:
         """Draw a problem whose paths are as long as the regime's."""
         return sample_problem(rng, LENGTHS[self.regime], large=self.split == "test_size")
 
-    def phrase(self, problem: Problem, family: str, rng: random.Random) -> str:
-        """Tell a problem, its walls in any order."""
-        return phrase(problem, family, rng)
+
+def sample_problem(rng: random.Random, lengths: Sequence[int], *, large: bool = False) -> Asked:
+    """`sample_grid` as a problem; facts are the `grid`, and the `length` of a shortest path."""
+    grid = sample_grid(rng, lengths, large=large)
+    start, goal, *walls = map(name_of, (grid.start, grid.goal, *grid.walls))
+    key = f"{grid.width}: {start} > {goal} # {' '.join(walls)}"
+    told = walls, {"start": start, "goal": goal}
+    return Asked(key, grid.answers, {"grid": key, "length": grid.length}, told)
 
 
-def sample_problem(rng: random.Random, lengths: Sequence[int], *, large: bool = False) -> Problem:
-    """Draw a grid whose shortest paths have one of `lengths`."""
+def sample_grid(rng: random.Random, lengths: Sequence[int], *, large: bool = False) -> Grid:
+    """Draw a grid whose shortest paths have one of `lengths`; its walls are sorted."""
     width = WIDTH["test_size" if large else "usual"]
     cells = [(column, row) for column in range(width) for row in range(width)]
     while True:
@@ -106,10 +96,9 @@ def sample_problem(rng: random.Random, lengths: Sequence[int], *, large: bool = 
         apart = abs(start[0] - goal[0]) + abs(start[1] - goal[1])
         if not min(lengths) - 2 <= apart <= max(lengths):  # a longer detour is not worth drawing for
             continue
-        answers = shortest_paths(width, start, goal, walls)
-        problem = Problem(width=width, start=start, goal=goal, walls=tuple(sorted(walls)), answers=answers)
-        if answers and problem.length in lengths:
-            return problem
+        grid = Grid(width, start, goal, tuple(sorted(walls)), shortest_paths(width, start, goal, walls))
+        if grid.answers and grid.length in lengths:
+            return grid
 
 
 def shortest_paths(width: int, start: Cell, goal: Cell, walls: Sequence[Cell]) -> tuple[str, ...]:
@@ -136,9 +125,3 @@ def shortest_paths(width: int, start: Cell, goal: Cell, walls: Sequence[Cell]) -
 def name_of(cell: Cell) -> str:
     """A cell's name in questions: (4, 2) is `e3`."""
     return f"{COLUMNS[cell[0]]}{cell[1] + 1}"
-
-
-def phrase(problem: Problem, family: str, rng: random.Random) -> str:
-    """Tell a problem, its walls in any order."""
-    walls = list(map(name_of, rng.sample(problem.walls, len(problem.walls))))
-    return FAMILIES[family].tell(start=name_of(problem.start), goal=name_of(problem.goal), walls=walls)

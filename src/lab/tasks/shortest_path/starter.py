@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import random
 
-from ..starter import (
-    LARGE_SHARE,
-    Starter,
-    SupervisedExample,
-    build_answer_tokenizer,
-    draw_family,
-    draw_training,
-    vocabulary_of,
-)
+from ..starter import Starter, SupervisedExample, build_answer_tokenizer, draw_problem, vocabulary_of
 from .reward import DIRECTIONS, ShortestPathReward
-from .source import COLUMNS, FAMILIES, WIDTH, ShortestPathSource, phrase, sample_problem
+from .source import COLUMNS, FAMILIES, WIDTH, ShortestPathSource, sample_problem
 
 
 def shortest_path_example(rng: random.Random) -> SupervisedExample:
-    """Draw a question and one of its answers, families by their `share`; paths of 4 to 8 steps in half of them."""
-    family = draw_family(rng, FAMILIES)
-    lengths, large = rng.choice((range(1, 10), range(4, 9))), rng.random() < LARGE_SHARE
-    splits = ShortestPathSource.splits
-    problem = draw_training(splits, lambda: sample_problem(rng, lengths, large=large))
-    return SupervisedExample(phrase(problem, family, rng), rng.choice(problem.answers), family)
+    """Draw a question and one of its answers; paths of 4 to 8 steps in half of them."""
+    family, problem = draw_problem(rng, ShortestPathSource, (range(1, 10), range(4, 9)), sample_problem)
+    return SupervisedExample(FAMILIES[family].tell(problem, rng), rng.choice(problem.answers), family)
 
 
 def shortest_path_vocabulary() -> list[str]:

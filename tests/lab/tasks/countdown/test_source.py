@@ -23,10 +23,10 @@ def test_a_target_is_what_the_expression_gives():
     for count in (3, 4):
         for _ in range(300):
             problem = sample_problem(rng, count)
-            tokens = problem.expression.split(" ")
-            assert value_of(tokens) == problem.target <= 99
-            assert tuple(sorted(int(token) for token in tokens if token.isdigit())) == problem.numbers
-            assert problem.expression in solutions(problem.numbers, problem.target)
+            (expression,), numbers, target = problem.answers, problem.facts["numbers"], problem.facts["target"]
+            assert value_of(expression) == target <= 99
+            assert tuple(sorted(int(token) for token in expression.split(" ") if token.isdigit())) == numbers
+            assert expression in solutions(numbers, target)
 
 
 def test_problems_of_hard_have_few_answers_and_most_others_have_more():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tagrpo.lab.tasks.shortest_path import ShortestPathReward
 from tagrpo.lab.tasks.shortest_path.reward import DIRECTIONS, move
-from tagrpo.lab.tasks.shortest_path.source import sample_problem
+from tagrpo.lab.tasks.shortest_path.source import sample_grid
 from tagrpo.types import EnumeratingVerifier
 from tests.lab.tasks.hostile import SHORTEST_PATH as HOSTILE
 
@@ -28,7 +28,7 @@ def walks_through(problem, walk):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_correct_are_exactly_the_shortest_walks_by_brute_force(seed):
-    problem = sample_problem(random.Random(seed), range(1, 7))
+    problem = sample_grid(random.Random(seed), range(1, 7))
     shortest = None
     for length in range(1, 7):
         found = {" ".join(walk) for walk in product(DIRECTIONS, repeat=length) if walks_through(problem, walk)}

@@ -6,14 +6,14 @@ import networkx
 import pytest
 
 from tagrpo.lab.tasks.shortest_path.reward import move
-from tagrpo.lab.tasks.shortest_path.source import ShortestPathSource, sample_problem
+from tagrpo.lab.tasks.shortest_path.source import ShortestPathSource, sample_grid
 
 
 @pytest.mark.parametrize("large", [False, True])
 def test_answers_are_all_shortest_paths_of_networkx(large):
     rng = random.Random(0)
     for _ in range(60):
-        problem = sample_problem(rng, range(1, 12), large=large)
+        problem = sample_grid(rng, range(1, 12), large=large)
         grid = networkx.grid_2d_graph(problem.width, problem.width)
         grid.remove_nodes_from(problem.walls)
         expected = {tuple(path) for path in networkx.all_shortest_paths(grid, problem.start, problem.goal)}
@@ -38,7 +38,7 @@ def test_a_regime_has_paths_of_its_lengths_in_every_split(regime, lengths):
 
 def test_a_goal_out_of_reach_is_never_asked_for():
     rng = random.Random(1)
-    assert all(sample_problem(rng, range(1, 30)).answers for _ in range(300))
+    assert all(sample_grid(rng, range(1, 30)).answers for _ in range(300))
 
 
 def test_originals_of_hard_are_told_in_rare_families_and_rephrasings_in_common_ones():

@@ -44,6 +44,9 @@ class Checkpointer(Callback):
         keep: Number of newest checkpoints to keep. None keeps all.
         fractions: Shares of the run's iterations, above 0 and below 1, whose checkpoints are written and kept besides;
             see `tagrpo-eval diagnose=`. Of a run that is made longer they are shares of its new length.
+
+    Raises:
+        ValueError: `every` or `keep` is less than 1, or one of `fractions` is none.
     """
 
     stage = Stage.CHECKPOINT
@@ -73,7 +76,11 @@ class Checkpointer(Callback):
             RECEIVED.clear()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen to signals; move away checkpoints that this run will not lead to."""
+        """Listen to signals; move away checkpoints that this run will not lead to.
+
+        Raises:
+            RuntimeError: the ranks have not resumed from the same checkpoint.
+        """
         listen()
         if len(counts := set(gather_objects(self._done))) > 1:
             raise RuntimeError(
@@ -88,7 +95,11 @@ class Checkpointer(Callback):
         listen()
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Between two iterations: save when it is time, leave with code 0 when asked to."""
+        """Between two iterations: save when it is time, leave with code 0 when asked to.
+
+        Raises:
+            SIGTERMException: a rank was asked to stop; it is a `SystemExit` with code 0.
+        """
         if self._rng_to_restore is not None:
             _set_rng_state(self._rng_to_restore)
             self._rng_to_restore = None

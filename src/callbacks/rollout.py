@@ -98,7 +98,11 @@ class RolloutCallback(Callback):
         return texts
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Remember questions if somebody reads it. Stream the weights anew: a checkpoint changes them."""
+        """Remember questions if somebody reads it. Stream the weights anew: a checkpoint changes them.
+
+        Raises:
+            TypeError: `replay` with a module that can't tell the entropy of responses.
+        """
         if self.pipeline.replay is not None:
             require(pl_module, SampledPolicy, "the module, with rollout.replay,")
         data: Any = trainer.datamodule  # type: ignore[attr-defined]

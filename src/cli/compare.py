@@ -45,6 +45,9 @@ def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> di
 
     A name has a list of overrides, or a mapping with `KEYS`, those of scales for overrides at that scale alone. `after`
     and `longer` name a method that stands above it.
+
+    Raises:
+        ValueError: a mapping has another key, or `after` or `longer` names no method that stands above it.
     """
     if isinstance(methods, ListConfig):
         return {str(name): Method([f"experiment={name}"]) for name in methods}

@@ -61,7 +61,11 @@ def ask_training_questions(cfg: DictConfig) -> None:
 
 
 def kept_checkpoints(run: Path) -> dict[int, Path]:
-    """Iteration → the checkpoint there, of those nearest to each quarter of training; a damaged one is an error."""
+    """Iteration → the checkpoint there, of those nearest to each quarter of training; a damaged one is an error.
+
+    Raises:
+        DamagedFileError: one of them is damaged.
+    """
     from ..runs.checkpoints import checkpoint_at
 
     found = {runs.iteration_of(path) or 0: path for path in runs.checkpoints_in(run / "checkpoints")}

@@ -126,7 +126,11 @@ def audit(cfg: DictConfig, checks: Mapping[str, Check], judge: Judge | None, cli
 
 
 def check(cfg: DictConfig) -> None:
-    """Refuse what can't work, before anything is read or asked, with the setting and what to change."""
+    """Refuse what can't work, before anything is read or asked, with the setting and what to change.
+
+    Raises:
+        ValueError, OSError: naming the setting and what to change.
+    """
     if cfg.command not in ("generate", "audit"):
         raise ValueError(f"Expected command to be generate or audit, but got {cfg.command!r}.")
     path = cfg.input if cfg.command == "audit" else cfg.source.get("path")

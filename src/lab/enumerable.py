@@ -42,6 +42,9 @@ class Responses(NamedTuple):
 def all_responses(vocabulary: int, max_length: int = 1) -> Responses:
     """All words of at most `max_length` tokens, at most 4,096; token 0 ends a word, and so does the length limit.
 
+    Raises:
+        ValueError: there would be more than 4,096.
+
     >>> responses = all_responses(2, 2)  # 0, 10 and 11
     >>> responses.tokens.tolist(), responses.states.tolist(), responses.lengths.tolist()
     ([0, 1, 0, 1, 1], [0, 0, 1, 0, 1], [1, 2, 2])

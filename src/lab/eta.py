@@ -20,6 +20,9 @@ def sum_of_absolute_advantage(strategy: AdvantageStrategy, num_samples: int) -> 
     Returns:
         [n + 1] float32.
 
+    Raises:
+        ValueError: n is less than 1.
+
     >>> from tagrpo.modules.advantages import PassAtKAdvantage
     >>> sum_of_absolute_advantage(PassAtKAdvantage(k=1, epsilon=0.0), 4)  # 2 √(c (n − c))
     tensor([0.0000, 3.4641, 4.0000, 3.4641, 0.0000])

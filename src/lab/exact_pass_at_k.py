@@ -71,6 +71,10 @@ class ExactPassAtK(ExactCallback):
     Args:
         ks: The k of interest.
         against: Run directory whose `exact.json` is the untrained policy's.
+
+    Raises:
+        TypeError: the verifier can't list correct responses.
+        ValueError: sampling leaves tokens out, so that probabilities are not those of the policy.
     """
 
     def __init__(

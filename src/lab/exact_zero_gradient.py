@@ -26,6 +26,10 @@ class ExactZeroGradient(ExactCallback):
     Both are percentages of the questions that are sampled first: of those that dynamic sampling draws after them, of
     replayed responses and of shaped rewards nothing is known here, and with `rollout.ahead` the weights that sample are
     older.
+
+    Raises:
+        TypeError: the verifier can't list correct responses.
+        ValueError: sampling leaves tokens out, so that probabilities are not those of the policy.
     """
 
     success: BatchSuccess

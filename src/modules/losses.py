@@ -34,6 +34,9 @@ def token_kl(inputs: LossInputs, estimator: str) -> Tensor:
     """[T] estimated divergence from the reference.
 
     k3 is constant where d exceeds `MAX_LOG_RATIO`; verl clamps its value to ±10, which removes larger gradients.
+
+    Raises:
+        ValueError: the inputs have no reference.
     """
     if inputs.reference_logprobs is None:
         raise ValueError(
@@ -97,6 +100,9 @@ class PolicyLoss(Loss):
         objective: `clip` | `cispo`.
         max_length: The constant of `constant`, in tokens.
         replay_shaping: δ > 0, for replayed responses alone.
+
+    Raises:
+        ValueError: an option is out of its range, or options contradict each other.
 
     >>> inputs = LossInputs(
     ...     logprobs=torch.tensor([1.5, 0.8]).log().requires_grad_(), old_logprobs=torch.zeros(2), entropy=None,
@@ -170,7 +176,11 @@ class PolicyLoss(Loss):
             )
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
-        """Loss of one micro-batch, and the sums of its metrics."""
+        """Loss of one micro-batch, and the sums of its metrics.
+
+        Raises:
+            ValueError: `kl_coef` needs reference log-probs, or `entropy_coef` an entropy, that the inputs lack.
+        """
         advantages = inputs.token_advantages
         if advantages is None:
             advantages = inputs.advantages[inputs.response]

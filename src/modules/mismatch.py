@@ -67,6 +67,9 @@ class MismatchCorrection:
         low: Smallest ratio that is kept, above 0; None: no bound.
         high: Largest ratio, or divergence, that is kept.
 
+    Raises:
+        ValueError: options are out of range or contradict each other.
+
     >>> ratios, sampled = torch.tensor([[3.0, 0.5], [1.2, 1.0]]), torch.zeros(2, 2)
     >>> MismatchCorrection(cap=2.0)(ratios.log(), sampled, torch.tensor([[True, True], [True, False]])).weights
     tensor([[2.0000, 0.5000],

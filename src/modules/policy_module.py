@@ -183,7 +183,12 @@ class PolicyModule(LightningModule):
             group["initial_lr"], group["lr"] = base, base * factor(scheduler.last_epoch)
 
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> dict[str, Any]:  # noqa: ARG002
-        """Learn from the rollouts of one batch, log how it went, and return `UpdateResult.outputs` for callbacks."""
+        """Learn from the rollouts of one batch, log how it went, and return `UpdateResult.outputs` for callbacks.
+
+        Raises:
+            ValueError: the batch carries no rollouts.
+            FloatingPointError: see `PolicyUpdate`.
+        """
         if batch.rollouts is None:
             raise ValueError("Expected batch.rollouts before the training step, but it is None. Add RolloutCallback.")
         assert self.update is not None

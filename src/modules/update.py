@@ -30,7 +30,11 @@ from .update_stats import UpdateResult, UpdateStats
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateOptions:
-    """How an update is made."""
+    """How an update is made.
+
+    Raises:
+        ValueError: an option is out of its range, or options contradict each other.
+    """
 
     anchor: Anchor = "original"
     """Score prompt: `original` (TA-GRPO, Eq. 4) or `own` (GRPO, Eq. 2)."""
@@ -89,6 +93,10 @@ class PolicyUpdate:
         scheduler: Learning-rate schedule over optimizer steps; None keeps the rate.
         backward: Runs the backward of a loss; Lightning's does more than `Tensor.backward`.
         gradient_sync: Called with whether gradients are reduced over ranks in the backwards inside its context.
+
+    Raises:
+        TypeError: `advantage`, `loss` or `credit` lacks something that the update needs.
+        ValueError: the loss can't take credit per token.
     """
 
     scorer: Scorer

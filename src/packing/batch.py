@@ -73,6 +73,9 @@ def pack(
         prompt: [R] long, row of each response's prompt.
         responses: [R] of [T_r] long, none empty.
         rows: [r] long, responses to pack, at least one; None packs all.
+
+    Raises:
+        ValueError: no rows, or an empty prompt or response.
     """
     shared = prompt.tolist()
     order = sorted(range(len(responses)) if rows is None else rows.tolist(), key=lambda row: (shared[row], row))

@@ -37,7 +37,11 @@ class Recorded:
 
     @classmethod
     def read(cls, run: Path) -> Recorded | None:
-        """The rollouts of a run directory; None where it has none. Errors are those of `rollout_files`."""
+        """The rollouts of a run directory; None where it has none. Errors are those of `rollout_files`.
+
+        Raises:
+            ValueError: see `rollout_files`.
+        """
         found = list(rollout_files(run, (*COLUMNS, "response")))
         if not found:
             return None

@@ -82,6 +82,9 @@ class PlainAnswerReward(Verifier):
             numbers that have no more must be equal. None: all must.
         pattern: Regular expression for `word` and `set`; where it has groups, they are what is read.
 
+    Raises:
+        ValueError: an unknown form.
+
     >>> PlainAnswerReward("number")("3 dozen are 36.", "36")
     Score(correct=True, answer='36', failure=None)
     """

@@ -103,6 +103,9 @@ class SoftOverlongPenalty:
         max_length: L_max, tokens. DAPO's is the length limit of sampling, so that a truncated response gets −1.
         cache: L_cache, tokens. None is a fifth of `max_length`, DAPO's share (4,096 of 20,480).
         weight: Factor.
+
+    Raises:
+        ValueError: not 0 < cache ≤ max_length.
     """
 
     def __init__(self, max_length: int, cache: int | None = None, weight: float = 1.0) -> None:
@@ -137,6 +140,9 @@ class RewardNoise:
     Args:
         probability: Of each wrong response, 0 … 1.
         seed: Of the draws.
+
+    Raises:
+        ValueError: the probability is out of its range.
     """
 
     def __init__(self, probability: float, seed: int = 0) -> None:

@@ -52,6 +52,9 @@ class DynamicSampling:
             Fig. 3, a batch takes about 15; with 64 even a batch of one question lacks it in less than 1 % of cases.
         values: What must differ: the `rewards`, which decide whether there is a gradient, or the verdicts (`correct`,
             DAPO's constraint). It matters where reward terms tell responses of the same verdict apart.
+
+    Raises:
+        ValueError: an option is out of its range.
     """
 
     def __init__(

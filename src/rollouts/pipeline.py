@@ -78,6 +78,10 @@ class RolloutPipeline:
             - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without gradient;
               `dynamic_sampling/limit_reached`: 1 where `max_draws` ran out and such questions remain, else 0.
             - `rollout/staleness`: optimizer steps between the weights that sampled and those that learn, mean.
+
+    Raises:
+        TypeError: engine, verifier or a reward term lacks something that is needed.
+        ValueError: `asynchronous` with an engine or an option that does not allow it.
     """
 
     def __init__(

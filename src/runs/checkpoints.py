@@ -182,7 +182,11 @@ def newest(directory: Path) -> Path | None:
 
 
 def checkpoint_at(path: str | Path, setting: str) -> Path:
-    """The checkpoint at a path, once it has been checked; of a run's directory the newest intact one."""
+    """The checkpoint at a path, once it has been checked; of a run's directory the newest intact one.
+
+    Raises:
+        FileNotFoundError, DamagedFileError: there is none that is complete; naming the setting that gave the path.
+    """
     path = Path(path).expanduser()
     if (path / "checkpoints").is_dir():
         if (found := newest(path / "checkpoints")) is None:

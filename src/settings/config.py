@@ -87,7 +87,11 @@ class Run:
 
 
 def build(cfg: DictConfig) -> Run:
-    """Instantiate every part of a configuration that has been checked; make a model that is in a package."""
+    """Instantiate every part of a configuration that has been checked; make a model that is in a package.
+
+    Raises:
+        ValueError: parts contradict each other; the message says what to change.
+    """
     import torch
     import transformers
     from hydra.utils import instantiate

@@ -30,6 +30,9 @@ class VerdictAdvantage(AdvantageStrategy):
     Args:
         correct: Advantage of a correct response.
         wrong: Advantage of a wrong response, less than `correct`.
+
+    Raises:
+        ValueError: `correct` does not exceed `wrong`, so that wrong answers would be learned.
     """
 
     reads_rewards = False

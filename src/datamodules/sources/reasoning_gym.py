@@ -77,6 +77,9 @@ class ReasoningGymSource(Source):
         size: Number of questions; the report warns where 20 items for each are too few to find them.
         options: Settings of the generator.
         seed: Chooses the questions within the split's own part.
+
+    Raises:
+        ValueError: an unknown split, or a task that is not supported; on loading, what the generator complains of.
     """
 
     def __init__(

@@ -20,6 +20,9 @@ class BasedAdvantage(AdvantageStrategy):
     Args:
         base: Strategy whose advantages are changed.
 
+    Raises:
+        TypeError: `base` is no strategy.
+
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> from tagrpo.modules.advantages.pools import verdicts
     >>> class Halved(BasedAdvantage):

@@ -30,6 +30,10 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
         base: Strategy that is weighted; None is `GroupAdvantage` over `group_by`, the paper's.
         group_by: The pool that ρ is taken over: `question` | `prompt` | `batch`.
 
+    Raises:
+        TypeError: `base` is no strategy.
+        ValueError: an option is out of its range.
+
     >>> from tagrpo.modules.advantages.pools import verdicts
     >>> strategy = DifficultyWeightedAdvantage(base=GroupAdvantage(scale="none"))
     >>> strategy(verdicts([1, 0, 0, 0]))  # 0.75 · w(¼) and −0.25 · w(¾), where w(¼) = 1.4926 and w(¾) = 0.95

@@ -27,6 +27,9 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
         group_by: The pool, which is what is ranked: `question` | `prompt`.
         epsilon: Added to both standard deviations.
 
+    Raises:
+        ValueError: an option is out of its range, or the groups carry no finite entropy.
+
     >>> from dataclasses import replace
     >>> from tagrpo.modules.advantages.pools import verdicts
     >>> groups = replace(verdicts([1, 0, 0, 0], [1, 0, 0, 0]), entropy=torch.tensor([0.2] * 4 + [0.9] * 4))

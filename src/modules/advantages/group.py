@@ -42,6 +42,9 @@ class GroupAdvantage(AdvantageStrategy):
             training writes (arXiv 2508.10751, Eq. 2) and `PassAtKAdvantage` has. At n = 32 they differ by 1.6 %.
         epsilon: Added to σ, or to the mean.
 
+    Raises:
+        ValueError: an option is out of its range, or the rewards of a pool have no positive mean to be scaled by.
+
     >>> from tagrpo.modules.advantages.pools import verdicts
     >>> GroupAdvantage(unbiased=False, epsilon=0.0)(verdicts([1, 1, 0, 0]))
     tensor([ 1.,  1., -1., -1.])

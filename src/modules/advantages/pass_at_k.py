@@ -138,6 +138,9 @@ class PassAtKAdvantage(AdvantageStrategy):
         num_groups: Of `bootstrap`; None is the size of the pool, as in the paper.
         seed: Of `bootstrap` and `full`.
 
+    Raises:
+        ValueError: an option is out of its range, or has no meaning for this estimator.
+
     >>> from tagrpo.modules.advantages.pools import verdicts
     >>> PassAtKAdvantage(k=2, epsilon=0.0)(verdicts([1, 0, 0, 0]))  # see `analytic_advantages`
     tensor([ 1.0000, -0.3333, -0.3333, -0.3333])

@@ -67,7 +67,11 @@ def accuracy(groups: RewardGroups, group_by: Pool) -> Tensor:
 
 
 def history_of(groups: RewardGroups) -> History:
-    """Records of the questions before this batch, which must be there."""
+    """Records of the questions before this batch, which must be there.
+
+    Raises:
+        ValueError: the groups carry none.
+    """
     if groups.history is None:
         raise ValueError(
             "Expected RewardGroups.history with this advantage strategy, but got none. RolloutCallback provides for it "

@@ -23,6 +23,10 @@ class WithoutEasyAdvantage(BasedAdvantage):
         threshold: Accuracy from 0 to 1; 1 keeps all.
         group_by: The pool whose accuracy counts: `question` | `prompt` | `batch`.
 
+    Raises:
+        TypeError: `base` is no strategy.
+        ValueError: an option is out of its range.
+
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> from tagrpo.modules.advantages.pools import verdicts
     >>> WithoutEasyAdvantage(GroupAdvantage(scale="none"))(verdicts([1, 0, 0], [1, 1, 0]))  # the second are easy

@@ -24,6 +24,9 @@ def assign_credit(
     """Set `experience.token_advantages`, `penalty`, and `advantages` to their means per response. Collective.
 
     `groups` are those of this rank, `scores` have the responses that count in the loss, `mini_batches` are rows.
+
+    Raises:
+        FloatingPointError: the credit is not finite.
     """
     for rows in mini_batches:
         learned = rows[experience.in_loss[rows]].tolist()

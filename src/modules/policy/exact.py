@@ -27,6 +27,9 @@ def correct_tokens(
 
     A text that leaves room for a stop token is a response with each of them; one that is just as long as a response may
     be (`max_new_tokens`, stop token included) is a response without; a longer one is none.
+
+    Raises:
+        ValueError: the tokens of a text are decoded to something else, so that no response would read as it.
     """
     responses: list[list[int]] = []
     meant: list[str] = []
@@ -58,6 +61,9 @@ def exact_success(
         prompts: [Q] of [L_q] long.
         correct: [Q], all correct responses to each prompt; see `correct_tokens`.
         temperature: Of sampling; the policy's own is put back afterwards.
+
+    Raises:
+        FloatingPointError: the policy gives no probabilities.
     """
     success = torch.zeros(len(prompts), dtype=torch.float64)
     with _at_temperature(scorer.policy, temperature):
@@ -129,7 +135,11 @@ def _at_temperature(policy: CausalPolicy, temperature: float) -> Iterator[None]:
 
 
 def check_sampling(sampling: SamplingConfig) -> None:
-    """Refuse greedy decoding, top-p and top-k."""
+    """Refuse greedy decoding, top-p and top-k.
+
+    Raises:
+        ValueError: greedy decoding, top-p or top-k.
+    """
     if sampling.temperature == 0 or sampling.top_p < 1 or sampling.top_k:
         raise ValueError(
             f"Expected sampling from the whole distribution for exact pass@k, but got {sampling}. Set temperature "

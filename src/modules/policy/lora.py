@@ -37,7 +37,11 @@ class LoraSettings:
 
 
 def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
-    """Freeze `model` and put adapters into it."""
+    """Freeze `model` and put adapters into it.
+
+    Raises:
+        ValueError: a target is not a linear layer inside the decoder, or there is none of that name.
+    """
     from peft import LoraConfig, inject_adapter_in_model
 
     targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)

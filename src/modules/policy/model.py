@@ -15,7 +15,11 @@ from .sharding import decoder_layers, full_tensors
 
 
 def resolve_model_path(path: str | Path) -> str:
-    """`path`, a folder with a `config.json` or of the form of a hub name, checked before anything expensive starts."""
+    """`path`, a folder with a `config.json` or of the form of a hub name, checked before anything expensive starts.
+
+    Raises:
+        FileNotFoundError: it is neither a folder with a `config.json` nor of the form of a hub name (`owner/name`).
+    """
     folder = Path(path).expanduser()
     if (folder / "config.json").is_file():
         return str(folder)
@@ -46,6 +50,10 @@ def load_causal_lm(
         gradient_checkpointing: Recompute the activations of layers in the backward: of all, none, or this share of
             them, the first ones. Each layer that keeps its activations costs memory and saves a fourth of its work.
         lora: Freeze the weights and train low-rank adapters; None trains the weights.
+
+    Raises:
+        FileNotFoundError: nothing is found at `path`.
+        ValueError: `gradient_checkpointing` is no share.
     """
     path = resolve_model_path(path)
     try:
@@ -71,7 +79,11 @@ def load_causal_lm(
 
 
 def checkpoint_layers(model: PreTrainedModel, share: float) -> None:
-    """Recompute the activations of the first `share` of the decoder layers in the backward."""
+    """Recompute the activations of the first `share` of the decoder layers in the backward.
+
+    Raises:
+        ValueError: `share` is not above 0 and at most 1.
+    """
     if not 0 < share <= 1:
         raise ValueError(
             f"Expected model.load.gradient_checkpointing to be true, false or the share of layers, but got {share}."

@@ -28,6 +28,9 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
         compute_dtype: Type of the gathered parameters (bfloat16 on GPUs); shards stay in their own type and
             gradients are reduced in float32. None computes in the type of the shards.
         cpu_offload: Keep shards, gradients and optimizer state in host memory.
+
+    Raises:
+        ValueError: no repeated decoder layers are found.
     """
     layers = decoder_layers(module)
     # Inputs are not cast: FSDP2 would copy the packed batch for every layer, and each build its attention layout anew.
@@ -39,7 +42,11 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
 
 
 def decoder_layers(module: nn.Module) -> list[nn.Module]:
-    """The longest `ModuleList` inside `module`: the decoder layers of every causal LM in transformers."""
+    """The longest `ModuleList` inside `module`: the decoder layers of every causal LM in transformers.
+
+    Raises:
+        ValueError: there is none.
+    """
     lists = [list(m) for m in module.modules() if isinstance(m, nn.ModuleList)]
     if not lists:
         raise ValueError(

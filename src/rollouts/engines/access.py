@@ -19,7 +19,12 @@ SHORTEST = 16
 
 
 def shared_token() -> str:
-    """The token in `TAGRPO_TOKEN`, else in `~/.cache/tagrpo/token`, which whoever comes first makes."""
+    """The token in `TAGRPO_TOKEN`, else in `~/.cache/tagrpo/token`, which whoever comes first makes.
+
+    Raises:
+        ValueError: it is too short to be a secret.
+        PermissionError: other users of this machine can read the file.
+    """
     token = os.environ.get(VARIABLE, "").strip() or _of_file(FILE.expanduser())
     if len(token) < SHORTEST:
         raise ValueError(

@@ -58,7 +58,12 @@ def check_context(request: Request, context: int) -> None:
 
 
 def checked(finish: Finish, request: Request, policy: nn.Module) -> list[list[Completion]]:
-    """The responses that `finish` returns, if they are as many as asked for and their log-probs finite."""
+    """The responses that `finish` returns, if they are as many as asked for and their log-probs finite.
+
+    Raises:
+        EngineError: there are more or fewer of them.
+        FloatingPointError: log-probs are not finite; the message says whether the weights of `policy` are.
+    """
     try:
         completions = finish()
         logprobs = [sample.logprobs for samples in completions for sample in samples]
@@ -100,6 +105,9 @@ def stop_token_ids(model_path: str) -> list[int]:
 
     vLLM stops at the tokenizer's too: a chat model's turn often ends with a token that its generation config, taken
     over from the base model, does not name.
+
+    Raises:
+        ValueError: it has none.
     """
     try:
         stop = GenerationConfig.from_pretrained(model_path).eos_token_id

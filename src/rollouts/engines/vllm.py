@@ -41,6 +41,10 @@ class VLLMEngine(Engine):
         sleep: Whether `sleep` gives the memory of weights and cache back during the update; GPUs only.
         tensor_parallel_size: Ranks that share an engine: for models whose weights and cache one GPU does not hold.
         options: Further arguments of `vllm.LLM`.
+
+    Raises:
+        ImportError: vLLM is not installed.
+        ValueError: the ranks can't be cut into teams of that size.
     """
 
     def __init__(

@@ -38,6 +38,13 @@ def sections(methods: Methods) -> list[Section]:
     return [section for make in made if (section := make(methods)).rows]
 
 
+def warned(runs: Sequence[RunFiles]) -> list[Section]:
+    """What runs have warned of in their first iterations."""
+    files = [(run, run.path / "warnings.md") for run in runs]
+    found = [f"{run.method}, seed {run.seed}. {file.read_text()}" for run, file in files if file.exists()]
+    return [Section("Warnings", [], [], [line for text in found for line in text.splitlines()])] if found else []
+
+
 def about(runs: Sequence[RunFiles]) -> list[Section]:
     """How to repeat runs, and what they were made with, as far as they say so."""
     repeat = Section("To repeat a run", [], [], [f"    {run.command}" for run in runs if run.command])
@@ -50,7 +57,7 @@ def markdown(methods: Methods, figures: Mapping[str, str]) -> str:
     shown = [line for name, caption in figures.items() for line in (f"![{caption}]({name})", caption)]
     runs = [run for seeds in methods.runs.values() for run in seeds]
     lines = [f"# {title(methods)}", "", *(f"- {sentence}" for sentence in found.sentences), "", found.note, ""]
-    for section in (*sections(methods), Section("Figures", [], [], shown), *about(runs)):
+    for section in (*warned(runs), *sections(methods), Section("Figures", [], [], shown), *about(runs)):
         lines += [f"## {section.title}", "", *([*table(section.header, section.rows), ""] if section.rows else [])]
         lines += [line for note in section.notes for line in (note, "")]
     return "\n".join(lines) + "\n"

@@ -12,7 +12,7 @@ from ..analysis.answer import Answer, answer, without_evaluation
 from ..analysis.comparison import Methods
 from ..analysis.pictures import pictures
 from ..analysis.runs import RunFiles, by_method, find_directories, find_runs
-from ..analysis.sections import Section, about, markdown, sections, title
+from ..analysis.sections import Section, about, markdown, sections, title, warned
 from ..lab import exact_plots
 from ..runs.files import write_json, write_text
 from .figures import Shown, comparison_figures, picture, training_figures
@@ -66,7 +66,7 @@ def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
     return {
         "title": heading,
         "answer": {**asdict(said), "figure": pictured},
-        "tables": [asdict(table) for table in [*tables, *about(shown.runs)]],
+        "tables": [asdict(table) for table in [*warned(shown.runs), *tables, *about(shown.runs)]],
         "figures": figures,
         "runs": [_entry(run, shown) for run in shown.runs],
     }

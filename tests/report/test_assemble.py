@@ -202,6 +202,20 @@ def test_runs_without_a_common_split_are_shown_without_a_comparison(tmp_path, wr
     assert index["answer"]["sentences"] == ["These runs share no evaluation, so that none says more than another."]
 
 
+def test_what_a_run_has_warned_of_stands_before_all_tables(tmp_path, write_run):
+    write_run(tmp_path, "grpo", 0, [1, 2])
+    assert "Warnings" not in write_report(tmp_path).with_name("report.md").read_text()
+    (tmp_path / "grpo" / "seed0" / "warnings.md").write_text(
+        "Iteration 1: No answer was found.\n- 'well', expected '1'\n"
+    )
+    page = write_report(tmp_path)
+    first = read_blocks(page)["index"]["index"]["tables"][0]
+    assert first["title"] == "Warnings"
+    assert first["notes"] == ["grpo, seed 0. Iteration 1: No answer was found.", "- 'well', expected '1'"]
+    text = page.with_name("report.md").read_text()
+    assert text.index("## Warnings") < text.index("- 'well', expected '1'") < text.index("## Pass@k")
+
+
 def test_runs_of_a_sweep_are_called_by_the_settings_in_which_they_differ(tmp_path, write_run):
     for number, (rate, seed) in enumerate(((1e-4, 0), (1e-4, 1), (1e-3, 0))):
         path = write_run(tmp_path / str(number), "grpo", seed, [1, 2])

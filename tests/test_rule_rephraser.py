@@ -15,10 +15,9 @@ import pytest
 
 from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 from tagrpo.rephrasing.candidates import Pair, accepted, review
-from tagrpo.rephrasing.checks import numbers_kept
+from tagrpo.rephrasing.checks import TEXT_CHECKS, numbers_kept
 from tagrpo.rephrasing.symbols import symbols_kept
 from tagrpo.rewards.extraction import extract_reference
-from tests.text_checks import TEXT_CHECKS
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "rule_rephraser"
 DATA = Path(os.environ.get("TAGRPO_DATA", Path(__file__).parents[2] / "shared" / "data"))

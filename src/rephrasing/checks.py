@@ -11,8 +11,8 @@ from collections import Counter
 from difflib import SequenceMatcher
 
 from ..rewards.extraction import normalize_answer
-from .candidates import Pair, Verdict
-from .symbols import differences
+from .candidates import Check, Pair, Verdict
+from .symbols import differences, symbols_kept
 from .texts import compact, holds, loose_numbers, numbers, without_examples
 
 _CHATTER = re.compile(
@@ -152,3 +152,14 @@ def similar(pair: Pair, low: float = 0.1, high: float = 1.0) -> Verdict:
     below = value < low and len(pair.question) >= 40
     bound = f" is below {low:g}" if below else f" is above {high:g}" if value > high else ""
     return Verdict("similar", not bound, f"similarity {value:.3f}{bound}", value)
+
+
+TEXT_CHECKS: dict[str, Check] = {
+    "well_formed": well_formed,
+    "numbers_kept": numbers_kept,
+    "symbols_kept": symbols_kept,
+    "answer_not_leaked": answer_not_leaked,
+    "not_identical": not_identical,
+    "similarity": similar,
+}
+"""name → check, with the settings that need neither a model nor an encoder."""

@@ -13,8 +13,8 @@ from tagrpo.rephrasing.audit import (
     sample_groups,
 )
 from tagrpo.rephrasing.candidates import Candidate, Reviewed, Verdict, write_rows
+from tagrpo.rephrasing.checks import TEXT_CHECKS
 from tagrpo.types import QuestionGroup
-from tests.text_checks import TEXT_CHECKS
 
 TEXTS = ["Add 3 and 4.", "Add 3 and 5.", "What is 3 + 4?"]  # fine; a wrong number; a copy
 

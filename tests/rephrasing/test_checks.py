@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from tagrpo.rephrasing.candidates import Pair, Reviewed, accepted, review
 from tagrpo.rephrasing.checks import (
+    TEXT_CHECKS,
     answer_not_leaked,
     ngram_similarity,
     not_identical,
@@ -23,7 +24,6 @@ from tagrpo.rephrasing.checks import (
 )
 from tagrpo.rephrasing.symbols import renaming, symbols_kept
 from tagrpo.types import QuestionGroup
-from tests.text_checks import TEXT_CHECKS
 
 BOX_1 = Path(str(files("tagrpo.configs"))) / "rephraser" / "instructions" / "box1.yaml"
 

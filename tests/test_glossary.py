@@ -38,7 +38,7 @@ def test_every_name_that_the_code_logs_has_an_entry(glossary):
     known = [pattern for metric in glossary.metrics() for pattern in glossary.patterns(metric.names)]
     folders = (ROOT / "src" / name for name in ("callbacks", "modules", "rollouts"))
     logged = {name for folder in folders for path in folder.rglob("*.py") for name in names_in(path)}
-    assert len(logged) > 30
+    assert len(logged) > 25
     assert sorted(name for name in logged if not any(pattern.fullmatch(name) for pattern in known)) == []
 
 

@@ -98,7 +98,7 @@ def test_two_training_steps_are_two_updates_in_plain_torch_to_the_bit(tiny_polic
     for logged, result in zip(attach.logged, results, strict=True):
         metrics = {name: torch.tensor(value).item() for name, value in result.stats.metrics().items()}
         assert {name: logged[name] for name in metrics} == metrics
-    assert torch.equal(attach.outputs["advantages"], results[1].advantages)
+    assert torch.equal(attach.outputs["advantages"], results[1].experience.advantages)
 
 
 @pytest.mark.parametrize("warmup", [0.25, 2])

@@ -256,7 +256,8 @@ def quiet() -> None:
 
     Lightning logs to a handler of its own, beside the one of Hydra, which would show each line twice.
     """
-    logging.getLogger("lightning.pytorch").handlers.clear()
+    for name in ("lightning", "lightning.pytorch"):
+        logging.getLogger(name).handlers.clear()
     for name in ("utilities.rank_zero", "trainer.connectors.checkpoint_connector"):
         logging.getLogger(f"lightning.pytorch.{name}").addFilter(lambda record: not CHATTER.match(record.getMessage()))
     for name in ("sentence_transformers", "httpx", "httpx2", "openai"):

@@ -271,6 +271,8 @@ def test_a_sweeper_gets_the_objective_of_every_run(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
+    said = result.stdout + result.stderr
+    assert said.count("train: ") == 2, "each of two runs says each line once"
     returned = json.loads((tmp_path / "returned.json").read_text())
     assert [override for override, _ in returned] == ["optimizer.lr=0.001", "optimizer.lr=1e-05"]
     for override, value in returned:

@@ -72,7 +72,7 @@ def sample() -> None:
     for row, (a, b) in enumerate(questions()):
         if row < known:
             continue
-        texts = [template.render(FAMILIES[wording].tell(a=str(a), b=str(b)), tokenizer) for wording in TRAINED]
+        texts = [template.render(FAMILIES[wording].layout.format(first=a, others=b), tokenizer) for wording in TRAINED]
         prompts = [tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"][0] for text in texts]
         seed = derive_seed(0, "premise", row)
         responses = engine.generate(Request(prompts, [RESPONSES] * len(TRAINED), sampling, seed))
@@ -164,7 +164,7 @@ def section(questions: Sequence[Mapping[str, Any]], encode: Callable[[list[str]]
     yield from ("", "| wording | correct, % | equal rewards of 8, % |", "|---|---|---|")
     for column, name in enumerate(names):
         equal = 100 * uniform(correct[:, [column]], G)
-        yield f"| {FAMILIES[name].layout} | {told(rate[:, column])} | {told(equal)} |"
+        yield f"| {FAMILIES[name].layout.format(first='a', others='b')} | {told(rate[:, column])} | {told(equal)} |"
 
 
 def page() -> None:

@@ -157,9 +157,9 @@ def section(questions: Sequence[Mapping[str, Any]], encode: Callable[[list[str]]
     deviation = told(1e4 * spread(correct), lambda variance: np.sqrt(np.maximum(variance, 0)))
     yield f"| standard deviation of a question's success rate over wordings, points | {deviation} |"
     measured = [distances(question, encode) for question in questions]
-    for name in ("all", "right", "wrong"):
+    for name, kind in {"all": "", "right": "right ", "wrong": "wrong "}.items():
         one, two = np.array([[each[name]["one"], each[name]["two"]] for each in measured if name in each]).T
-        yield f"| distance of two {name} responses to one wording ({len(one)} questions) | {told(one, digits=3)} |"
+        yield f"| distance of two {kind}responses to one wording ({len(one)} questions) | {told(one, digits=3)} |"
         yield f"| … to two wordings: further apart by | {told(two - one, digits=3)} |"
     yield from ("", "| wording | correct, % | equal rewards of 8, % |", "|---|---|---|")
     for column, name in enumerate(names):

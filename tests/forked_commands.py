@@ -89,7 +89,16 @@ def outcome(command: str, arguments: list[str], folder: str) -> dict[str, object
         return {"code": code, "output": output.read_text(), "heavy": heavy, "seconds": seconds}
 
 
+def parse() -> None:
+    """Have Hydra read a configuration once, so that its grammar is ready in every fork."""
+    from hydra import compose, initialize_config_module
+
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        compose("train", ["experiment=grpo"])
+
+
 if __name__ == "__main__":
+    parse()
     if "warm" in sys.argv:
         warm_up()
     for case in json.load(sys.stdin):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 LARGEST = 3.4028234663852886e38  # of float32
 LIGHTNING_WAITS = 30
 """Default process-group timeout, in minutes."""
+FORMAT_WARNING = warnings.formatwarning
 CHATTER = re.compile(
     r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|All "
     r"distributed processes registered|-{20}|\n?Initializing distributed"
@@ -254,8 +255,10 @@ def exists(settings: str | None) -> bool:
 def quiet() -> None:
     """Keep libraries from saying what nobody asked for; their warnings and errors stay, and so do our own messages.
 
-    Lightning logs to a handler of its own, beside the one of Hydra, which would show each line twice.
+    Lightning logs to handlers of its own, beside the one of Hydra, which would show each line twice. Our own warnings
+    are shown without the line of code that they come from.
     """
+    warnings.formatwarning = _format_warning
     for name in ("lightning", "lightning.pytorch"):
         logging.getLogger(name).handlers.clear()
     for name in ("utilities.rank_zero", "trainer.connectors.checkpoint_connector"):
@@ -264,3 +267,10 @@ def quiet() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", r"`?isinstance\(treespec, LeafSpec\)")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+
+def _format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    own = filename.startswith(str(Path(__file__).parents[1]))
+    return f"Warning: {message}\n" if own else FORMAT_WARNING(message, category, filename, lineno, line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -287,3 +288,11 @@ def test_validation_at_the_papers_scale_costs_less_than_a_tenth_of_what_training
     trained = iterations * cfg.data.batch_size * responses
     validated = iterations // cfg.trainer.val_check_interval * asked * cfg.data.validation_samples
     assert 0 < validated < trained / 10
+
+
+def test_our_own_warnings_are_shown_without_their_place(monkeypatch):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    config.quiet()
+    own = str(Path(config.__file__).parents[1] / "callbacks" / "first_look.py")
+    assert warnings.formatwarning(UserWarning("Check it."), UserWarning, own, 3) == "Warning: Check it.\n"
+    assert "other.py:3: UserWarning: Check it." in warnings.formatwarning("Check it.", UserWarning, "other.py", 3)

@@ -75,9 +75,10 @@ class QuestionLoader:
     def peek(self) -> QuestionBatch:
         """The next batch, without taking it; of the next epoch when this one is used up."""
         before = self.epoch, self.cursor
-        batch = self.draw()
-        self.epoch, self.cursor = before
-        return batch
+        try:
+            return self.draw()
+        finally:
+            self.epoch, self.cursor = before
 
     def serve_by(self, chance: Callable[[str], float]) -> None:
         """Serve a question only with the probability `chance(id)`, 0 … 1, which may change and is alike on every rank.

@@ -64,14 +64,18 @@ class RunFiles:
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
         """All evaluations that it kept, by iteration; that in `test.json` where it kept none."""
-        kept = sorted(p for p in self.path.glob("evaluations/*-*.json") if not p.name.startswith("exact-"))
-        found = [self.json(path, "splits") for path in kept or self.path.glob("test.json")]
+        kept = [name for name in self._kept("*-*.json") if not name.startswith("evaluations/exact-")]
+        last = ["test.json"] if (self.path / "test.json").exists() else []
+        found = [self.json(name, "splits") for name in kept or last]
         return sorted(found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test"))
 
     @cached_property
     def exact(self) -> list[dict[str, Any]]:
         """Content of `exact.json` at each evaluation, by iteration; empty for runs without it."""
-        return [self.json(p, "iteration", "splits") for p in sorted(self.path.glob("evaluations/exact-*.json"))]
+        return [self.json(name, "iteration", "splits") for name in self._kept("exact-*.json")]
+
+    def _kept(self, pattern: str) -> list[str]:
+        return [f"evaluations/{path.name}" for path in sorted((self.path / "evaluations").glob(pattern))]
 
     @cached_property
     def ledger(self) -> dict[str, int]:
@@ -162,7 +166,7 @@ class RunFiles:
     def _optional(self, name: str, *keys: str) -> Any:
         return self.json(name, *keys) if (self.path / name).exists() else None
 
-    def json(self, name: str | Path, *keys: str) -> Any:
+    def json(self, name: str, *keys: str) -> Any:
         """Content of a JSON file in the directory of the run.
 
         Raises:

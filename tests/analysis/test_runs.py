@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pandas as pd
 import pytest
 import yaml
@@ -21,6 +24,20 @@ def test_runs_are_found_and_read(tmp_path, write_run):
     # 1 − C(6, 2) / C(8, 2)
     assert run.pass_at_k("test_id", 2)["q000"] == pytest.approx(1 - 15 / 28)
     assert list(by_method(runs, ["grpo"])) == ["grpo", "base"]
+
+
+def test_evaluations_are_read_below_a_relative_path_too(tmp_path, write_run, monkeypatch):
+    path = write_run(tmp_path, "grpo", 0, [1, 2])
+    monkeypatch.chdir(tmp_path)
+    (run,) = find_runs(Path("grpo"))
+    assert [sorted(evaluation["splits"]) for evaluation in run.evaluations] == [["test_id"]]
+    (path / "evaluations").mkdir(exist_ok=True)
+    for name in ("test-000003", "exact-000003"):
+        content = {"iteration": 3, "splits": {name: {"questions": []}}}
+        (path / "evaluations" / f"{name}.json").write_text(json.dumps(content))
+    (run,) = find_runs(Path("grpo"))
+    assert [sorted(evaluation["splits"]) for evaluation in run.evaluations] == [["test-000003"]]
+    assert [sorted(evaluation["splits"]) for evaluation in run.exact] == [["exact-000003"]]
 
 
 def test_the_configuration_names_a_run_wherever_it_lies(tmp_path, write_run):

@@ -6,20 +6,19 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from ..distributed import gather_objects
 from ..runs.files import write_text
-from ..types import Fields
-from .shared import check_at_least_one, current_iteration
+from .shared import BatchDiagnostic, check_at_least_one, current_iteration
 
 NUM_EXAMPLES = 3
 SHOWN = 160
 """Characters of a response that are shown: its last ones, where the answer stands."""
 
 
-class FirstLook(Callback):
+class FirstLook(BatchDiagnostic):
     """Warns once, with examples and the settings to change, and writes the warning to `warnings.md` of the run.
 
     - A batch in which no answer was found in any response of any rank.
@@ -37,11 +36,12 @@ class FirstLook(Callback):
         self.patience = patience
         self.rewards: set[float] = set()
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+    def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
+        """Look at the first batches; nothing is logged."""
         iteration = current_iteration(trainer) + 1
         if iteration > self.patience:
-            return
-        seen = _Seen.on_all_ranks(Fields("batch", batch))
+            return {}
+        seen = _Seen.on_all_ranks(batch)
         self.rewards |= seen.rewards
         warning = None
         if not seen.answered:
@@ -55,12 +55,13 @@ class FirstLook(Callback):
                 "learn from. Check `reward`, `template`, and whether the questions of `data` are too hard or too easy."
             )
         if warning is None:
-            return
+            return {}
         self.patience = 0
         if trainer.is_global_zero:
             text = "\n".join([f"Iteration {iteration}: {warning} {seen.cut}", *seen.examples])
             rank_zero_warn(text)
             write_text(Path(trainer.default_root_dir) / "warnings.md", text + "\n")
+        return {}
 
 
 class _Seen(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -66,6 +67,10 @@ class PassAtKEvaluator(Callback):
         self.store = None if store is None else CountStore(store)
         self._records: list[Record] = []
         self._known: Splits = {}
+        # Other projects log through Lightning, which would advise, once for each scalar, to reduce all ranks' counts.
+        warnings.filterwarnings(
+            "ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@k|pass@k_\w+)/"
+        )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Delete evaluations of iterations that are still to come, and the test of a run that is continued."""

@@ -24,17 +24,20 @@ _RATIONAL = re.compile(r"(-?)(?:(\d{1,99})(?:/(\d{1,99}))?|\\frac\{(-?\d{1,99})\
 _TEXT_COMMAND = re.compile(
     r"\\(?:text(?:bf|it|rm|normal)?|mbox|hbox|mathrm|mathbf|boxed|fbox)(?![A-Za-z])\s*\{([^{}]*)\}"
 )
-_REWRITES = (
-    (r"\\(?:left|right)(?![A-Za-z])", ""),
-    (r"\\!", ""),
-    (r"\\[,;: ]|~|\s", " "),
-    (r"\{,\}", ","),
-    (r"\\[dt]frac(?![A-Za-z])", r"\\frac"),
-    (r"\\frac ?(\d) ?(\d)", r"\\frac{\1}{\2}"),
-    (r"\\?\$", ""),
-    (r" +", " "),
-    (r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", ""),
-    (r"\A\(([A-Za-z])\)\Z", r"\1"),
+_REWRITES = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\(?:left|right)(?![A-Za-z])", ""),
+        (r"\\!", ""),
+        (r"\\[,;: ]|~|\s", " "),
+        (r"\{,\}", ","),
+        (r"\\[dt]frac(?![A-Za-z])", r"\\frac"),
+        (r"\\frac ?(\d) ?(\d)", r"\\frac{\1}{\2}"),
+        (r"\\?\$", ""),
+        (r" +", " "),
+        (r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", ""),
+        (r"\A\(([A-Za-z])\)\Z", r"\1"),
+    )
 )
 
 
@@ -153,7 +156,7 @@ def normalize_answer(answer: str) -> str:
     for _ in range(2):  # the second pass unwraps a command inside another, as in \boxed{\text{…}}
         answer = _TEXT_COMMAND.sub(r" \1 ", answer)
     for pattern, replacement in _REWRITES:
-        answer = re.sub(pattern, replacement, answer).lstrip().rstrip(" .,")
+        answer = pattern.sub(replacement, answer).lstrip().rstrip(" .,")
     return canonical_number(answer) or answer
 
 

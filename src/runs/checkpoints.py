@@ -104,6 +104,8 @@ def check(path: Path, setting: str = "resume") -> None:
 
 
 def _check_folder(path: Path) -> None:
+    if not (path / MARKER).is_file():  # reading a pipe of this name would wait for ever
+        raise DamagedFileError(f"it has no {MARKER}")
     expected = dict(json.loads((path / MARKER).read_text()))
     missing = [name for name in (METADATA, *expected) if name not in expected or not (path / name).is_file()]
     if missing:

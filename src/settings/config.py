@@ -20,7 +20,7 @@ from hydra.core.object_type import ObjectType
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from ..runs.directory import flat, wandb_run_id
+from ..runs.directory import wandb_run_id
 from ..starter import starter_path
 from ..starter.smollm2 import smollm2_folder
 
@@ -214,9 +214,15 @@ def _check_waits(engine: DictConfig, trainer: DictConfig, strategy: DictConfig |
 
 def _check_finite(path: str, settings: object) -> None:
     """Refuse factors that make every reward or step infinite in float32."""
-    for name, value in flat(settings, path).items():
-        if isinstance(value, float) and not abs(value) <= LARGEST:
-            raise ValueError(f"Expected {name} to be a finite number, but got {value}: nothing could be learned.")
+    if isinstance(settings, list):
+        settings = dict(enumerate(settings))
+    if isinstance(settings, dict):
+        for name, value in settings.items():
+            _check_finite(f"{path}.{name}", value)
+    elif isinstance(settings, float) and not abs(settings) <= LARGEST:
+        raise ValueError(
+            f"Expected {path} to be a finite number, but got {settings}: nothing could be learned with it."
+        )
 
 
 def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:

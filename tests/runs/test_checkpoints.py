@@ -164,6 +164,11 @@ def metadata_as_pipe(path: Path) -> None:
     os.mkfifo(path / ".metadata")
 
 
+def marker_as_pipe(path: Path) -> None:
+    (path / "complete.json").unlink()
+    os.mkfifo(path / "complete.json")
+
+
 def pipe(path: Path) -> None:
     remove(path)
     os.mkfifo(path)
@@ -188,7 +193,8 @@ def flip(name: str, path: Path) -> None:
     [
         (write_file, tear_file), (write_shards, tear_shards), (write_shards, lose_marker), (write_file, zero_tensor),
         (write_file, damage_pickle), (write_shards, empty_marker), (write_shards, nest_marker),
-        (write_shards, empty_metadata), (write_shards, metadata_as_pipe), (write_file, pipe),
+        (write_shards, empty_metadata), (write_shards, metadata_as_pipe), (write_shards, marker_as_pipe),
+        (write_file, pipe),
         (write_file, dangling_link),
         *((write_shards, partial(flip, name)) for name in SHARD_FILES),
     ],

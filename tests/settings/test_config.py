@@ -189,6 +189,7 @@ def test_a_benchmark_can_be_left_out():
         ("template=raw_boxed", ValueError, "Use reward=mixed or reward=math"),
         ("iterations=1.5", ValueError, "iterations to be a whole number, but got 1.5"),
         ("+advantage.epsilon=inf", ValueError, "advantage.epsilon to be a finite number"),
+        ("+advantage.factors=[1.0,inf]", ValueError, "advantage.factors.1 to be a finite number"),
         ("optimizer.lr=nan", ValueError, "optimizer.lr to be a finite number"),
         (["reward_terms=length", "rollout.reward_terms.length.wrong=-inf"], ValueError, "length.wrong"),
         (["reward_terms=length", "rollout.reward_terms.length.weight=1e39"], ValueError, "length.weight"),

@@ -55,12 +55,16 @@ def _pieces(rows: Sequence[int], head: int, lengths: Sequence[int], budget: int)
 
 def _first_fit_decreasing(pieces: Sequence[tuple[int, list[int]]], budget: int) -> list[list[int]]:
     """Put (tokens, rows), largest first, each into the first bin that has room."""
-    bins: list[tuple[int, list[int]]] = []
+    sizes: list[int] = []
+    bins: list[list[int]] = []
     for size, rows in sorted(pieces, key=lambda piece: (-piece[0], piece[1])):
-        index = next((index for index, (used, _) in enumerate(bins) if used + size <= budget), len(bins))
-        used, before = bins[index] if index < len(bins) else (0, [])
-        bins[index : index + 1] = [(used + size, before + rows)]
-    return [rows for _, rows in bins]
+        index = next((index for index, used in enumerate(sizes) if used + size <= budget), len(bins))
+        if index == len(bins):
+            sizes.append(0)
+            bins.append([])
+        sizes[index] += size
+        bins[index] += rows
+    return bins
 
 
 def _rectangles(lengths: Sequence[int], budget: int) -> list[list[int]]:

@@ -6,12 +6,16 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from ..distributed import sum_over_ranks
 from ..runs.scalars import log_scalars
 from ..runs.stages import Stage
 from .shared import BatchDiagnostic, current_iteration
+
+PEAKS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
+"""Part of a GPU's name → dense FLOP/s in bfloat16, as stated. Lightning's table has sparse rates of some."""
 
 
 class ThroughputMonitor(BatchDiagnostic):
@@ -24,6 +28,8 @@ class ThroughputMonitor(BatchDiagnostic):
       these have no `generate`.
     - `seconds/iteration`: the whole iteration; `seconds/other`: diagnostics, logging, loading.
     - `throughput/tokens_per_second`: response tokens of all ranks by the seconds of the iteration.
+    - `throughput/mfu`: share of the devices' peak rate that the update uses, over all of its seconds: what it must
+      multiply at least (`UsefulFlop`) by what the devices could (`peak_rate`). Missing for GPUs that are not known.
 
     An iteration lasts from the start of its batch to that of the next one, so that its figures are one step late. A
     trainer must call this callback before those that it measures (`Stage.CLOCK`).
@@ -37,9 +43,12 @@ class ThroughputMonitor(BatchDiagnostic):
         self._rollouts: Mapping[str, float] = {}
         self._phases: dict[str, float] = {}
         self._tokens = 0.0
+        self._share: float | None = None
+        self._peak: float | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._start, self._rollouts, self._phases = None, {}, {}
+        self._peak = peak_rate(trainer.strategy.root_device)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Log the iteration before this one, now that it is over."""
@@ -55,7 +64,11 @@ class ThroughputMonitor(BatchDiagnostic):
         self._phases = {}
         if isinstance(outputs, Mapping) and "seconds_update" in outputs:
             self._phases["update"] = outputs["seconds_update"]
-        self._tokens = sum_over_ranks({"tokens": float(rollouts.lengths.sum())})["tokens"]
+        flop = outputs.get("flop_update", 0.0) if isinstance(outputs, Mapping) else 0.0
+        sums = sum_over_ranks({"tokens": float(rollouts.lengths.sum()), "flop": flop})
+        self._tokens, self._share = sums["tokens"], None
+        if self._peak and sums["flop"]:
+            self._share = sums["flop"] / (self._peak * trainer.world_size * self._phases["update"])
         return {}
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -76,4 +89,21 @@ class ThroughputMonitor(BatchDiagnostic):
         phases = {**self._rollouts, **self._phases}
         figures = {f"seconds/{phase}": seconds for phase, seconds in phases.items()}
         figures |= {"seconds/other": total - sum(phases.values()), "seconds/iteration": total}
+        if self._share is not None:
+            figures["throughput/mfu"] = self._share
         return figures | {"throughput/tokens_per_second": self._tokens / total}
+
+
+def peak_rate(device: torch.device) -> float | None:
+    """FLOP/s of a GPU in bfloat16, as stated; of a CPU in float32, as measured now; None where it is not known."""
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        return next((rate for part, rate in PEAKS.items() if part in name), None)
+    if device.type != "cpu":
+        return None
+    square, fastest = torch.ones(1024, 1024), float("inf")
+    for _ in range(4):
+        start = time.perf_counter()
+        square @ square
+        fastest = min(fastest, time.perf_counter() - start)
+    return 2 * 1024**3 / fastest

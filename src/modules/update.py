@@ -24,6 +24,7 @@ from ..types import AdvantageStrategy, Loss, LossInputs, LossOutputs, Rollouts, 
 from .credit.assign import assign_credit
 from .experience import Anchor, Experience, join_reward_groups, reward_groups, split_by_question
 from .mismatch import MismatchCorrection
+from .policy.flop import UsefulFlop
 from .policy.logprobs import ResponseScores, Scorer
 from .update_stats import UpdateResult, UpdateStats
 
@@ -123,6 +124,7 @@ class PolicyUpdate:
                 )
         self.staleness_log_cap = math.log(self.options.staleness_cap)
         self.skipped_in_a_row = 0
+        self.useful_flop = UsefulFlop(self.scorer.policy)
 
     def __call__(self, rollouts: Rollouts, num_questions: int, progress: float = 0.0) -> UpdateResult:
         """Learn from the rollouts of this rank's batch of `num_questions`. Collective.
@@ -237,6 +239,7 @@ class PolicyUpdate:
         # Gradients are averaged over ranks, losses add up over them.
         self.backward(value * world_size())
         stats.add(outputs, rows)
+        stats.flop += self.useful_flop.of(packed)
         if scores.entropy is not None:
             stats.keep_entropies(scores.entropy, rows, packed.lengths)
         old = columns.old(scores.logprobs)

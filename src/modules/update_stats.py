@@ -36,6 +36,7 @@ class UpdateStats:
         self.fresh: Counter[str] = Counter()
         self.stale: Counter[str] = Counter()
         self.largest_mismatch = 0.0
+        self.flop = 0.0
 
     def add(self, parts: Sequence[LossOutputs], rows: Tensor) -> None:
         """Add a micro-batch of the responses `rows`, whose tokens are in one part or in several."""
@@ -141,7 +142,7 @@ class UpdateResult:
             `score_logprob`: [R] float32, old log-prob of the whole response under the score prompt, likewise;
             `token_entropies`: [R] of [T_r] float16, the entropies whose mean `entropy` is; None without a forward;
             `masked`: [R] bool, responses that are left out of the loss;
-            `seconds_update`: wall seconds.
+            `seconds_update`: wall seconds; `flop_update`: this rank's, see `UsefulFlop`.
         """
         lengths = self.experience.lengths
         count = len(lengths)
@@ -154,4 +155,5 @@ class UpdateResult:
             "token_entropies": [self.stats.token_entropies.get(row) for row in range(count)],
             "masked": ~self.experience.in_loss,
             "seconds_update": self.seconds,
+            "flop_update": self.stats.flop,
         }

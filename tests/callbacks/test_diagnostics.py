@@ -24,6 +24,7 @@ from tagrpo.callbacks import (
     ThroughputMonitor,
     ZeroGradientMonitor,
     sentence_encoder,
+    throughput,
 )
 from tagrpo.callbacks.zero_gradient import question_percentages
 from tagrpo.modules.advantages import GroupAdvantage
@@ -243,6 +244,33 @@ def test_throughput_adds_up_to_the_iteration(tmp_path, make_batch):
     phases = [f"seconds/{name}" for name in ("sync", "generate", "score", "update", "other")]
     torch.testing.assert_close(rows[phases].sum(axis=1).tolist(), rows["seconds/iteration"].tolist())
     assert rows["seconds/update"].tolist() == [0.25] * 3
+
+
+def test_the_share_of_the_peak_is_of_the_useful_work_and_missing_where_no_peak_is_known(
+    tmp_path, make_batch, monkeypatch
+):
+    for peak, expected in ((4000.0, 0.3), (None, None)):
+        monkeypatch.setattr(throughput, "peak_rate", lambda _, peak=peak: peak)
+        batches, folder = [make_batch(REWARDS)] * 2, tmp_path / str(peak)
+        trainer = make_trainer(folder, batches, ThroughputMonitor())
+        trainer.fit(Foreign(flop_update=300.0), loader(batches))  # in 0.25 seconds
+        rows = pd.read_csv(folder / "metrics.csv").dropna(subset=["seconds/iteration"])
+        assert rows.get("throughput/mfu", pd.Series([None] * 2)).tolist() == pytest.approx([expected] * 2)
+
+
+def test_the_peak_is_that_of_the_product_a_cpu_has_just_made_and_that_stated_of_a_gpu(monkeypatch):
+    seconds = iter([0.0, 4.0, 10.0, 12.0, 20.0, 23.0, 30.0, 35.0])
+    monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(seconds))
+    assert throughput.peak_rate(torch.device("cpu")) == 2 * 1024**3 / 2.0, "the fastest of four took two seconds"
+    names = {
+        "NVIDIA H100 80GB HBM3": 989e12,
+        "NVIDIA H100 PCIe": 756e12,
+        "NVIDIA A100-SXM4-40GB": 312e12,
+        "Tesla T4": None,
+    }
+    for name, rate in names.items():
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=name: name)
+        assert throughput.peak_rate(torch.device("cuda", 0)) == rate
 
 
 def test_validation_is_a_phase_of_its_own(tmp_path, make_batch):

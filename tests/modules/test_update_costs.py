@@ -48,6 +48,32 @@ def test_layers_multiply_distinct_tokens_three_times_and_four_times_where_they_a
     assert costs.product_flop - head <= 4 / 3 * least
 
 
+def test_an_update_with_a_kl_term_costs_one_and_a_half_forwards_beyond_forward_and_backward(tiny_policy, make_batch):
+    """The reference of all responses, and the old log-probs of the second of two mini-batches."""
+    model = load_causal_lm(tiny_policy)
+    policy, reference = CausalPolicy(model).train(), CausalPolicy(load_causal_lm(tiny_policy)).eval()
+    forward = 2 * sum(p.numel() for p in model.model.layers.parameters() if p.dim() == 2)
+    batch = make_batch(REWARDS)
+    rollouts = batch.rollouts
+    tokens = [int(rollouts.lengths[rollouts.question == question].sum()) for question in (0, 1)]
+    prompts = [len(p.anchor_ids) for p in batch.prompts if p.rephrasing == 0]
+    first, second = (own + prompt for own, prompt in zip(tokens, prompts, strict=True))
+    update = PolicyUpdate(
+        Scorer(policy, reference, token_budget=1000),
+        GroupAdvantage("question"),
+        PolicyLoss(kl_coef=0.04),
+        torch.optim.SGD(policy.parameters(), lr=0.1),
+        UpdateOptions(mini_batches=2),
+    )
+    with Costs() as costs:
+        update(rollouts, len(batch.groups))
+    # The head: three products of each response token in the update, one for the reference, one for old log-probs.
+    head = 2 * model.lm_head.weight.numel() * (4 * sum(tokens) + tokens[1])
+    equivalents = (costs.product_flop - head) / (forward * (first + second))
+    assert equivalents == pytest.approx(3 + 1 + second / (first + second), abs=1e-9)
+    assert equivalents - 3 <= 1.9
+
+
 def test_a_share_of_layers_that_is_none_is_refused(tiny_policy):
     with pytest.raises(ValueError, match=r"model\.load\.gradient_checkpointing"):
         load_causal_lm(tiny_policy, gradient_checkpointing=1.5)

@@ -1,0 +1,48 @@
+"""Useful arithmetic against what an update multiplies, and against pairs of tokens counted one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tagrpo.modules.policy.flop import UsefulFlop
+from tagrpo.modules.policy.lora import LoraSettings
+from tagrpo.modules.policy.model import load_causal_lm
+from tagrpo.packing.batch import pack
+from tagrpo.packing.policy import CausalPolicy
+from tests.costs import Costs
+
+PROMPTS = [torch.arange(1, 6), torch.arange(1, 4)]
+PROMPT = torch.tensor([0, 0, 1])
+RESPONSES = [torch.arange(1, 3), torch.arange(1, 8), torch.arange(1, 2)]
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_without_recomputation_products_are_the_useful_ones(tiny_policy, adapted):
+    lora = LoraSettings(rank=2) if adapted else None
+    policy = CausalPolicy(load_causal_lm(tiny_policy, lora=lora)).train()
+    packed, useful = pack(PROMPTS, PROMPT, RESPONSES), UsefulFlop(policy)
+    with Costs() as costs:
+        policy(packed, "none", lambda _, logprobs, __: -logprobs.sum()).loss.backward()
+    found = useful.of(packed) - useful.per_pair * visible_pairs(packed)
+    # With adapters the first layer's input needs no gradient: its products with four matrices and their A are spared.
+    assert costs.product_flop == found if not adapted else 0.9 * found < costs.product_flop <= found
+
+
+def visible_pairs(packed) -> int:
+    prompt, owner = packed.prompt.tolist(), packed.owner.tolist()
+    return sum(
+        prompt[key] == prompt[query] and owner[key] in (-1, owner[query])
+        for query in range(len(prompt))
+        for key in range(query + 1)
+    )
+
+
+def test_attention_counts_the_pairs_that_a_token_may_see(tiny_policy):
+    useful, packed = UsefulFlop(CausalPolicy(load_causal_lm(tiny_policy))), pack(PROMPTS, PROMPT, RESPONSES)
+    tokens, targets = packed.input_ids.shape[1], len(packed.targets)
+    pairs = (useful.of(packed) - useful.per_token * tokens - useful.per_target * targets) / useful.per_pair
+    assert pairs == visible_pairs(packed)
+    config = load_causal_lm(tiny_policy).config
+    width = config.num_attention_heads * config.head_dim  # of queries: two products forward, four backward
+    assert useful.per_pair == 6 * 2 * config.num_hidden_layers * width

@@ -82,8 +82,8 @@ def result(arm: str, rate: str, seed: int, folder: Path) -> dict[str, Any]:
     """What is kept of a run."""
     tested = json.loads((folder / "test.json").read_text())
     with (folder / "metrics.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row.get("seconds/iteration")]
-    course = {name: [round(float(row[key]), 4) for row in rows] for name, key in COURSE.items() if rows}
+        rows = list(csv.DictReader(file))
+    course = {name: [round(float(row[key]), 4) for row in rows if row.get(key)] for name, key in COURSE.items()}
     passed = {
         split: {k: round(each["value"], 6) for k, each in found["pass_at_k"].items()}
         for split, found in tested["splits"].items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tagrpo.modules.policy.sharding import compile_layers
 from tagrpo.packing.attention import PREFIX_SHARING, supports_prefix_sharing
 from tagrpo.packing.batch import pack
 from tagrpo.packing.policy import CausalPolicy
@@ -242,3 +244,44 @@ def test_no_tensor_of_tokens_times_vocabulary_ever_exists(sequences, largest_ten
     weights = {p.data_ptr() for p in model.parameters()}
     assert max(t.numel() for t in saved if t.data_ptr() not in weights) < vocabulary, "a row of logits was kept"
     assert largest.numel == chunk * vocabulary
+
+
+def compiled_and_plain(device, compile, seed=0):
+    """Relative differences of log-probs and gradients in bfloat16, layers compiled against not, on several shapes."""
+    torch.manual_seed(seed)
+    wide = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "vocab_size": 5000}
+    model, reference = (build("qwen3", **wide).to(device) for _ in range(2))
+    uncompiled, compiled = CausalPolicy(model, chunk_size=64), CausalPolicy(copy.deepcopy(model), chunk_size=64).train()
+    references = [CausalPolicy(reference), CausalPolicy(copy.deepcopy(reference)).eval()]
+    for policy in (compiled, references[1]):
+        compile(policy)
+    draw = torch.Generator().manual_seed(seed)
+    shapes = [(3, [5, 7]), (20, [30, 33, 1]), (12, [65]), (300, [400, 20, 129, 1]), (1, [1]), (700, [900, 31])]
+    differences = []
+    for prompt_length, lengths in shapes:  # fewer than 128 tokens, a last chunk of one row, several blocks
+        prompt, *responses = (torch.randint(3, 5000, (n,), generator=draw) for n in (prompt_length, *lengths))
+        batch = pack([prompt], torch.zeros(len(lengths), dtype=torch.long), responses).to(device)
+        with torch.no_grad(), torch.autocast(device, torch.bfloat16):
+            first, second = (policy(batch, "none").logprobs for policy in references)
+        pairs = [(second, first)]
+        for policy in (uncompiled, compiled):
+            with torch.autocast(device, torch.bfloat16):
+                scores = policy(batch, "detached", lambda _, logprobs, __: -logprobs.sum())
+            scores.loss.backward()
+        pairs.append((gradient(compiled.model), gradient(uncompiled.model)))
+        differences += [float((ours - theirs).norm() / theirs.norm()) for ours, theirs in pairs]
+    return differences
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_compiled_layers_on_a_gpu_give_the_log_probs_and_gradients_of_uncompiled_ones():
+    assert max(compiled_and_plain("cuda", compile_layers)) < 2e-2
+
+
+def test_the_comparison_of_compiled_layers_finds_none_where_nothing_is_compiled_and_one_where_a_layer_is_wrong():
+    def wrong(policy):
+        policy.model.model.layers[1].mlp.down_proj.weight.data.mul_(1.2)
+
+    assert max(compiled_and_plain("cpu", lambda _: None)) == 0
+    assert max(compiled_and_plain("cpu", wrong)) > 5e-2

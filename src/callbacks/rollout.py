@@ -56,8 +56,9 @@ class RolloutCallback(Callback):
         cache: Keeps training rollouts on disk until a checkpoint covers their update; None keeps none.
         policy: Name of the submodule that engines sample from, such as `model`, in modules that are no `SampledPolicy`.
             None finds the one trainable Hugging Face model; without any it is the whole module.
-        ahead: Sample the next batch while the module learns from this one, see `RolloutPipeline.sample_next`. Needs an
-            engine that can (`TransformersEngine`, `VLLMServerEngine`) and a train dataloader with `peek()`.
+        ahead: Batches to sample at a time while the module learns from earlier ones, see `RolloutPipeline.sample_next`;
+            0 samples each batch before it is learned from. Needs an engine that can (`TransformersEngine`,
+            `VLLMServerEngine`) and a train dataloader with `peek(count)`.
     """
 
     stage = Stage.ROLLOUT
@@ -75,7 +76,7 @@ class RolloutCallback(Callback):
         seed: int = 0,
         cache: RolloutCache | None = None,
         policy: str | None = None,
-        ahead: bool = False,
+        ahead: int = 0,
     ) -> None:
         self.pipeline = RolloutPipeline(
             engine,
@@ -88,7 +89,7 @@ class RolloutCallback(Callback):
             replay=replay,
             seed=seed,
             cache=cache,
-            asynchronous=ahead,
+            ahead=ahead,
             weights=partial(weights_of, policy=policy),
         )
         self._tokenizer: Any = None
@@ -124,7 +125,7 @@ class RolloutCallback(Callback):
             loader.serve_by(lambda id: 0.0 if memory[id].solved_in_full else 1.0)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Roll the training batch out, log it; with `ahead`, let the engine begin with the next one."""
+        """Roll the training batch out, log it; with `ahead`, let the engine begin with later ones."""
         loader: Any = trainer.train_dataloader
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         options: dict[str, Any] = {"observe": data.observe} if isinstance(data, Chooser) else {}
@@ -134,8 +135,11 @@ class RolloutCallback(Callback):
         # Lightning hands this very object to the module and to other callbacks.
         batch.groups, batch.prompts, batch.rollouts = learned.groups, learned.prompts, learned.rollouts
         log_scalars(pl_module, self.pipeline.scalars)
-        if self.pipeline.asynchronous and another_follows(trainer, updates_of(pl_module)):
-            self.pipeline.sample_next(loader.peek(), pl_module, trainer.global_step, batch.rollouts.seconds)
+        begun, ahead = len(self.pipeline.following), self.pipeline.ahead
+        numbers = range(begun + 1, begun + ahead + 1) if begun < ahead else ()
+        if count := sum(another_follows(trainer, updates_of(pl_module), number) for number in numbers):
+            following = loader.peek(begun + count)[begun:]
+            self.pipeline.sample_next(following, pl_module, trainer.global_step, batch.rollouts.seconds)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
         """Wait for what is being sampled, before validation or a checkpoint needs it."""

@@ -28,12 +28,15 @@ def current_iteration(trainer: Trainer) -> int:
     return trainer.fit_loop.total_batch_idx
 
 
-def another_follows(trainer: Trainer, updates: int = 0) -> bool:
-    """Whether another batch follows this one, on which `updates` more optimizer steps are made if none is skipped."""
-    if 0 <= trainer.max_steps <= trainer.global_step + updates:
+def another_follows(trainer: Trainer, updates: int = 0, number: int = 1) -> bool:
+    """Whether `number` more batches follow this one, if `updates` optimizer steps are made on each, none skipped."""
+    if 0 <= trainer.max_steps <= trainer.global_step + number * updates:
         return False
-    epochs = trainer.max_epochs
-    return not (trainer.is_last_batch and epochs is not None and 0 <= epochs <= trainer.current_epoch + 1)
+    if trainer.max_epochs is None or trainer.max_epochs < 0:
+        return True
+    epochs = trainer.max_epochs - trainer.current_epoch
+    left = epochs * trainer.num_training_batches - trainer.fit_loop.epoch_loop.batch_idx - 1
+    return left >= number and not (trainer.is_last_batch and epochs <= 1)
 
 
 def updates_of(module: LightningModule) -> int:

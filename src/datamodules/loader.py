@@ -72,11 +72,11 @@ class QuestionLoader:
         self._begin_epoch_if_used_up()
         return self._next()
 
-    def peek(self) -> QuestionBatch:
-        """The next batch, without taking it; of the next epoch when this one is used up."""
+    def peek(self, count: int) -> list[QuestionBatch]:
+        """The next batches, without taking them; of the next epoch when this one is used up."""
         before = self.epoch, self.cursor
         try:
-            return self.draw()
+            return [self.draw() for _ in range(count)]
         finally:
             self.epoch, self.cursor = before
 

@@ -1,17 +1,20 @@
-"""Asynchronous sampling: while the policy is updated, the engine samples what the next update learns from.
+"""Asynchronous sampling: while the policy is updated, the engine samples what later updates learn from.
 
-Those responses are off-policy by one update, which `Rollouts.staleness` tells.
+Those responses are off-policy by some updates, which `Rollouts.staleness` tells.
 """
 
 from __future__ import annotations
 
 import warnings
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
-from ..types import Completion, Finish, Seconds
+from ..types import Completion, Finish, Request, Seconds
 from .cache import packed, unpacked
 from .scoring import Scoring
 
@@ -21,7 +24,7 @@ class Generation:
     """The responses to one batch: to be sampled, being sampled, there, or failed."""
 
     key: str
-    """Cache key of the `Request`."""
+    """Cache key of the `Request`; empty where the responses were lost, for those of another number of ranks."""
     step: int
     """Optimizer steps of the weights that sample."""
     scoring: Scoring | None = None
@@ -63,18 +66,89 @@ class Generation:
         return {"step": self.step, "ranks": gather_objects(mine)}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Generation | None:
-        """Restore the responses of this rank; None when it had none, or the number of ranks has changed."""
+    def from_state(cls, state: Mapping[str, Any]) -> Generation:
+        """Restore the responses of this rank; lost ones when it had none, or the number of ranks has changed."""
         mine = state["ranks"][rank()] if len(state["ranks"]) == world_size() else None
-        return None if mine is None else cls(mine["key"], state["step"], completions=unpacked(mine))
+        return cls("", state["step"]) if mine is None else cls(mine["key"], state["step"], completions=unpacked(mine))
 
 
-def if_of_request(generation: Generation | None, key: str) -> Generation | None:
-    """`generation` if, on every rank, it is of the request with this cache key; else None. Collective."""
-    fits = generation is not None and generation.key == key
-    if not max_over_ranks(not fits):
+class Block:
+    """Several batches that the engine samples in one request: their prompts end to end, with the seed of the first."""
+
+    def __init__(self, requests: Sequence[Request], scorings: Sequence[Scoring]) -> None:
+        self.request = requests[0]._replace(
+            prompts=[prompt for request in requests for prompt in request.prompts],
+            num_samples=[count for request in requests for count in request.num_samples],
+        )
+        self.starts = list(accumulate((len(request.prompts) for request in requests), initial=0))
+        self.scorings = scorings
+        self.finish: Finish
+        self._completions: list[list[Completion]] | None = None
+
+    def deliver(self, prompt: int, completions: list[Completion]) -> None:
+        """Hand the responses to one prompt of the request to the scoring of its batch."""
+        number = bisect_right(self.starts, prompt) - 1
+        self.scorings[number].deliver(prompt - self.starts[number], completions)
+
+    def part(self, number: int) -> list[list[Completion]]:
+        """The responses to one of the batches; the first call waits for those to all of them. Collective."""
+        if self._completions is None:
+            self._completions = self.finish()
+        return self._completions[self.starts[number] : self.starts[number + 1]]
+
+
+class Queue:
+    """What has been sampled, or is being sampled, of the batches that follow; as long on every rank.
+
+    Attributes:
+        generations: In the order of the batches.
+    """
+
+    def __init__(self) -> None:
+        self.generations: deque[Generation] = deque()
+
+    def __len__(self) -> int:
+        return len(self.generations)
+
+    def join(self) -> None:
+        """Wait until nothing is being sampled. Collective."""
+        for generation in self.generations:
+            generation.join(Seconds())
+
+    def wait(self, seconds: Seconds) -> None:
+        """Wait, in the phase `wait`, for the first one, and for those of the same weights. Collective."""
+        for generation in self.generations:
+            if generation.step == self.generations[0].step:
+                generation.join(seconds, "wait")
+
+    def take(self, key: str) -> Generation | None:
+        """The first one if it is of the request with this cache key; else None, as of all that are dropped. Collective.
+
+        With one that has failed, what follows is dropped too: it was sampled in one request with it.
+        """
+        generation = if_of_request(self.generations.popleft(), key)
+        if generation is None or generation.error is not None:
+            self.generations.clear()
         return generation
-    if generation is not None and rank() == 0:
+
+    def clear(self) -> None:
+        """Forget all; what is being sampled is not waited for."""
+        self.generations.clear()
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """The responses to all of these batches. Collective."""
+        return [generation.state_dict() for generation in self.generations]
+
+    def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.generations = deque(Generation.from_state(following) for following in state)
+
+
+def if_of_request(generation: Generation, key: str) -> Generation | None:
+    """`generation` if, on every rank, it is of the request with this cache key; else None. Collective."""
+    if not max_over_ranks(generation.key != key):
+        return generation
+    if generation.key and rank() == 0:
         warnings.warn(
             "Another batch came than the one that was sampled, as data or options have changed: it is sampled anew.",
             stacklevel=2,

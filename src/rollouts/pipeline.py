@@ -10,7 +10,7 @@ Plain Python and torch; `RolloutCallback` connects it with a Lightning trainer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from ..datamodules.memory import QuestionMemory, Visit
 from ..distributed import max_over_ranks, rank, sum_over_ranks
 from ..seeds import derive_seed
 from ..types import Engine, QuestionBatch, Request, RewardTerm, SamplingConfig, Seconds, Verifier, require
-from .ahead import Generation, if_of_request
+from .ahead import Block, Generation, Queue
 from .cache import RolloutCache, request_key
 from .dynamic_sampling import DynamicSampling, no_draw
 from .engines.base import checked
@@ -65,13 +65,15 @@ class RolloutPipeline:
         dynamic_sampling, replay: Replace questions without gradient, and replay past successes, in training batches.
         memory: What is known of the training questions; None keeps none, unless `replay` brings its own.
         seed: Of all sampling.
-        asynchronous: Whether `sample_next` will be used. Needs an engine that can; not together with `replay`.
+        ahead: Batches that `sample_next` is given at a time; 0 does without. Needs an engine that can. Not together
+            with `replay`, nor above 1 with `dynamic_sampling`.
         weights: See `NamedWeights`.
         cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
 
     Attributes:
         iteration: Training batches so far.
         ledger: What the run has paid for, learned from or not.
+        following: What has been sampled, or is being sampled, of the batches that follow.
         failures: Name (`timeout`, …) → responses on this rank without a verdict, which count as wrong.
         scalars: Name → value, to be logged of the last training batch over all ranks: `means_of`, what replay says, and
             - `budget/{prompts,rollouts,tokens,discarded_questions}`: the ledger; `budget/updates`: optimizer steps.
@@ -81,7 +83,7 @@ class RolloutPipeline:
 
     Raises:
         TypeError: engine, verifier or a reward term lacks something that is needed.
-        ValueError: `asynchronous` with an engine or an option that does not allow it.
+        ValueError: `ahead` is negative, or comes with an engine or an option that does not allow it.
     """
 
     def __init__(
@@ -97,19 +99,26 @@ class RolloutPipeline:
         replay: Replay | None = None,
         memory: QuestionMemory | None = None,
         seed: int = 0,
-        asynchronous: bool = False,
+        ahead: int = 0,
         weights: NamedWeights = own_parameters,
         cache: RolloutCache | None = None,
     ) -> None:
         require(verifier, Verifier, "rollout.verifier")
         for name, term in (reward_terms or {}).items():
             require(term, RewardTerm, f"rollout.reward_terms.{name}")
-        if asynchronous and replay is not None:
+        if ahead < 0:
+            raise ValueError(f"Expected rollout.ahead to be 0 or a number of batches, but got {ahead}.")
+        if ahead and replay is not None:
             raise ValueError(
-                "Expected rollout.replay=null with rollout.ahead=true, but got both: which successes are replayed "
-                "depends on the policy after the update. Switch one of them off."
+                "Expected rollout.replay=null with rollout.ahead, but got both: which successes are replayed depends "
+                "on the policy after the update. Switch one of them off."
             )
-        self.engine = SyncedEngine(engine, weights, asynchronous)
+        if ahead > 1 and dynamic_sampling is not None:
+            raise ValueError(
+                f"Expected rollout.ahead of at most 1 with dynamic sampling, but got {ahead}: what it draws takes the "
+                "questions of the batches that follow. Lower rollout.ahead, or set dynamic_sampling=none."
+            )
+        self.engine = SyncedEngine(engine, weights, asynchronous=ahead > 0)
         self.verifier = verifier
         self.decode = decode
         self.sampling = sampling
@@ -119,13 +128,13 @@ class RolloutPipeline:
         self.replay = replay
         self.memory = memory if replay is None else replay.memory
         self.seed = seed
-        self.asynchronous = asynchronous
+        self.ahead = ahead
         self.cache = cache
         self.iteration = 0
         self.ledger = dict.fromkeys(("prompts", "rollouts", "tokens", "discarded_questions"), 0)
         self.failures: Counter[str] = Counter()
         self.scalars: dict[str, float] = {}
-        self._next: Generation | None = None
+        self.following = Queue()
 
     def roll_out(
         self,
@@ -168,12 +177,12 @@ class RolloutPipeline:
             self.scalars["dynamic_sampling/draws"] = float(filled.draws)
             self.scalars["dynamic_sampling/limit_reached"] = float(filled.limit_reached)
         self.iteration += 1
-        if not self.asynchronous:
+        if not self.ahead:
             self.engine.sleep()
         totals = sum_over_ranks({**totals_of(batch), "failed": self.failures.total() - failed})
         budget = {f"budget/{name}": float(count) for name, count in {**self.ledger, "updates": step}.items()}
         self.scalars |= means_of(totals) | budget
-        if self.asynchronous:
+        if self.ahead:
             self.scalars["rollout/staleness"] = totals["staleness"] / totals["rollouts"]
         return batch
 
@@ -182,31 +191,35 @@ class RolloutPipeline:
 
         Args as for `roll_out`; `position` is `validate` or `test` and two counters that no other batch of it has.
         """
-        self.wait(Seconds())
+        self.following.join()
         return self._roll_out(batch, policy, step, position)
 
-    def sample_next(self, batch: QuestionBatch, policy: nn.Module, step: int, seconds: Seconds) -> None:
-        """Let the engine sample the next batch while the policy learns from the present one.
+    def sample_next(self, batches: Sequence[QuestionBatch], policy: nn.Module, step: int, seconds: Seconds) -> None:
+        """Let the engine sample batches, those after `following`, while the policy learns from the present one.
+
+        To be called when fewer than `ahead` are `following`, so that the engine has nothing left to do. They are one
+        request to it: with `ahead` batches at a time, what is learned from is `ahead` to 2 `ahead` − 1 iterations old,
+        and weights are sent once in `ahead` iterations.
 
         The responses are part of `state_dict`. What dynamic sampling draws is not known in advance: the weights that
         learn from it sample it. Args as for `roll_out`, which samples anew if it is called with another batch; sending
         the weights counts among `seconds`.
         """
-        self._next = self._start(batch, policy, step, ("fit", self.iteration, 0), seconds, ahead=True)
+        positions: list[Position] = [("fit", self.iteration + len(self.following) + n, 0) for n in range(len(batches))]
+        self.following.generations += self._start(batches, policy, step, positions, seconds, ahead=True)
 
     def wait(self, seconds: Seconds) -> None:
         """Wait for the responses to the next batch, if the engine is sampling them: the phase `wait` of `seconds`.
 
         `roll_out` raises what prevented them; called once more, it lets the present weights sample them.
         """
-        if self._next is not None:
-            self._next.join(seconds, "wait")
+        self.following.wait(seconds)
 
     def _roll_out(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
         """The batch with its scored responses, past successes among them."""
         seconds = Seconds()
         sampled = self._sampled_before(batch, position, seconds)
-        generation = sampled or self._start(batch, policy, step, position, seconds, ahead=False)
+        generation = sampled or self._start([batch], policy, step, [position], seconds, ahead=False)[0]
         completions = with_past(batch.prompts, generation.result(seconds))
         with seconds.measure("score"):
             scoring = generation.scoring or Scoring(batch, self.verifier, self.decode)
@@ -220,33 +233,48 @@ class RolloutPipeline:
         return rolled_out
 
     def _start(
-        self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position, seconds: Seconds, ahead: bool
-    ) -> Generation:
-        """The responses by the present weights, from the cache or the engine, which with `ahead` samples at once."""
-        request, scoring = self._request(batch, position), Scoring(batch, self.verifier, self.decode)
-        generation = Generation(request_key(request), step, scoring)
-        if self.cache is not None and position[0] == "fit":
-            key = f"{self.engine.weights_digest(policy, step)}/{generation.key}"
-            generation.completions = self.cache.find(position[1:], key)
-            if not max_over_ranks(generation.completions is None):  # syncing and sampling need every rank
-                return generation
-            generation.keep = partial(self.cache.keep, position[1:], key)
+        self,
+        batches: Sequence[QuestionBatch],
+        policy: nn.Module,
+        step: int,
+        positions: Sequence[Position],
+        seconds: Seconds,
+        ahead: bool,
+    ) -> list[Generation]:
+        """Responses to each batch by the present weights, from the cache or the engine, which with `ahead` samples now.
+
+        Where the cache lacks one of the batches, all are sampled, in one request.
+        """
+        requests = [self._request(*pair) for pair in zip(batches, positions, strict=True)]
+        scorings = [Scoring(batch, self.verifier, self.decode) for batch in batches]
+        block = Block(requests, scorings)
+        generations = [Generation(request_key(r), step, scoring) for r, scoring in zip(requests, scorings, strict=True)]
+        if self.cache is not None and positions[0][0] == "fit":
+            digest = self.engine.weights_digest(policy, step)
+            for generation, position in zip(generations, positions, strict=True):
+                key = f"{digest}/{generation.key}"
+                generation.completions = self.cache.find(position[1:], key)
+                generation.keep = partial(self.cache.keep, position[1:], key)
+            lacking = any(generation.completions is None for generation in generations)
+            if not max_over_ranks(lacking):  # syncing and sampling need every rank
+                return generations
         with seconds.measure("sync"):
             engine = self.engine.at(policy, step)
         if ahead:
-            finish = engine.generate_async(request, scoring.deliver)
+            finish = engine.generate_async(block.request, block.deliver)
         else:
-            finish = partial(engine.generate, request, scoring.deliver)
-        generation.finish = partial(checked, finish, request, policy)
-        return generation
+            finish = partial(engine.generate, block.request, block.deliver)
+        block.finish = partial(checked, finish, block.request, policy)
+        for number, generation in enumerate(generations):
+            generation.finish = partial(block.part, number)
+        return generations
 
     def _sampled_before(self, batch: QuestionBatch, position: Position, seconds: Seconds) -> Generation | None:
         """The generation that `sample_next` began, if it was of this batch; else None, on every rank."""
-        if not self.asynchronous or position[0] != "fit" or position[2]:
+        if not self.following or position[0] != "fit" or position[2]:
             return None
         self.wait(seconds)
-        generation, self._next = self._next, None
-        return if_of_request(generation, request_key(self._request(batch, position)))
+        return self.following.take(request_key(self._request(batch, position)))
 
     def _request(self, batch: QuestionBatch, position: Position) -> Request:
         stage, first, second = position
@@ -259,13 +287,13 @@ class RolloutPipeline:
 
     def weights_replaced(self) -> None:
         """Use nothing older: weights have changed without an optimizer step, as when a checkpoint was loaded."""
-        self.wait(Seconds())
-        self._next = None
+        self.following.join()
+        self.following.clear()
         self.engine.weights_replaced()
 
     def close(self) -> None:
         """Give back engine and workers, which start again when they are needed; what is being sampled is dropped."""
-        self._next = None
+        self.following.clear()
         self.engine.close()
         self.verifier.close()
 
@@ -276,7 +304,7 @@ class RolloutPipeline:
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a resume; the seed of a batch depends on its iteration alone."""
-        parts = {"replay": self.replay, "memory": self.memory, "next": self._next}
+        parts = {"replay": self.replay, "memory": self.memory, "following": self.following}
         state = {name: part.state_dict() for name, part in parts.items() if part is not None}
         return {"iteration": self.iteration, "ledger": dict(self.ledger), **state}
 
@@ -287,5 +315,5 @@ class RolloutPipeline:
         for name, part in {"replay": self.replay, "memory": self.memory}.items():
             if part is not None and name in state:
                 part.load_state_dict(state[name])
-        if self.asynchronous and "next" in state:
-            self._next = Generation.from_state(state["next"])
+        if self.ahead:
+            self.following.load_state_dict(state["following"])

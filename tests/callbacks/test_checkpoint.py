@@ -333,7 +333,7 @@ def test_the_strategy_may_change_over_a_resume_and_for_an_evaluation(whole, tmp_
 
 
 AHEAD = [
-    "rollout.ahead=true", "iterations=5", "callbacks.checkpoint.every=2",
+    "rollout.ahead=1", "iterations=5", "callbacks.checkpoint.every=2",
     "+rollout.dynamic_sampling={_target_: tagrpo.rollouts.dynamic_sampling.DynamicSampling, max_draws: 1}",
 ]  # fmt: skip
 

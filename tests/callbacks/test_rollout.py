@@ -325,6 +325,21 @@ def test_each_batch_is_sampled_beside_the_update_by_the_weights_from_before_it(t
     assert logged["seconds/wait"].notna().sum() == 5, "what is waited for is a phase of the iteration that waits"
 
 
+def test_two_batches_at_a_time_are_sampled_in_one_request_with_weights_sent_every_other_iteration(tmp_path):
+    updated = threading.Event()
+    engine, module = WaitingEngine(updated), Policy(updated)
+    fit(tmp_path, make_callback(engine, ahead=2), module, max_epochs=2)
+    assert [sampled_by(batch) for batch in module.batches] == [0, 0, 0, 3, 3, 9]
+    assert [batch.rollouts.staleness.unique().tolist() for batch in module.batches] == [[0], [3], [6], [6], [9], [6]]
+    first, *others = asked(module.batches)
+    pairs = [others[0] + others[1], others[2] + others[3], others[4]]
+    assert [call[2] for call in engine.calls] == [first, *pairs], "the last one has no other beside it"
+    assert [call[0] for call in engine.calls] == ["generate", *["generate_async"] * 3]
+    assert [call[1] for call in engine.calls] == [0, 0, 3, 9]
+    assert len(engine.names) == 3, "of the weights 0, 3 and 9"
+    assert others[:2] == asked(list(Data().loader))[1:]
+
+
 def test_the_same_prompts_and_seeds_are_asked_for_as_without(tmp_path):
     ahead, plain = WaitingEngine(), WaitingEngine()
     fit(tmp_path / "a", make_callback(ahead, ahead=True), Policy(), max_epochs=2)
@@ -337,10 +352,13 @@ def test_the_same_prompts_and_seeds_are_asked_for_as_without(tmp_path):
     ("options", "begun"),
     [({"max_epochs": -1, "max_steps": 2 * UPDATES}, 1), ({"max_epochs": -1, "max_steps": 2 * UPDATES + 1}, 2)],
 )
-def test_nothing_is_sampled_after_the_last_optimizer_step(tmp_path, options, begun):
-    engine = WaitingEngine()
-    fit(tmp_path, make_callback(engine, ahead=True), Policy(), **options)
-    assert sum(call[0] == "generate_async" for call in engine.calls) == begun
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_nothing_is_sampled_after_the_last_optimizer_step(tmp_path, options, begun, ahead):
+    engine, module = WaitingEngine(), Policy()
+    fit(tmp_path, make_callback(engine, ahead=ahead), module, **options)
+    sampled = [question for kind, _, questions in engine.calls if kind == "generate_async" for question in questions]
+    assert sampled == sum(asked(module.batches)[1:], [])
+    assert len(module.batches) == 1 + begun
 
 
 def test_validation_waits_and_gets_the_weights_of_its_time(tmp_path):

@@ -204,7 +204,7 @@ def test_peeking_into_the_next_epoch_shows_its_first_batch_and_takes_nothing():
     served = iter(loader)
     ids([next(served), next(served)])
     before = loader.state_dict()
-    ahead = ids([loader.peek()])
+    ahead = ids(loader.peek(1))
     assert loader.state_dict() == before
     assert ids(loader)[:1] == ahead
 
@@ -253,7 +253,7 @@ def test_peeking_shows_the_next_batch_and_takes_nothing():
     seen = []
     for _ in range(2):
         for number, batch in enumerate(loader, start=1):
-            seen.append(ids([batch, loader.peek()]))
+            seen.append(ids([batch, *loader.peek(1)]))
             assert loader.state_dict()["cursor"] == 2 * number
     assert seen[:5] == [expected[i : i + 2] for i in range(5)], "over the end of the epoch too"
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from tagrpo import types
 from tagrpo.rollouts import EngineError, RolloutPipeline, SamplingConfig, TransformersEngine
-from tagrpo.rollouts.ahead import Generation, if_of_request
+from tagrpo.rollouts.ahead import Block, Generation, if_of_request
 from tagrpo.rollouts.cache import RolloutCache
 from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Request, Score, Seconds
 from tests.helpers import WaitingEngine
@@ -21,9 +21,9 @@ class Even(types.Verifier):
         return Score(int(response) % 2 == 0, response)
 
 
-def make_pipeline(engine):
+def make_pipeline(engine, ahead=1):
     decode = lambda token_ids: [str(int(ids[0])) for ids in token_ids]  # noqa: E731
-    return RolloutPipeline(lambda: engine, Even(), decode, SamplingConfig(max_new_tokens=4), asynchronous=True)
+    return RolloutPipeline(lambda: engine, Even(), decode, SamplingConfig(max_new_tokens=4), ahead=ahead)
 
 
 def asking(question):
@@ -58,7 +58,7 @@ def test_the_engine_samples_beside_the_update_with_the_weights_from_before_it():
         rollouts = pipeline.roll_out(asking(step), policy, 3 * step).rollouts
         found.append((sampled_by(rollouts), rollouts.staleness.tolist(), pipeline.scalars["rollout/staleness"]))
         if step < 2:
-            pipeline.sample_next(asking(step + 1), policy, 3 * step, rollouts.seconds)
+            pipeline.sample_next([asking(step + 1)], policy, 3 * step, rollouts.seconds)
         update(policy)
         updated.set()
         pipeline.wait(rollouts.seconds)
@@ -72,7 +72,7 @@ def test_evaluation_waits_and_gets_the_weights_of_its_time():
     engine, policy = WaitingEngine(), make_policy()
     pipeline = make_pipeline(engine)
     first = pipeline.roll_out(asking(0), policy, 0).rollouts
-    pipeline.sample_next(asking(1), policy, 0, first.seconds)
+    pipeline.sample_next([asking(1)], policy, 0, first.seconds)
     update(policy)
     assert sampled_by(pipeline.evaluate(asking(50), policy, 3, ("validate", 0, 0)).rollouts) == 3
     assert sampled_by(pipeline.roll_out(asking(1), policy, 3).rollouts) == 0
@@ -82,7 +82,7 @@ def test_a_failure_is_raised_when_the_batch_is_needed_and_that_batch_can_be_samp
     engine, policy = WaitingEngine(fail_at=[1]), make_policy()
     pipeline = make_pipeline(engine)
     first = pipeline.roll_out(asking(0), policy, 0).rollouts
-    pipeline.sample_next(asking(1), policy, 0, first.seconds)
+    pipeline.sample_next([asking(1)], policy, 0, first.seconds)
     update(policy)
     pipeline.wait(first.seconds)
     state = pipeline.state_dict()
@@ -98,7 +98,7 @@ def test_a_state_holds_the_responses_and_the_resumed_run_learns_from_them(tmp_pa
     policy = make_policy()
     pipeline = make_pipeline(WaitingEngine())
     first = pipeline.roll_out(asking(0), policy, 0).rollouts
-    pipeline.sample_next(asking(1), policy, 0, first.seconds)
+    pipeline.sample_next([asking(1)], policy, 0, first.seconds)
     torch.save(pipeline.state_dict(), tmp_path / "state")
     engine = WaitingEngine()
     resumed = make_pipeline(engine)
@@ -108,12 +108,70 @@ def test_a_state_holds_the_responses_and_the_resumed_run_learns_from_them(tmp_pa
     assert (sampled_by(rollouts), rollouts.staleness.tolist(), engine.calls) == (0, [3, 3], [])
 
 
+def test_a_block_asks_for_all_prompts_at_once_and_gives_each_batch_its_own_responses():
+    def request(*prompts, seed):
+        return Request([torch.tensor([p]) for p in prompts], [p % 3 for p in prompts], SamplingConfig(), seed)
+
+    delivered, finished = [], []
+
+    class Recorded:
+        def __init__(self, name):
+            self.deliver = lambda prompt, completions: delivered.append((name, prompt, completions))
+
+    block = Block([request(1, 2, seed=5), request(7, seed=6), request(8, 10, seed=7)], [Recorded(n) for n in "abc"])
+    assert [int(prompt) for prompt in block.request.prompts] == [1, 2, 7, 8, 10]
+    assert (block.request.num_samples, block.request.seed) == ([1, 2, 1, 2, 1], 5)
+    for prompt in (4, 0, 2, 3, 1):
+        block.deliver(prompt, [prompt])
+    assert delivered == [("c", 1, [4]), ("a", 0, [0]), ("b", 0, [2]), ("c", 0, [3]), ("a", 1, [1])]
+    block.finish = lambda: finished.append(1) or list("vwxyz")
+    assert [block.part(number) for number in (1, 0, 2)] == [["x"], ["v", "w"], ["y", "z"]]
+    assert finished == [1], "sampled once"
+
+
+@pytest.mark.parametrize(("until", "asked"), [(1, [[0], [1, 2]]), (2, [[0], [1, 2], [3, 4]])])
+def test_what_several_batches_have_sampled_survives_a_crash_as_a_whole(until, asked, tmp_path):
+    def run(engine, until):
+        policy, pipeline = make_policy(), make_pipeline(engine, ahead=2)
+        pipeline.cache = RolloutCache(tmp_path)
+        found = []
+        for number in range(until):
+            rollouts = pipeline.roll_out(asking(number), policy, 3 * number).rollouts
+            found.append((sampled_by(rollouts), rollouts.staleness.tolist()))
+            if len(pipeline.following) < 2:
+                following = [asking(number + len(pipeline.following) + n) for n in (1, 2)]
+                pipeline.sample_next(following, policy, 3 * number, rollouts.seconds)
+            update(policy)
+            pipeline.wait(rollouts.seconds)
+        return found
+
+    expected = [(0, [0, 0]), (0, [3, 3]), (0, [6, 6]), (3, [6, 6]), (3, [9, 9]), (9, [6, 6])]
+    engine = WaitingEngine()
+    assert run(engine, until) == expected[:until]
+    assert [call[2] for call in engine.calls] == asked
+    engine = WaitingEngine()
+    assert run(engine, 6) == expected
+    assert [call[2] for call in engine.calls] == [[3, 4], [5, 6], [7, 8]], "what had been waited for comes from disk"
+
+
+def test_after_a_failure_all_of_a_block_are_sampled_anew(recwarn):
+    engine, policy = WaitingEngine(fail_at=[1]), make_policy()
+    pipeline = make_pipeline(engine, ahead=2)
+    first = pipeline.roll_out(asking(0), policy, 0).rollouts
+    pipeline.sample_next([asking(1), asking(2)], policy, 0, first.seconds)
+    update(policy)
+    with pytest.raises(EngineError, match="gone"):
+        pipeline.roll_out(asking(1), policy, 3)
+    assert [sampled_by(pipeline.roll_out(asking(n), policy, 3).rollouts) for n in (1, 2)] == [3, 3]
+    assert not recwarn.list, "no other batch came"
+
+
 def test_what_was_sampled_before_the_crash_comes_from_disk(tmp_path):
     def run(engine):
         policy, pipeline = make_policy(), make_pipeline(engine)
         pipeline.cache = RolloutCache(tmp_path)
         first = pipeline.roll_out(asking(0), policy, 0).rollouts
-        pipeline.sample_next(asking(1), policy, 0, first.seconds)
+        pipeline.sample_next([asking(1)], policy, 0, first.seconds)
         update(policy)
         pipeline.wait(first.seconds)
         return pipeline.roll_out(asking(1), policy, 3).rollouts
@@ -129,7 +187,7 @@ def test_responses_to_other_prompts_than_those_that_came_are_not_used():
     engine, policy = WaitingEngine(), make_policy()
     pipeline = make_pipeline(engine)
     first = pipeline.roll_out(asking(0), policy, 0).rollouts
-    pipeline.sample_next(asking(40), policy, 0, first.seconds)
+    pipeline.sample_next([asking(40)], policy, 0, first.seconds)
     update(policy)
     with pytest.warns(UserWarning, match="Another batch came"):
         assert sampled_by(pipeline.roll_out(asking(1), policy, 3).rollouts) == 3
@@ -138,7 +196,7 @@ def test_responses_to_other_prompts_than_those_that_came_are_not_used():
 def test_a_generation_is_used_for_its_own_request_alone():
     generation = Generation("key", 3)
     assert if_of_request(generation, "key") is generation
-    assert if_of_request(None, "key") is None
+    assert if_of_request(Generation("", 3), "key") is None, "without a word: it was lost"
     with pytest.warns(UserWarning, match="sampled anew"):
         assert if_of_request(generation, "other") is None
 
@@ -152,9 +210,10 @@ def test_neither_failed_responses_nor_those_of_another_number_of_ranks_are_resum
     found = Generation.from_state(there)
     assert (found.key, found.step) == ("key", 3)
     assert [len(samples) for samples in found.result(Seconds())] == [2, 1]
-    assert Generation.from_state({**there, "ranks": there["ranks"] * 2}) is None
+    lost = Generation("", 3)
+    assert Generation.from_state({**there, "ranks": there["ranks"] * 2}) == lost
     failed = Generation("key", 3, finish=fail)
-    assert Generation.from_state(failed.state_dict()) is None, "a checkpoint can be written all the same"
+    assert Generation.from_state(failed.state_dict()) == lost, "a checkpoint can be written all the same"
     with pytest.raises(EngineError, match="gone"):
         failed.result(Seconds())
 

@@ -334,16 +334,23 @@ def test_what_lacks_something_is_refused_by_name_when_the_pipeline_is_built():
 
 def test_engines_that_share_the_trainers_device_are_not_sampled_from_while_it_learns():
     with pytest.raises(ValueError, match=r"VLLMEngine.*rollout=vllm_server"):
-        RolloutPipeline(partial(VLLMEngine, "x"), Verifier(), decode, SamplingConfig(), asynchronous=True)
+        RolloutPipeline(partial(VLLMEngine, "x"), Verifier(), decode, SamplingConfig(), ahead=1)
     RolloutPipeline(partial(VLLMEngine, "x"), Verifier(), decode, SamplingConfig())
-    late = make_pipeline(Engine(), asynchronous=True)
+    late = make_pipeline(Engine(), ahead=1)
     with pytest.raises(ValueError, match=r"Engine shares the trainer's device"):
         late.roll_out(make_batch(), make_policy(), 0)
 
 
+def test_dynamic_sampling_is_refused_with_several_batches_ahead_whose_questions_it_would_take():
+    with pytest.raises(ValueError, match=r"rollout\.ahead of at most 1 with dynamic sampling, but got 2"):
+        make_pipeline(Engine(), dynamic_sampling=DynamicSampling(), ahead=2)
+    with pytest.raises(ValueError, match=r"rollout\.ahead to be 0 or a number of batches, but got -1"):
+        make_pipeline(Engine(), ahead=-1)
+
+
 def test_replay_is_refused_beside_asynchronous_sampling():
     with pytest.raises(ValueError, match=r"rollout\.replay=null"):
-        make_pipeline(Engine(), replay=SuccessReplay(), asynchronous=True)
+        make_pipeline(Engine(), replay=SuccessReplay(), ahead=1)
 
 
 def test_what_an_option_needs_is_asked_for_by_name():

@@ -71,10 +71,10 @@ class Run:
             Verifier(),
             lambda ids: [str(int(one[0])) for one in ids],
             SamplingConfig(max_new_tokens=4),
-            dynamic_sampling=DynamicSampling(max_draws=1),
+            dynamic_sampling=None if ahead > 1 else DynamicSampling(max_draws=1),
             replay=None if ahead else SuccessReplay(start=0.0, seed=seed),
             seed=seed,
-            asynchronous=ahead,
+            ahead=ahead,
         )
         self.policy, self.step, self.batches = torch.nn.Linear(1, 1, bias=False), 0, None
         self.policy.response_entropy = entropy
@@ -94,8 +94,9 @@ class Run:
             batch = next(self.batches, None)
         batch = self.pipeline.roll_out(batch, self.policy, self.step, draw=self.loader.draw)
         rollouts = batch.rollouts
-        if self.pipeline.asynchronous:
-            self.pipeline.sample_next(self.loader.peek(), self.policy, self.step, types.Seconds())
+        if (begun := len(self.pipeline.following)) < self.pipeline.ahead:
+            following = self.loader.peek(begun + self.pipeline.ahead)[begun:]
+            self.pipeline.sample_next(following, self.policy, self.step, types.Seconds())
         with torch.no_grad():
             self.policy.weight += rollouts.rewards.mean() + 0.1 * len(rollouts)
         self.step += 1
@@ -128,7 +129,9 @@ class Run:
 class Training(RuleBasedStateMachine):
     """Whatever is saved and resumed when, each iteration is what it was the first time."""
 
-    @initialize(questions=st.integers(4, 9), batch_size=st.integers(1, 4), ahead=st.booleans(), seed=st.integers(0, 99))
+    @initialize(
+        questions=st.integers(4, 9), batch_size=st.integers(1, 4), ahead=st.integers(0, 3), seed=st.integers(0, 99)
+    )
     def start(self, questions, batch_size, ahead, seed):
         self.options = (questions, batch_size, ahead, seed)
         self.run, self.saved, self.history = Run(*self.options), None, []

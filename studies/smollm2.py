@@ -126,8 +126,8 @@ def told(values: Sequence[float], digits: int = 1) -> str:
     percent = 100 * np.asarray(values, dtype=np.float64)
     if len(percent) < 2:
         return f"{percent.mean():.{digits}f}"
-    low, high = stats.t.interval(0.95, len(percent) - 1, percent.mean(), stats.sem(percent))
-    return f"{percent.mean():.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    mean, half = percent.mean(), stats.t.ppf(0.975, len(percent) - 1) * stats.sem(percent)
+    return f"{mean:.{digits}f} [{mean - half:.{digits}f}, {mean + half:.{digits}f}]"
 
 
 def section(found: Sequence[Result]) -> Iterator[str]:

@@ -110,9 +110,9 @@ train() { # train <name> <run directory> <overrides…>: TA-GRPO on the embedded
 }
 
 # Correctness first: each kernel, the compiled policy, then training as users do it.
-step attention "$PYTHON" -m pytest -q tests/packing/test_attention.py
-step head "$PYTHON" -m pytest -q tests/packing/test_head.py tests/packing/test_head_costs.py
-step policy "$PYTHON" -m pytest -q tests/packing/test_policy.py
+step attention "$PYTHON" -m pytest -q -o addopts= tests/packing/test_attention.py
+step head "$PYTHON" -m pytest -q -o addopts= tests/packing/test_head.py tests/packing/test_head_costs.py
+step policy "$PYTHON" -m pytest -q -o addopts= tests/packing/test_policy.py
 [[ " $WANTED " == *" train "* ]] && rm -rf "$RUNS/whole"
 train train whole iterations=4
 train resume whole iterations=8 resume=last

@@ -193,7 +193,8 @@ from tagrpo.modules.policy.sharding import compile_layers
 
 flex._validate_device = lambda *_: None  # its backward is refused on CPUs, though the uncompiled one works
 attention._compiled_flex_attention = lambda: flex.flex_attention
-torch._dynamo.config.recompile_limit = 2  # the policy's own limit counts, not torch's
+if head.GRAPHS:  # the policy's own limit counts, not torch's; where it has none, it has raised that of torch
+    torch._dynamo.config.recompile_limit = 2
 folder, count = sys.argv[1], int(sys.argv[2])
 layers, heads = (CompileCounterWithBackend("eager") for _ in range(2))
 plain = CausalPolicy(load_causal_lm(folder))

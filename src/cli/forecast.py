@@ -13,14 +13,10 @@ from typing import Any
 GIB = 2**30
 CONTEXT = 2.0  # GiB per GPU that no tensor shows: CUDA's context, NCCL's buffers, what a sleeping vLLM keeps, fragments
 FILLED = 0.95  # share of a GPU's memory that advice fills
-UPDATE_SHARE, HALF_TOKENS = (
-    0.5,
-    8192,
-)  # share of the peak rate in large micro-batches, and tokens of one with half of it
-ENGINE_SHARE, STEP_SECONDS = (
-    0.7,
-    0.004,
-)  # share of bandwidth and peak rate in an engine's step, and what it takes besides
+UPDATE_SHARE = 0.5  # of the peak rate, in an update of large micro-batches; recomputed layers are work
+HALF_TOKENS = 8192  # of a micro-batch that reaches half of that
+ENGINE_SHARE = 0.7  # of bandwidth and peak rate, in a step of the engine
+STEP_SECONDS = 0.004  # of a step beside these
 RATE_SPREAD, LENGTH_SPREAD = 1.8, 1.4  # factors either way: of times, and of a mean response that is a guess
 
 

@@ -154,6 +154,12 @@ def test_an_unknown_gpu_is_refused_and_one_of_ones_own_is_taken(tiny_policy):
     assert plan(composed(*base, "gpu=mine", mine)).memory == 10
 
 
+@pytest.mark.parametrize("name", ["gpus_per_node", "gpus_per_server"])
+def test_a_node_or_server_without_gpus_is_refused(tiny_policy, name):
+    with pytest.raises(ValueError, match=f"Expected {name} to be at least 1, but got 0"):
+        plan(composed("experiment=ta_grpo", f"model.path={tiny_policy}", "rollout=vllm_server", f"{name}=0"))
+
+
 @pytest.mark.parametrize("tokens", [0, 41, "many"])
 def test_a_mean_response_that_no_response_can_have_is_refused(tiny_policy, tokens):
     with pytest.raises(ValueError, match=r"Expected response_tokens to be above 0 and at most .*=40, .*null\."):

@@ -26,9 +26,6 @@ def commands():
 def shortened(words):
     """The same command, so that it ends in a minute on a CPU: few iterations, or its settings alone for GPUs."""
     name, *arguments = words
-    if name == "tagrpo-plan":  # nobody may reach a hub here: what is planned is the policy that comes with the package
-        known = [word for word in words if not word.startswith("model=")]
-        return [*known, "model=pretrained", f"model.path={ROOT / 'src/starter'}"]
     if name == "tagrpo-train" and "scale=paper" in arguments:
         return [*words, "--cfg", "job"]
     if name == "tagrpo-train":

@@ -7,233 +7,245 @@ compiled. Of mixtures of experts the memory of weights is right; activations and
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 GIB = 2**30
-CONTEXT = 2.0
-"""GiB per GPU that no tensor shows: CUDA's context, NCCL's buffers, what a sleeping vLLM keeps, fragments."""
-UPDATE_SHARE = (0.25, 0.4)
-"""Useful share of a GPU's peak rate in an update."""
-SAMPLING_SHARE = (0.03, 0.08)
-"""The same of the engine while it samples, bound by memory and by the longest responses."""
-CACHED = 0.75
-"""Share of an engine's memory that its weights may take: the rest is for keys, values and its own activations."""
-
-
-class Gpu(NamedTuple):
-    """A GPU as `tagrpo-plan` knows it."""
-
-    memory: float  # GiB that programs can have, as PyTorch reports them
-    rate: float  # dense FLOP/s in bfloat16, as the vendor states them
-
-
-GPUS = {
-    "h200": Gpu(139.8, 989e12),
-    "h100": Gpu(79.1, 989e12),
-    "a100": Gpu(79.2, 312e12),
-    "a100_40gb": Gpu(39.4, 312e12),
-    "l40s": Gpu(44.4, 362e12),
-}
+CONTEXT = 2.0  # GiB per GPU that no tensor shows: CUDA's context, NCCL's buffers, what a sleeping vLLM keeps, fragments
+FILLED = 0.95  # share of a GPU's memory that advice fills
+UPDATE_SHARE = 0.5  # of the peak rate, in an update of large micro-batches; recomputed layers are work
+HALF_TOKENS = 8192  # of a micro-batch that reaches half of that
+ENGINE_SHARE = 0.7  # of bandwidth and peak rate, in a step of the engine
+STEP_SECONDS = 0.004  # of a step beside these
+RATE_SPREAD, LENGTH_SPREAD = 1.8, 1.4  # factors either way: of times, and of a mean response that is a guess
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
-    """Sizes of a causal language model: parameters, and widths of its layers."""
+class Setup:
+    """A model, the work of an iteration over all ranks with lengths in tokens, how the ranks share it, the engine."""
 
+    memory: float  # GiB of a GPU that programs can have
+    rate: float  # dense FLOP/s of a GPU in bfloat16
+    bandwidth: float  # bytes/s of its memory
     parameters: int
     trained: int
-    layer: int
-    """Parameters of the largest decoder layer."""
-    root: int
-    """Parameters outside of the decoder layers: embeddings, head and last norm."""
+    layer: int  # parameters of the largest decoder layer
+    root: int  # parameters outside of the decoder layers: embeddings, head and last norm
     layers: int
     hidden: int
-    inner: int
-    """Width of the MLP."""
-    queries: int
-    """Heads · head_dim."""
-    keys: int
-    """Of the keys, which is that of the values."""
+    inner: int  # width of the MLP
+    queries: int  # heads · head_dim
+    keys: int  # of the keys, which is that of the values
     vocabulary: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Engine:
-    """Memory of the sampling engine on one training GPU, in GiB; none where the engine has GPUs of its own."""
-
-    awake: float = 0.0
-    """While it samples, cache included."""
-    asleep: float = 0.0
-    """During the update."""
-    weights: float = 0.0
-    """Part of `awake` that its weights take."""
-    parallel: int = 1
-    """GPUs that hold an engine together."""
-    own_gpus: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workload:
-    """Work of an iteration over all ranks, lengths in tokens, and how the ranks share it."""
-
-    ranks: int
-    questions: int
+    context: int  # tokens of the longest sequence that the engine must be able to hold
     responses: int
-    """Per question, rephrasings included."""
-    score_prompts: int
-    """Distinct prompts per question that responses are scored under."""
-    prompt: int
-    """The longest; the mean is taken to be half of it."""
-    longest: int
-    """The longest response."""
-    mean: float
-    """The mean response."""
+    prompts: int  # distinct ones that responses are scored under
+    prompt: int  # the longest; the mean is taken to be half of it
+    longest: int  # the longest response
+    mean: float  # the mean response
+    assumed: bool  # whether the mean is a guess
     mini_batches: int
     token_budget: int
-    iterations: int | None
-    """Of the run; None where it depends on how many questions there are."""
-    reference: bool
-    """Whether there is a frozen second copy of the policy, for a KL term."""
-    reference_forward: bool
-    """Whether there is a forward for the KL term, with the copy or with adapters off."""
-    checkpointing: float
-    """Share of layers that are computed again in the backward."""
-    sharded: bool
-    """Whether FSDP2 shards weights, gradients and optimizer state; else each rank has all of them."""
-    offloaded: bool = False
-    """Whether these are in host memory."""
-    doubled: bool = False
-    """Whether DDP's buckets are a second copy of the gradients."""
-    reduced: bool = True
-    """Whether products are taken in bfloat16; else in float32."""
+    iterations: int | None  # of the run; None where it depends on how many questions there are
+    kl: bool  # whether there is a forward for a KL term
+    copies: int  # of the weights: the policy, and the frozen reference of a KL term
+    checkpointing: float  # share of layers that are computed again in the backward
+    ranks: int
+    nodes: int
+    sharded: bool  # whether FSDP2 shards weights, gradients and optimizer state; else each rank has all of them
+    replicas: int  # of the shards
+    offloaded: bool  # whether the shards are in host memory
+    reduced: bool  # whether products are taken in bfloat16; else in float32
+    awake: float  # GiB of the engine on each GPU that it has, while it samples
+    asleep: float  # the same in an update
+    held: float  # GiB of its weights
+    token: float  # GiB of the keys and values of one token
+    rows: int  # responses that it samples at one time, if its cache holds them
+    utilization: float = 0.0  # vLLM's share of the GPU; 0 for an engine that takes what it needs
+    team: int = 1  # GPUs that hold an engine together
+    servers: int = 0  # GPUs of servers; 0 where the engine samples on the training GPUs
+    ahead: bool = False  # whether servers sample the next batch during the update
 
-    @property
     def tokens(self) -> float:
         """Distinct tokens of one iteration over all ranks."""
-        return self.questions * (self.responses * self.mean + self.score_prompts * self.prompt / 2)
+        return self.responses * self.mean + self.prompts * self.prompt / 2
 
-    @property
     def fullest(self) -> int:
         """Tokens of the largest micro-batch that can occur: the longest responses, as far as the budget goes."""
-        own = max(self.questions * self.responses // self.ranks // self.mini_batches, 1)
+        own = max(self.responses // self.ranks // self.mini_batches, 1)
         prompt = max(self.prompt // 2, 1)
         return prompt + min(max(self.token_budget - prompt, self.longest), own * self.longest)
 
+    def activation_bytes(self) -> float:
+        """Bytes that layers keep for the backward of the fullest micro-batch, and that the backward of one layer adds.
 
-@dataclass(frozen=True, kw_only=True)
-class Forecast:
-    """Part → GiB on each GPU, at the peak of an update and while it samples; FLOP and seconds of an iteration."""
+        Of each token a layer keeps the inputs of its products and of its rotary embedding, its queries, keys, values
+        and output of attention, gate, up, their activation and product; norms keep a copy in float32. A layer that is
+        computed again keeps its input alone, until its turn comes.
+        """
+        size = 2 if self.reduced else 4
+        wide = 4 * self.hidden + 3 * self.queries + 4 * self.keys + 4 * self.inner
+        whole = size * wide + 4 * (2 * self.hidden + self.queries + self.keys)
+        again = math.ceil(self.checkpointing * self.layers)
+        kept = again * size * self.hidden + (self.layers - again) * whole
+        turn = (whole if again else 0) + size * 3 * self.inner
+        return self.fullest() * (kept + turn)
 
-    update: dict[str, float]
-    sampling: dict[str, float]
-    flop: float
-    """Of the update, over all GPUs, recomputation included."""
-    seconds: tuple[float, float]
-    """At the better and the worse share of the peak rate."""
+    def updating(self) -> dict[str, float]:
+        """Part → GiB on one GPU at the peak of an update, in float32 with the two moments of AdamW."""
+        share = 0.0 if self.offloaded else self.replicas / self.ranks if self.sharded else 1.0
+        size = 2 if self.reduced else 4
+        # FSDP2 gathers the root and, ahead of time, a second layer; autocast keeps copies of all weights.
+        together = self.root + 2 * self.layer if self.sharded else self.parameters if self.reduced else 0
+        rows = min(max(2**27 // self.vocabulary, 1), self.fullest())  # of a chunk of logits, which has a gradient
+        parts = {
+            "weights": 4 * self.parameters * share,
+            "gathered": size * together,
+            # DDP's buckets are a second copy.
+            "gradients": 4 * self.trained * (share + (not self.sharded and self.ranks > 1)),
+            "optimizer": 8 * self.trained * share,
+            "activations": self.activation_bytes(),
+            "head": rows * self.vocabulary * 2 * size,
+            # FSDP2 keeps the root of a model gathered after a forward without gradient, in two bytes.
+            "reference": (self.copies - 1) * (4 * self.parameters * share + 2 * self.root * self.sharded),
+        }
+        sizes = {part: size / GIB for part, size in parts.items()}
+        return sizes | {"context": CONTEXT, "engine": 0.0 if self.servers else self.asleep}
+
+    def sampling(self) -> dict[str, float]:
+        """Part → GiB on one GPU while the engine samples."""
+        kept = ("weights", "gradients", "optimizer", "reference", "context")
+        sizes = {part: size for part, size in self.updating().items() if part in kept}
+        return sizes | {"engine": 0.0 if self.servers else self.awake}
+
+    def host(self) -> dict[str, float]:
+        """Part → GiB in the memory of the first node: float32 weights, read and at the end written, and what stays."""
+        whole, own = 4 * self.parameters / GIB, self.ranks / self.nodes
+        shards = (self.copies * whole + 12 * self.trained / GIB) * self.replicas / self.nodes
+        sleeps = self.utilization and not (self.asleep or self.servers)
+        return {
+            "loading, export": whole if self.sharded else own * self.copies * whole,
+            "offloaded": shards if self.offloaded else 0.0,
+            "sleeping engines": own * self.held if sleeps else 0.0,
+        }
+
+    def least(self) -> float:
+        """GiB of each GPU that vLLM needs: weights, one sequence and a tenth of activations; weights and a cache."""
+        return max((self.held + self.context * self.token) / 0.9, self.held / 0.75) if self.utilization else 0.0
+
+    def forward_flop(self) -> float:
+        """FLOP of a token: two per weight, and attention to half of the prompt and response on average."""
+        return 2 * self.parameters + 2 * self.layers * self.queries * (self.prompt / 2 + self.mean)
+
+    def update_flop(self) -> float:
+        """FLOP of an update over all GPUs; old log-probs of later mini-batches and KL are forwards without gradient."""
+        forwards = 1 - 1 / self.mini_batches + self.kl
+        return self.tokens() * self.forward_flop() * (3 + self.checkpointing + forwards)
+
+    def update_seconds(self) -> float:
+        """Seconds of an update: small micro-batches reach a smaller share of the peak rate."""
+        micro_batch = min(self.token_budget, self.tokens() / self.ranks / self.mini_batches)
+        return self.update_flop() / self.ranks / self.rate / UPDATE_SHARE * (1 + HALF_TOKENS / micro_batch)
+
+    def sampling_seconds(self) -> float:
+        """Seconds of sampling, in steps that read weights and the rows' cache; the longest response ends alone."""
+        wanted = self.responses * self.team / (self.servers or self.ranks)
+        row = (self.prompt + self.mean) / 2 * self.token
+        cache = (0.9 if self.utilization else 1.0) * self.awake - self.held
+        rows = min(max(min(self.rows, cache / row), 1), wanted)
+        alone = self.held * GIB / self.bandwidth
+        many = alone + rows * (row * GIB / self.bandwidth + self.forward_flop() / self.team / self.rate)
+        full, last = (STEP_SECONDS + seconds / ENGINE_SHARE for seconds in (many, alone))
+        return wanted / rows * self.mean * full + (self.longest - self.mean) * last
+
+    def spread(self) -> float:
+        """The factor by which an iteration may take more or fewer seconds; rate and length do not depend on another."""
+        return math.exp(math.hypot(math.log(RATE_SPREAD), self.assumed * math.log(LENGTH_SPREAD)))
 
 
-def activation_bytes(model: Model, work: Workload) -> float:
-    """Bytes that the layers keep for the backward of the fullest micro-batch, and that the backward of one layer adds.
-
-    Of each token a layer keeps the inputs of its products and of its rotary embedding, its queries, keys, values and
-    output of attention, gate, up, their activation and product; norms keep a copy in float32. A layer that is computed
-    again keeps its input alone, until its turn comes.
-    """
-    size = 2 if work.reduced else 4
-    wide = 4 * model.hidden + 3 * model.queries + 4 * model.keys + 4 * model.inner
-    in_float32 = 2 * model.hidden + model.queries + model.keys
-    whole = size * wide + 4 * in_float32
-    again = round(work.checkpointing * model.layers)
-    kept = again * size * model.hidden + (model.layers - again) * whole
-    turn = (whole if again else 0) + size * 3 * model.inner
-    return work.fullest * (kept + turn)
+def figure(x: float) -> str:
+    """Three digits: those of 1234.5 are 1,230."""
+    return f"{float(f'{x:.3g}'):,g}"
 
 
-def memory(model: Model, work: Workload) -> dict[str, float]:
-    """Part → bytes of the training on one GPU at the peak of an update, in float32 with the two moments of AdamW."""
-    share = 0.0 if work.offloaded else 1 / work.ranks if work.sharded else 1.0
-    size = 2 if work.reduced else 4
-    # FSDP2 gathers the root and, ahead of time, a second layer; autocast keeps copies of all weights.
-    together = model.root + 2 * model.layer if work.sharded else model.parameters if work.reduced else 0
-    rows = min(max(2**27 // model.vocabulary, 1), work.fullest)  # of a chunk of logits, which has a gradient
-    return {
-        "weights": 4 * model.parameters * share,
-        "gathered": size * together,
-        "gradients": 4 * model.trained * (share + work.doubled),
-        "optimizer": 8 * model.trained * share,
-        "activations": activation_bytes(model, work),
-        "head": rows * model.vocabulary * 2 * size,
-    }
+def total(s: Setup) -> float:
+    """GiB on one GPU at the peak of an update."""
+    return sum(s.updating().values())
 
 
-def forecast(model: Model, work: Workload, gpu: Gpu, engine: Engine) -> Forecast:
-    """Memory, arithmetic and time of a run."""
-    update = {part: size / GIB for part, size in memory(model, work).items()}
-    # FSDP2 keeps the root of a model gathered after a forward without gradient, in two bytes.
-    copy = update["weights"] + (2 * model.root / GIB if work.sharded else 0.0)
-    extra = {"reference": copy if work.reference else 0.0, "context": CONTEXT}
-    resting = {part: update[part] for part in ("weights", "gradients", "optimizer")}
-    # Forwards without gradient: the old log-probs of later mini-batches, and the reference.
-    forwards = (work.mini_batches - 1) / work.mini_batches + work.reference_forward
-    # Two per weight and token; attention sees half of the prompt and response on average.
-    seen = (work.prompt / 2 + work.mean) / 2
-    forward = 2 * model.parameters + 4 * model.layers * model.queries * seen
-    sampled = 0.0 if engine.own_gpus else work.questions * work.responses * work.mean * forward
-    useful = work.tokens * forward * (3 + forwards)
-    worst, best = (
-        (useful / update_share + sampled / sampling_share) / (work.ranks * gpu.rate)
-        for update_share, sampling_share in zip(UPDATE_SHARE, SAMPLING_SHARE, strict=True)
-    )
-    return Forecast(
-        update=update | extra | {"engine": engine.asleep},
-        sampling=resting | extra | {"engine": engine.awake},
-        flop=work.tokens * forward * (3 + work.checkpointing + forwards),
-        seconds=(best, worst),
-    )
+def utilization(s: Setup) -> float:
+    """The largest `gpu_memory_utilization` of a colocated vLLM, in twentieths, that leaves the training its memory."""
+    others = max(sum(s.sampling().values()) - s.awake, total(s) - s.asleep if s.asleep else 0.0)
+    return max(math.floor(20 * (FILLED - others / s.memory)), 0) / 20
 
 
-def advice(found: Forecast, work: Workload, gpu: Gpu, engine: Engine, *, adapted: bool) -> list[str]:
+def recomputation(s: Setup) -> float:
+    """The smallest share of layers, in tenths, that must be computed again for an update to fit; 1 where none does."""
+    shares = (tenths / 10 for tenths in range(11))
+    return next((x for x in shares if total(replace(s, checkpointing=x)) <= FILLED * s.memory), 1.0)
+
+
+def needed(s: Setup) -> list[str]:
     """Changes that help when a run does not fit, the cheapest first; empty when it fits."""
-    lines = for_update(found, work, gpu, adapted=adapted) if sum(found.update.values()) > gpu.memory else []
-    if engine.weights > CACHED * engine.awake:
-        team = engine.parallel
-        while engine.weights * engine.parallel / team > CACHED * engine.awake and team < work.ranks:
-            team *= 2
-        lines.append(
-            f"rollout.engine.tensor_parallel_size={team}: an engine's weights take {engine.weights:.1f} GiB, of the "
-            f"{engine.awake:.1f} that rollout.engine.gpu_memory_utilization gives it on each GPU, cache included"
-        )
-    elif (excess := sum(found.sampling.values()) - gpu.memory) > 0:
-        free = (found.sampling["engine"] - excess) / gpu.memory
-        if free > 0.1:
-            lines.append(
-                f"rollout.engine.gpu_memory_utilization={math.floor(free * 20) / 20:.2f}: less for vLLM's cache"
-            )
-        lines.append(
-            "rollout.engine.tensor_parallel_size=2, or rollout=vllm_server: an engine over several GPUs, or on its own"
-        )
+    after = {line: total(replace(s, **change)) for line, change in for_update(s).items()}
+    helps = [f"{line}: then {size:.1f} GiB" for line, size in after.items() if size < 0.99 * total(s)]
+    lines = (helps or ["GPUs with more memory, or a smaller model"]) if total(s) > s.memory else []
+    if s.least() > s.awake or (not lines and sum(s.sampling().values()) > s.memory):
+        lines += for_engine(s)
     return lines
 
 
-def for_update(found: Forecast, work: Workload, gpu: Gpu, *, adapted: bool) -> list[str]:
-    """Changes that make an update smaller, the cheapest first."""
-    excess, grows = sum(found.update.values()) - gpu.memory, found.update["activations"]
-    large = sum(found.update[part] for part in ("weights", "gradients", "optimizer")) > 0.2 * gpu.memory
-    smaller = int(work.token_budget * (1 - excess / grows) * 0.95) // 256 * 256 if grows > excess else 0
-    changes = {
-        "model.load.gradient_checkpointing=true: layers are computed again in the backward, a third more work": (
-            work.checkpointing < 1
-        ),
-        f"policy.token_budget={smaller}: the same update in more micro-batches": smaller >= work.prompt + work.longest,
-        "strategy=fsdp2: weights, gradients and optimizer state are spread over the GPUs": (
-            not work.sharded and work.ranks > 1
-        ),
-        "rollout.engine.sleep=true: vLLM gives its memory back during the update": found.update["engine"] > CONTEXT,
-        "lora=default: no gradients and no optimizer state of the weights": large and not adapted,
-        "strategy.cpu_offload=true: they stay in host memory; steps take several times longer": (
-            large and work.sharded and not work.offloaded
-        ),
-        "more GPUs: each holds a smaller part of weights, gradients and optimizer state": work.sharded,
+def for_update(s: Setup) -> dict[str, dict[str, Any]]:
+    """Change → what it makes of a run, for those that may make an update smaller, the cheapest first."""
+    share = max(recomputation(s), s.checkpointing)
+    budget = int(s.token_budget * (1 - (total(s) - FILLED * s.memory) / s.updating()["activations"])) // 256 * 256
+    enough = budget >= s.prompt + s.longest
+    adapters = {"copies": 1, "trained": min(s.trained, s.parameters // 100)}
+    return {
+        f"model.load.gradient_checkpointing={share if share < 1 else 'true'}, their layers computed twice": {
+            "checkpointing": share
+        },
+        f"policy.token_budget={budget}, more micro-batches": {"token_budget": budget if enough else s.token_budget},
+        "strategy=fsdp2, weights, gradients and moments spread over the GPUs": {"sharded": True},
+        "strategy.replicas=1, shards over all GPUs": {"replicas": 1},
+        "rollout.engine.sleep=true, vLLM's memory given back": {"asleep": 0.0} if s.utilization else {},
+        "lora=default, gradients and moments of adapters alone": adapters,
+        "strategy.cpu_offload=true, shards in host memory, steps several times longer": {"offloaded": s.sharded},
+        "twice as many GPUs": {"ranks": s.ranks * (1 + s.sharded)},
     }
-    return [change for change, helps in changes.items() if helps]
+
+
+def for_engine(s: Setup) -> list[str]:
+    """Changes that give the engine the memory that it needs and the training its own, the cheapest first."""
+    if not s.utilization:
+        return ["rollout.engine.max_rows=<fewer responses at one time>, or rollout=vllm"]
+    room = s.awake if s.servers or total(s) > s.memory else utilization(s) * s.memory
+    fits = int((0.9 * min(room, s.awake) - s.held) / s.token) // 256 * 256
+    team = s.team
+    while s.least() * s.team / team > room and team < max(s.ranks, 8):
+        team *= 2
+    lines = {
+        f"rollout.engine.max_model_len={fits}": s.prompt + s.longest <= fits < s.context,
+        f"rollout.engine.gpu_memory_utilization={room / s.memory:.2f}": s.least() <= room,
+        f"rollout.engine.tensor_parallel_size={team}": s.team < team <= s.ranks,
+        "rollout=vllm_server, engines on GPUs of their own": True,
+    }
+    if s.servers:
+        lines = {f"gpus_per_server={team}, servers with --tensor-parallel-size {team}": True}
+    needs = f"of {s.awake:.1f} GiB {s.held:.1f} are weights, and a sequence of {s.context:,} tokens takes"
+    return [f"{line}: {needs} {s.context * s.token:.1f}" for line, right in lines.items() if right]
+
+
+def better(s: Setup) -> list[str]:
+    """Changes that make a run faster that fits, each by itself, with what they use."""
+    lines, share = [], recomputation(s)
+    if s.utilization and not s.servers and (best := utilization(s)) > s.utilization:
+        before, after = (figure(x.sampling_seconds()) for x in (s, replace(s, awake=best * s.memory)))
+        lines.append(
+            f"rollout.engine.gpu_memory_utilization={best:.2f} would fit: sampling leaves "
+            f"{s.memory - sum(s.sampling().values()):.1f} GiB unused; {after} seconds instead of {before}"
+        )
+    if share < s.checkpointing:
+        saved = 1 - replace(s, checkpointing=share).update_seconds() / s.update_seconds()
+        lines.append(f"model.load.gradient_checkpointing={share or 'false'} would fit: updates are {saved:.0%} shorter")
+    return lines

@@ -2,169 +2,155 @@
 
     tagrpo-plan experiment=ta_grpo scale=paper model=qwen3_1.7b gpu=h100
 
-Takes the settings of `tagrpo-train`. Nothing is loaded but the model's configuration.
+Takes the settings of `tagrpo-train`. Nothing is loaded but the model's configuration, of which models.yaml has many.
 """
 
 from __future__ import annotations
 
-from omegaconf import DictConfig, ListConfig
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
 from ..settings.checks import check_given, check_types
 from ..settings.config import check
 from .console import entry_point, explained
-from .forecast import (
-    CONTEXT,
-    GIB,
-    GPUS,
-    SAMPLING_SHARE,
-    UPDATE_SHARE,
-    Engine,
-    Forecast,
-    Gpu,
-    Model,
-    Workload,
-    advice,
-    forecast,
-)
+from .forecast import CONTEXT, ENGINE_SHARE, GIB, HALF_TOKENS, RATE_SPREAD, Setup, better, figure, needed
 
 
-def workload_of(cfg: DictConfig, ranks: int) -> Workload:
+def workload_of(cfg: DictConfig, ranks: int) -> dict[str, Any]:
     """The run's shape, from its settings."""
     from hydra.utils import get_class
-    from lightning.pytorch.strategies import DDPStrategy
 
     from ..modules.strategy import FullyShardedStrategy
 
-    data, policy = cfg.data, cfg.policy
-    prompts = 1 + (data.num_rephrasings or 0)
-    limits = [cfg.trainer.max_steps // policy.mini_batches] if cfg.trainer.max_steps > 0 else []
-    if (cfg.trainer.max_epochs or 0) > 0 and cfg.questions:
-        limits.append(cfg.trainer.max_epochs * (cfg.questions // data.batch_size))
-    strategy = get_class(cfg.strategy._target_) if isinstance(cfg.strategy, DictConfig) else object
-    sharded = issubclass(strategy, FullyShardedStrategy)
-    longest = cfg.rollout.sampling.max_new_tokens
-    return Workload(
-        ranks=ranks,
-        questions=data.batch_size,
-        responses=prompts * data.samples_per_prompt,
-        score_prompts=1 if policy.anchor == "original" else prompts,
-        prompt=data.max_prompt_tokens,
-        longest=longest,
-        mean=cfg.mean_length * longest,
-        mini_batches=policy.mini_batches,
-        token_budget=policy.token_budget,
-        iterations=min(limits, default=None),
-        reference=bool(cfg.loss.kl_coef) and not cfg.get("lora"),
-        reference_forward=bool(cfg.loss.kl_coef),
-        checkpointing=float(cfg.model.load.get("gradient_checkpointing") or 0.0),
-        sharded=sharded,
-        offloaded=sharded and cfg.strategy.cpu_offload,
-        doubled=issubclass(strategy, DDPStrategy),
-        reduced=cfg.policy.compute_dtype == "bfloat16"
-        or (cfg.policy.compute_dtype == "auto" and cfg.trainer.accelerator != "cpu"),
-    )
+    data, policy, strategy, longest = cfg.data, cfg.policy, cfg.strategy, cfg.rollout.sampling.max_new_tokens
+    asked = data.batch_size * (1 + (data.num_rephrasings or 0))
+    batches = (cfg.trainer.max_epochs or 0) * ((cfg.questions or 0) // data.batch_size)
+    sharded = isinstance(strategy, DictConfig) and issubclass(get_class(strategy._target_), FullyShardedStrategy)
+    mean = longest / 2 if cfg.response_tokens is None else cfg.response_tokens
+    if not (isinstance(mean, int | float) and 0 < mean <= longest):
+        raise ValueError(
+            f"Expected response_tokens to be above 0 and at most rollout.sampling.max_new_tokens={longest}, but got "
+            f"{mean!r}. Set it to the mean of the responses, or to null."
+        )
+    original, kl = policy.anchor == "original", bool(cfg.loss.kl_coef)
+    return {
+        "responses": asked * data.samples_per_prompt, "prompts": data.batch_size if original else asked, "mean": mean,
+        "assumed": cfg.response_tokens is None, "longest": longest, "prompt": data.max_prompt_tokens, "ranks": ranks,
+        "iterations": min((n for n in (cfg.trainer.max_steps // policy.mini_batches, batches) if n > 0), default=None),
+        "mini_batches": policy.mini_batches, "token_budget": policy.token_budget, "nodes": cfg.trainer.num_nodes,
+        "kl": kl, "copies": 2 if kl and not cfg.get("lora") else 1, "sharded": sharded,
+        "checkpointing": float(cfg.model.load.get("gradient_checkpointing") or 0),
+        "replicas": strategy.get("replicas", 1) if sharded else 1, "offloaded": sharded and strategy.cpu_offload,
+        "reduced": {"auto": cfg.trainer.accelerator != "cpu", "bfloat16": True}.get(policy.compute_dtype, False),
+    }  # fmt: skip
 
 
-def model_of(cfg: DictConfig) -> Model:
+def model_of(cfg: DictConfig) -> dict[str, int]:
     """Sizes of the model that settings name, which is made without memory."""
     import torch
     from hydra.utils import instantiate
 
     from ..modules.policy.sharding import decoder_layers
 
-    with torch.device("meta"):
-        model = instantiate(cfg.model.load, weights="random")()
+    known: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("models.yaml")))
+    with torch.device("meta"), TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(json.dumps(known.get(cfg.model.path)))
+        path = {"path": folder} if cfg.model.path in known else {}
+        model = instantiate(cfg.model.load, weights="random", **path)()
     config, layers = model.config, [sum(p.numel() for p in m.parameters()) for m in decoder_layers(model)]
     parameters = sum(p.numel() for p in model.parameters())
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return Model(
-        parameters=parameters,
-        trained=sum(p.numel() for p in model.parameters() if p.requires_grad),
-        layer=max(layers),
-        root=parameters - sum(layers),
-        layers=len(layers),
-        hidden=config.hidden_size,
-        inner=config.intermediate_size,
-        queries=config.num_attention_heads * head,
-        keys=config.num_key_value_heads * head,
-        vocabulary=config.vocab_size,
-    )
+    return {
+        "parameters": parameters, "trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
+        "layer": max(layers), "root": parameters - sum(layers), "layers": len(layers),
+        "hidden": config.hidden_size, "inner": config.intermediate_size, "vocabulary": config.vocab_size,
+        "queries": config.num_attention_heads * head, "keys": config.num_key_value_heads * head,
+        "context": config.max_position_embeddings,
+    }  # fmt: skip
 
 
-def engine_of(cfg: DictConfig, gpu: Gpu, model: Model) -> Engine:
-    """Memory of the engine, from its settings."""
+def engine_of(cfg: DictConfig, gpu: DictConfig, model: dict[str, int]) -> dict[str, Any]:
+    """Memory of the engine, from its settings; one that is neither vLLM nor transformers has GPUs of its own."""
     import torch
     from hydra.utils import get_class
 
     from ..rollouts import TransformersEngine, VLLMEngine
 
     settings = cfg.rollout.engine
-    kind = get_class(settings._target_)
-    if issubclass(kind, VLLMEngine):
-        awake, team = settings.gpu_memory_utilization * gpu.memory, settings.tensor_parallel_size
-        weights = model.parameters * getattr(torch, settings.dtype).itemsize / GIB / team
-        return Engine(awake=awake, asleep=0.0 if settings.sleep else awake, weights=weights, parallel=team)
-    if not issubclass(kind, TransformersEngine):
-        return Engine(own_gpus=True)
-    size = getattr(torch, settings.get("dtype", "float32")).itemsize
-    rows = min(settings.get("max_rows", 512), cfg.data.batch_size * cfg.data.samples_per_prompt)
-    cached = rows * (cfg.data.max_prompt_tokens + cfg.rollout.sampling.max_new_tokens)
-    weights = model.parameters * size / GIB
-    return Engine(awake=weights + 2 * model.layers * model.keys * size * cached / GIB, asleep=weights)
+    kind, size = get_class(settings._target_), getattr(torch, settings.get("dtype", "float32")).itemsize / GIB
+    held, token = model["parameters"] * size, 2 * model["layers"] * model["keys"] * size
+    context = min(settings.get("max_model_len") or model["context"], model["context"])
+    if issubclass(kind, TransformersEngine):
+        rows = min(settings.get("max_rows", 512), cfg.data.batch_size * cfg.data.samples_per_prompt)
+        cache = rows * (cfg.data.max_prompt_tokens + cfg.rollout.sampling.max_new_tokens) * token
+        return {"awake": held + cache, "asleep": held, "held": held, "token": token, "rows": rows, "context": context}
+    colocated, urls = issubclass(kind, VLLMEngine), settings.get("url")
+    share = settings.gpu_memory_utilization if colocated else 0.92  # what vLLM takes by itself
+    team = settings.tensor_parallel_size if colocated else cfg.gpus_per_server
+    servers = 0 if colocated else team * (len(urls) if isinstance(urls, ListConfig) else 1)
+    awake = share * gpu.memory
+    return {
+        "awake": awake, "asleep": 0.0 if settings.get("sleep") else awake, "utilization": share, "team": team,
+        "held": held / team, "token": token / team, "context": context, "servers": servers,
+        "ahead": servers > 0 and cfg.rollout.ahead > 0,
+    }  # fmt: skip
 
 
-def plan(cfg: DictConfig) -> tuple[Forecast, Workload, list[str]]:
-    """Needs of the run of a composed configuration, and what to change when it does not fit."""
+def plan(cfg: DictConfig) -> Setup:
+    """The run of a composed configuration, and its GPUs."""
     check(cfg)
-    if cfg.gpu not in GPUS:
-        raise ValueError(f"Expected gpu to be one of {', '.join(GPUS)}, but got {cfg.gpu!r}.")
-    if not 0 < cfg.mean_length <= 1:
-        raise ValueError(f"Expected mean_length to be above 0 and at most 1, but got {cfg.mean_length}.")
-    gpu, devices = GPUS[cfg.gpu], cfg.trainer.devices
-    if isinstance(devices, ListConfig):
-        devices = len(devices)
+    if cfg.gpu not in cfg.gpus:
+        raise ValueError(f"Expected gpu to be one of {', '.join(cfg.gpus)}, but got {cfg.gpu!r}.")
+    for name in ("gpus_per_node", "gpus_per_server"):
+        if cfg[name] < 1:
+            raise ValueError(f"Expected {name} to be at least 1, but got {cfg[name]}. Set it to a number of GPUs.")
+    gpu, devices, model = cfg.gpus[cfg.gpu], cfg.trainer.devices, model_of(cfg)
+    devices = len(devices) if isinstance(devices, ListConfig) else devices
     ranks = (cfg.gpus_per_node if devices in ("auto", -1) else int(devices)) * cfg.trainer.num_nodes
-    work, model = workload_of(cfg, ranks), model_of(cfg)
-    engine = engine_of(cfg, gpu, model)
-    found = forecast(model, work, gpu, engine)
-    return found, work, advice(found, work, gpu, engine, adapted=bool(cfg.get("lora")))
+    return Setup(**{**gpu, **model, **workload_of(cfg, ranks), **engine_of(cfg, gpu, model)})
 
 
-def show(found: Forecast, work: Workload, lines: list[str], gpu: str, console: Console) -> None:
-    """Print a forecast."""
-    limit = GPUS[gpu].memory
-    table = Table("GiB per GPU", "in an update", "while sampling", title=f"{work.ranks} × {gpu}, {limit:.0f} GiB each")
-    for part in found.update:
-        sizes = (f"{phase.get(part, 0.0):.1f}" for phase in (found.update, found.sampling))
-        table.add_row(part, *sizes)
-    totals = [sum(phase.values()) for phase in (found.update, found.sampling)]
-    table.add_row("total", *(f"{total:.1f}" for total in totals), style="bold")
+def show(s: Setup, gpu: str, console: Console) -> None:
+    """Print the forecast of a run, and what to change."""
+    phases = {"GPU, in an update": s.updating(), "GPU, sampling": s.sampling(), "host": s.host()}
+    table = Table("GiB", *phases, title=f"{s.ranks} × {gpu}, {s.memory:.0f} GiB each; the host is the first node")
+    for part in dict.fromkeys(part for sizes in phases.values() for part in sizes):
+        table.add_row(part, *(f"{sizes[part]:.1f}" if part in sizes else "" for sizes in phases.values()))
+    totals = [sum(sizes.values()) for sizes in phases.values()]
+    table.add_row("total", *(f"{size:.1f}" for size in totals), style="bold")
     console.print(table)
-    responses = work.questions * work.responses
-    hours = "unknown: the run lasts for epochs; say questions=<how many there are>"
-    if work.iterations is not None:
-        hours = " to ".join(f"{s * work.ranks * work.iterations / 3600:,.3g}" for s in found.seconds)
-    best, worst = found.seconds
+    update, sampling = s.update_seconds(), s.sampling_seconds()
+    seconds, count = max(update, sampling) if s.ahead else update + sampling, s.iterations or 1
+    cost = (s.ranks + s.servers) * seconds
+    shown = (cost, cost / s.spread(), cost * s.spread(), s.ranks * (seconds - update), s.servers * (seconds - sampling))
+    hours, low, high, *idle = (figure(each * count / 3600) for each in shown)
+    run = f"{count} iterations" if s.iterations else "an iteration (of the run: say questions=<how many there are>)"
     console.print(
-        f"An iteration: {responses:,} responses, {responses * work.mean / 1e6:.3g} million tokens; its update "
-        f"{found.flop / 1e15:,.3g} PFLOP; {best:.3g} to {worst:.3g} seconds. Iterations: {work.iterations or '?'}. "
-        f"GPU hours: {hours}."
+        f"An iteration: {s.responses:,} responses, {figure(s.responses * s.mean / 1e6)} million tokens, are sampled in "
+        f"{figure(sampling)} seconds, {'while' if s.ahead else 'then'} an update takes {figure(update)} "
+        f"({figure(s.update_flop() / 1e15)} PFLOP).\nGPU hours of {run}: {hours}, from {low} to {high}."
     )
+    if s.servers:
+        console.print(f"Idle of these: {idle[0]} of {s.ranks} GPUs that train, {idle[1]} of {s.servers} of servers.")
     console.print(
-        f"Assumed: responses of {work.mean:.0f} tokens on average, {work.mean / work.longest:.0%} of the longest "
-        f"(mean_length); {UPDATE_SHARE[0]:.0%} to {UPDATE_SHARE[1]:.0%} of the peak rate is useful work in an update "
-        f"and {SAMPLING_SHARE[0]:.0%} to {SAMPLING_SHARE[1]:.0%} in sampling; {CONTEXT:.0f} GiB of contexts and "
-        "fragments; layers are not compiled, which would keep less; every token passes every weight, so that of "
-        "mixtures of experts the hours are too many. Evaluation, verification and start-up are not in it.",
+        f"Assumed: responses of {s.mean:.0f} tokens on average{', a guess (response_tokens)' * s.assumed}; half "
+        f"of the peak rate in updates, a quarter in micro-batches of {HALF_TOKENS:,} tokens; {ENGINE_SHARE:.0%} of the "
+        f"bandwidth in engines; times right to a factor of {RATE_SPREAD}; {CONTEXT:.0f} GiB of contexts and fragments; "
+        "layers not compiled, which would keep less; too many hours for mixtures of experts. Not in it: evaluation, "
+        "verification, the sending of weights, start-up, and the memory of the processes themselves.",
         style="dim",
     )
-    if not lines:
-        console.print(f"It fits: at most {max(totals):.1f} of {limit:.1f} GiB.")
-        return
-    console.print("It does not fit. Each of these helps, the cheapest first; then plan again:")
-    for line in lines:
+    if lines := needed(s):
+        console.print("It does not fit. Each of these helps, the cheapest first; then plan again:")
+    else:
+        console.print(f"It fits: at most {max(totals[:2]):.1f} of {s.memory:.1f} GiB.")
+    for line in lines or better(s):
         console.print(f"- {line}", markup=False)
 
 
@@ -174,8 +160,8 @@ def main(cfg: DictConfig) -> None:
     with explained():
         check_types(cfg)
         check_given(cfg)
-        found, work, lines = plan(cfg)
-    show(found, work, lines, cfg.gpu, Console())
+        setup = plan(cfg)
+    show(setup, cfg.gpu, Console())
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
+import time
 from itertools import cycle
 
 import pytest
@@ -166,20 +167,23 @@ def test_requests_go_to_the_server_with_the_fewest_under_way(server, other, make
 def test_a_broken_request_moves_while_others_are_still_under_way(server, other, make_engine):
     engine = make_engine(server.url, other.url, timeout=120.0, retries=0)
     engine.sync(WEIGHTS)
-    moved = threading.Event()
-    first = [True]
+    moved, broken, waited, plain = threading.Event(), [], [], server.inference_v1_generate
 
-    def generate():
-        if first:
-            first.clear()
+    def generate(body):
+        if not broken:
+            broken.append(body)
             raise ConnectionAbortedError
-        assert moved.wait(60), "what broke has moved before its server has answered all else"
+        if body == broken[0]:
+            moved.set()
+        else:
+            waited.append(moved.wait(60))
+        return plain(body)
 
-    server.fail = {GENERATE: generate}
-    other.fail = {GENERATE: lambda: other.calls.count(GENERATE) > 3 and moved.set()}
+    server.inference_v1_generate = generate
+    other.inference_v1_generate = generate
     results = engine.generate(Request([torch.tensor([row]) for row in range(6)], [1] * 6, SAMPLING, 0))
     assert [int(samples[0].token_ids[1]) for samples in results] == list(range(6))
-    assert (server.calls.count(GENERATE), other.calls.count(GENERATE)) == (3, 4)
+    assert waited == [True] * 5
 
 
 def test_a_server_that_hangs_loses_its_requests_to_another(
@@ -205,6 +209,27 @@ def test_a_request_may_take_long_while_its_server_answers_probes(server, other, 
     server.fail = {GENERATE: lambda: wait_until(lambda: server.calls.count("weight_info") > 20)}
     assert sampled(engine) == EVERYTHING
     assert server.calls.count(GENERATE) + other.calls.count(GENERATE) == 3
+    wait_until(lambda: not any("watch" in thread.name for thread in threading.enumerate()))
+
+
+def test_a_request_that_moves_has_what_is_left_of_its_time(server, other, make_engine, monkeypatch):
+    engine = make_engine(server.url, other.url, timeout=120.0, retries=0)
+    engine.sync(WEIGHTS)
+    limits, post = [], server_fleet.Server.post
+
+    def noted(self, path, body=None, timeout=None, method="POST"):
+        limits.append(timeout)
+        return post(self, path, body, timeout, method)
+
+    def break_late():
+        time.sleep(0.5)
+        raise ConnectionAbortedError
+
+    monkeypatch.setattr(server_fleet.Server, "post", noted)
+    server.fail = {GENERATE: break_late}
+    engine.generate(Request([torch.tensor([1])], [1], SAMPLING, 0))
+    assert 119 < limits[0] <= 120
+    assert limits[1] <= limits[0] - 0.5
 
 
 def test_one_probe_that_fails_is_forgiven(server, make_engine, soon):
@@ -238,10 +263,11 @@ def test_when_no_server_is_left_the_error_says_why_of_each(server, other, make_e
     engine.sync(WEIGHTS)
     server.fail = {GENERATE: hanging, "weight_info": raising(Refusal(500))}
     other.fail = {GENERATE: raising(ConnectionAbortedError)}
-    with pytest.raises(EngineError, match="3 requests failed 1 times") as error:
-        sampled(engine)
-    assert f"{server.url}: HTTPStatusError: Server error '500" in str(error.value)
-    assert f"{other.url}: RemoteProtocolError" in str(error.value)
+    for _ in range(2):  # the second time the first server is not asked
+        with pytest.raises(EngineError, match="3 requests failed 1 times") as error:
+            sampled(engine)
+        assert f"{server.url}: HTTPStatusError: Server error '500" in str(error.value)
+        assert f"{other.url}: RemoteProtocolError" in str(error.value)
 
 
 @pytest.mark.vllm

@@ -39,7 +39,7 @@ RUNS = {
     "dynamic": ["experiment=grpo_ds"],
     "dynamic_rephrased": ["experiment=ta_grpo_ds", "rollout.sampling.max_new_tokens=16", "policy.mask_truncated=true"],
     "replay": ["experiment=exgrpo", "rollout.replay.start=0.0"],
-    "ahead": ["experiment=ta_grpo", "rollout.ahead=true"],
+    "ahead": ["experiment=ta_grpo", "rollout.ahead=1"],
     "lora": ["experiment=ta_grpo", "lora=default"],
     "bootstrap": ["experiment=pass_at_k_bootstrap", "advantage.k=2"],
     "entropy": ["experiment=entropy_adaptive", "advantage.k=2"],

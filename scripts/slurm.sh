@@ -1,6 +1,9 @@
 #!/bin/bash
 # sbatch scripts/slurm.sh experiment=ta_grpo scale=paper model=qwen3_1.7b data.train.path=… name=my_run
 # One task per GPU; srun starts them, Lightning finds rank, world size and address in SLURM's variables.
+#
+# With vLLM servers of the model SERVED on the last SERVER_NODES nodes, each on GPUS_PER_SERVER (1) of their GPUs:
+# SERVER_NODES=1 SERVED=Qwen/Qwen3-1.7B sbatch --nodes=3 scripts/slurm.sh … rollout.ahead=true
 #SBATCH --job-name=tagrpo
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=8
@@ -20,11 +23,43 @@ for override in "$@"; do
     [[ $override == seed=* ]] && seed=${override#seed=}
 done
 run=runs/$name/seed$seed
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-export MASTER_ADDR
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+export MASTER_ADDR=${nodes[0]}
+servers=${SERVER_NODES:-0} tasks=$SLURM_NTASKS_PER_NODE
+trainers=$((SLURM_NNODES - servers))
 
-srun --kill-on-bad-exit=1 tagrpo-train "$@" name="$name" hydra.run.dir="$run" resume=auto \
-    trainer.num_nodes="$SLURM_NNODES" trainer.devices="$SLURM_NTASKS_PER_NODE"
+on() { # FIRST COUNT TASKS: srun's options for TASKS tasks on each of COUNT nodes
+    local names
+    names=$(IFS=, && echo "${nodes[*]:$1:$2}")
+    where=(--kill-on-bad-exit=1 --nodelist="$names" --nodes="$2" --ntasks-per-node="$3" --ntasks=$(($2 * $3)))
+}
+
+if ((servers)); then
+    export SERVED GPUS_PER_SERVER=${GPUS_PER_SERVER:-1}
+    per_node=$((tasks / GPUS_PER_SERVER)) list=$PWD/runs/servers-$SLURM_JOB_ID.txt
+    mkdir -p runs
+    for node in "${nodes[@]:trainers}"; do
+        for ((i = 0; i < per_node; i++)); do echo "http://$node:$((8000 + i))"; done
+    done >"$list"
+    set -- "$@" rollout=vllm_server rollout.engine.url="file:$list"
+    on "$trainers" "$servers" "$per_node"
+    # A server that dies is started again. SIGUSR1 is meant for the trainer, which still needs it for an iteration.
+    # The token is TAGRPO_TOKEN or in the home directory, which all nodes share.
+    # shellcheck disable=SC2016
+    srun "${where[@]}" bash -c 'trap "" USR1
+        first=$((SLURM_LOCALID * GPUS_PER_SERVER))
+        export CUDA_VISIBLE_DEVICES=$(seq -s, $first $((first + GPUS_PER_SERVER - 1)))
+        while sleep 1; do
+            python -m tagrpo.rollouts.engines.serve "$SERVED" --host 0.0.0.0 --port $((8000 + SLURM_LOCALID)) \
+                --tensor-parallel-size "$GPUS_PER_SERVER"
+        done' </dev/null &
+    # shellcheck disable=SC2064
+    trap "kill $! || true" EXIT
+fi
+
+on 0 "$trainers" "$tasks"
+srun "${where[@]}" tagrpo-train "$@" name="$name" hydra.run.dir="$run" resume=auto \
+    trainer.num_nodes="$trainers" trainer.devices="$tasks"
 
 # A run that has ended by itself leaves `finished`, with or without a test; without it the job goes back into the queue.
 [[ -e $run/finished ]] || scontrol requeue "$SLURM_JOB_ID"

@@ -253,16 +253,20 @@ class VLLMServers:
         self.running[url] = None
         return url
 
-    def kill(self, url: str) -> None:
-        """SIGKILL to the server and its engine; returns when they have left their port."""
+    def signal(self, url: str, number: int) -> None:
+        """A signal to the server and its engine."""
         for started, process in self.running.items():
             if process is None:  # the launcher prints process ids in the order of the starts
                 self.running[started] = int(self.launcher.stdout.readline())
-        group = self.running.pop(url)
+        os.killpg(self.running[url], number)
+
+    def kill(self, url: str) -> None:
+        """SIGKILL to the server and its engine; returns when they have left their port."""
         with suppress(ProcessLookupError):
             while True:
-                os.killpg(group, signal.SIGKILL)
+                self.signal(url, signal.SIGKILL)
                 time.sleep(0.05)
+        del self.running[url]
 
     def close(self) -> None:
         for url in list(self.running):

@@ -1,4 +1,4 @@
-"""The examples run, and show that diagnostics need nothing else of this package."""
+"""The examples run or fit what they start, and show that diagnostics need nothing else of this package."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
+from hydra import compose, initialize_config_module
+from torch.distributed.run import get_args_parser
 
 from tagrpo.analysis.difficulty import difficulty_of_run
 from tagrpo.analysis.rollouts import read_rollouts
 from tagrpo.lab.replay import replay
 from tagrpo.modules.advantages import GroupAdvantage
+from tagrpo.rollouts import VLLMServerEngine
+from tagrpo.rollouts.engines import serve
+from tagrpo.rollouts.engines.access import VARIABLE
+from tagrpo.settings.config import check
+from tagrpo.starter import starter_path
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -91,3 +99,39 @@ def test_the_plain_script_is_short():
         node for node in ast.parse((EXAMPLES / "plain_torch.py").read_text()).body if isinstance(node, ast.FunctionDef)
     ]
     assert main.end_lineno - main.lineno < 30
+
+
+def test_the_job_set_starts_what_the_commands_accept_and_its_parts_fit_together():
+    service, jobs = yaml.safe_load_all((EXAMPLES / "jobset.yaml").read_text())
+    specs = {job["name"]: job["template"]["spec"] for job in jobs["spec"]["replicatedJobs"]}
+    (trainer,), (server,) = (specs[name]["template"]["spec"]["containers"] for name in ("trainer", "servers"))
+
+    arguments = get_args_parser().parse_args(trainer["command"][1:])
+    assert (trainer["command"][0], arguments.training_script, arguments.no_python) == ("torchrun", "tagrpo-train", True)
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", arguments.training_script_args, return_hydra_config=True)
+    check(cfg)
+    nodes, processes = cfg.trainer.num_nodes, cfg.trainer.devices
+    assert int(arguments.nnodes) == nodes == specs["trainer"]["parallelism"] == specs["trainer"]["completions"]
+    assert int(arguments.nproc_per_node) == processes == trainer["resources"]["limits"]["nvidia.com/gpu"]
+    assert arguments.rdzv_endpoint == f"{jobs['metadata']['name']}-trainer-0-0.{jobs['metadata']['name']}:29500"
+    (mount,), (volume,) = trainer["volumeMounts"], specs["trainer"]["template"]["spec"]["volumes"]
+    assert mount["name"] == volume["name"]
+    assert cfg.hydra.run.dir.startswith(mount["mountPath"])
+
+    *program, model = server["command"]
+    options = dict(zip(server["args"][::2], server["args"][1::2], strict=True))
+    assert program == ["python", "-m", serve.__name__]
+    assert model == cfg.model.path
+    assert options["--host"] == "0.0.0.0", "elsewhere it listens on its own node alone"
+    assert int(options["--tensor-parallel-size"]) == server["resources"]["limits"]["nvidia.com/gpu"]
+    (port,) = {port["containerPort"] for port in server["ports"]} | {server["readinessProbe"]["tcpSocket"]["port"]}
+    assert int(options["--port"]) == port
+    assert cfg.rollout.engine.url == f"dns:http://{service['metadata']['name']}:{port}"
+    VLLMServerEngine(starter_path(), cfg.rollout.engine.url)
+    assert service["spec"]["clusterIP"] == "None"
+    labels = {"jobset-name": jobs["metadata"]["name"], "replicatedjob-name": "servers"}
+    assert service["spec"]["selector"] == {f"jobset.sigs.k8s.io/{name}": value for name, value in labels.items()}
+    assert jobs["spec"]["successPolicy"]["targetReplicatedJobs"] == ["trainer"]
+    token = {"name": VARIABLE, "valueFrom": {"secretKeyRef": {"name": "tagrpo-token", "key": "token"}}}
+    assert trainer["env"] == server["env"] == [token]

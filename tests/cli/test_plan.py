@@ -120,7 +120,7 @@ def test_servers_are_told_with_their_gpus_their_time_and_what_is_idle(tiny_polic
     base = ("experiment=ta_grpo", f"model.path={tiny_policy}", "rollout=vllm_server", "response_tokens=20")
     urls = ("rollout.engine.url=[http://a:1,http://b:1,http://c:1]", "gpus_per_server=2")
     assert plan(composed(*base)).servers == 1
-    setup, ahead = (plan(composed(*base, *urls, *more)) for more in ([], ["rollout.ahead=true"]))
+    setup, ahead = (plan(composed(*base, *urls, *more)) for more in ([], ["rollout.ahead=1"]))
     assert (setup.servers, setup.team, setup.ahead, ahead.ahead) == (6, 2, False, True)
     assert setup.updating()["engine"] == setup.sampling()["engine"] == 0, "on GPUs of their own"
     learn, draw = setup.update_seconds(), setup.sampling_seconds()

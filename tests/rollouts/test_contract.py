@@ -183,7 +183,8 @@ def held_by(engine):
     if isinstance(engine, TransformersEngine):
         return digests(dict(engine.model.named_parameters())), False
     if isinstance(engine, VLLMServerEngine):
-        (results,) = engine.fleet.servers[0].post("/collective_rpc", {"method": "weight_digests"})["results"]
+        (server,) = engine.fleet.servers.values()
+        (results,) = server.post("/collective_rpc", {"method": "weight_digests"})["results"]
         return results, True
     digests_of = runpy.run_path(str(Path(__file__).parents[1] / "vllm_digests.py"))["digests_of"]
     return engine.llm.apply_model(digests_of)[0], True

@@ -1,13 +1,21 @@
-"""The vLLM servers of one run: HTTP to each, which of them hold the current weights, and how they get them."""
+"""The vLLM servers of one run: HTTP to each, which of them hold the current weights, and how they get them.
+
+A request whose connection breaks goes to another server at once, and one whose server hangs within 60 s: two failed
+probes in a row end all requests to a server. While it answers them, a request may take as long as `timeout`.
+"""
 
 from __future__ import annotations
 
 import logging
+import socket
+import threading
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,13 +25,17 @@ from torch import Tensor
 
 from ...distributed import gather_objects, rank
 from ...runs.preemption import asked_to_stop
+from ...types import Completion
 from .access import FILE, VARIABLE, shared_token
 from .base import EngineError
 from .weight_stream import address_towards, offered
 
 LOG = logging.getLogger(__name__)
+Json = dict[str, Any]
 SAY_SECONDS = 5.0
 """Between two messages while there is no server."""
+PROBE_EVERY, PROBE_SECONDS = 5.0, 15.0
+"""Between two probes of a server that is sampling, and the limit of one; the engine answers between two steps."""
 CONTROL_SECONDS = 60.0
 """Limit of calls that neither sample nor move weights."""
 UNFINISHED = "unfinished"
@@ -34,30 +46,73 @@ HINTS = {
     403: START,
     404: START,
 }
+FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, EngineError)  # of calls to a server
+
+
+def listed(entry: str) -> list[str]:
+    """URLs of the servers that an entry of `rollout.engine.url` names now; OSError if there are none.
+
+    >>> listed("http://10.0.0.7:8000/"), listed("dns:http://127.0.0.1:8000")
+    (['http://10.0.0.7:8000'], ['http://127.0.0.1:8000'])
+    """
+    kind, _, rest = entry.partition(":")
+    if kind == "file":
+        lines = (line.partition("#")[0].strip(" /\t") for line in Path(rest).expanduser().read_text().splitlines())
+        if urls := list(filter(None, lines)):
+            return urls
+        raise OSError("it lists no server")
+    if kind == "dns":
+        where = urlsplit(rest)
+        found = socket.getaddrinfo(where.hostname, where.port or where.scheme, type=socket.SOCK_STREAM)
+        ends = sorted((str(end[0]), int(end[1])) for *_, end in found)
+        return [f"{where.scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in ends]
+    return [entry.rstrip("/")]
 
 
 class Server:
-    """Calls to one server. They raise EngineError if it refuses, and httpx.HTTPError if it is gone, hangs or fails."""
+    """Calls to one server. They raise EngineError if it refuses, and others of `FAILURES` if it is gone or fails."""
 
     def __init__(self, url: str, timeout: float, token: str) -> None:
         self.url = url
         self.timeout = timeout
         self.answers = False
+        self.state = ""  # why it is not to be asked; empty while it holds the current weights
+        self.context = 0
+        self.under_way = 0
+        self.sockets: dict[int, socket.socket] = {}  # by thread
         self.client = httpx.Client(
             headers={"Authorization": f"Bearer {token}"},
-            timeout=httpx.Timeout(timeout, connect=10.0),
             # A connection for each request: kept ones are dead after a restart or an error of the server.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
             trust_env=False,  # no proxy between trainer and engine
         )
 
-    def get(self, path: str) -> dict[str, Any]:
-        """GET JSON, within 10 seconds."""
-        return _checked(self.client.get(self.url + path, timeout=10.0))
+    def get(self, path: str) -> Json:
+        """GET JSON, within `PROBE_SECONDS`."""
+        return self.post(path, None, PROBE_SECONDS, "GET")
 
-    def post(self, path: str, body: dict[str, Any] | None = None, timeout: float | None = None) -> dict[str, Any]:
+    def post(self, path: str, body: Json | None = None, timeout: float | None = None, method: str = "POST") -> Json:
         """POST JSON, get JSON."""
-        return _checked(self.client.post(self.url + path, json=body, timeout=timeout or self.timeout))
+        limits, trace = httpx.Timeout(timeout or self.timeout, connect=10.0), {"trace": self._note_socket}
+        response = self.client.request(method, self.url + path, json=body, timeout=limits, extensions=trace)
+        if 400 <= response.status_code < 500:
+            raise EngineError(
+                f"Expected {response.request.url} to accept the request, but it answered {response.status_code}: "
+                f"{response.text[:500]}. {HINTS.get(response.status_code, '')}"
+            )
+        response.raise_for_status()
+        return response.json() if response.content else {}
+
+    def _note_socket(self, event: str, details: Mapping[str, Any]) -> None:
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self.sockets[threading.get_ident()] = details["return_value"].get_extra_info("socket")
+
+    def give_up(self, why: str) -> None:
+        """Ask it no more, and let every call under way, in whatever thread, fail at once."""
+        self.state = why
+        for connection in list(self.sockets.values()):
+            with suppress(OSError):  # it has been closed
+                connection.shutdown(socket.SHUT_RDWR)
 
     def exchange_weights(self, weights: Sequence[tuple[str, Tensor]], version: str) -> None:
         """Stop what is being sampled, let the workers receive the weights, forget cached prefixes.
@@ -85,43 +140,31 @@ class Server:
             self.post("/start_weight_update")
 
 
-def _checked(response: httpx.Response) -> dict[str, Any]:
-    if 400 <= response.status_code < 500:
-        raise EngineError(
-            f"Expected {response.request.url} to accept the request, but it answered {response.status_code}: "
-            f"{response.text[:500]}. {HINTS.get(response.status_code, '')}"
-        )
-    response.raise_for_status()
-    return response.json() if response.content else {}
-
-
 class ServerFleet:
     """Servers and the weights that they are to hold. `sync` and `prepare` are collective.
 
-    Rank 0 alone holds a copy of the weights, in host memory, and sends them; all ranks know which servers are ready.
+    Rank 0 alone holds a copy of the weights, in host memory, and sends them; it alone looks where the servers are, at
+    each `prepare` and while there is none. All ranks know which servers are ready.
 
     Args as for `VLLMServerEngine`; `retries` is how often a server that answers may refuse the weights.
     """
 
     def __init__(self, urls: Sequence[str], dtype: torch.dtype, timeout: float, retries: int, patience: float) -> None:
-        self.run, token = gather_objects((uuid.uuid4().hex, shared_token()))[0]
-        self.servers = [Server(url.rstrip("/"), timeout, token) for url in urls]
+        self.token = gather_objects(shared_token())[0]
+        self.entries = urls
         self.dtype = dtype
+        self.timeout = timeout
         self.retries = retries
         self.patience = patience
-        self.syncs = 0
         self.context = 0
+        self.version = "none"  # of the weights; no other run has the same
         self.weights: dict[str, Tensor] = {}
-        self.ready: list[int] = []
-
-    @property
-    def version(self) -> str:
-        """The name of the current weights on a server; no other run uses the same names."""
-        return f"{self.run}-{self.syncs}"
+        self.servers: dict[str, Server] = {}
+        self.choosing = threading.Lock()
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Gather the weights on rank 0, tensor by tensor, and send them to every server."""
-        self.syncs += 1
+        self.version = gather_objects(uuid.uuid4().hex)[0]
         self.weights = {}
         for name, tensor in parameters:
             if rank() == 0:
@@ -135,36 +178,44 @@ class ServerFleet:
             EngineError: there is none, on every rank.
             SystemExit: with code 0, on every rank: the first one was asked to stop while it waited.
         """
-        ready: list[int] = []
-        context, failure = 0, ""
-        if rank() == 0:
-            try:
-                ready = self._prepared()
-                models = [self.servers[number].get("/v1/models") for number in ready]
-                context = min((int(model["data"][0]["max_model_len"]) for model in models), default=0)
-            except (httpx.HTTPError, EngineError) as error:
-                failure = str(error)
-        self.ready, self.context, failure = gather_objects((ready, context, failure))[0]
+        ready, failure = gather_objects(self._prepared() if rank() == 0 else ({}, ""))[0]
         if failure:
             raise EngineError(failure)
-        if not self.ready:
+        if not ready:
             raise SystemExit(0)
+        self.context = min(ready.values())
+        first = rank() % len(ready)  # ranks with few requests begin with different servers
+        for server in self._at([*ready][first:] + [*ready][:first]):
+            server.state = ""
 
-    def _prepared(self) -> list[int]:
-        """Numbers of the servers that hold the current weights, one at least; none when asked to stop."""
+    def _at(self, urls: Sequence[str]) -> list[Server]:
+        """The servers at `urls`, in that order; all others are forgotten."""
+        self.servers = {url: self.servers.get(url) or Server(url, self.timeout, self.token) for url in urls}
+        return list(self.servers.values())
+
+    def _prepared(self) -> tuple[dict[str, int], str]:
+        """URLs and contexts of the servers that hold the current weights, else why there are none, if not asked to."""
         said = began = time.monotonic()
         failures = 0
         while not asked_to_stop():
-            with ThreadPoolExecutor(len(self.servers)) as threads:
-                states = list(threads.map(self._bring_up_to_date, self.servers))
-            if ready := [number for number, state in enumerate(states) if state is None]:
-                return ready
-            found = "; ".join(f"{server.url}: {state}" for server, state in zip(self.servers, states, strict=True))
+            urls: list[str] = []
+            wrong = []
+            for entry in self.entries:
+                try:
+                    urls += listed(entry)
+                except OSError as error:
+                    wrong.append(f"{entry}: {error}")
+            servers = self._at(urls)
+            with ThreadPoolExecutor(max(len(servers), 1)) as threads:
+                states = dict(zip(servers, threads.map(partial(self._state, send=True), servers), strict=True))
+            if ready := {server.url: server.context for server, state in states.items() if not state}:
+                return ready, ""
+            found = "; ".join([*wrong, *(f"{server.url}: {state}" for server, state in states.items())])
             now = time.monotonic()
             # A server that answers and fails is not about to start: it counts against `retries`, not `patience`.
-            failures += any(server.answers for server in self.servers)
+            failures += any(server.answers for server in servers)
             if failures > self.retries or now - began > self.patience:
-                raise EngineError(
+                return {}, (
                     f"Expected a vLLM server that takes the weights, but after {failures} failed attempts and "
                     f"{now - began:.0f} s there is none: {found}. {START} Check rollout.engine.url."
                 )
@@ -173,22 +224,56 @@ class ServerFleet:
                 waited = f"{now - began:.0f} of {self.patience:.0f} s (rollout.engine.patience)"
                 LOG.warning("Waiting for a vLLM server, for %s: %s", waited, found)
             time.sleep(min(1.0, self.patience / 10))
-        return []
+        return {}, ""
 
-    def _bring_up_to_date(self, server: Server) -> str | None:
-        """None when `server` holds the current weights, else why it does not."""
+    def _state(self, server: Server, *, send: bool) -> str:
+        """Why `server` does not hold the current weights, empty when it does; with `send` they are sent to it first."""
         server.answers = False
         try:
             held = server.get("/weight_info")["weight_version"]
             server.answers = True
-            if held != self.version:
+            if send and held != self.version:
                 server.exchange_weights(list(self.weights.items()), self.version)
-        except (httpx.HTTPError, OSError, EngineError) as error:
+                held = self.version
+            server.context = int(server.get("/v1/models")["data"][0]["max_model_len"])
+        except FAILURES as error:
             return f"{type(error).__name__}: {error}"
-        return None
+        return "" if held == self.version else f"it holds the weights {held}"
+
+    def ask(self, path: str, body: Json, read: Callable[[Json], list[Completion]]) -> list[Completion]:
+        """What `read` makes of the answer of the least busy server, or of the next one where that fails.
+
+        Raises:
+            EngineError: every server has failed, or `timeout` seconds are over; why, for each of them.
+        """
+        failed: dict[str, str] = {}
+        began = time.monotonic()
+        while left := [server for server in self.servers.values() if not server.state and server.url not in failed]:
+            with self.choosing:
+                server = min(left, key=lambda server: server.under_way)
+                server.under_way += 1
+            try:
+                return read(server.post(path, body, max(began + self.timeout - time.monotonic(), 0.001)))
+            except FAILURES as error:
+                failed[server.url] = f"{server.state} {type(error).__name__}: {error}".strip()
+            finally:
+                with self.choosing:
+                    server.under_way -= 1
+        raise EngineError("; ".join(f"{url}: {failed.get(url, server.state)}" for url, server in self.servers.items()))
+
+    def watch(self, server: Server, done: threading.Event) -> None:
+        """Until `done`, probe a server that is being asked, and give it up after two failures in a row."""
+        before = ""
+        while not done.wait(PROBE_EVERY):
+            why = self._state(server, send=False)
+            if before and why and not done.is_set():
+                if not server.state:
+                    LOG.warning("Going on without %s until the next sync: %s", server.url, why)
+                server.give_up(why)
+            before = why
 
     def close(self) -> None:
         """Drop connections and the copy of the weights; the servers go on."""
-        for server in self.servers:
+        for server in self.servers.values():
             server.client.close()
         self.weights = {}

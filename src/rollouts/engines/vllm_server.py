@@ -10,12 +10,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import torch
 from torch import Tensor
 
@@ -23,7 +21,7 @@ from ...distributed import gather_objects
 from ...seeds import derive_seed
 from ...types import Completion, Deliver, Engine, Finish, Request, ignore
 from .base import EngineError, check_context, in_thread, stop_token_ids, vllm_sampling
-from .server_fleet import ServerFleet
+from .server_fleet import START, ServerFleet
 
 MOST_SAMPLES = 64
 """Of one request: vLLM refuses more than its `max_num_seqs`."""
@@ -33,15 +31,18 @@ class VLLMServerEngine(Engine):
     """Samples from one or several vLLM servers, started with `python -m tagrpo.rollouts.engines.serve`.
 
     Under several ranks each samples its own prompts; `sync`, `generate` and what `generate_async` returns are
-    collective. A server that does not answer is asked again, at most `retries` times in a row, and left out while
-    another one works. When none is left for `patience` seconds, every rank raises.
+    collective. Each request goes to the least busy server, and to another one at once when its connection breaks, or
+    within 60 s when the server hangs; that one is left out until weights are sent again. What has failed on all of them
+    is tried again, at most `retries` times. When none is left for `patience` seconds, every rank raises.
 
     Args:
         model_path: Folder or hub name, for the stop tokens.
-        url: Of one server or of several with the same model, such as `http://10.0.0.7:8000`.
+        url: Of a server, such as `http://10.0.0.7:8000`; `file:/shared/servers.txt`, with one URL a line;
+            `dns:http://workers:8000`, all addresses of a host name; or a list of these. Files and names are read again
+            at each sync, and while no server is there.
         dtype: Type in which weights travel; that of the server.
         concurrency: HTTP requests of one rank under way at one time, each for samples of one prompt.
-        timeout: Seconds that one request may take, sampling and sending of weights included.
+        timeout: Seconds that one request may take, moves to other servers included, or one sending of weights.
         retries: How often what failed is tried again.
         patience: Seconds to wait for a server that is being started.
     """
@@ -59,10 +60,10 @@ class VLLMServerEngine(Engine):
         patience: float = 600.0,
     ) -> None:
         urls = [url] if isinstance(url, str) else list(url)
-        if not urls or not all(urlsplit(u).hostname for u in urls):
+        if not urls or not all(u.startswith("file:") or urlsplit(u.removeprefix("dns:")).hostname for u in urls):
             raise ValueError(
-                "Expected rollout.engine.url such as http://localhost:8000, or a list, "
-                f"but got {url!r}. Start a server with `python -m tagrpo.rollouts.engines.serve`."
+                "Expected rollout.engine.url such as http://localhost:8000, file:/shared/servers.txt or "
+                f"dns:http://workers:8000, or a list, but got {url!r}. {START}"
             )
         if concurrency < 1 or retries < 0 or min(timeout, patience) <= 0:
             raise ValueError(
@@ -83,18 +84,14 @@ class VLLMServerEngine(Engine):
 
         Each sample has a seed of its own: it does not matter which server draws it.
         """
-        return self._begin(request, deliver, in_background=False)()
+        return self.generate_async(request, deliver)()
 
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
         """See `Engine.generate_async`. `Finish` tries again what has failed by then, on all ranks together."""
-        return self._begin(request, deliver, in_background=True)
-
-    def _begin(self, request: Request, deliver: Deliver, *, in_background: bool) -> Finish:
         check_context(request, self.fleet.context)
         results: list[list[Completion]] = [[] for _ in request.prompts]
-        attempt = partial(self._attempt, request, results, deliver)
         wanted = [prompt for prompt, count in enumerate(request.num_samples) if count]
-        first_attempt = in_thread(attempt, wanted) if in_background else partial(attempt, wanted)
+        first_attempt = in_thread(self._attempt, request, results, deliver, wanted)
 
         def finish() -> list[list[Completion]]:
             failures = first_attempt()
@@ -102,7 +99,7 @@ class VLLMServerEngine(Engine):
                 if not any(gather_objects(len(failures))):
                     break
                 self.fleet.prepare()
-                failures = attempt(list(failures))
+                failures = self._attempt(request, results, deliver, list(failures))
             if left := list(chain(*gather_objects(list(failures.values())))):
                 raise EngineError(
                     f"Expected responses to all prompts, but {len(left)} requests failed {self.retries + 1} times, "
@@ -115,12 +112,10 @@ class VLLMServerEngine(Engine):
     def _attempt(
         self, request: Request, results: list[list[Completion]], deliver: Deliver, wanted: Sequence[int]
     ) -> dict[int, str]:
-        """Ask once for the prompts `wanted`, spread over the servers that are ready; returns why which failed."""
-        servers = [self.fleet.servers[number] for number in self.fleet.ready]
+        """Ask each ready server at most once for the prompts `wanted`; returns why which failed."""
         one_at_a_time = threading.Lock()
 
-        def ask(index: int) -> str | None:
-            prompt, server = wanted[index], servers[index % len(servers)]
+        def ask(prompt: int) -> str | None:
             completions: list[Completion] = []
             try:
                 while (left := request.num_samples[prompt] - len(completions)) > 0:
@@ -129,19 +124,27 @@ class VLLMServerEngine(Engine):
                     # vLLM adds the number within the request.
                     params["seed"] = derive_seed(request.seed, prompt) + len(completions)
                     body = {"token_ids": request.prompts[prompt].tolist(), "sampling_params": params}
-                    choices = server.post("/inference/v1/generate", body)["choices"]
-                    drawn = [self._completion(c) for c in sorted(choices, key=lambda c: c["index"])]
+                    drawn = self.fleet.ask("/inference/v1/generate", body, self._completions)
                     completions += drawn * (count // len(drawn))
-            except (httpx.HTTPError, OSError, EngineError) as error:
-                return f"{server.url}: {type(error).__name__}: {error}"
+            except EngineError as error:
+                return str(error)
             results[prompt] = completions
             with one_at_a_time:
                 deliver(prompt, results[prompt])
             return None
 
-        with ThreadPoolExecutor(min(self.concurrency, max(len(wanted), 1))) as threads:
-            failures = zip(wanted, threads.map(ask, range(len(wanted))), strict=True)
-            return {prompt: failure for prompt, failure in failures if failure is not None}
+        done = threading.Event()
+        for server in self.fleet.servers.values():
+            threading.Thread(target=self.fleet.watch, args=(server, done), daemon=True).start()
+        try:
+            with ThreadPoolExecutor(min(self.concurrency, max(len(wanted), 1))) as threads:
+                failures = zip(wanted, threads.map(ask, wanted), strict=True)
+                return {prompt: failure for prompt, failure in failures if failure is not None}
+        finally:
+            done.set()
+
+    def _completions(self, answer: dict[str, Any]) -> list[Completion]:
+        return [self._completion(choice) for choice in sorted(answer["choices"], key=lambda choice: choice["index"])]
 
     def _completion(self, choice: dict[str, Any]) -> Completion:
         """A response that the current weights have sampled from its first token to its last; others are refused."""

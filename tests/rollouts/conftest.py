@@ -1,0 +1,24 @@
+"""Servers that are played by a few lines of HTTP, and engines of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tagrpo.rollouts import VLLMServerEngine
+from tests.rollouts.fake_server import FakeServer
+
+
+@pytest.fixture
+def server():
+    server = FakeServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def make_engine(tiny_policy):
+    def make(*urls, **options):
+        defaults = {"dtype": "float32", "timeout": 5.0, "retries": 2, "patience": 0.5}
+        return VLLMServerEngine(str(tiny_policy), list(urls), **{**defaults, **options})
+
+    return make

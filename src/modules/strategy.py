@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ..distributed import rank
 from ..packing.policy import CausalPolicy
@@ -28,7 +28,7 @@ ComputeType = Literal["auto", "bfloat16", "float32"]
 
 
 class FullyShardedStrategy(ModelParallelStrategy):
-    """FSDP2 over all ranks of all nodes.
+    """FSDP2 over all ranks of all nodes; with `replicas`, over the ranks of each copy of the model (HSDP).
 
     `ModelParallelStrategy` takes the number of *nodes* for `data_parallel_size="auto"`, so that ranks silently train
     apart; here it is the world size.
@@ -36,13 +36,16 @@ class FullyShardedStrategy(ModelParallelStrategy):
     Args:
         cpu_offload: Keep shards, gradients and optimizer state in host memory.
         timeout: How long a rank waits for the others in a collective before the run ends.
+        replicas: Copies of the model, each sharded over ranks / replicas consecutive ranks.
     """
 
-    def __init__(self, cpu_offload: bool = False, timeout: timedelta = timedelta(minutes=150)) -> None:
+    def __init__(
+        self, cpu_offload: bool = False, timeout: timedelta = timedelta(minutes=150), replicas: int = 1
+    ) -> None:
         # Norms of gradients in host memory are reduced there.
         backend = "cpu:gloo,cuda:nccl" if cpu_offload and torch.cuda.is_available() else None
         super().__init__(tensor_parallel_size=1, process_group_backend=backend, timeout=timeout)
-        self.cpu_offload = cpu_offload
+        self.cpu_offload, self.replicas = cpu_offload, replicas
         self.mesh: DeviceMesh
 
     def model_to_device(self) -> None:
@@ -56,10 +59,23 @@ class FullyShardedStrategy(ModelParallelStrategy):
                 setattr(module, name, buffer.to(self.root_device))
 
     def setup_environment(self) -> None:
-        """Fix the mesh to (world size, 1) before Lightning builds it, which has no public way."""
-        self._data_parallel_size = self.num_nodes * self.num_processes
+        """Fix Lightning's mesh to (world size, 1), for which there is no public way, and build that of the copies.
+
+        Raises:
+            ValueError: `replicas` does not divide the ranks.
+        """
+        ranks = self.num_nodes * self.num_processes
+        if self.replicas < 1 or ranks % self.replicas:
+            raise ValueError(
+                f"Expected strategy.replicas to divide the {ranks} ranks of this run, but got {self.replicas}. "
+                "Set it to 1, or to the number of nodes (trainer.num_nodes), so that each holds one copy."
+            )
+        self._data_parallel_size = ranks
         super().setup_environment()
         self.mesh = self.device_mesh["data_parallel"]
+        if self.replicas > 1:
+            shape = (self.replicas, ranks // self.replicas)
+            self.mesh = init_device_mesh(self.mesh.device_type, shape, mesh_dim_names=("replicate", "shard"))
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:  # noqa: ARG002
         """Write shards into a folder, on a file system that all nodes share, which gets its name when it is whole."""

@@ -1,4 +1,4 @@
-"""Weights from rank 0 and host memory, on ranks of a CPU, against one process."""
+"""Copies of shards, weights from rank 0 and host memory, on ranks of a CPU, against one process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
+
+from tagrpo.modules.strategy import FullyShardedStrategy
 
 COMMON = """
 import sys
@@ -63,6 +68,131 @@ def run(program: str, *arguments: str | Path, environment: dict[str, str] | None
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-4000:]
+
+
+TRAINING = '''
+folder, ranks = sys.argv[2], int(sys.argv[3])
+# Ranks have unequal work, and two of them a question without gradient.
+SHARES = [
+    make_batch([[[1.0, 0.0, 1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 1.0]], [[0.0, 1.0], [0.0, 0.0]]], seed=1),
+    make_batch([[[1.0, 0.0]], [[1.0, 1.0]], [[0.0, 0.3]]], seed=2),
+    make_batch([[[0.0, 1.0, 1.0]], [[1.0, 0.0]], [[0.0, 0.0]]], seed=3),
+    make_batch([[[0.5, 0.0], [1.0, 0.0]], [[0.0, 0.7]], [[1.0, 0.0]]], seed=4),
+]
+
+
+class Data(LightningDataModule):
+    def share(self):
+        if ranks > 1:
+            return SHARES[self.trainer.global_rank]
+        pick = lambda rank, question: take_questions(SHARES[rank], torch.tensor([question]))
+        return join_batches([pick(rank, question) for question in range(3) for rank in range(4)])
+
+    def train_dataloader(self):
+        return DataLoader([replace(self.share(), rollouts=None)], batch_size=None)
+
+
+class Attach(Callback):
+    def __init__(self, start):
+        self.start = start
+
+    def on_train_start(self, trainer, pl_module):
+        if self.start:
+            pl_module.export(self.start, AutoTokenizer.from_pretrained(folder))
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        batch.rollouts = trainer.datamodule.share().rollouts
+
+
+def fit(name, replicas, steps, start=None, checkpoint=None):
+    """Train until `steps`, from a checkpoint, of which `start` becomes the export."""
+    lora = LoraSettings(rank=3) if name == "lora" else None
+    module = module_of(partial(load_causal_lm, folder, lora=lora), folder, 0.3)
+    strategy = FullyShardedStrategy(replicas=replicas) if ranks > 1 else "auto"
+    trainer = Trainer(devices=ranks, strategy=strategy, max_steps=steps, callbacks=[Attach(start)], **QUIET)
+    trainer.fit(module, Data(), ckpt_path=checkpoint)
+    assert trainer.global_step == steps
+    if ranks > 1:
+        parameter = next(module.policy.model.model.layers[0].mlp.parameters())
+        assert parameter.to_local().numel() == parameter.numel() * replicas / ranks
+    return module, trainer
+
+
+def whole(module):
+    return torch.cat([tensor.flatten() for _, tensor in module.full_parameters()])
+
+
+for name in ("kl", "lora"):
+    if ranks == 1:
+        torch.save(whole(fit(name, 1, 6)[0]), output / f"{name}.pt")
+    for first, second in ((2, 1), (1, 2)) if ranks > 1 else ():
+        module, trainer = fit(name, first, 3)
+        stem = f"{name}-{first}-{second}"
+        checkpoint = output / f"{stem}.ckpt"
+        trainer.save_checkpoint(checkpoint)
+        module.export(output / f"{stem}-before", AutoTokenizer.from_pretrained(folder))
+        parameters = {f"policy.{n}": p.detach().full_tensor() for n, p in module.policy.named_parameters()}
+        stored = unsharded(checkpoint)["state_dict"]
+        assert all(torch.equal(p, stored[n]) for n, p in parameters.items())
+        module, trainer = fit(name, second, 6, output / f"{stem}-after", checkpoint)
+        torch.save(whole(module), output / f"{stem}-{trainer.global_rank}.pt")
+'''
+
+
+@pytest.mark.distributed
+def test_two_copies_on_four_ranks_train_as_one_process_does_and_go_on_as_one_copy_and_the_other_way_round(
+    tiny_policy, tmp_path
+):
+    run(TRAINING, tmp_path, tiny_policy, 1)
+    run(TRAINING, tmp_path, tiny_policy, 4)
+    start = torch.cat([p.detach().flatten() for p in Qwen3ForCausalLM.from_pretrained(tiny_policy).parameters()])
+    for name in ("kl", "lora"):
+        expected = torch.load(tmp_path / f"{name}.pt")
+        moved = (expected - start).norm()
+        assert moved > 1e-3
+        for stem in (f"{name}-2-1", f"{name}-1-2"):
+            before, after = (tmp_path / f"{stem}-{time}" / "model.safetensors" for time in ("before", "after"))
+            assert before.read_bytes() == after.read_bytes(), stem
+            for rank in range(4):
+                difference = torch.load(tmp_path / f"{stem}-{rank}.pt") - expected
+                assert difference.norm() < 1e-6 * moved, (stem, rank)
+
+
+SIXTY_FOUR = """
+import torch.distributed as dist
+from lightning.pytorch import LightningModule
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from tagrpo.modules.strategy import prepare
+
+dist.init_process_group("fake", rank=0, world_size=64, store=FakeStore())
+config = Qwen3Config(
+    vocab_size=128, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
+    num_key_value_heads=2, head_dim=64,
+)
+for replicas in (1, 8, 32):
+    strategy = FullyShardedStrategy(replicas=replicas)
+    Trainer(devices=8, num_nodes=8, strategy=strategy, **QUIET)
+    strategy.connect(LightningModule())
+    strategy.setup_environment()
+    policy = prepare(CausalPolicy(Qwen3ForCausalLM(config)), strategy, "float32", None)
+    for parameter in policy.parameters():
+        assert parameter.to_local().numel() == parameter.numel() // (64 // replicas), replicas
+"""
+
+
+@pytest.mark.distributed
+def test_of_sixty_four_ranks_each_holds_its_share_of_one_copy(tmp_path):
+    run(SIXTY_FOUR, tmp_path)
+
+
+@pytest.mark.parametrize("replicas", [0, -1, 3, 8])
+def test_copies_that_do_not_divide_the_ranks_are_refused(replicas):
+    strategy = FullyShardedStrategy(replicas=replicas, timeout=timedelta(seconds=5))  # no other ranks ever come
+    Trainer(accelerator="cpu", devices=2, num_nodes=2, strategy=strategy, logger=False)
+    strategy.connect(LightningModule())
+    with pytest.raises(ValueError, match=rf"strategy\.replicas to divide the 4 ranks of this run, but got {replicas}"):
+        strategy.setup_environment()
 
 
 LOADING = '''

@@ -30,7 +30,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
 
     Args:
         module: `CausalPolicy` around a Hugging Face model; its forward must be the only way in.
-        mesh: One-dimensional data-parallel mesh over all ranks.
+        mesh: Data-parallel mesh over all ranks: of one dimension, or of two, (copies, shards of each copy).
         compute_dtype: Type of the gathered parameters (bfloat16 on GPUs); shards stay in their own type and
             gradients are reduced in float32. None computes in the type of the shards.
         cpu_offload: Keep shards, gradients and optimizer state in host memory.

@@ -24,7 +24,7 @@ from .policy.logprobs import Scorer
 from .policy.lora import has_adapters
 from .policy.model import resolve_model_path, save_model
 from .policy.sharding import full_tensors, reshard
-from .strategy import ComputeType, FullyShardedStrategy, gradient_sync, prepare, reduced_precision
+from .strategy import ComputeType, FullyShardedStrategy, gradient_sync, prepare, reduced_precision, values_on_rank_0
 from .update import PolicyUpdate, UpdateOptions
 
 
@@ -34,7 +34,8 @@ class PolicyModule(LightningModule):
     A training step takes the `groups` and `rollouts` of one batch and makes several optimizer steps by hand.
 
     Args:
-        load_model: Returns the policy, on the CPU; called when the trainer configures the model.
+        load_model: Returns the policy, on the CPU, when the trainer configures the model; of several ranks the first
+            alone needs its values, and the others call it under `torch.device("meta")`.
         model_path: Folder or hub name of the policy; checked at once, so that a wrong path fails early.
         advantage: Strategy, `RewardGroups` → [R] advantages.
         loss: `LossInputs` → `LossOutputs`.
@@ -103,12 +104,13 @@ class PolicyModule(LightningModule):
         """Load the policy, and a frozen reference for a KL term; with adapters the policy is that, with them off."""
         if hasattr(self, "policy"):
             return
-        model = self.load_model()
-        self.loaded = digest(bit_sums(model))
+        model = self._load()
+        known: Any = None if model.device.type == "meta" else (digest(bit_sums(model)), model.generation_config)
+        self.loaded, model.generation_config = self.trainer.strategy.broadcast(known)
         # Training mode switches gradient checkpointing on; dropout is off (see load_causal_lm).
         self.policy = self._prepared(model).train()
         second_copy = self.loss.kl_coef and not has_adapters(self.policy)
-        reference = self._prepared(self.load_model()).eval().requires_grad_(False) if second_copy else None
+        reference = self._prepared(self._load()).eval().requires_grad_(False) if second_copy else None
         # Kept out of the module tree: the reference is neither trained nor checkpointed.
         object.__setattr__(self, "reference", reference)
 
@@ -126,9 +128,13 @@ class PolicyModule(LightningModule):
     def _sharded(self) -> bool:
         return isinstance(self.trainer.strategy, FullyShardedStrategy)
 
+    def _load(self) -> PreTrainedModel:
+        with values_on_rank_0(self.trainer.strategy):
+            return self.load_model()
+
     def _prepared(self, model: PreTrainedModel) -> CausalPolicy:
         policy = CausalPolicy(model, temperature=self.temperature)
-        return prepare(policy, self.trainer.strategy, self.device_mesh, self.compute_dtype, self.compile_layers)
+        return prepare(policy, self.trainer.strategy, self.compute_dtype, self.compile_layers)
 
     def configure_optimizers(self) -> Any:
         """The optimizer, and a schedule over optimizer steps that the update advances itself."""

@@ -16,18 +16,19 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from ..distributed import rank
 from ..packing.policy import CausalPolicy
 from ..runs.checkpoints import REST, check_metadata, commit_folder
 from ..runs.files import begin_folder, disk_full_explained, partial_path, removed_on_error
-from .policy.sharding import compile_layers, shard
+from .policy.sharding import compile_layers, receive, shard
 
 ComputeType = Literal["auto", "bfloat16", "float32"]
 
 
 class FullyShardedStrategy(ModelParallelStrategy):
-    """FSDP2 over all ranks of all nodes.
+    """FSDP2 over all ranks of all nodes; with `replicas`, over the ranks of each copy of the model (HSDP).
 
     `ModelParallelStrategy` takes the number of *nodes* for `data_parallel_size="auto"`, so that ranks silently train
     apart; here it is the world size.
@@ -35,13 +36,17 @@ class FullyShardedStrategy(ModelParallelStrategy):
     Args:
         cpu_offload: Keep shards, gradients and optimizer state in host memory.
         timeout: How long a rank waits for the others in a collective before the run ends.
+        replicas: Copies of the model, each sharded over ranks / replicas consecutive ranks.
     """
 
-    def __init__(self, cpu_offload: bool = False, timeout: timedelta = timedelta(minutes=150)) -> None:
+    def __init__(
+        self, cpu_offload: bool = False, timeout: timedelta = timedelta(minutes=150), replicas: int = 1
+    ) -> None:
         # Norms of gradients in host memory are reduced there.
         backend = "cpu:gloo,cuda:nccl" if cpu_offload and torch.cuda.is_available() else None
         super().__init__(tensor_parallel_size=1, process_group_backend=backend, timeout=timeout)
-        self.cpu_offload = cpu_offload
+        self.cpu_offload, self.replicas = cpu_offload, replicas
+        self.mesh: DeviceMesh
 
     def model_to_device(self) -> None:
         """Move the module to this rank's device; with `cpu_offload` its buffers alone, as FSDP2 demands."""
@@ -54,9 +59,23 @@ class FullyShardedStrategy(ModelParallelStrategy):
                 setattr(module, name, buffer.to(self.root_device))
 
     def setup_environment(self) -> None:
-        """Fix the mesh to (world size, 1) before Lightning builds it, which has no public way."""
-        self._data_parallel_size = self.num_nodes * self.num_processes
+        """Fix Lightning's mesh to (world size, 1), for which there is no public way, and build that of the copies.
+
+        Raises:
+            ValueError: `replicas` does not divide the ranks.
+        """
+        ranks = self.num_nodes * self.num_processes
+        if self.replicas < 1 or ranks % self.replicas:
+            raise ValueError(
+                f"Expected strategy.replicas to divide the {ranks} ranks of this run, but got {self.replicas}. "
+                "Set it to 1, or to the number of nodes (trainer.num_nodes), so that each holds one copy."
+            )
+        self._data_parallel_size = ranks
         super().setup_environment()
+        self.mesh = self.device_mesh["data_parallel"]
+        if self.replicas > 1:
+            shape = (self.replicas, ranks // self.replicas)
+            self.mesh = init_device_mesh(self.mesh.device_type, shape, mesh_dim_names=("replicate", "shard"))
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:  # noqa: ARG002
         """Write shards into a folder, on a file system that all nodes share, which gets its name when it is whole."""
@@ -108,12 +127,16 @@ def reduced_precision(strategy: Strategy, compute_type: ComputeType) -> torch.dt
     return torch.bfloat16 if reduced else None
 
 
-def prepare(
-    policy: CausalPolicy, strategy: Strategy, mesh: DeviceMesh | None, compute_type: ComputeType, compiled: bool | None
-) -> CausalPolicy:
+def values_on_rank_0(strategy: Strategy) -> AbstractContextManager[Any]:
+    """A context in which ranks but the first make models without values, which `prepare` then sends to them."""
+    sent = isinstance(strategy, FullyShardedStrategy | DDPStrategy) and rank() > 0
+    return torch.device("meta") if sent else nullcontext()
+
+
+def prepare(policy: CausalPolicy, strategy: Strategy, compute_type: ComputeType, compiled: bool | None) -> CausalPolicy:
     """Compile the decoder layers of `policy`, then shard it, as far as the strategy and the device ask for it.
 
-    The policy is on the CPU, `mesh` that of `FullyShardedStrategy`. `compiled` None compiles on GPUs in bfloat16.
+    The policy is on the CPU, or comes from `values_on_rank_0`. `compiled` None compiles on GPUs in bfloat16.
 
     Raises:
         ValueError: `compiled` where attention can't be compiled, or a strategy that shards in another way.
@@ -128,13 +151,14 @@ def prepare(
     if possible and compiled is not False:
         compile_layers(policy)
     if isinstance(strategy, FullyShardedStrategy):
-        assert mesh is not None
-        shard(policy, mesh["data_parallel"], dtype, strategy.cpu_offload)
+        shard(policy, strategy.mesh, dtype, strategy.cpu_offload)
     elif isinstance(strategy, ModelParallelStrategy):
         raise ValueError(
             f"Expected strategy=fsdp2 for a sharded policy, but got {type(strategy).__name__}, whose "
             'data_parallel_size="auto" is the number of nodes: ranks would silently train apart.'
         )
+    elif isinstance(strategy, DDPStrategy):
+        receive(policy, strategy.root_device)
     return policy
 
 

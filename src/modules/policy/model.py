@@ -41,7 +41,7 @@ def load_causal_lm(
     gradient_checkpointing: bool | float = False,
     lora: LoraSettings | None = None,
 ) -> PreTrainedModel:
-    """Load a causal language model for training, on the CPU.
+    """Load a causal language model for training, on the CPU; under `torch.device("meta")` without any values.
 
     Args:
         path: Folder or hub name; see `resolve_model_path`.
@@ -59,7 +59,7 @@ def load_causal_lm(
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         config._attn_implementation = None  # it could name code on the hub
-        if weights == "random":
+        if weights == "random" or torch.get_default_device().type == "meta":
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
         else:
             model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype, trust_remote_code=False)
@@ -100,9 +100,9 @@ def save_model(
 ) -> None:
     """Write a model whole as a Hugging Face folder: safetensors, full tensors, adapters merged. Collective with FSDP2.
 
-    Ranks that do not `write` only take part in gathering the tensors.
+    Ranks that do not `write` only take part in gathering the tensors, and hold one of them at a time.
     """
-    tensors = {name: tensor.cpu() for name, tensor in full_tensors(model)}
+    tensors = {name: tensor.cpu() for name, tensor in full_tensors(model) if write}
     if write:
         with folder_written_whole(Path(folder)) as partial:
             model.save_pretrained(partial, state_dict=tensors)

@@ -1,4 +1,4 @@
-"""Decoder layers compiled and sharded: FSDP2 in plain torch, and full tensors from shards.
+"""Decoder layers compiled and sharded: FSDP2 in plain torch, weights from rank 0, and full tensors from shards.
 
 Gradients are averaged over ranks by FSDP2 and DDP alike; losses are therefore scaled by the world size (see
 `PolicyUpdate`), so that they add up to the loss of the global batch.
@@ -7,38 +7,79 @@ Gradients are averaged over ranks by FSDP2 and DDP alike; losses are therefore s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain, zip_longest
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
+from ...distributed import rank, world_size
 from ...packing.head import GRAPHS
 from ...packing.policy import CausalPolicy
 from .lora import adapted_layers, full_tensor, is_adapter, merged
 
 
 def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None, cpu_offload: bool = False) -> None:
-    """Shard `module` in place with FSDP2, one group per decoder layer and one for the rest.
+    """Shard `module` in place with FSDP2, one group per decoder layer and one for the rest. Collective.
+
+    Each group gets its values from rank 0 (`receive`) just before, so that no other rank ever holds the whole.
 
     Args:
         module: `CausalPolicy` around a Hugging Face model; its forward must be the only way in.
-        mesh: One-dimensional data-parallel mesh over all ranks.
+        mesh: Data-parallel mesh over all ranks: of one dimension, or of two, (copies, shards of each copy).
         compute_dtype: Type of the gathered parameters (bfloat16 on GPUs); shards stay in their own type and
             gradients are reduced in float32. None computes in the type of the shards.
         cpu_offload: Keep shards, gradients and optimizer state in host memory.
 
     Raises:
-        ValueError: no repeated decoder layers are found.
+        ValueError: no repeated decoder layers are found, or see `receive`.
     """
-    layers = decoder_layers(module)
     # Inputs are not cast: FSDP2 would copy the packed batch for every layer, and each build its attention layout anew.
     mixed = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     offload = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy()
-    for layer in layers:
-        fully_shard(layer, mesh=mesh, mp_policy=mixed, offload_policy=offload)
-    fully_shard(module, mesh=mesh, mp_policy=mixed, offload_policy=offload)
+    for group in (*decoder_layers(module), module):
+        receive(group, torch.device(mesh.device_type))
+        fully_shard(group, mesh=mesh, mp_policy=mixed, offload_policy=offload)
+
+
+def receive(module: nn.Module, device: torch.device) -> None:
+    """Give what `module` has on the meta device the values of rank 0, on `device`. Collective, tensor by tensor.
+
+    Other tensors keep their values, and shards are passed over. Tied parameters stay tied.
+
+    Raises:
+        ValueError: rank 0 has other parameters or buffers.
+    """
+    if world_size() == 1:
+        return
+    named = chain(module.named_parameters(), module.named_buffers())
+    tensors = {name: tensor for name, tensor in named if not isinstance(tensor, DTensor)}
+    check_layout([(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in tensors.items()])
+    for tensor in tensors.values():
+        if rank() == 0:
+            whole = tensor.detach().to(device).contiguous()
+        else:
+            whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+        dist.broadcast(whole, src=0)
+        if tensor.is_meta:  # by a tensor of its own, as the broadcast may still hold `whole`
+            trained = isinstance(tensor, nn.Parameter)
+            torch.utils.swap_tensors(tensor, nn.Parameter(whole, tensor.requires_grad) if trained else whole.detach())
+
+
+def check_layout(own: list[tuple[str, tuple[int, ...], str]]) -> None:
+    """Raise where rank 0 has other names, shapes or types, since its values would end up elsewhere. Collective."""
+    expected = [own]
+    dist.broadcast_object_list(expected, src=0)
+    if expected[0] != own:
+        ours, theirs = next(pair for pair in zip_longest(own, expected[0]) if pair[0] != pair[1])
+        raise ValueError(
+            f"Expected rank {rank()} to make the model that rank 0 has loaded from model.path, but it has {ours} for "
+            f"{theirs}. Use the same config.json and the same release of transformers on all nodes."
+        )
 
 
 def decoder_layers(module: nn.Module) -> list[nn.Module]:

@@ -16,7 +16,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from tagrpo.modules import strategy as strategies
-from tagrpo.modules.policy.sharding import decoder_layers
+from tagrpo.modules.policy import sharding
+from tagrpo.modules.policy.sharding import check_layout, decoder_layers
 from tagrpo.modules.strategy import FullyShardedStrategy, prepare, reduced_precision
 
 SCRIPT = '''
@@ -192,6 +193,22 @@ def test_decoder_layers_are_the_longest_list_of_modules():
         decoder_layers(nn.Linear(1, 1))
 
 
+def test_a_model_that_is_not_that_of_rank_0_is_refused_with_the_first_difference(monkeypatch):
+    first = [("embed.weight", (8, 4), "torch.float32"), ("head.weight", (8, 4), "torch.float32")]
+
+    def broadcast(objects, src):
+        assert src == 0
+        objects[0] = first
+
+    monkeypatch.setattr(sharding.dist, "broadcast_object_list", broadcast)
+    check_layout(list(first))
+    with pytest.raises(ValueError, match=r"config\.json") as refused:
+        check_layout(first[:1])  # tied here alone
+    assert "has None for ('head.weight', (8, 4), 'torch.float32')" in str(refused.value)
+    with pytest.raises(ValueError, match="'torch.bfloat16'"):
+        check_layout([first[0], ("head.weight", (8, 4), "torch.bfloat16")])
+
+
 FAKE_RANKS = """
 import sys
 import tempfile
@@ -313,7 +330,7 @@ def test_gpus_compute_in_bfloat16_and_in_compiled_layers_where_nothing_else_is_s
     calls = []
     monkeypatch.setattr(strategies, "compile_layers", lambda _: calls.append("compiled"))
     for compiled in (None, False):
-        prepare(SimpleNamespace(), strategy, None, asked, compiled)
+        prepare(SimpleNamespace(), strategy, asked, compiled)
     assert calls == ["compiled"] * (device == "cuda" and expected is not None)
 
 

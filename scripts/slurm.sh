@@ -3,7 +3,7 @@
 # One task per GPU; srun starts them, Lightning finds rank, world size and address in SLURM's variables.
 #
 # With vLLM servers of the model SERVED on the last SERVER_NODES nodes, each on GPUS_PER_SERVER (1) of their GPUs:
-# SERVER_NODES=1 SERVED=Qwen/Qwen3-1.7B sbatch --nodes=3 scripts/slurm.sh … rollout.ahead=true
+# SERVER_NODES=1 SERVED=Qwen/Qwen3-1.7B sbatch --nodes=3 scripts/slurm.sh … rollout.ahead=1
 #SBATCH --job-name=tagrpo
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=8

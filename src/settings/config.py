@@ -6,6 +6,7 @@ Nothing heavy is imported with this file.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import warnings
@@ -55,6 +56,11 @@ def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictCon
     return int(max(trained + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens))
 
 
+def ranks_wait(patience: float | None, retries: int, timeout: float) -> int:
+    """Minutes in which ranks give up on one another: twenty more than rank 0 waits for a vLLM server, if it may."""
+    return LIGHTNING_WAITS if patience is None else math.ceil((patience + (retries + 1) * timeout) / 60) + 20
+
+
 RESOLVERS: dict[str, Callable[..., object]] = {
     "fused": lambda accelerator: accelerator in ("gpu", "cuda") or None,  # on CPUs torch's default is best
     "starter": lambda: str(starter_path()),
@@ -62,6 +68,7 @@ RESOLVERS: dict[str, Callable[..., object]] = {
     "updates": lambda iterations, mini: -1 if iterations is None else int(iterations) * mini,
     "questions": lambda rows, rephrasings: int(rows) // (1 + int(rephrasings)),
     "longest": longest,
+    "ranks_wait": ranks_wait,
     "run_name": run_name,
     "sweep_folder": lambda number, overrides: f"{number},{overrides}".replace("/", "-")[:120].rstrip(","),
     "evaluation_folder": lambda run, name: f"{run}/diagnose" if run else f"runs/evaluation/{name}",

@@ -20,6 +20,7 @@ from ..runs.identity import bit_sums, digest
 from ..runs.scalars import log_scalars
 from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit, require
 from .mismatch import MismatchCorrection
+from .policy.flop import UsefulFlop
 from .policy.logprobs import Scorer
 from .policy.lora import has_adapters
 from .policy.model import resolve_model_path, save_model
@@ -175,6 +176,7 @@ class PolicyModule(LightningModule):
             scheduler=self.lr_schedulers(),
             backward=self.manual_backward,
             gradient_sync=partial(gradient_sync, self.trainer.strategy),
+            useful_flop=UsefulFlop(self.policy).of,
         )
         self.update.skipped_in_a_row = self._skipped_in_a_row
         self._apply_learning_rate()

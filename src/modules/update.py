@@ -20,11 +20,11 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ..distributed import gather_objects, rank, sum_over_ranks, world_size
+from ..packing.batch import PackedBatch
 from ..types import AdvantageStrategy, Loss, LossInputs, LossOutputs, Rollouts, TokenCredit, require
 from .credit.assign import assign_credit
 from .experience import Anchor, Experience, join_reward_groups, reward_groups, split_by_question
 from .mismatch import MismatchCorrection
-from .policy.flop import UsefulFlop
 from .policy.logprobs import ResponseScores, Scorer
 from .update_stats import UpdateResult, UpdateStats
 
@@ -94,6 +94,7 @@ class PolicyUpdate:
         scheduler: Learning-rate schedule over optimizer steps; None keeps the rate.
         backward: Runs the backward of a loss; Lightning's does more than `Tensor.backward`.
         gradient_sync: Called with whether gradients are reduced over ranks in the backwards inside its context.
+        useful_flop: Counts what a micro-batch must multiply at least, for the share of the peak; `UsefulFlop.of`.
 
     Raises:
         TypeError: `advantage`, `loss` or `credit` lacks something that the update needs.
@@ -111,6 +112,7 @@ class PolicyUpdate:
     scheduler: Any = None
     backward: Callable[[Tensor], None] = Tensor.backward
     gradient_sync: Callable[[bool], AbstractContextManager[Any]] = nullcontext
+    useful_flop: Callable[[PackedBatch], float] = lambda _: 0.0
 
     def __post_init__(self) -> None:
         require(self.advantage, AdvantageStrategy, "advantage")
@@ -124,7 +126,6 @@ class PolicyUpdate:
                 )
         self.staleness_log_cap = math.log(self.options.staleness_cap)
         self.skipped_in_a_row = 0
-        self.useful_flop = UsefulFlop(self.scorer.policy)
 
     def __call__(self, rollouts: Rollouts, num_questions: int, progress: float = 0.0) -> UpdateResult:
         """Learn from the rollouts of this rank's batch of `num_questions`. Collective.
@@ -239,7 +240,7 @@ class PolicyUpdate:
         # Gradients are averaged over ranks, losses add up over them.
         self.backward(value * world_size())
         stats.add(outputs, rows)
-        stats.flop += self.useful_flop.of(packed)
+        stats.flop += self.useful_flop(packed)
         if scores.entropy is not None:
             stats.keep_entropies(scores.entropy, rows, packed.lengths)
         old = columns.old(scores.logprobs)

@@ -90,6 +90,7 @@ def test_two_training_steps_are_two_updates_in_plain_torch_to_the_bit(tiny_polic
         loss,
         optimizer,
         UpdateOptions(max_grad_norm=1e9),
+        useful_flop=lambda packed: float(packed.input_ids.numel()),
     )
     results = [update(batch.rollouts, len(batch.groups)) for batch in batches]
     expected = dict(policy.model.named_parameters())
@@ -99,6 +100,9 @@ def test_two_training_steps_are_two_updates_in_plain_torch_to_the_bit(tiny_polic
         metrics = {name: torch.tensor(value).item() for name, value in result.stats.metrics().items()}
         assert {name: logged[name] for name in metrics} == metrics
     assert torch.equal(attach.outputs["advantages"], results[1].experience.advantages)
+    counted, tokens = attach.outputs["flop_update"], results[1].outputs()["flop_update"]
+    layers = sum(6 * weight.numel() for weight in policy.model.model.layers.parameters() if weight.dim() == 2)
+    assert 1 < counted / (layers * tokens) < 1.5, "of all its tokens, and besides the head and attention"
 
 
 @pytest.mark.parametrize("warmup", [0.25, 2])

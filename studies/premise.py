@@ -16,7 +16,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
@@ -29,7 +28,8 @@ from scipy.special import comb
 
 from tagrpo.callbacks.embedding_diversity import sentence_encoder
 from tagrpo.lab.tasks.multiplication import FAMILIES, TRAINED
-from tagrpo.runs.files import write_text
+
+from . import write_section
 
 Array = NDArray[np.float64]
 FACTORS, RESPONSES, MAX_NEW_TOKENS = range(2, 22), 64, 16
@@ -37,8 +37,6 @@ G, N = 8, 3
 EMBEDDED = 16
 """Responses to each wording whose distances are measured."""
 SAMPLED, KEPT = Path("runs/premise.jsonl"), Path(__file__).with_suffix(".jsonl.gz")
-PAGE = Path(__file__).parents[1] / "docs" / "smollm2.md"
-SECTION = re.compile(r"(?<=<!-- premise -->\n).*(?=<!-- end of premise -->)", re.DOTALL)
 
 
 def questions() -> Iterator[tuple[int, int]]:
@@ -169,8 +167,7 @@ def section(questions: Sequence[Mapping[str, Any]], encode: Callable[[list[str]]
 
 def page() -> None:
     """Write the tables into docs/smollm2.md."""
-    text = "\n".join(section(lines(), sentence_encoder("package")))
-    write_text(PAGE, SECTION.sub(lambda _: f"{text}\n", PAGE.read_text()))
+    write_section("premise", section(lines(), sentence_encoder("package")))
 
 
 if __name__ == "__main__":

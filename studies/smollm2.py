@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +30,9 @@ from rich.console import Console
 from scipy import stats
 
 from tagrpo.cli.compare import Method, runs_of
-from tagrpo.runs.files import write_text
 from tagrpo.runs.grid import run_grid
+
+from . import write_section
 
 ARMS: Mapping[str, str] = {
     "grpo": "GRPO",
@@ -61,10 +61,8 @@ VALIDATION = (
     "split: validation, size: 15}",
 )
 ROOT, KEPT = Path("runs/smollm2"), Path(__file__).with_suffix(".jsonl")
-PAGE = Path(__file__).parents[1] / "docs" / "smollm2.md"
-SECTION = re.compile(r"(?<=<!-- training -->\n).*(?=<!-- end of training -->)", re.DOTALL)
 Result = Mapping[str, Any]
-"""A finished run: arm, rate, seed, iterations, `pass@k` of each split, `course` of metrics over the iterations."""
+"""A finished run: arm, rate, seed, `pass@k` of each split, `course` of metrics over the iterations."""
 COURSE = {
     "without_gradient": "zero_gradient/percentage",
     "entropy": "rollout/entropy",
@@ -109,25 +107,21 @@ def run(cells: Sequence[tuple[str, str, int]], overrides: Sequence[str]) -> None
 
 def chosen(found: Sequence[Result]) -> dict[str, str]:
     """Arm → its learning rate: the best pass@1 on validation questions."""
-    tried = [each for each in found if each["seed"] == RATE_SEED]
-    return {
-        arm: max((each for each in tried if each["arm"] == arm), key=_validated)["rate"]
-        for arm in ARMS
-        if any(each["arm"] == arm for each in tried)
-    }
+    tried = {arm: [each for each in found if (each["arm"], each["seed"]) == (arm, RATE_SEED)] for arm in ARMS}
+    return {arm: max(runs, key=_validated)["rate"] for arm, runs in tried.items() if runs}
 
 
 def _validated(each: Result) -> float:
     return float(each["pass@k"]["validation"]["1"])
 
 
-def told(values: Sequence[float], digits: int = 1) -> str:
+def told(values: Sequence[float]) -> str:
     """Mean over seeds, in percent, and its 95 % interval by Student's t."""
     percent = 100 * np.asarray(values, dtype=np.float64)
     if len(percent) < 2:
-        return f"{percent.mean():.{digits}f}"
+        return f"{percent.mean():.1f}"
     mean, half = percent.mean(), stats.t.ppf(0.975, len(percent) - 1) * stats.sem(percent)
-    return f"{mean:.{digits}f} [{mean - half:.{digits}f}, {mean + half:.{digits}f}]"
+    return f"{mean:.1f} [{mean - half:.1f}, {mean + half:.1f}]"
 
 
 def section(found: Sequence[Result]) -> Iterator[str]:
@@ -158,10 +152,10 @@ def section(found: Sequence[Result]) -> Iterator[str]:
         for arm, runs in shown.items()
     ]
     yield f"| questions without gradient | {' | '.join(values)} |"
-    pairs = [(arm, "grpo_matched") for arm in shown if arm not in ("untrained", "grpo_matched")]
     yield from ("", "| paired differences, points | pass@1 | pass@32 | other wordings, pass@1 | pass@32 |")
     yield "|---|---|---|---|---|"
-    for arm, other in pairs:
+    other = "grpo_matched"
+    for arm in (arm for arm in shown if arm not in ("untrained", other)):
         both = sorted(by_arm[arm].keys() & by_arm[other].keys())
         cells = [
             told([by_arm[arm][s]["pass@k"][split][k] - by_arm[other][s]["pass@k"][split][k] for s in both])
@@ -183,8 +177,7 @@ def main() -> None:
             )
         run([(arm, rate, seed) for seed in SEEDS for arm, rate in {"untrained": "0", **rates}.items()], ())
     else:
-        text = "\n".join(section(results()))
-        write_text(PAGE, SECTION.sub(lambda _: f"{text}\n", PAGE.read_text()))
+        write_section("training", section(results()))
 
 
 if __name__ == "__main__":

@@ -18,18 +18,18 @@ from tagrpo.modules.strategy import FullyShardedStrategy
 
 COMMON = """
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
-from lightning.pytorch import Callback, LightningDataModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
 sys.path.insert(0, {tests!r})
 from conftest import make_hand_made_batch as make_batch
+from helpers import AttachShare, RankBatches
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.policy.lora import LoraSettings
@@ -38,7 +38,6 @@ from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.modules.strategy import FullyShardedStrategy
 from tagrpo.packing.batch import pack
 from tagrpo.packing.policy import CausalPolicy
-from tagrpo.rollouts.dynamic_sampling import join_batches, take_questions
 from tagrpo.runs.checkpoints import unsharded
 from tagrpo.runs.identity import bit_sums, digest
 
@@ -81,27 +80,13 @@ SHARES = [
 ]
 
 
-class Data(LightningDataModule):
-    def share(self):
-        if ranks > 1:
-            return SHARES[self.trainer.global_rank]
-        pick = lambda rank, question: take_questions(SHARES[rank], torch.tensor([question]))
-        return join_batches([pick(rank, question) for question in range(3) for rank in range(4)])
-
-    def train_dataloader(self):
-        return DataLoader([replace(self.share(), rollouts=None)], batch_size=None)
-
-
-class Attach(Callback):
+class Attach(AttachShare):
     def __init__(self, start):
         self.start = start
 
     def on_train_start(self, trainer, pl_module):
         if self.start:
             pl_module.export(self.start, AutoTokenizer.from_pretrained(folder))
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        batch.rollouts = trainer.datamodule.share().rollouts
 
 
 def fit(name, replicas, steps, start=None, checkpoint=None):
@@ -110,7 +95,7 @@ def fit(name, replicas, steps, start=None, checkpoint=None):
     module = module_of(partial(load_causal_lm, folder, lora=lora), folder, 0.3)
     strategy = FullyShardedStrategy(replicas=replicas) if ranks > 1 else "auto"
     trainer = Trainer(devices=ranks, strategy=strategy, max_steps=steps, callbacks=[Attach(start)], **QUIET)
-    trainer.fit(module, Data(), ckpt_path=checkpoint)
+    trainer.fit(module, RankBatches(SHARES, single=ranks == 1), ckpt_path=checkpoint)
     assert trainer.global_step == steps
     if ranks > 1:
         parameter = next(module.policy.model.model.layers[0].mlp.parameters())

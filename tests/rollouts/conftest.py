@@ -8,11 +8,13 @@ from tagrpo.rollouts import VLLMServerEngine
 from tests.rollouts.fake_server import FakeServer
 
 
-@pytest.fixture
-def server():
+def fake_server():
     server = FakeServer()
     yield server
     server.close()
+
+
+server, other = (pytest.fixture(fake_server, name=name) for name in ("server", "other"))
 
 
 @pytest.fixture

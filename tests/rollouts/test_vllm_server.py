@@ -18,7 +18,7 @@ from tagrpo.rollouts.engines.access import shared_token
 from tagrpo.rollouts.engines.weight_stream import offered, receive_weights
 from tagrpo.runs import preemption
 from tagrpo.types import Request
-from tests.rollouts.fake_server import PROMPTS, SAMPLING, WEIGHTS, FakeServer, Refusal, raising, sampled
+from tests.rollouts.fake_server import PROMPTS, SAMPLING, WEIGHTS, Refusal, raising, sampled
 
 
 def test_weights_arrive_as_they_are_and_the_server_is_paused_meanwhile(server, make_engine):
@@ -131,8 +131,7 @@ def test_a_server_that_dies_beside_an_update_ends_in_an_error_after_bounded_retr
     assert server.calls.count("inference/v1/generate") == 2 * 3
 
 
-def test_another_server_takes_over_and_the_first_one_is_used_again_when_it_is_back(server, make_engine):
-    other = FakeServer()
+def test_another_server_takes_over_and_the_first_one_is_used_again_when_it_is_back(server, other, make_engine):
     engine = make_engine(server.url, other.url)
     engine.sync(WEIGHTS)
     assert list(engine.fleet.servers) == [server.url, other.url]
@@ -149,7 +148,6 @@ def test_another_server_takes_over_and_the_first_one_is_used_again_when_it_is_ba
     server.calls.clear()
     assert sampled(engine) == {(38, 10), (38, 20), (38, 30)}
     assert "inference/v1/generate" in server.calls
-    other.close()
 
 
 def test_a_server_that_nobody_has_started_is_waited_for_and_then_named(make_engine):

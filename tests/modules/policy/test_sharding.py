@@ -23,19 +23,18 @@ from tagrpo.modules.strategy import FullyShardedStrategy, prepare, reduced_preci
 SCRIPT = '''
 """python script.py <policy folder> <output folder> <fsdp2 | ddp | one>"""
 import sys
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 import torch
-from lightning.pytorch import Callback, LightningDataModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-from torch.utils.data import DataLoader
 
 sys.path.insert(0, {tests!r})
 from conftest import make_hand_made_batch as make_batch
+from helpers import AttachShare, RankBatches
 from tagrpo.contrib.unlikeliness.advantage import UnlikelinessAdvantage
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.contrib.entropy_mechanism.credit import ClipCovCredit
@@ -49,7 +48,6 @@ from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.modules.strategy import FullyShardedStrategy
 from tagrpo.rollouts import TransformersEngine
-from tagrpo.rollouts.dynamic_sampling import join_batches, take_questions
 
 torch.set_num_threads(1)
 folder, output, kind = sys.argv[1:]
@@ -58,22 +56,6 @@ SHARES = [
     make_batch([[[1.0, 0.0, 1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 1.0]], [[0.0, 1.0], [0.0, 0.0]]], seed=1),
     make_batch([[[1.0, 0.0]], [[1.0, 1.0]], [[0.0, 0.3]]], seed=2),
 ]
-
-
-class Data(LightningDataModule):
-    def share(self):
-        if kind != "one":
-            return SHARES[self.trainer.global_rank]
-        pick = lambda rank, question: take_questions(SHARES[rank], torch.tensor([question]))
-        return join_batches([pick(rank, question) for question in range(3) for rank in range(2)])
-
-    def train_dataloader(self):
-        return DataLoader([replace(self.share(), rollouts=None)], batch_size=None)
-
-
-class Attach(Callback):
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        batch.rollouts = trainer.datamodule.share().rollouts
 
 
 def digests(tensors):
@@ -131,10 +113,10 @@ for name, loss in LOSSES.items():
     }}[kind]()
     trainer = Trainer(
         accelerator="cpu", devices=1 if kind == "one" else 2, strategy=strategy, max_steps=3, logger=False,
-        callbacks=[Attach()], enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        callbacks=[AttachShare()], enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
         use_distributed_sampler=False,
     )
-    trainer.fit(module, Data())
+    trainer.fit(module, RankBatches(SHARES, single=kind == "one"))
     assert trainer.global_step == 3
     parameters = torch.cat([tensor.flatten() for _, tensor in module.full_parameters()])
     torch.save(parameters, Path(output) / f"{{kind}}-{{name}}-{{trainer.global_rank}}.pt")

@@ -109,7 +109,8 @@ train() { # train <name> <run directory> <overrides…>: TA-GRPO on the embedded
         hydra.run.dir="$run" "$@"
 }
 
-# Correctness first: each kernel, the compiled policy, then training as users do it.
+# Correctness first: each kernel, the compiled policy, then training as users do it. The options that pyproject.toml gives
+# pytest name a plugin that a bare machine need not have.
 step attention "$PYTHON" -m pytest -q -o addopts= tests/packing/test_attention.py
 step head "$PYTHON" -m pytest -q -o addopts= tests/packing/test_head.py tests/packing/test_head_costs.py
 step policy "$PYTHON" -m pytest -q -o addopts= tests/packing/test_policy.py

@@ -62,10 +62,10 @@ class ThroughputMonitor(BatchDiagnostic):
         rollouts = batch.rollouts
         self._rollouts = rollouts.seconds  # not a copy: waiting for the next batch is measured after this hook
         self._phases = {}
-        if isinstance(outputs, Mapping) and "seconds_update" in outputs:
-            self._phases["update"] = outputs["seconds_update"]
-        flop = outputs.get("flop_update", 0.0) if isinstance(outputs, Mapping) else 0.0
-        sums = sum_over_ranks({"tokens": float(rollouts.lengths.sum()), "flop": flop})
+        told: Mapping[str, Any] = outputs if isinstance(outputs, Mapping) else {}
+        if "seconds_update" in told:
+            self._phases["update"] = told["seconds_update"]
+        sums = sum_over_ranks({"tokens": float(rollouts.lengths.sum()), "flop": told.get("flop_update", 0.0)})
         self._tokens, self._share = sums["tokens"], None
         if self._peak and sums["flop"]:
             self._share = sums["flop"] / (self._peak * trainer.world_size * self._phases["update"])

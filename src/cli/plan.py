@@ -56,6 +56,7 @@ def model_of(cfg: DictConfig) -> dict[str, int]:
     import torch
     from hydra.utils import instantiate
 
+    from ..modules.policy.flop import head_dim
     from ..modules.policy.sharding import decoder_layers
 
     known: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("models.yaml")))
@@ -65,7 +66,7 @@ def model_of(cfg: DictConfig) -> dict[str, int]:
         model = instantiate(cfg.model.load, weights="random", **path)()
     config, layers = model.config, [sum(p.numel() for p in m.parameters()) for m in decoder_layers(model)]
     parameters = sum(p.numel() for p in model.parameters())
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    head = head_dim(config)
     return {
         "parameters": parameters, "trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "layer": max(layers), "root": parameters - sum(layers), "layers": len(layers),

@@ -315,5 +315,5 @@ class RolloutPipeline:
         for name, part in {"replay": self.replay, "memory": self.memory}.items():
             if part is not None and name in state:
                 part.load_state_dict(state[name])
-        if self.ahead:
+        if self.ahead and "following" in state:
             self.following.load_state_dict(state["following"])

@@ -56,9 +56,17 @@ def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictCon
     return int(max(trained + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens))
 
 
-def ranks_wait(patience: float | None, retries: int, timeout: float) -> int:
+def server_wait(engine: DictConfig | None) -> float | None:
+    """Minutes that rank 0 may wait for a vLLM server; None where there is none to wait for."""
+    if engine is None or "patience" not in engine:
+        return None
+    return float(engine.patience + (engine.retries + 1) * engine.timeout) / 60
+
+
+def ranks_wait(engine: DictConfig | None) -> int:
     """Minutes in which ranks give up on one another: twenty more than rank 0 waits for a vLLM server, if it may."""
-    return LIGHTNING_WAITS if patience is None else math.ceil((patience + (retries + 1) * timeout) / 60) + 20
+    waits = server_wait(engine)
+    return LIGHTNING_WAITS if waits is None else math.ceil(waits) + 20
 
 
 RESOLVERS: dict[str, Callable[..., object]] = {
@@ -207,9 +215,9 @@ def _check_waits(engine: DictConfig, trainer: DictConfig, strategy: DictConfig |
     limit = strategy.timeout.minutes if isinstance(strategy, DictConfig) and "timeout" in strategy else None
     known = isinstance(trainer.devices, int) and trainer.devices > 0
     several = trainer.devices * trainer.num_nodes > 1 if known else limit is not None
-    if not several or "patience" not in engine:
+    waits = server_wait(engine)
+    if not several or waits is None:
         return
-    waits = (engine.patience + (engine.retries + 1) * engine.timeout) / 60
     change = "Raise strategy.timeout.minutes" if limit else "Use strategy=fsdp2 or strategy=ddp"
     if waits >= (limit or LIGHTNING_WAITS):
         raise ValueError(

@@ -14,6 +14,7 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 import tagrpo.configs
+from tagrpo.callbacks.throughput import PEAKS
 from tagrpo.cli import plan as command
 from tagrpo.cli.forecast import better, needed
 from tagrpo.cli.plan import engine_of, model_of, plan, show, workload_of
@@ -214,3 +215,10 @@ def test_the_papers_run_is_planned_without_a_hub():
     known = plan(composed(*PAPER, "model=qwen3_4b", "questions=7498", "response_tokens=900"))
     hours = 58 * 8 * (known.update_seconds() + known.sampling_seconds()) / 3600
     assert hours / known.spread() < 25 < hours * known.spread()
+
+
+def test_rates_of_gpus_are_those_that_the_share_of_the_peak_is_of():
+    planned = {name.upper(): gpu.rate for name, gpu in composed("experiment=grpo").gpus.items()}
+    assert {name: float(planned[name]) for name in PEAKS if name in planned} == {
+        name: PEAKS[name] for name in ("H200", "H100", "A100", "L40S")
+    }

@@ -108,6 +108,14 @@ def test_a_state_holds_the_responses_and_the_resumed_run_learns_from_them(tmp_pa
     assert (sampled_by(rollouts), rollouts.staleness.tolist(), engine.calls) == (0, [3, 3], [])
 
 
+def test_a_run_that_had_nothing_ahead_in_its_state_samples_anew():
+    pipeline = make_pipeline(WaitingEngine())
+    state = pipeline.state_dict()
+    del state["following"]
+    pipeline.load_state_dict(state)
+    assert sampled_by(pipeline.roll_out(asking(0), make_policy(), 0).rollouts) == 0
+
+
 def test_a_block_asks_for_all_prompts_at_once_and_gives_each_batch_its_own_responses():
     def request(*prompts, seed):
         return Request([torch.tensor([p]) for p in prompts], [p % 3 for p in prompts], SamplingConfig(), seed)

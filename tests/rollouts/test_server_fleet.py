@@ -24,13 +24,6 @@ EVERYTHING = {(30, 10), (30, 20), (30, 30)}
 
 
 @pytest.fixture
-def other():
-    server = FakeServer()
-    yield server
-    server.close()
-
-
-@pytest.fixture
 def hanging():
     """What a route calls that says nothing until the test ends."""
     released = threading.Event()
@@ -217,9 +210,9 @@ def test_a_request_that_moves_has_what_is_left_of_its_time(server, other, make_e
     engine.sync(WEIGHTS)
     limits, post = [], server_fleet.Server.post
 
-    def noted(self, path, body=None, timeout=None, method="POST"):
+    def noted(self, path, body=None, timeout=None):
         limits.append(timeout)
-        return post(self, path, body, timeout, method)
+        return post(self, path, body, timeout)
 
     def break_late():
         time.sleep(0.5)

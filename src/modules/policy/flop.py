@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from transformers import PretrainedConfig
+
 from ...packing.batch import PackedBatch
 from ...packing.policy import CausalPolicy
 from .sharding import decoder_layers
@@ -22,13 +24,17 @@ class UsefulFlop:
         head = policy.model.get_output_embeddings().weight
         self.per_token: int = sum((6 if weight.requires_grad else 4) * weight.numel() for weight in weights)
         self.per_target: int = (6 if head.requires_grad else 4) * head.numel()
-        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self.per_pair: int = 12 * len(layers) * config.num_attention_heads * width
+        self.per_pair: int = 12 * len(layers) * config.num_attention_heads * head_dim(config)
 
     def of(self, packed: PackedBatch) -> float:
         """FLOP of one micro-batch."""
         prompts = {span.prompt: span.prompt_length for span in packed.spans}.values()
         pairs = sum(length * (length + 1) / 2 for length in prompts)
         pairs += sum(s.length * (s.prompt_length + (s.length + 1) / 2) for s in packed.spans)
-        tokens, targets = sum(prompts) + len(packed.targets), len(packed.targets)
+        tokens, targets = packed.input_ids.shape[1], len(packed.targets)
         return self.per_token * tokens + self.per_target * targets + self.per_pair * pairs
+
+
+def head_dim(config: PretrainedConfig) -> int:
+    """Width of one attention head."""
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)

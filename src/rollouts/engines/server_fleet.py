@@ -89,11 +89,14 @@ class Server:
 
     def get(self, path: str) -> Json:
         """GET JSON, within `PROBE_SECONDS`."""
-        return self.post(path, None, PROBE_SECONDS, "GET")
+        return self._call("GET", path, None, PROBE_SECONDS)
 
-    def post(self, path: str, body: Json | None = None, timeout: float | None = None, method: str = "POST") -> Json:
-        """POST JSON, get JSON."""
-        limits, trace = httpx.Timeout(timeout or self.timeout, connect=10.0), {"trace": self._note_socket}
+    def post(self, path: str, body: Json | None = None, timeout: float | None = None) -> Json:
+        """POST JSON, get JSON, within `timeout` seconds; None is the server's."""
+        return self._call("POST", path, body, timeout or self.timeout)
+
+    def _call(self, method: str, path: str, body: Json | None, timeout: float) -> Json:
+        limits, trace = httpx.Timeout(timeout, connect=10.0), {"trace": self._note_socket}
         response = self.client.request(method, self.url + path, json=body, timeout=limits, extensions=trace)
         if 400 <= response.status_code < 500:
             raise EngineError(
@@ -232,10 +235,11 @@ class ServerFleet:
         try:
             held = server.get("/weight_info")["weight_version"]
             server.answers = True
-            if send and held != self.version:
-                server.exchange_weights(list(self.weights.items()), self.version)
-                held = self.version
-            server.context = int(server.get("/v1/models")["data"][0]["max_model_len"])
+            if send:
+                if held != self.version:
+                    server.exchange_weights(list(self.weights.items()), self.version)
+                    held = self.version
+                server.context = int(server.get("/v1/models")["data"][0]["max_model_len"])
         except FAILURES as error:
             return f"{type(error).__name__}: {error}"
         return "" if held == self.version else f"it holds the weights {held}"

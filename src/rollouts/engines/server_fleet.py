@@ -197,21 +197,21 @@ class ServerFleet:
         began, failures, said = time.monotonic(), 0, ""
         while not asked_to_stop():
             urls: list[str] = []
-            wrong = []
+            states: dict[str, str] = {}
             for entry in self.entries:
                 try:
                     urls += listed(entry)
                 except OSError as error:
-                    wrong.append(f"{entry}: {error}")
-            servers = self._servers(urls).values()
+                    states[entry] = str(error)
+            servers = self._servers(urls)
             with ThreadPoolExecutor(max(len(servers), 1)) as threads:
-                states = dict(zip(servers, threads.map(partial(self._state, send=True), servers), strict=True))
-            if ready := {server.url: server.context for server, state in states.items() if not state}:
+                states |= zip(servers, threads.map(partial(self._state, send=True), servers.values()), strict=True)
+            if ready := {url: server.context for url, server in servers.items() if not states[url]}:
                 return ready, ""
-            found = "; ".join([*wrong, *(f"{server.url}: {state}" for server, state in states.items())])
+            found = "; ".join(f"{where}: {why}" for where, why in states.items())
             waited = time.monotonic() - began
             # A server that answers and fails is not about to start: it counts against `retries`, not `patience`.
-            failures += any(server.answers for server in servers)
+            failures += any(server.answers for server in servers.values())
             if failures > self.retries or waited > self.patience:
                 return {}, (
                     f"Expected a vLLM server that takes the weights, but after {failures} failed attempts "

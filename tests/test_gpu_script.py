@@ -171,6 +171,7 @@ import conftest, update_step
 from hydra import compose, initialize_config_module
 from hydra.utils import instantiate
 import tagrpo.cli.train
+from trl import GRPOConfig, GRPOTrainer
 from tagrpo.settings import config
 from tagrpo.cli.export import main
 

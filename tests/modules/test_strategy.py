@@ -255,12 +255,13 @@ folder = sys.argv[2]
 
 
 class Peak(threading.Thread):
-    """The most memory of this process that is no page of a file, since the start; bytes."""
+    """The most memory of this process that is no page of a file, above that at the start; bytes."""
 
     def __init__(self):
         super().__init__(daemon=True)
         gc.collect()
-        self.peak, self.ended = self.now(), False
+        self.first = self.peak = self.now()
+        self.ended = False
         self.start()
 
     @staticmethod
@@ -276,18 +277,19 @@ class Peak(threading.Thread):
     def end(self):
         self.ended = True
         self.join()
-        return self.peak
+        return self.peak - self.first
 
 
 class Measure(Callback):
     def setup(self, trainer, pl_module, stage):
-        self.before, self.load = Peak.now(), Peak()
+        self.load = Peak()
 
     def on_validation_start(self, trainer, module):
-        found = {"load": self.load.end() - self.before}
+        found = {"load": self.load.end()}
+        tokenizer = AutoTokenizer.from_pretrained(folder)
         export = Peak()
-        module.export(output / "model", AutoTokenizer.from_pretrained(folder))
-        found["export"] = export.end() - self.before
+        module.export(output / "model", tokenizer)
+        found["export"] = export.end()
         (output / f"{trainer.global_rank}.json").write_text(json.dumps(found))
 
 
@@ -314,9 +316,10 @@ def test_loading_and_export_take_one_model_over_all_ranks_beside_their_shards(ti
     peaks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
     found = {phase: [peak[phase] / size for peak in peaks] for phase in ("load", "export")}
     print(f"{size / 1e6:.0f} MB in float32, two ranks: " + json.dumps(found))
-    for phase, (first, second) in found.items():
-        assert min(first, second) > 0.5, phase  # their shards
-        assert first + second < 1 + 1.25, (phase, found)
-        assert second < 0.5 + 0.25, (phase, found)
-    assert found["load"][0] < 1.25
-    assert found["export"][0] > 1.25  # the whole, which is written
+    loading, export = found["load"], found["export"]
+    assert min(loading) > 0.5, "their shards"
+    assert sum(loading) < 1 + 0.8
+    assert loading[0] < 1.25
+    assert loading[1] < 0.5 + 0.25
+    assert 1 <= export[0] < 1.05, "the whole, which is written"
+    assert 0.02 < export[1] < 0.1, "some of the largest tensors"

@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 import time
+from functools import partial
 from itertools import cycle
 
 import pytest
@@ -15,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
 from tagrpo.rollouts.engines import server_fleet, vllm_server
 from tagrpo.rollouts.engines.server_fleet import listed
+from tagrpo.rollouts.engines.weight_stream import receive_weights
 from tagrpo.types import Request
 from tests.helpers import on_two_ranks, wait_until
 from tests.rollouts.fake_server import SAMPLING, WEIGHTS, FakeServer, Refusal, raising, sampled
@@ -35,6 +37,10 @@ def hanging():
 def soon(monkeypatch):
     """A server that fails is noticed soon."""
     monkeypatch.setattr(server_fleet, "PROBE_EVERY", 0.02)
+
+
+def watchers():
+    return [thread for thread in threading.enumerate() if "watch" in thread.name]
 
 
 def test_a_file_lists_one_server_a_line_besides_comments(tmp_path):
@@ -100,7 +106,6 @@ def test_all_addresses_of_a_name_are_servers_and_new_ones_are_seen_at_the_next_s
 def test_a_file_that_is_not_there_is_waited_for_and_read_again(server, make_engine, tmp_path, monkeypatch, caplog):
     file = tmp_path / "servers.txt"
     engine = make_engine(f"file:{file}", patience=600.0)
-    monkeypatch.setattr(server_fleet, "SAY_SECONDS", 0.0)
     contents = iter(["# soon", "http://node:80o0", server.url])
     monkeypatch.setattr(server_fleet.time, "sleep", lambda _: file.write_text(next(contents)))
     engine.sync(WEIGHTS)
@@ -193,6 +198,59 @@ def test_a_server_that_hangs_loses_its_requests_to_another(
     server.calls.clear()
     assert sampled(engine) == EVERYTHING
     assert GENERATE not in server.calls, "it is not asked before the next sync"
+    assert [left.under_way for left in engine.fleet.servers.values()] == [0, 0]
+    server.fail, other.fail = {}, {GENERATE: raising(ConnectionAbortedError)}
+    engine.sync(WEIGHTS)
+    assert sampled(engine) == EVERYTHING, "the sync has brought it back"
+
+
+HANGS = ["update_weight_version", "pause", "start_weight_update", "update_weights", "finish_weight_update", "resume"]
+
+
+@pytest.mark.parametrize("route", [*HANGS, "within the stream"])
+def test_a_server_that_hangs_while_it_takes_weights_is_left_for_another(
+    server, other, make_engine, hanging, monkeypatch, route
+):
+    monkeypatch.setattr(server_fleet, "CONTROL_SECONDS", 2.0)
+    engine = make_engine(server.url, other.url, timeout=120.0)
+
+    def begin(body):
+        next(receive_weights(**body["update_info"]))
+        hanging()
+
+    if route == "within the stream":
+        server.update_weights = begin
+    else:
+        server.fail = {route: hanging}
+    began = time.monotonic()
+    engine.sync(WEIGHTS)
+    assert time.monotonic() - began < 60
+    assert list(engine.fleet.servers) == [other.url]
+    assert sampled(engine) == EVERYTHING
+    server.fail, server.update_weights = {}, partial(FakeServer.update_weights, server)
+    server.restart()
+    engine.sync(WEIGHTS)
+    assert list(engine.fleet.servers) == [server.url, other.url], "it is used again when it is back"
+
+
+@pytest.mark.parametrize("all_of_it", [False, True])
+def test_where_the_only_server_hangs_while_it_takes_weights_the_error_names_it_and_the_settings(
+    server, make_engine, hanging, monkeypatch, caplog, all_of_it
+):
+    monkeypatch.setattr(server_fleet, "CONTROL_SECONDS", 1.0)
+    monkeypatch.setattr(server_fleet, "PROBE_SECONDS", 3.0)
+    engine = make_engine(server.url, timeout=1800.0, patience=2.0, retries=1)
+
+    def hang():
+        server.fail |= dict.fromkeys(["weight_info"] if all_of_it else [], hanging)
+        hanging()
+
+    server.fail = {"update_weights": hang}
+    stalled = f"{server.url}: it took no weights for 1 s: "
+    said = f"{server.url}: ReadTimeout" if all_of_it else stalled
+    with pytest.raises(EngineError, match=rf"\(rollout.engine.retries\).*\(rollout.engine.patience\).*{said}"):
+        engine.sync(WEIGHTS)
+    assert stalled in caplog.messages[0]
 
 
 def test_a_request_may_take_long_while_its_server_answers_probes(server, other, make_engine, soon):
@@ -202,7 +260,18 @@ def test_a_request_may_take_long_while_its_server_answers_probes(server, other, 
     server.fail = {GENERATE: lambda: wait_until(lambda: server.calls.count("weight_info") > 20)}
     assert sampled(engine) == EVERYTHING
     assert server.calls.count(GENERATE) + other.calls.count(GENERATE) == 3
-    wait_until(lambda: not any("watch" in thread.name for thread in threading.enumerate()))
+    wait_until(lambda: not watchers())
+
+
+def test_closing_ends_what_is_under_way_and_who_watches_it(server, make_engine, hanging, soon):
+    engine = make_engine(server.url, timeout=1800.0)
+    engine.sync(WEIGHTS)
+    server.fail = {GENERATE: hanging}
+    engine.generate_async(Request([torch.tensor([1])], [1], SAMPLING, 0))
+    wait_until(lambda: GENERATE in server.calls)
+    assert watchers()
+    engine.close()
+    wait_until(lambda: not watchers(), 20)
 
 
 def test_a_request_that_moves_has_what_is_left_of_its_time(server, other, make_engine, monkeypatch):
@@ -210,9 +279,9 @@ def test_a_request_that_moves_has_what_is_left_of_its_time(server, other, make_e
     engine.sync(WEIGHTS)
     limits, post = [], server_fleet.Server.post
 
-    def noted(self, path, body=None, timeout=None):
+    def noted(self, path, body=None, timeout=None, method="POST"):
         limits.append(timeout)
-        return post(self, path, body, timeout)
+        return post(self, path, body, timeout, method)
 
     def break_late():
         time.sleep(0.5)
@@ -299,4 +368,18 @@ def test_one_of_two_real_servers_is_killed_and_then_one_is_stopped_while_they_sa
     assert tokens(once(lambda: vllm_servers.signal(second, signal.SIGSTOP), stopped)) == expected
     assert stopped
     assert "ReadTimeout" in engine.fleet.servers[second].state
+    vllm_servers.signal(second, signal.SIGCONT)
+    wait_until(with_two_servers)
+    plain = server_fleet.Server._start_update
+
+    def start_and_stop(server):
+        plain(server)
+        if server.url == second:
+            vllm_servers.signal(second, signal.SIGSTOP)
+
+    monkeypatch.setattr(server_fleet.Server, "_start_update", start_and_stop)
+    began = time.monotonic()
+    engine.sync((name, parameter + 1) for name, parameter in model.named_parameters())
+    assert time.monotonic() - began < 60, "left while it takes weights"
+    assert list(engine.fleet.servers) == [vllm_server]
     vllm_servers.kill(second)

@@ -18,6 +18,7 @@ from tagrpo.rollouts.engines.access import shared_token
 from tagrpo.rollouts.engines.weight_stream import offered, receive_weights
 from tagrpo.runs import preemption
 from tagrpo.types import Request
+from tests.helpers import wait_until
 from tests.rollouts.fake_server import PROMPTS, SAMPLING, WEIGHTS, Refusal, raising, sampled
 
 
@@ -162,18 +163,19 @@ def test_who_waits_for_a_server_says_so_and_ends_when_asked_to(make_engine, monk
     engine = make_engine("http://127.0.0.1:9", patience=600.0)
     received: set[int] = set()
     monkeypatch.setattr(preemption, "RECEIVED", received)
-    monkeypatch.setattr(server_fleet, "SAY_SECONDS", 0.0)
+    naps = []
 
     def nap(seconds):
-        if len(caplog.messages) > 1:
+        naps.append(seconds)
+        if len(naps) == 3:
             received.add(signal.SIGTERM)
 
     monkeypatch.setattr(server_fleet.time, "sleep", nap)
     with pytest.raises(SystemExit) as end:
         engine.sync(WEIGHTS)
     assert end.value.code == 0
-    assert len(caplog.messages) == 2
-    assert "of 600 s (rollout.engine.patience): http://127.0.0.1:9: ConnectError" in caplog.messages[0]
+    (message,) = caplog.messages  # nothing has changed since
+    assert "600 s (rollout.engine.patience) for a vLLM server: http://127.0.0.1:9: ConnectError" in message
 
 
 def test_a_server_that_hangs_ends_in_an_error_after_bounded_retries(server, make_engine):
@@ -198,7 +200,7 @@ def test_options_that_make_no_sense_are_refused(tiny_policy, options):
 
 
 def test_the_stream_answers_only_who_knows_the_token_and_only_until_the_update_ends():
-    with offered(WEIGHTS, 5.0, "127.0.0.1") as where:
+    with offered(WEIGHTS, 5.0, "127.0.0.1", pytest.fail) as where:
         with pytest.raises(OSError, match="answered 401"):
             list(receive_weights(**{**where, "token": "x" * len(where["token"])}))
         received = dict(receive_weights(**where))
@@ -210,7 +212,7 @@ def test_the_stream_answers_only_who_knows_the_token_and_only_until_the_update_e
 def test_silent_strangers_hold_up_neither_the_receivers_nor_the_end(monkeypatch):
     monkeypatch.setattr(weight_stream._Handler, "timeout", 3600.0)
     strangers = []
-    with offered(WEIGHTS, 20.0, "127.0.0.1") as where:
+    with offered(WEIGHTS, 20.0, "127.0.0.1", pytest.fail) as where:
         strangers += [socket.create_connection(("127.0.0.1", where["port"])) for _ in range(5)]
         for _ in range(2):
             assert dict(receive_weights(**where)).keys() == dict(WEIGHTS).keys()
@@ -221,7 +223,7 @@ def test_silent_strangers_hold_up_neither_the_receivers_nor_the_end(monkeypatch)
 def test_who_says_nothing_for_the_time_of_a_handshake_is_dropped(monkeypatch):
     monkeypatch.setattr(weight_stream._Handler, "timeout", 0.05)
     with (
-        offered(WEIGHTS, 20.0, "127.0.0.1") as where,
+        offered(WEIGHTS, 20.0, "127.0.0.1", pytest.fail) as where,
         socket.create_connection(("127.0.0.1", where["port"]), timeout=60) as stranger,
     ):
         stranger.sendall(b"half")
@@ -235,16 +237,33 @@ def test_a_stream_that_ends_too_early_is_an_error(monkeypatch):
         self.wfile.write(b'[["a", "float32", [2]]]\n' + bytes(7))
 
     monkeypatch.setattr(weight_stream._Handler, "do_GET", cut)
-    with offered(WEIGHTS, 20.0, "127.0.0.1") as where, pytest.raises(ConnectionError, match="1 more bytes of a"):
+    with (
+        offered(WEIGHTS, 20.0, "127.0.0.1", pytest.fail) as where,
+        pytest.raises(ConnectionError, match="1 more bytes of a"),
+    ):
         list(receive_weights(**where))
+
+
+def test_a_receiver_may_take_long_while_it_takes_anything_and_is_noticed_when_it_stops():
+    stalls, end = [], time.monotonic() + 5.0
+    with (
+        offered([("a", torch.zeros(1 << 26))], 2.5, "127.0.0.1", lambda: stalls.append(1)) as where,
+        socket.create_connection(("127.0.0.1", where["port"]), timeout=60) as receiver,
+    ):
+        receiver.sendall(f"GET / HTTP/1.0\r\nAuthorization: Bearer {where['token']}\r\n\r\n".encode())
+        while time.monotonic() < end:
+            assert receiver.recv(1 << 18)
+            time.sleep(0.01)
+        assert not stalls, "twice the limit, and a tensor that has not arrived yet"
+        wait_until(lambda: stalls)
 
 
 def test_a_transfer_listens_only_at_the_address_towards_its_server(server, make_engine, monkeypatch):
     addresses = []
 
-    def watched(weights, timeout, host):
+    def watched(weights, timeout, host, stalled):
         addresses.append(host)
-        return offered(weights, timeout, host)
+        return offered(weights, timeout, host, stalled)
 
     monkeypatch.setattr(server_fleet, "offered", watched)
     make_engine(server.url).sync(WEIGHTS)

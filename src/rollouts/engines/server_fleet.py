@@ -1,7 +1,8 @@
 """The vLLM servers of one run: HTTP to each, which of them hold the current weights, and how they get them.
 
 A request whose connection breaks goes to another server at once, and one whose server hangs within 60 s: two failed
-probes in a row end all requests to a server. While it answers them, a request may take as long as `timeout`.
+probes in a row end all requests to a server. While it answers them, a request may take as long as `timeout`. A server
+that hangs while it takes weights is left within 60 s too; while bytes move, they may take as long as `timeout`.
 """
 
 from __future__ import annotations
@@ -32,14 +33,10 @@ from .weight_stream import address_towards, offered
 
 LOG = logging.getLogger(__name__)
 Json = dict[str, Any]
-SAY_SECONDS = 5.0
-"""Between two messages while there is no server."""
 PROBE_EVERY, PROBE_SECONDS = 5.0, 15.0
 """Between two probes of a server that is sampling, and the limit of one; the engine answers between two steps."""
-CONTROL_SECONDS = 60.0
-"""Limit of calls that neither sample nor move weights."""
-UNFINISHED = "unfinished"
-"""Version of a server while weights are on their way into it."""
+CONTROL_SECONDS = 45.0
+"""Limit of calls that neither sample nor move weights, and between bytes of weights that move."""
 START = "Start the server with `python -m tagrpo.rollouts.engines.serve`."
 HINTS = {
     401: f"Its token is another one: set {VARIABLE} to the same value for the server and all ranks, or copy {FILE}.",
@@ -89,14 +86,12 @@ class Server:
 
     def get(self, path: str) -> Json:
         """GET JSON, within `PROBE_SECONDS`."""
-        return self._call("GET", path, None, PROBE_SECONDS)
+        return self.post(path, None, PROBE_SECONDS, "GET")
 
-    def post(self, path: str, body: Json | None = None, timeout: float | None = None) -> Json:
-        """POST JSON, get JSON, within `timeout` seconds; None is the server's."""
-        return self._call("POST", path, body, timeout or self.timeout)
-
-    def _call(self, method: str, path: str, body: Json | None, timeout: float) -> Json:
-        limits, trace = httpx.Timeout(timeout, connect=10.0), {"trace": self._note_socket}
+    def post(self, path: str, body: Json | None = None, timeout: float | None = None, method: str = "POST") -> Json:
+        """POST JSON, get JSON, within `timeout` seconds, by default `CONTROL_SECONDS`, and those of the server."""
+        limits = httpx.Timeout(min(timeout or CONTROL_SECONDS, self.timeout), connect=10.0)
+        trace = {"trace": self._note_socket}
         response = self.client.request(method, self.url + path, json=body, timeout=limits, extensions=trace)
         if 400 <= response.status_code < 500:
             raise EngineError(
@@ -112,26 +107,30 @@ class Server:
 
     def give_up(self, why: str) -> None:
         """Ask it no more, and let every call under way, in whatever thread, fail at once."""
-        self.state = why
+        self.state = self.state or why
         for connection in list(self.sockets.values()):
             with suppress(OSError):  # it has been closed
                 connection.shutdown(socket.SHUT_RDWR)
 
+    def why(self, error: Exception) -> str:
+        """Of a failed call; if the server was given up meanwhile, for what first."""
+        return ": ".join(filter(None, (self.state, type(error).__name__, str(error))))
+
     def exchange_weights(self, weights: Sequence[tuple[str, Tensor]], version: str) -> None:
         """Stop what is being sampled, let the workers receive the weights, forget cached prefixes.
 
-        Until all of it is done the server says that its weights are `UNFINISHED`.
+        Until all of it is done the server says that its weights are "unfinished".
         """
-        limit = min(CONTROL_SECONDS, self.timeout)
-        self.post("/update_weight_version", {"new_version": UNFINISHED}, limit)
-        self.post("/pause?mode=abort", timeout=limit)
+        self.post("/update_weight_version", {"new_version": "unfinished"})
+        self.post("/pause?mode=abort")
         self._start_update()
-        with offered(weights, self.timeout, address_towards(urlsplit(self.url).hostname or "")) as where:
-            self.post("/update_weights", {"update_info": where})
+        limit, host = min(CONTROL_SECONDS, self.timeout), address_towards(urlsplit(self.url).hostname or "")
+        with offered(weights, limit, host, partial(self.give_up, f"it took no weights for {limit:.0f} s")) as where:
+            self.post("/update_weights", {"update_info": where}, self.timeout)
         self.post("/finish_weight_update")
-        self.post("/reset_prefix_cache", timeout=limit)
-        self.post("/update_weight_version", {"new_version": version}, limit)
-        self.post("/resume", timeout=limit)
+        self.post("/reset_prefix_cache")
+        self.post("/update_weight_version", {"new_version": version})
+        self.post("/resume")
 
     def _start_update(self) -> None:
         try:
@@ -188,50 +187,47 @@ class ServerFleet:
             raise SystemExit(0)
         self.context = min(ready.values())
         first = rank() % len(ready)  # ranks with few requests begin with different servers
-        for server in self._at([*ready][first:] + [*ready][:first]):
-            server.state = ""
+        self.servers = self._servers([*ready][first:] + [*ready][:first])
 
-    def _at(self, urls: Sequence[str]) -> list[Server]:
-        """The servers at `urls`, in that order; all others are forgotten."""
-        self.servers = {url: self.servers.get(url) or Server(url, self.timeout, self.token) for url in urls}
-        return list(self.servers.values())
+    def _servers(self, urls: Sequence[str]) -> dict[str, Server]:
+        return {url: Server(url, self.timeout, self.token) for url in urls}
 
     def _prepared(self) -> tuple[dict[str, int], str]:
         """URLs and contexts of the servers that hold the current weights, else why there are none, if not asked to."""
-        said = began = time.monotonic()
-        failures = 0
+        began, failures, said = time.monotonic(), 0, ""
         while not asked_to_stop():
             urls: list[str] = []
-            wrong = []
+            states: dict[str, str] = {}
             for entry in self.entries:
                 try:
                     urls += listed(entry)
                 except OSError as error:
-                    wrong.append(f"{entry}: {error}")
-            servers = self._at(urls)
+                    states[entry] = str(error)
+            servers = self._servers(urls)
             with ThreadPoolExecutor(max(len(servers), 1)) as threads:
-                states = dict(zip(servers, threads.map(partial(self._state, send=True), servers), strict=True))
-            if ready := {server.url: server.context for server, state in states.items() if not state}:
+                states |= zip(servers, threads.map(partial(self._state, send=True), servers.values()), strict=True)
+            if ready := {url: server.context for url, server in servers.items() if not states[url]}:
                 return ready, ""
-            found = "; ".join([*wrong, *(f"{server.url}: {state}" for server, state in states.items())])
-            now = time.monotonic()
+            found = "; ".join(f"{where}: {why}" for where, why in states.items())
+            waited = time.monotonic() - began
             # A server that answers and fails is not about to start: it counts against `retries`, not `patience`.
-            failures += any(server.answers for server in servers)
-            if failures > self.retries or now - began > self.patience:
+            failures += any(server.answers for server in servers.values())
+            if failures > self.retries or waited > self.patience:
                 return {}, (
-                    f"Expected a vLLM server that takes the weights, but after {failures} failed attempts and "
-                    f"{now - began:.0f} s there is none: {found}. {START} Check rollout.engine.url."
+                    f"Expected a vLLM server that takes the weights, but after {failures} failed attempts "
+                    f"(rollout.engine.retries) and {waited:.0f} s (rollout.engine.patience) there is none: "
+                    f"{found}. {START} Check rollout.engine.url."
                 )
-            if now - said > SAY_SECONDS:
-                said = now
-                waited = f"{now - began:.0f} of {self.patience:.0f} s (rollout.engine.patience)"
-                LOG.warning("Waiting for a vLLM server, for %s: %s", waited, found)
+            if found != said:
+                said = found
+                LOG.warning(
+                    "Waiting up to %.0f s (rollout.engine.patience) for a vLLM server: %s", self.patience, found
+                )
             time.sleep(min(1.0, self.patience / 10))
         return {}, ""
 
     def _state(self, server: Server, *, send: bool) -> str:
         """Why `server` does not hold the current weights, empty when it does; with `send` they are sent to it first."""
-        server.answers = False
         try:
             held = server.get("/weight_info")["weight_version"]
             server.answers = True
@@ -241,7 +237,7 @@ class ServerFleet:
                     held = self.version
                 server.context = int(server.get("/v1/models")["data"][0]["max_model_len"])
         except FAILURES as error:
-            return f"{type(error).__name__}: {error}"
+            return server.why(error)
         return "" if held == self.version else f"it holds the weights {held}"
 
     def ask(self, path: str, body: Json, read: Callable[[Json], list[Completion]]) -> list[Completion]:
@@ -259,7 +255,7 @@ class ServerFleet:
             try:
                 return read(server.post(path, body, max(began + self.timeout - time.monotonic(), 0.001)))
             except FAILURES as error:
-                failed[server.url] = f"{server.state} {type(error).__name__}: {error}".strip()
+                failed[server.url] = server.why(error)
             finally:
                 with self.choosing:
                     server.under_way -= 1
@@ -269,7 +265,7 @@ class ServerFleet:
         """Until `done`, probe a server that is being asked, and give it up after two failures in a row."""
         before = ""
         while not done.wait(PROBE_EVERY):
-            why = self._state(server, send=False)
+            why = server.state or self._state(server, send=False)
             if before and why and not done.is_set():
                 if not server.state:
                     LOG.warning("Going on without %s until the next sync: %s", server.url, why)
@@ -279,5 +275,5 @@ class ServerFleet:
     def close(self) -> None:
         """Drop connections and the copy of the weights; the servers go on."""
         for server in self.servers.values():
-            server.client.close()
+            server.give_up("the fleet is closed")
         self.weights = {}

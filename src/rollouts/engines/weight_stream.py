@@ -1,8 +1,8 @@
 """Weights over HTTP, from the trainer's memory into an engine's: no file, no CUDA, any number of receivers.
 
 The trainer answers for the time of one update, to whoever shows the token of this update: with a line of JSON (names,
-types, shapes), then with the bytes of every tensor in that order. Every wait has a limit, so that neither side hangs on
-a dead peer.
+types, shapes), then with the bytes of every tensor in that order. Neither side waits longer than a limit for the next
+bytes to move.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import json
 import secrets
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,15 +21,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
+CHUNK = 1 << 20
+"""Bytes that are sent at a time."""
+
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, weights: Sequence[tuple[str, Tensor]], timeout: float, host: str) -> None:
+    def __init__(
+        self, weights: Sequence[tuple[str, Tensor]], timeout: float, host: str, stalled: Callable[[], None]
+    ) -> None:
         self.weights = weights
         self.seconds = timeout
+        self.stalled = stalled
+        self.moved = time.monotonic()
         self.token = secrets.token_hex(16)
         super().__init__((host, 0), _Handler)
+
+    def service_actions(self) -> None:
+        """Look whether anything has moved; called by `serve_forever` all the time."""
+        if time.monotonic() - self.moved > self.seconds:
+            self.stalled()
 
     def handle_error(self, *_: object) -> None:
         """Say nothing: a receiver that is gone fails at its own end, where the cause is known."""
@@ -50,20 +63,25 @@ class _Handler(BaseHTTPRequestHandler):
         described = [(name, str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in weights]
         self.wfile.write(json.dumps(described).encode() + b"\n")
         for _, tensor in weights:
-            self.wfile.write(_bytes_of(tensor))
+            content = _bytes_of(tensor)
+            for start in range(0, len(content), CHUNK):
+                self.wfile.write(content[start : start + CHUNK])
+                self.server.moved = time.monotonic()
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
 
 @contextmanager
-def offered(weights: Sequence[tuple[str, Tensor]], timeout: float, host: str) -> Iterator[dict[str, Any]]:
+def offered(
+    weights: Sequence[tuple[str, Tensor]], timeout: float, host: str, stalled: Callable[[], None]
+) -> Iterator[dict[str, Any]]:
     """Offer tensors until the block ends, which gets the arguments of `receive_weights`.
 
-    `weights` are on the CPU and contiguous; a chunk of bytes may take `timeout` seconds; `host` is the address of this
-    machine to listen at.
+    `weights` are on the CPU and contiguous; `host` is the address of this machine to listen at. Where no receiver has
+    taken any bytes for `timeout` seconds, `stalled` is called, again and again, also after the last of them.
     """
-    with _Server(weights, timeout, host) as server:
+    with _Server(weights, timeout, host, stalled) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         try:
             yield {"host": host, "port": server.server_port, "token": server.token, "timeout": timeout}

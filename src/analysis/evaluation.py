@@ -1,4 +1,4 @@
-"""An evaluation as Markdown, and two of them compared on the same questions."""
+"""An evaluation as Markdown, and its comparison with another one on the same questions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,8 @@ from typing import Any
 from ..runs.files import write_json, write_text
 from .comparison import Methods, finite, shared_splits
 from .runs import RunFiles
-from .sections import table
-from .statistics import LEVEL, Comparison, Estimate, corrected
-
-
-def read_evaluation(folder: str | Path, name: str | None = None) -> RunFiles:
-    """The evaluation in a directory with `test.json`; None calls it by the folder's name."""
-    path = Path(folder)
-    return RunFiles(name or path.resolve().name, 0, path)
+from .sections import differences, lines_of, pass_at_k, table
+from .statistics import Estimate
 
 
 def evaluation_markdown(run: RunFiles, settings: Mapping[str, Any]) -> str:
@@ -51,69 +45,22 @@ def _sampled(split: Mapping[str, Any], k: int) -> list[str]:
     """Majority@k, questions, responses per question, their length, and the percentage that was cut."""
     samples = sorted(row["n"] for row in split["questions"])
     n = "–".join(dict.fromkeys(map(str, (samples[0], samples[-1]))))
-    majority = _points(split["majority_at_k"], [k])[0] if "majority_at_k" in split else "–"
-    length = f"{split['length']:,.0f}" if "length" in split else "–"
-    truncated = f"{100 * split['truncated']:.1f} %" if "truncated" in split else "–"
-    return [majority, str(split["num_questions"]), n, length, truncated]
+    majority, length = _points(split["majority_at_k"], [k]), f"{split['length']:,.0f}"
+    return [*majority, str(split["num_questions"]), n, length, f"{100 * split['truncated']:.1f} %"]
 
 
-def _both(ours: RunFiles, theirs: RunFiles) -> Methods:
-    return Methods({"ours": [ours], "theirs": [theirs]})
+def compare_evaluations(ours: RunFiles, theirs: RunFiles, folder: Path) -> str:
+    """Write paired differences with Holm's correction to `comparison.json` and `.md` in `folder`; returns the latter.
 
-
-def compare_evaluations(ours: RunFiles, theirs: RunFiles) -> list[Comparison]:
-    """Paired differences in pass@k at all k, splits and averages that both have, with Holm's correction over all.
+    They are those of a report: at the smallest and the largest k of every split and average that both have.
 
     Raises:
         ValueError: they share no split, or were evaluated on different questions of one.
     """
-    both = _both(ours, theirs)
-    return corrected(
-        (ours.method, theirs.method, f"pass@k/{name}/{k}", both.difference(splits, "ours", "theirs", k))
-        for name, splits in both.parts.items()
-        for k in both.ks(splits)
-    )
-
-
-def comparison_markdown(ours: RunFiles, theirs: RunFiles, comparisons: Sequence[Comparison]) -> str:
-    """The verdict on two evaluations, and the numbers behind it."""
-    curves = _both(ours, theirs).curves
-    rows = []
-    for c in comparisons:
-        _, name, k = c.quantity.split("/")
-        values = [str(curves[name][side][int(k)]) for side in ("ours", "theirs")]
-        p_value = f"{c.p_value:.3f}" if c.p_value >= 0.001 else "< 0.001"
-        rows.append([f"{name} pass@{k}", *values, c.difference.signed, p_value, c.verdict])
-    lines = [
-        f"# {ours.method} against {theirs.method}",
-        "",
-        statement(ours.method, theirs.method, comparisons),
-        "",
-        *table(["%", ours.method, theirs.method, "difference, points", "p (Holm)", "verdict"], rows),
-        "",
-        "Differences are paired: the same question under both models, with 95 % t-intervals over questions, which are "
-        f"not corrected. The p-values are two-sided and corrected by Holm's method for all {len(comparisons)} rows; a "
-        f"verdict needs one below {100 * LEVEL:.0f} %. It is about these two models and does not say how training "
-        "would have ended under another seed.",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def statement(ours: str, theirs: str, comparisons: Sequence[Comparison]) -> str:
-    """One sentence on what differs beyond noise."""
-    said = []
-    for verdict in ("higher", "lower"):
-        if names := [" pass@".join(c.quantity.split("/")[1:]) for c in comparisons if c.verdict == verdict]:
-            said.append(f"{verdict} in {', '.join(names)}")
-    if not said:
-        return f"**No difference between {ours} and {theirs} is beyond noise.**"
-    return f"**{ours} is {' and '.join(said)} than {theirs}, beyond noise.** All other differences are undecided."
-
-
-def write_comparison(ours: RunFiles, theirs: RunFiles, folder: Path) -> Path:
-    """Write `comparison.json` and `comparison.md` into `folder`; returns the path of the latter."""
-    comparisons = compare_evaluations(ours, theirs)
-    write_json(folder / "comparison.json", finite([comparison.as_dict() for comparison in comparisons]))
-    path = folder / "comparison.md"
-    write_text(path, comparison_markdown(ours, theirs, comparisons))
-    return path
+    name = theirs.method if theirs.method != ours.method else str(theirs.path)
+    methods = Methods({name: [theirs], ours.method: [ours]})
+    lines = [f"# {ours.method} against {name}", "", *lines_of(differences(methods)), *lines_of(pass_at_k(methods))]
+    text = "\n".join(lines) + "\n"
+    write_json(folder / "comparison.json", finite([comparison.as_dict() for comparison in methods.comparisons]))
+    write_text(folder / "comparison.md", text)
+    return text

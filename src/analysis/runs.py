@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import torch
@@ -21,7 +21,6 @@ BUDGETS = ("prompts", "rollouts", "tokens", "updates", "iterations")
 DIVERSITY = ("iteration", "question", "pool", "responses", "distance")
 LATE = ("seconds/", "throughput/")
 """Scalars that are logged in the iteration after their own; see `ThroughputMonitor`."""
-Unit = Literal["rollouts", "tokens", "seconds"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class RunFiles:
         path = self.path / "metrics.csv"
         if not path.exists():
             return pd.DataFrame()
-        frame = read_table(path, ["step"])
+        frame = _read_table(path)
         if "rollout/reward" not in frame:
             return pd.DataFrame()
         rows = frame.dropna(subset=["rollout/reward"]).astype({"step": int}).set_index("step").rename_axis("iteration")
@@ -89,7 +88,7 @@ class RunFiles:
         if not path.exists():
             return pd.DataFrame(columns=DIVERSITY)
         # A resumed run measures the iterations after its checkpoint again.
-        frame = read_table(path, DIVERSITY, text=("question", "pool"))
+        frame = _read_table(path, question=str, pool=str)
         return frame.drop_duplicates(["iteration", "question", "pool"], keep="last")
 
     @cached_property
@@ -130,21 +129,10 @@ class RunFiles:
         return dict(self._optional("provenance.json") or {})
 
     @property
-    def seconds(self) -> dict[str, float]:
-        """Phase → wall seconds of all training iterations (`generate`, `update`, …, without their sum)."""
-        columns = [str(c) for c in self.metrics if str(c).startswith("seconds/") and c != "seconds/iteration"]
-        return {name.removeprefix("seconds/"): float(self.metrics[name].sum()) for name in columns}
-
-    @property
     def wall_seconds(self) -> float:
         """Wall seconds of all training iterations."""
         seconds = self.scalar("seconds/iteration")
         return 0.0 if seconds is None else float(seconds.sum())
-
-    def per_question(self, unit: Unit) -> float:
-        """Cost of training for each of iterations × `data.batch_size` questions; of seconds, those of all phases."""
-        questions = self.ledger["iterations"] * int((self.config.get("data") or {}).get("batch_size", 1))
-        return (sum(self.seconds.values()) if unit == "seconds" else self.ledger[unit]) / max(questions, 1)
 
     def scalar(self, column: str) -> pd.Series | None:
         """A logged scalar by iteration; None where it was not logged."""
@@ -185,24 +173,12 @@ class RunFiles:
         return content
 
 
-def read_table(path: Path, required: Sequence[str], text: Sequence[str] = ()) -> pd.DataFrame:
-    """Read a CSV file whose columns are numbers but for those in `text`; a ValueError names line and column."""
+def _read_table(path: Path, **text: type) -> pd.DataFrame:
+    """Read a CSV file whose columns are numbers but for those in `text`; a ValueError names the file."""
     try:
-        frame = pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        return pd.read_csv(path, dtype=defaultdict(lambda: float, text))
+    except ValueError as error:
         raise ValueError(f"Expected a table in {path}, but it can't be read: {error}. Start the run again.") from error
-    if missing := [name for name in required if name not in frame]:
-        raise ValueError(
-            f"Expected columns {', '.join(missing)} in {path}, but found {', '.join(map(str, frame))[:200]}."
-        )
-    for name in frame.columns.difference(list(text)):
-        numbers = pd.to_numeric(frame[name], errors="coerce")
-        if (odd := numbers.isna() & frame[name].notna()).any():
-            row = int(odd.to_numpy().argmax())
-            found = frame[name].iloc[row]
-            raise ValueError(f"Expected a number in {path}, line {row + 2}, column {name}, but found {found!r}.")
-        frame[name] = numbers
-    return frame
 
 
 def find_runs(*roots: Path) -> list[RunFiles]:

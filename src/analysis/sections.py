@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from .answer import answer
 from .comparison import ZERO_GRADIENT, Methods
 from .diagnosis import NOTE, table_of
-from .runs import RunFiles, Unit
+from .runs import RunFiles
 from .statistics import LEVEL, Comparison
 
 HEADLINE_KS = (1, 8, 32)
-UNITS: Mapping[Unit, str] = {"rollouts": "responses", "tokens": "response tokens", "seconds": "seconds"}
 BUDGET_NAMES = {
     "iterations": "iterations", "updates": "optimizer steps", "prompts": "prompts",
     "rollouts": "sampled responses", "tokens": "response tokens",
@@ -34,7 +32,7 @@ class Section:
 
 def sections(methods: Methods) -> list[Section]:
     """All tables of a comparison; those that have nothing to say are left out."""
-    made = (_pass_at_k, _differences, _budgets, _costs, _training_questions, _settings)
+    made = (pass_at_k, differences, _budgets, _training_questions, _settings)
     return [section for make in made if (section := make(methods)).rows]
 
 
@@ -58,8 +56,7 @@ def markdown(methods: Methods, figures: Mapping[str, str]) -> str:
     runs = [run for seeds in methods.runs.values() for run in seeds]
     lines = [f"# {title(methods)}", "", *(f"- {sentence}" for sentence in found.sentences), "", found.note, ""]
     for section in (*warned(runs), *sections(methods), Section("Figures", [], [], shown), *about(runs)):
-        lines += [f"## {section.title}", "", *([*table(section.header, section.rows), ""] if section.rows else [])]
-        lines += [line for note in section.notes for line in (note, "")]
+        lines += lines_of(section)
     return "\n".join(lines) + "\n"
 
 
@@ -69,13 +66,20 @@ def title(methods: Methods) -> str:
     return f"Comparison of {', '.join(names)}" if len(names) > 1 else f"Results of {names[0]}"
 
 
+def lines_of(section: Section) -> list[str]:
+    """Lines of a section in Markdown."""
+    rows = [*table(section.header, section.rows), ""] if section.rows else []
+    return [f"## {section.title}", "", *rows, *(line for note in section.notes for line in (note, ""))]
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a Markdown table."""
     lines = [list(header), ["---"] * len(header), *map(list, rows)]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines]
 
 
-def _pass_at_k(methods: Methods) -> Section:
+def pass_at_k(methods: Methods) -> Section:
+    """One row per split or average and k, one column per method."""
     rows = [
         [f"{name} pass@{k}", *(str(points[k]) for points in of_methods.values())]
         for name, of_methods in {**methods.curves, **methods.by_question}.items()
@@ -94,7 +98,7 @@ def _pass_at_k(methods: Methods) -> Section:
     return Section("Pass@k", ["%", *methods.runs], rows, notes)
 
 
-def _differences(methods: Methods) -> Section:
+def differences(methods: Methods) -> Section:
     """One row per pair of methods, one column per quantity."""
     quantities = list(dict.fromkeys(c.quantity for c in methods.comparisons))
     found = {(c.method, c.baseline, c.quantity): c for c in reversed(methods.comparisons)}
@@ -154,23 +158,6 @@ def _budget_notes(methods: Methods) -> Iterator[str]:
         matched = [title for title, found in amounts.items() if len(found) == 1]
         yield f"Equal in all trained runs: {', '.join(matched) or 'nothing'}."
         yield f"Not equal: {', '.join(title for title in amounts if title not in matched) or 'none'}."
-
-
-def _costs(methods: Methods) -> Section:
-    """Cost of a question with a gradient, of each trained method."""
-    rows = []
-    for method, seeds in methods.trained.items():
-        if (zero := methods.zero_gradient[method]).size:
-            share = 1 - zero.to_numpy().mean() / 100
-            spent = [fmean(run.per_question(unit) for run in seeds) for unit in UNITS]
-            costs = [cost / share if share > 0 else float("inf") for cost in spent]
-            rows.append([method, *(f"{cost:,.0f}" if cost >= 100 else f"{cost:.3g}" for cost in costs)])
-    note = (
-        "What a question costs, over the share of questions that have a gradient. This counts gradients, not what is "
-        "learned from each of them: compare pass@k at equal cost for that."
-    )
-    shown = rows if len(rows) > 1 else []
-    return Section("What a question with a gradient costs", ["method", *UNITS.values()], shown, [note])
 
 
 def _training_questions(methods: Methods) -> Section:

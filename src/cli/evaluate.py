@@ -119,16 +119,16 @@ def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> Callable[[], 
 
 def write(cfg: DictConfig, directory: Path, identity: Mapping[str, str]) -> list[str]:
     """Write the evaluation as Markdown, and the comparison with another one; return the names of all files."""
-    from ..analysis import evaluation
+    from ..analysis.evaluation import compare_evaluations, evaluation_markdown
+    from ..analysis.runs import RunFiles
 
     digests = ", ".join(f"{part} {value}" for part, value in identity.items() if value)
-    ours, files = evaluation.read_evaluation(directory, str(cfg.name)), ["test.json", "test.md"]
-    write_text(directory / "test.md", evaluation.evaluation_markdown(ours, settings_of(cfg) | {"digests": digests}))
+    ours, files = RunFiles(str(cfg.name), 0, directory), ["test.json", "test.md"]
+    write_text(directory / "test.md", evaluation_markdown(ours, settings_of(cfg) | {"digests": digests}))
     if cfg.against is not None:
-        theirs = evaluation.read_evaluation(cfg.against)
-        files.append(evaluation.write_comparison(ours, theirs, directory).name)
-        found = evaluation.compare_evaluations(ours, theirs)
-        print(evaluation.statement(ours.method, theirs.method, found).replace("**", ""))
+        theirs = RunFiles(Path(cfg.against).resolve().name, 0, Path(cfg.against))
+        print(compare_evaluations(ours, theirs, directory))
+        files.append("comparison.md")
     return files
 
 

@@ -9,14 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tagrpo.analysis.evaluation import (
-    compare_evaluations,
-    comparison_markdown,
-    evaluation_markdown,
-    read_evaluation,
-    statement,
-    write_comparison,
-)
+from tagrpo.analysis.evaluation import compare_evaluations, evaluation_markdown
+from tagrpo.analysis.runs import RunFiles
 from tagrpo.metrics.evaluation import averages
 
 KS = (1, 2, 4)
@@ -35,7 +29,7 @@ def write(folder, splits, groups=None):
         }  # fmt: skip
     averaged = averages({name: summarised(split) for name, split in content.items()}, groups or {})
     (folder / "test.json").write_text(json.dumps({"splits": content, "groups": averaged}))
-    return read_evaluation(folder)
+    return RunFiles(folder.name, 0, folder)
 
 
 def summarised(split):
@@ -60,12 +54,12 @@ def test_averages_stand_below_the_splits_and_are_compared_with_another_models(tm
     assert "| **all (average)** | 50.0 [50.0, 50.0] |" in text
     assert re.search(r"\| \*\*all \(by question\)\*\* \| 90\.9 \[.*\|  \| 33 \|", text)
     other = write(tmp_path / "other", {"large": [2] * 30, "small": [0] * 3}, groups)
-    comparisons = compare_evaluations(run, other)
-    assert {c.quantity: c.difference.value for c in comparisons}["pass@k/all (average)/1"] == pytest.approx(0.25)
-    text = comparison_markdown(run, other, comparisons)
-    assert "| all (average) pass@1 | 50.0 [50.0, 50.0] | 25.0 [25.0, 25.0] | +25.0 [" in text
+    text = compare_evaluations(run, other, tmp_path)
+    found = {c["quantity"]: c["difference"]["value"] for c in json.loads((tmp_path / "comparison.json").read_text())}
+    assert found["pass@k/all (average)/1"] == pytest.approx(0.25)
+    assert "| all (average) pass@1 | 25.0 [25.0, 25.0] | 50.0 [50.0, 50.0] |" in text
     without = write(tmp_path / "without", {"large": [2] * 30, "small": [0] * 3})
-    assert not any("average" in c.quantity for c in compare_evaluations(run, without))
+    assert "average" not in compare_evaluations(run, without, tmp_path)
 
 
 def test_differences_are_the_paired_t_test_with_holms_correction(tmp_path):
@@ -73,31 +67,32 @@ def test_differences_are_the_paired_t_test_with_holms_correction(tmp_path):
     theirs = rng.integers(0, 3, 40)
     ours = np.minimum(theirs + (np.arange(40) % 2), 4)
     a, b = write(tmp_path / "ours", {"amc": ours.tolist()}), write(tmp_path / "theirs", {"amc": theirs.tolist()})
-    comparisons = compare_evaluations(a, b)
-    assert [c.quantity for c in comparisons] == ["pass@k/amc/1", "pass@k/amc/2", "pass@k/amc/4"]
+    page = compare_evaluations(a, b, tmp_path)
+    assert page == (tmp_path / "comparison.md").read_text()
+    comparisons = json.loads((tmp_path / "comparison.json").read_text())
+    assert [c["quantity"] for c in comparisons] == ["pass@k/amc/1", "pass@k/amc/4"]
     first = comparisons[0]
     test = stats.ttest_rel(ours / 4, theirs / 4)
-    assert first.difference.value == pytest.approx((ours - theirs).mean() / 4)
-    assert (first.difference.low, first.difference.high) == pytest.approx(tuple(test.confidence_interval()))
-    smallest = min(c.p_value for c in comparisons)
-    assert first.p_value == pytest.approx(3 * test.pvalue) or first.p_value > smallest
-    assert "ours is higher in amc pass@1" in statement("ours", "theirs", comparisons)
-    page = write_comparison(a, b, tmp_path)
-    assert "**ours is higher in" in page.read_text()
-    assert len(json.loads((tmp_path / "comparison.json").read_text())) == 3
+    assert first["difference"]["value"] == pytest.approx((ours - theirs).mean() / 4)
+    assert (first["difference"]["low"], first["difference"]["high"]) == pytest.approx(tuple(test.confidence_interval()))
+    assert first["p_value"] == pytest.approx(2 * test.pvalue)
+    assert re.search(r"\| ours \| theirs \| – \| ▲ \+12\.5 \[", page)
 
 
 def test_equal_models_are_not_told_apart(tmp_path):
     correct = [0, 1, 2, 3, 4] * 8
     shifted = correct[1:] + correct[:1]
     a, b = write(tmp_path / "a", {"amc": correct}), write(tmp_path / "b", {"amc": shifted})
-    assert statement("a", "b", compare_evaluations(a, b)) == "**No difference between a and b is beyond noise.**"
-    assert compare_evaluations(a, a)[0].p_value == 1
+    text = compare_evaluations(a, b, tmp_path)
+    assert "▲ +" not in text
+    assert "▼ −" not in text
+    assert f"# a against {a.path}\n" in compare_evaluations(a, a, tmp_path)
+    assert {c["p_value"] for c in json.loads((tmp_path / "comparison.json").read_text())} == {1}
 
 
 def test_other_questions_are_refused(tmp_path):
     a = write(tmp_path / "a", {"amc": [1, 2, 3]})
     with pytest.raises(ValueError, match="same questions"):
-        compare_evaluations(a, write(tmp_path / "b", {"amc": [1, 2]}))
-    with pytest.raises(ValueError, match="test split that all runs have, but .*amc.*aime24"):
-        compare_evaluations(a, write(tmp_path / "c", {"aime24": [1, 2]}))
+        compare_evaluations(a, write(tmp_path / "b", {"amc": [1, 2]}), tmp_path)
+    with pytest.raises(ValueError, match="test split that all runs have, but .*aime24.*amc"):
+        compare_evaluations(a, write(tmp_path / "c", {"aime24": [1, 2]}), tmp_path)

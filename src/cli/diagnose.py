@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ..runs import directory as runs
-from ..runs.files import write_json, write_text
+from ..runs.files import write_json
 
 if TYPE_CHECKING:
     from ..settings.config import Run
@@ -117,22 +117,19 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
 
 
 def _written(folder: Path, trained: Path) -> list[str]:
-    """Write the table and the figures of `diagnose.json` beside it, and show the table."""
-    from ..analysis import run_plots
-    from ..analysis.diagnosis import NOTE, table_of
-    from ..analysis.plots import save
+    """Show the table of `diagnose.json`, which the run's report has too, and draw its figures beside it."""
+    from ..analysis.diagnosis import table_of
+    from ..analysis.figures import Figures
+    from ..analysis.plots import draw, save
     from ..analysis.runs import RunFiles
     from ..analysis.sections import table
 
     run = RunFiles(str(RunFiles("", 0, trained).config.get("name", trained.name)), 0, trained)
-    assert run.diagnosis is not None
     header, rows = table_of(run.diagnosis)
     stages, *across = zip(header, *rows, strict=True)  # there is room for the stages side by side
-    lines = table(stages, across)
-    print("\n".join(lines))
-    facts = [f"- {name}: {value}" for name, value in run.diagnosis["settings"].items()]
-    content = [f"# Training questions of {run.method}", "", *lines, "", NOTE, "", *facts]
-    write_text(folder / "diagnose.md", "\n".join(content) + "\n")
-    save(run_plots.equal_rewards_by_stage(run), folder / "equal_rewards.png")
-    save(run_plots.distances_by_stage(run), folder / "distances.png")
-    return ["diagnose.json", "diagnose.md", "equal_rewards.png", "distances.png"]
+    print("\n".join(table(stages, across)))
+    figures = Figures({run.method: [run]}).all()
+    drawn = [name for name in ("equal_rewards", "diversity") if name in figures]
+    for name in drawn:
+        save(draw(figures[name]), folder / f"{name}.png")
+    return ["diagnose.json", *(f"{name}.png" for name in drawn)]

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import pandas as pd
 import torch
 
-from ..metrics.functional import CAUSES, exact_pass_at_k, kernel_density
+from ..metrics.functional import CAUSES, exact_pass_at_k
 from .answer import baseline_of
 from .comparison import ZERO_GRADIENT, Curves, Methods, Runs
 from .diagnosis import COLUMNS, stage_name
@@ -80,15 +81,15 @@ class Figures:
             ),
             "diversity": figure(
                 "How different the responses to a question are (TA-GRPO, Fig. 4)",
-                "Density over questions of the mean pairwise distance of embeddings, of the first seeds.",
-                "density over questions", (panel for run in self.first.values() for panel in distances(run)),
+                "Share of questions up to a mean pairwise distance of embeddings, of the first seed of each method.",
+                "% of questions up to it", (panel for run in self.first.values() for panel in distances(run)),
             ),
         }  # fmt: skip
         return {name: drawn for name, drawn in found.items() if drawn["panels"]}
 
     def _compared(self, methods: Methods) -> dict[str, Figure]:
         baseline, k, series = baseline_of(methods), methods.largest_k, methods.data_series
-        tokens = {method: tokens for method, tokens in methods.budgets["tokens"].items() if tokens}
+        tokens = {str(method): float(spent) for method, spent in methods.budgets["tokens"].items() if spent}
         several = any(len(joined) > 1 for joined in series)
         return {
             "gains": figure(
@@ -219,27 +220,18 @@ def equal_rewards(run: RunFiles) -> Figure:
 
 
 def distances(run: RunFiles) -> Iterator[Figure]:
-    """A panel for every pool of a run: densities of distances at the checkpoints of its diagnosis, else by halves."""
+    """A panel for every pool of a run: shares of questions up to a distance, by diagnosed checkpoint, else by half."""
     if run.diagnosis is not None:
-        rows = {stage_name(point): point["questions"] for point in run.diagnosis["checkpoints"]}
-        found = {
-            pool: {stage: [row[key] for row in asked if (key := f"embedding_distance/{pool}") in row]
-                   for stage, asked in rows.items()}
-            for pool in POOLS
-        }  # fmt: skip
+        stages = {stage_name(point): pd.DataFrame(point["questions"]) for point in run.diagnosis["checkpoints"]}
     else:
-        late = run.diversity["iteration"] > run.diversity["iteration"].max() / 2
-        found = {
-            pool: {stage: run.diversity.loc[half & (run.diversity["pool"] == pool), "distance"].tolist()
-                   for stage, half in (("first half", ~late), ("second half", late))}
-            for pool in POOLS
-        }  # fmt: skip
-    largest = max((max(values, default=0) for stages in found.values() for values in stages.values()), default=0)
-    grid = torch.linspace(0, max(1.1 * largest, 1e-3), 100, dtype=torch.float64)
+        rows = run.diversity.assign(pool="embedding_distance/" + run.diversity["pool"])
+        rows = rows.pivot(index=["iteration", "question"], columns="pool", values="distance").reset_index()
+        late = rows["iteration"] > rows["iteration"].max() / 2
+        stages = {"first half": rows[~late], "second half": rows[late]}
     for pool, title in POOLS.items():
-        series = [
-            {"label": stage, "group": number, "x": grid.tolist(),
-             "y": kernel_density(torch.tensor(values, dtype=torch.float64), grid).tolist()}
-            for number, (stage, values) in enumerate(found[pool].items()) if values
-        ]  # fmt: skip
+        series = []
+        for number, (stage, rows) in enumerate(stages.items()):
+            x = sorted(rows.get(f"embedding_distance/{pool}", pd.Series(dtype=float)).dropna())
+            shares = [100 * (rank + 1) / len(x) for rank in range(len(x))]
+            series += [{"label": stage, "group": number, "x": x, "y": shares}] if x else []
         yield {"title": f"{run.method}, {title}", "x": "distance (1 − cosine)", "from_zero": True, "series": series}

@@ -103,7 +103,7 @@ def draw(figure: Mapping[str, Any], runs: Sequence[RunFiles] = ()) -> Figure:
                     ax.update_datalim(
                         [*zip(one["x"], one["low"], strict=True), *zip(one["x"], one["high"], strict=True)]
                     )
-                    place = {"elinewidth": 0.9, "transform": ax.transData + aside}
+                    place: Look = {"elinewidth": 0.9, "transform": ax.transData + aside}
                     ax.errorbar(one["x"], one["y"], [low, high], linewidth=1.4, **place, **look)
                 else:
                     ax.plot(one["x"], one["y"], linewidth=1.6, **{**look, "marker": ""})

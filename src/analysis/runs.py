@@ -94,7 +94,7 @@ class RunFiles:
     @cached_property
     def diagnosis(self) -> Any:
         """Results of `tagrpo-eval diagnose=` on the training questions; None where it was not run."""
-        return self._optional("diagnose/diagnose.json", "checkpoints", "settings")
+        return self._optional("diagnose/diagnose.json", "checkpoints")
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -182,30 +182,19 @@ def _read_table(path: Path, **text: type) -> pd.DataFrame:
 
 
 def find_runs(*roots: Path) -> list[RunFiles]:
-    """All finished runs below `roots`, that is all folders with a `test.json`, ordered by method and seed.
-
-    Method and seed are `name` and `seed` of the run's `config.yaml`; without that file, `<method>/seed<k>` of its path.
-    A FileNotFoundError where there is none, a ValueError where two have the same method and seed.
-    """
-    runs: dict[tuple[str, int], RunFiles] = {}
-    for path in sorted({file.parent for root in roots for file in root.rglob("test.json")}):
-        run = _identify(path)
-        if (other := runs.setdefault((run.method, run.seed), run)) is not run:
-            raise ValueError(
-                f"Expected one run of {run.method} with seed {run.seed}, but found {other.path} and {path}. "
-                "Give them different names (name=…), or analyse a folder that holds only one of them."
-            )
+    """The finished runs of `find_directories`, which have a `test.json`; a FileNotFoundError where there is none."""
+    runs = [run for run in find_directories(*roots) if (run.path / "test.json").exists()]
     if not runs:
         places = ", ".join(map(str, roots))
-        raise FileNotFoundError(f"Expected a test.json below {places}, but found none. Run tagrpo-compare first.")
-    return [runs[key] for key in sorted(runs)]
+        raise FileNotFoundError(f"Expected a test.json below {places}, but found none: no run there has finished.")
+    return runs
 
 
 def find_directories(*roots: Path) -> list[RunFiles]:
     """All run directories below `roots` that hold anything to show: a log, responses, or an evaluation.
 
-    Unlike those of `find_runs`, they need not be finished; runs with the same method and seed are told apart
-    by the settings of their commands, or by path. A
+    Method and seed are `name` and `seed` of the run's `config.yaml`; without that file, `<method>/seed<k>` of its path,
+    or seed 0. Runs with the same method and seed are told apart by the settings of their commands, or by path. A
     FileNotFoundError where a root does not exist, or there is nothing below them.
     """
     found: dict[Path, RunFiles] = {}
@@ -214,7 +203,7 @@ def find_directories(*roots: Path) -> list[RunFiles]:
             raise FileNotFoundError(f"Expected a run directory, or a folder with some, at {root}, but there is none.")
         for file in sorted({*root.rglob("test.json"), *root.rglob("metrics.csv"), *root.rglob("rollouts/*.parquet")}):
             path = file.parent.parent if file.suffix == ".parquet" else file.parent
-            found.setdefault(path.resolve(), _identify(path, default_seed="0"))
+            found.setdefault(path.resolve(), _identify(path))
     if not found:
         places = ", ".join(map(str, roots))
         raise FileNotFoundError(
@@ -237,12 +226,11 @@ def _told_apart(runs: Sequence[RunFiles]) -> Iterator[RunFiles]:
             yield replace(run, method=label if often[label, run.seed] == 1 else f"{method} ({run.path})")
 
 
-def _identify(path: Path, default_seed: str = "") -> RunFiles:
+def _identify(path: Path) -> RunFiles:
     config, number = RunFiles("", 0, path).config, path.name.removeprefix("seed")
     seed = str(config.get("seed", number))
-    if not (seed := seed if seed.isdecimal() else default_seed):
-        raise ValueError(f"Expected the seed of {path} in its config.yaml or its name (seed<k>), but found none there.")
-    return RunFiles(str(config.get("name", (path.parent if number.isdecimal() else path).name)), int(seed), path)
+    name = config.get("name", (path.parent if number.isdecimal() else path).name)
+    return RunFiles(str(name), int(seed) if seed.isdecimal() else 0, path)
 
 
 def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, list[RunFiles]]:

@@ -47,8 +47,7 @@ def test_the_configuration_names_a_run_wherever_it_lies(tmp_path, write_run):
     assert (run.method, run.seed) == ("ta_grpo", 5)
     other = write_run(tmp_path, "again", 0, [1])
     (other / "config.yaml").write_text(yaml.safe_dump({"name": "ta_grpo", "seed": 5}))
-    with pytest.raises(ValueError, match="one run of ta_grpo with seed 5"):
-        find_runs(tmp_path)
+    assert [run.method for run in find_runs(tmp_path)] == [f"ta_grpo ({path})" for path in (other, path)]
 
 
 def test_a_run_says_how_to_repeat_it(tmp_path, write_run):
@@ -104,9 +103,12 @@ def test_seeds_on_different_questions_are_refused(tmp_path, write_run):
 
 
 def test_an_empty_root_and_broken_files_are_named(tmp_path, write_run):
-    with pytest.raises(FileNotFoundError, match="Run tagrpo-compare first"):
+    with pytest.raises(FileNotFoundError, match=r"Expected metrics\.csv, test\.json or .* but found none"):
         find_runs(tmp_path)
     path = write_run(tmp_path, "grpo", 0, [1])
+    (path / "test.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"Expected a test\.json below .*no run there has finished"):
+        find_runs(tmp_path)
     (path / "test.json").write_text('{"stage": \n oops')
     (path / "ledger.json").write_text('{"prompts": 1}')
     (path / "metrics.csv").write_text("")

@@ -9,7 +9,7 @@ from .answer import answer
 from .comparison import ZERO_GRADIENT, Methods
 from .diagnosis import NOTE, table_of
 from .runs import RunFiles
-from .statistics import LEVEL, Comparison
+from .statistics import LEVEL, Comparison, Estimate
 
 HEADLINE_KS = (1, 8, 32)
 BUDGET_NAMES = {
@@ -32,7 +32,7 @@ class Section:
 
 def sections(methods: Methods) -> list[Section]:
     """All tables of a comparison; those that have nothing to say are left out."""
-    made = (pass_at_k, differences, _budgets, _training_questions, _settings)
+    made = (_pass_at_k, _differences, _responses, _budgets, _training_questions, _settings)
     return [section for make in made if (section := make(methods)).rows]
 
 
@@ -66,6 +66,13 @@ def title(methods: Methods) -> str:
     return f"Comparison of {', '.join(names)}" if len(names) > 1 else f"Results of {names[0]}"
 
 
+def evaluation_markdown(methods: Methods) -> str:
+    """The tables of an evaluation, or of two, as Markdown."""
+    runs = [run for seeds in methods.runs.values() for run in seeds]
+    lines = [line for section in (*sections(methods), *about(runs)) for line in lines_of(section)]
+    return "\n".join([f"# {title(methods)}", "", *lines]) + "\n"
+
+
 def lines_of(section: Section) -> list[str]:
     """Lines of a section in Markdown."""
     rows = [*table(section.header, section.rows), ""] if section.rows else []
@@ -78,8 +85,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines]
 
 
-def pass_at_k(methods: Methods) -> Section:
-    """One row per split or average and k, one column per method."""
+def _pass_at_k(methods: Methods) -> Section:
     rows = [
         [f"{name} pass@{k}", *(str(points[k]) for points in of_methods.values())]
         for name, of_methods in {**methods.curves, **methods.by_question}.items()
@@ -98,7 +104,7 @@ def pass_at_k(methods: Methods) -> Section:
     return Section("Pass@k", ["%", *methods.runs], rows, notes)
 
 
-def differences(methods: Methods) -> Section:
+def _differences(methods: Methods) -> Section:
     """One row per pair of methods, one column per quantity."""
     quantities = list(dict.fromkeys(c.quantity for c in methods.comparisons))
     found = {(c.method, c.baseline, c.quantity): c for c in reversed(methods.comparisons)}
@@ -137,6 +143,24 @@ def _named(quantity: str) -> str:
     return f"{split} pass@{k}"
 
 
+def _responses(methods: Methods) -> Section:
+    """How the first seed of each method responded to the questions of each split, where that was counted."""
+    rows = []
+    for split in methods.splits:
+        for method, seeds in methods.runs.items():
+            if "truncated" in (test := seeds[0].test[split]):
+                k, majority = max(((int(k), Estimate(**found)) for k, found in test["majority_at_k"].items()))
+                cut = f"{100 * test['truncated']:.1f} %"
+                rows.append(
+                    [split, method, str(test["samples"]), f"{majority} (k = {k})", f"{test['length']:,.0f}", cut]
+                )
+    note = (
+        "Of the first seed: responses in all, the answer of the majority of k, tokens per response, ended by the limit."
+    )
+    header = ["split", "method", "responses", "majority@k", "tokens", "truncated"]
+    return Section("Responses to test questions", header, rows, [note])
+
+
 def _budgets(methods: Methods) -> Section:
     rows = []
     for method, used in methods.budgets[[*BUDGET_NAMES, "seconds"]].iterrows():
@@ -144,7 +168,7 @@ def _budgets(methods: Methods) -> Section:
         share = f"{zero.to_numpy().mean():.1f}" if zero.size else "–"
         rows.append([str(method), str(len(methods.runs[str(method)])), *(f"{number:,.0f}" for number in used), share])
     header = ["method", "seeds", *BUDGET_NAMES.values(), "seconds", "% without gradient"]
-    return Section("Budgets", header, rows, list(_budget_notes(methods)))
+    return Section("Budgets", header, rows if methods.trained else [], list(_budget_notes(methods)))
 
 
 def _budget_notes(methods: Methods) -> Iterator[str]:

@@ -84,7 +84,7 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
     from ..callbacks import EmbeddingDiversityMonitor, TrainingSignal
     from ..runs.identity import digest, identity_of
     from ..runs.stages import in_order
-    from .evaluate import evaluate, settings_of
+    from .evaluate import evaluate
 
     kept, trained = run.directory / "diagnose.json", Path(cfg.diagnose)
     if cfg.diagnose_questions is not None:
@@ -96,8 +96,7 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
     measured = json.loads(kept.read_text())["checkpoints"] if kept.exists() else []
     before = {digest(point["identity"]): point["questions"] for point in measured}
     encoder = digest(OmegaConf.select(cfg, "callbacks.embedding_diversity.encoder"))
-    settings = settings_of(cfg) | {"num_rephrasings": cfg.data.num_rephrasings}
-    facts = {"run": str(trained), "finished": (trained / runs.FINISHED).exists(), "settings": settings}
+    facts = {"run": str(trained), "finished": (trained / runs.FINISHED).exists()}
     checkpoints = kept_checkpoints(trained)
     points: list[dict[str, Any]] = []
     for iteration, checkpoint in {0: None, **checkpoints}.items():

@@ -260,9 +260,9 @@ def test_distances_are_those_of_both_halves_of_training(root):
     panels = figures["How different the responses to a question are (TA-GRPO, Fig. 4)"]["panels"]
     assert [panel["title"] for panel in panels][:2] == ["grpo, original (G)", "grpo, rephrasings (N·G)"]
     early, late = panels[0]["series"]
-    # The distances are 0.1, 0.2, 0.3 in iterations 0 to 2, and 0.4, 0.5, 0.6 in 3 to 5.
-    assert max(zip(early["y"], early["x"], strict=True))[1] == pytest.approx(0.2, abs=0.01)
-    assert max(zip(late["y"], late["x"], strict=True))[1] == pytest.approx(0.5, abs=0.01)
+    assert (early["label"], early["x"]) == ("first half", pytest.approx([0.1, 0.2, 0.3]))
+    assert (late["label"], late["x"]) == ("second half", pytest.approx([0.4, 0.5, 0.6]))
+    assert early["y"] == late["y"] == pytest.approx([100 / 3, 200 / 3, 100])
 
 
 def test_a_png_has_the_points_of_the_figure(root):

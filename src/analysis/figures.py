@@ -117,7 +117,7 @@ class Figures:
     def _over_k(self, curves: Curves) -> Iterator[Figure]:
         """A panel for every split or average, with a series over k for every method."""
         for part, found in curves.items():
-            series = [_estimates(m, self.group[m], list(points), points.values()) for m, points in found.items()]
+            series = [_estimates(m, self.group[m], points, points.values()) for m, points in found.items()]
             yield {"title": part, "x": "k", "log": True, "series": series}
 
     def _against(
@@ -172,7 +172,7 @@ class Figures:
                         k = min(curve, key=int)
                         points[int(evaluation.get("iteration", 0))] = Estimate(**curve[k])
                 if len(points) > 1:
-                    series.append(_estimates(self.name(run), self.group[run.method], list(points), points.values()))
+                    series.append(_estimates(self.name(run), self.group[run.method], points, points.values()))
             yield {"title": f"{split} pass@{k}", "x": "iterations trained", "series": series}
 
     def _exact(self) -> Iterator[Figure]:
@@ -195,11 +195,11 @@ def figure(title: str, caption: str, y: str, panels: Iterable[Figure]) -> Figure
     return {"title": title, "caption": caption, "y": y, "panels": [panel for panel in panels if panel["series"]]}
 
 
-def _estimates(label: str, group: int, x: Sequence[float], estimates: Iterable[Estimate]) -> Figure:
+def _estimates(label: str, group: int, x: Iterable[float], estimates: Iterable[Estimate]) -> Figure:
     """A series of estimates in percent."""
     columns = zip(*((e.value, e.low, e.high) for e in estimates), strict=True)
     y, low, high = ([100 * number for number in column] for column in columns)
-    return {"label": label, "group": group, "x": x, "y": y, "low": low, "high": high}
+    return {"label": label, "group": group, "x": list(x), "y": y, "low": low, "high": high}
 
 
 def equal_rewards(run: RunFiles) -> Figure:

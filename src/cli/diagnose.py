@@ -76,11 +76,12 @@ def kept_checkpoints(run: Path) -> dict[int, Path]:
 
 
 def diagnose(cfg: DictConfig, run: Run) -> list[str]:
-    """Measure base and checkpoints; return the names of the files that were written into `run.directory`.
+    """Measure base and checkpoints and show the table; return the names of the files written into `run.directory`.
 
     `cfg` comes from `ask_training_questions`; the questions of `run` have been read.
     """
-    from ..analysis.diagnosis import summarised
+    from ..analysis.diagnosis import summarised, table_of
+    from ..analysis.sections import table
     from ..callbacks import EmbeddingDiversityMonitor, TrainingSignal
     from ..runs.identity import digest, identity_of
     from ..runs.stages import in_order
@@ -112,23 +113,8 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
             point = {"iteration": iteration, "share": iteration / max(checkpoints), "identity": identify()}
             points.append({**point, "metrics": summarised(signal.questions), "questions": signal.questions})
             write_json(kept, {**facts, "checkpoints": points})
-    return _written(run.directory, trained) if run.trainer.is_global_zero else []
-
-
-def _written(folder: Path, trained: Path) -> list[str]:
-    """Show the table of `diagnose.json`, which the run's report has too, and draw its figures beside it."""
-    from ..analysis.diagnosis import table_of
-    from ..analysis.figures import Figures
-    from ..analysis.plots import draw, save
-    from ..analysis.runs import RunFiles
-    from ..analysis.sections import table
-
-    run = RunFiles(str(RunFiles("", 0, trained).config.get("name", trained.name)), 0, trained)
-    header, rows = table_of(run.diagnosis)
-    stages, *across = zip(header, *rows, strict=True)  # there is room for the stages side by side
-    print("\n".join(table(stages, across)))
-    figures = Figures({run.method: [run]}).all()
-    drawn = [name for name in ("equal_rewards", "diversity") if name in figures]
-    for name in drawn:
-        save(draw(figures[name]), folder / f"{name}.png")
-    return ["diagnose.json", *(f"{name}.png" for name in drawn)]
+    if run.trainer.is_global_zero:
+        header, rows = table_of({"checkpoints": points})
+        stages, *across = zip(header, *rows, strict=True)  # there is room for the stages side by side
+        print("\n".join(table(stages, across)) + f"\ntagrpo-report {trained} has the figures.")
+    return [kept.name]

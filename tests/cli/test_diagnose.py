@@ -257,9 +257,18 @@ def test_the_report_has_the_numbers(diagnosed, finished):
     for row, point in zip(rows, content["checkpoints"], strict=True):
         assert row[2].startswith(f"{point['metrics']['uniform_reward/original']['value']:.1f} [")
         assert row[-1].startswith("6")
-    tables = page_content(by_method(find_directories(finished)))["tables"]
-    (shown,) = (table for table in tables if table["title"].startswith("Training questions"))
+    page = page_content(by_method(find_directories(finished)))
+    (shown,) = (table for table in page["tables"] if table["title"].startswith("Training questions"))
     assert [row[0] for row in shown["rows"]] == ["small seed 3"] * 5
+    figures = {figure["title"]: figure["panels"] for figure in page["figures"]}
+    drawn = figures["Training questions with equal rewards, asked again"][0]["series"][0]
+    assert (drawn["label"], drawn["x"]) == ("original (G)", [0, 25, 50, 75, 100])
+    expected = [point["metrics"]["uniform_reward/original"] for point in content["checkpoints"]]
+    for ours, theirs in (("y", "value"), ("low", "low"), ("high", "high")):
+        assert drawn[ours] == pytest.approx([metric[theirs] for metric in expected])
+    original, _ = figures["How different the responses to a question are (TA-GRPO, Fig. 4)"]
+    last = sorted(row["embedding_distance/original"] for row in content["checkpoints"][-1]["questions"])
+    assert (original["series"][-1]["label"], original["series"][-1]["x"]) == ("100 %", last)
 
 
 def test_the_training_split_is_asked_as_in_training_wherever_it_is_evaluated(tmp_path):

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ..runs.directory import flat, without_copies
 from .runs import RunFiles, pass_at_k_table, scalar_table
-from .statistics import Comparison, Difference, Estimate, corrected, difference, estimate
+from .statistics import Comparison, Difference, Estimate, difference, estimate, holm
 
 Runs = Mapping[str, Sequence[RunFiles]]
 """Method → its runs, one per seed."""
@@ -128,13 +128,15 @@ class Methods:
         under the same seed.
         """
         names = sorted(self.runs, key=lambda method: method in self.trained)
-        return corrected(
-            (method, baseline, quantity, found)
+        made = [
+            ((method, baseline, quantity), found)
             for later, method in enumerate(names)
             for baseline in names[:later]
             if self._share_a_seed(method, baseline)
             for quantity, found in self._differences(method, baseline)
-        )
+        ]
+        p_values = holm([found.p_value for _, found in made])
+        return [Comparison(*of, d.estimate, p, d.seeds) for (of, d), p in zip(made, p_values, strict=True)]
 
     def _share_a_seed(self, *methods: str) -> bool:
         return bool(set.intersection(*({run.seed for run in self.runs[method]} for method in methods)))
@@ -162,7 +164,7 @@ class Methods:
                 }
                 for group, splits in self.groups.items()
             },
-            "comparisons": [comparison.as_dict() for comparison in self.comparisons],
+            "comparisons": [asdict(found) | {"verdict": found.verdict} for found in self.comparisons],
         }
         return dict(finite(results))
 

@@ -47,7 +47,7 @@ class RunFiles:
     @cached_property
     def test(self) -> dict[str, Any]:
         """Split → summary with `pass_at_k` and the counts of every question."""
-        return dict(self.json("test.json", "splits")["splits"])
+        return dict(self.json("test.json")["splits"])
 
     @cached_property
     def groups(self) -> dict[str, Any]:
@@ -65,21 +65,21 @@ class RunFiles:
         """All evaluations that it kept, by iteration; that in `test.json` where it kept none."""
         kept = [name for name in self._kept("*-*.json") if not name.startswith("evaluations/exact-")]
         last = ["test.json"] if (self.path / "test.json").exists() else []
-        found = [self.json(name, "splits") for name in kept or last]
+        found = [self.json(name) for name in kept or last]
         return sorted(found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test"))
 
     @cached_property
     def exact(self) -> list[dict[str, Any]]:
         """Content of `exact.json` at each evaluation, by iteration; empty for runs without it."""
-        return [self.json(name, "iteration", "splits") for name in self._kept("exact-*.json")]
+        return [self.json(name) for name in self._kept("exact-*.json")]
 
     def _kept(self, pattern: str) -> list[str]:
         return [f"evaluations/{path.name}" for path in sorted((self.path / "evaluations").glob(pattern))]
 
     @cached_property
     def ledger(self) -> dict[str, int]:
-        """Totals of the training, at least `BUDGETS`; zeros for a run without any."""
-        return dict(self._optional("ledger.json", *BUDGETS) or dict.fromkeys(BUDGETS, 0))
+        """Totals of the training, `BUDGETS`; zeros for a run without any."""
+        return dict(self._optional("ledger.json") or dict.fromkeys(BUDGETS, 0))
 
     @cached_property
     def diversity(self) -> pd.DataFrame:
@@ -94,7 +94,7 @@ class RunFiles:
     @cached_property
     def diagnosis(self) -> Any:
         """Results of `tagrpo-eval diagnose=` on the training questions; None where it was not run."""
-        return self._optional("diagnose/diagnose.json", "checkpoints")
+        return self._optional("diagnose/diagnose.json")
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -139,11 +139,8 @@ class RunFiles:
         return self.metrics[column].dropna() if column in self.metrics else None
 
     def counts(self, split: str) -> pd.DataFrame:
-        """`n` (responses) and `correct` (a ValueError if more) of each question of a test split, indexed by its id."""
-        frame = pd.DataFrame(self.test[split]["questions"]).set_index("id")[["n", "correct"]]
-        if len(odd := frame[~frame["correct"].between(0, frame["n"])]):
-            raise ValueError(f"Expected 0 ≤ correct ≤ n for question {odd.index[0]} in {self.path}/test.json.")
-        return frame
+        """`n` (responses) and `correct` of each question of a test split, indexed by its id."""
+        return pd.DataFrame(self.test[split]["questions"]).set_index("id")[["n", "correct"]]
 
     def pass_at_k(self, split: str, k: int) -> pd.Series:
         """Unbiased pass@k of each question of a test split, indexed by question id."""
@@ -151,26 +148,23 @@ class RunFiles:
         values = pass_at_k(torch.tensor(counts["n"].to_numpy()), torch.tensor(counts["correct"].to_numpy()), k)
         return pd.Series(values.numpy(), counts.index)
 
-    def _optional(self, name: str, *keys: str) -> Any:
-        return self.json(name, *keys) if (self.path / name).exists() else None
+    def _optional(self, name: str) -> Any:
+        return self.json(name) if (self.path / name).exists() else None
 
-    def json(self, name: str, *keys: str) -> Any:
+    def json(self, name: str) -> Any:
         """Content of a JSON file in the directory of the run.
 
         Raises:
             FileNotFoundError: there is none.
-            ValueError: it is broken, or lacks one of `keys`.
+            ValueError: it is broken.
         """
         path = self.path / name
         try:
-            content = json.loads(path.read_text())
+            return json.loads(path.read_text())
         except FileNotFoundError as error:
             raise FileNotFoundError(f"Expected {path}, but there is none: the run has not finished.") from error
         except json.JSONDecodeError as error:
             raise ValueError(f"Expected JSON in {path}, but line {error.lineno} is broken. Start it again.") from error
-        if missing := [key for key in keys if key not in content]:
-            raise ValueError(f"Expected {', '.join(missing)} in {path}, but found only {', '.join(content)}.")
-        return content
 
 
 def _read_table(path: Path, **text: type) -> pd.DataFrame:

@@ -103,7 +103,7 @@ def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> None:
 
 def write(cfg: DictConfig, directory: Path) -> list[str]:
     """Write the evaluation as Markdown, beside `against` if that is set; return the names of all files."""
-    from ..analysis.comparison import Methods, finite
+    from ..analysis.comparison import Methods
     from ..analysis.runs import RunFiles
     from ..analysis.sections import evaluation_markdown
 
@@ -112,8 +112,7 @@ def write(cfg: DictConfig, directory: Path) -> list[str]:
         name = Path(cfg.against).resolve().name
         name = name if name not in runs else str(cfg.against)
         runs = {name: [RunFiles(name, 0, Path(cfg.against))], **runs}
-        comparisons = [comparison.as_dict() for comparison in Methods(runs).comparisons]
-        write_json(directory / "comparison.json", finite(comparisons))
+        write_json(directory / "comparison.json", Methods(runs).results()["comparisons"])
         files.append("comparison.json")
     write_text(directory / "test.md", text := evaluation_markdown(Methods(runs)))
     if cfg.against is not None:

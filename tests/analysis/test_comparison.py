@@ -92,6 +92,19 @@ def test_an_average_is_compared_as_the_splits_are(averaged):
     assert [q for q in compared if "average" in q] == ["pass@k/both (average)/1", "pass@k/both (average)/8"]
 
 
+def test_comparisons_are_corrected_together_and_keep_their_order(averaged):
+    found = averaged.comparisons
+    raw = [
+        averaged.difference(splits, "ta_grpo", "grpo", k).p_value for splits in averaged.parts.values() for k in (1, 8)
+    ]
+    raw.append(1.0)  # both logged 50 % without gradient in each iteration
+    ranked = sorted(raw)
+    holm = [max(min(1.0, (len(raw) - j) * ranked[j]) for j in range(ranked.index(p) + 1)) for p in raw]
+    assert [c.p_value for c in found] == pytest.approx(holm)
+    assert [c.quantity for c in found][::6] == ["pass@k/a/1", "zero_gradient/percentage"]
+    assert averaged.results()["comparisons"][0]["verdict"] == found[0].verdict
+
+
 def test_pass_at_k_is_a_mean_over_questions_and_seeds(methods):
     assert list(methods.at(1)["test_id"]) == list(CORRECT)
     # (2 + 2 + 4 + 4 + 4 + 4) / 6 / 8

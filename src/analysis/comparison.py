@@ -12,15 +12,13 @@ import pandas as pd
 
 from ..runs.directory import flat, without_copies
 from .runs import RunFiles, pass_at_k_table, scalar_table
-from .statistics import Comparison, Difference, Estimate, corrected, difference, estimate
+from .statistics import Comparison, Difference, Estimate, difference, estimate, holm
 
 Runs = Mapping[str, Sequence[RunFiles]]
 """Method → its runs, one per seed."""
 Curves = Mapping[str, Mapping[str, Mapping[int, Estimate]]]
 """Split, or `<group> (average)` → method → k → estimate."""
 ZERO_GRADIENT = "zero_gradient/percentage"
-SERIES_PREFIXES = ("zero_gradient/", "uniform_reward/", "answer_diversity/distinct_wrong")
-BUDGET_COLUMNS = ("budget/rollouts", "budget/tokens", "budget/updates")
 
 
 class Methods:
@@ -74,10 +72,6 @@ class Methods:
         """Split or average → method → pass@k."""
         return {name: {method: points[k] for method, points in ms.items()} for name, ms in self.curves.items()}
 
-    def table(self, k: int) -> pd.DataFrame:
-        """Pass@k by method, split and average (TA-GRPO, Table 1), as text in percent."""
-        return pd.DataFrame(self.at(k)).map(str)
-
     def gains(self, baseline: str) -> Curves:
         """Paired differences from `baseline`, as in `curves`, for the methods that share a seed with it."""
         others = [m for m in self.runs if m != baseline and self._share_a_seed(m, baseline)]
@@ -98,11 +92,6 @@ class Methods:
             for method, seeds in self.runs.items()
         }
         return pd.DataFrame(used).T
-
-    @property
-    def tokens(self) -> dict[str, float]:
-        """Method → response tokens that it sampled in training, a mean over seeds."""
-        return dict(self.budgets["tokens"])
 
     @cached_property
     def training_questions(self) -> dict[str, int]:
@@ -139,13 +128,15 @@ class Methods:
         under the same seed.
         """
         names = sorted(self.runs, key=lambda method: method in self.trained)
-        return corrected(
-            (method, baseline, quantity, found)
+        made = [
+            ((method, baseline, quantity), found)
             for later, method in enumerate(names)
             for baseline in names[:later]
             if self._share_a_seed(method, baseline)
             for quantity, found in self._differences(method, baseline)
-        )
+        ]
+        p_values = holm([found.p_value for _, found in made])
+        return [Comparison(*of, d.estimate, p, d.seeds) for (of, d), p in zip(made, p_values, strict=True)]
 
     def _share_a_seed(self, *methods: str) -> bool:
         return bool(set.intersection(*({run.seed for run in self.runs[method]} for method in methods)))
@@ -163,7 +154,7 @@ class Methods:
     def results(self) -> dict[str, Any]:
         """Everything as plain data: each run, the means over seeds, the comparisons; None for what is not finite."""
         results = {
-            "runs": [run_results(run) for seeds in self.runs.values() for run in seeds],
+            "runs": [_run_results(run) for seeds in self.runs.values() for run in seeds],
             "pass_at_k": {split: self.curves[split] for split in self.splits},
             "averages": {
                 group: {
@@ -173,7 +164,7 @@ class Methods:
                 }
                 for group, splits in self.groups.items()
             },
-            "comparisons": [comparison.as_dict() for comparison in self.comparisons],
+            "comparisons": [asdict(found) | {"verdict": found.verdict} for found in self.comparisons],
         }
         return dict(finite(results))
 
@@ -205,27 +196,16 @@ def shared_splits(runs: Sequence[RunFiles]) -> dict[str, list[int]]:
     }
 
 
-def run_results(run: RunFiles) -> dict[str, Any]:
-    """One method and seed: every pass@k with its n and interval, series of a few diagnostics, budgets, seconds.
-
-    `series` holds one list per scalar, all as long as `iteration`, with NaN where a scalar was not logged.
-    """
-    metrics = run.metrics
-    logged = [c for c in metrics if str(c).startswith(SERIES_PREFIXES) or c in BUDGET_COLUMNS]
-    splits = {}
-    for split, test in run.test.items():
-        n = int(run.counts(split)["n"].min())
-        splits[split] = {
-            "num_questions": test["num_questions"],
-            "pass_at_k": {k: {"n": n, **interval} for k, interval in test["pass_at_k"].items()},
-            **{name: test[name] for name in ("majority", "wrong_answers") if name in test},
-        }
+def _run_results(run: RunFiles) -> dict[str, Any]:
+    """One method and seed: its evaluation as in `test.json` without the rows of questions, budgets, seconds, code."""
     return {
         "method": run.method,
         "seed": run.seed,
         "path": str(run.path),
-        "splits": splits,
-        "series": metrics[logged].astype(float).reset_index().to_dict("list") if len(metrics) else {},
+        "splits": {
+            split: {name: value for name, value in test.items() if name != "questions"}
+            for split, test in run.test.items()
+        },
         "budget": run.ledger,
         "seconds": run.wall_seconds,
         "provenance": run.provenance,

@@ -24,10 +24,6 @@ COLUMNS = {
     "correct/rephrasings": "correct, rephrasings",
 }
 """Column of a table → its title: percentages, and distances of 0..2."""
-DIFFERENCES = {
-    name: name.partition("/")[0] + "/original" for name in COLUMNS if name.endswith(("rephrasings", "_matched"))
-}
-"""Number → the one that it is compared with, question by question."""
 NOTE = (
     "In percent of the training questions, with 95 % intervals by bootstrap over them. Equal rewards give GRPO no "
     "gradient; more responses are less often equal for their number alone, so that G of the N·G are compared too. "
@@ -38,16 +34,13 @@ NOTE = (
 def summarised(questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Name → `value`, `low`, `high`, the 95 % interval over questions, and `n`, how many have it.
 
-    `questions` are rows of `TrainingSignal`. `<name> - <other>` is the difference of `DIFFERENCES`, over the questions
-    that have both.
+    `questions` are rows of `TrainingSignal`.
 
     >>> rows = [{"id": "a", "correct/original": 25.0, "correct/rephrasings": 50.0}, {"correct/original": 5.0}]
     >>> [(x["value"], x["n"]) for x in summarised(rows).values()]
-    [(15.0, 2), (50.0, 1), (25.0, 1)]
+    [(15.0, 2), (50.0, 1)]
     """
     columns = {name: [row[name] for row in questions if name in row] for name in COLUMNS}
-    for name, other in DIFFERENCES.items():
-        columns[f"{name} - {other}"] = [row[name] - row[other] for row in questions if name in row and other in row]
     return {
         name: {**bootstrap_intervals(torch.tensor(values, dtype=torch.float64)[:, None])[0]._asdict(), "n": len(values)}
         for name, values in columns.items()

@@ -1,4 +1,4 @@
-"""Recorded rollouts read into tables, and the questions that they answer."""
+"""Recorded rollouts read into tables."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
-
-from ..types import QuestionGroup
 
 COLUMNS = ("iteration", "question", "rephrasing", "template", "answer", "correct", "reward")
 OPTIONAL = ("step", "prompt", "response", "advantage", "length", "entropy", "logprob", "score_logprob", "token_ids")
@@ -46,30 +44,3 @@ def read_rollouts(run: Path) -> pd.DataFrame:
         )
     rows = pd.concat(frames, ignore_index=True, join="inner")
     return rows.sort_values("iteration", kind="stable", ignore_index=True)
-
-
-def groups_of(rollouts: pd.DataFrame) -> list[QuestionGroup]:
-    """The questions of recorded rollouts with their rephrasings, as prompts in their (first) template.
-
-    The answer of a correct response stands for the reference; a question that was never solved has an empty one.
-
-    Raises:
-        ValueError: prompts were not recorded.
-
-    >>> columns = ["question", "rephrasing", "prompt", "correct", "answer"]
-    >>> rows = [("a", 0, "1+1?", False, "3"), ("a", 1, "one and one?", True, "2")]
-    >>> groups_of(pd.DataFrame(rows, columns=columns))[0][1:4]
-    ('1+1?', ('one and one?',), ('2',))
-    """
-    if "prompt" not in rollouts:
-        raise ValueError("Expected the column `prompt` of the recorded rollouts, but there is none. Record them anew.")
-    groups = []
-    for id, rows in rollouts.groupby("question", sort=False):
-        prompts = rows.drop_duplicates("rephrasing").sort_values("rephrasing")
-        solved = rows.loc[rows["correct"], "answer"].dropna()
-        answer = (str(solved.iloc[0]) if len(solved) else "",)
-        original = prompts.loc[prompts["rephrasing"] == 0, "prompt"]
-        if len(original):
-            others = tuple(prompts.loc[prompts["rephrasing"] > 0, "prompt"])
-            groups.append(QuestionGroup(str(id), original.iloc[0], others, answer))
-    return groups

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import torch
@@ -21,7 +21,6 @@ BUDGETS = ("prompts", "rollouts", "tokens", "updates", "iterations")
 DIVERSITY = ("iteration", "question", "pool", "responses", "distance")
 LATE = ("seconds/", "throughput/")
 """Scalars that are logged in the iteration after their own; see `ThroughputMonitor`."""
-Unit = Literal["rollouts", "tokens", "seconds"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class RunFiles:
         path = self.path / "metrics.csv"
         if not path.exists():
             return pd.DataFrame()
-        frame = read_table(path, ["step"])
+        frame = _read_table(path)
         if "rollout/reward" not in frame:
             return pd.DataFrame()
         rows = frame.dropna(subset=["rollout/reward"]).astype({"step": int}).set_index("step").rename_axis("iteration")
@@ -48,7 +47,7 @@ class RunFiles:
     @cached_property
     def test(self) -> dict[str, Any]:
         """Split → summary with `pass_at_k` and the counts of every question."""
-        return dict(self.json("test.json", "splits")["splits"])
+        return dict(self.json("test.json")["splits"])
 
     @cached_property
     def groups(self) -> dict[str, Any]:
@@ -66,21 +65,21 @@ class RunFiles:
         """All evaluations that it kept, by iteration; that in `test.json` where it kept none."""
         kept = [name for name in self._kept("*-*.json") if not name.startswith("evaluations/exact-")]
         last = ["test.json"] if (self.path / "test.json").exists() else []
-        found = [self.json(name, "splits") for name in kept or last]
+        found = [self.json(name) for name in kept or last]
         return sorted(found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test"))
 
     @cached_property
     def exact(self) -> list[dict[str, Any]]:
         """Content of `exact.json` at each evaluation, by iteration; empty for runs without it."""
-        return [self.json(name, "iteration", "splits") for name in self._kept("exact-*.json")]
+        return [self.json(name) for name in self._kept("exact-*.json")]
 
     def _kept(self, pattern: str) -> list[str]:
         return [f"evaluations/{path.name}" for path in sorted((self.path / "evaluations").glob(pattern))]
 
     @cached_property
     def ledger(self) -> dict[str, int]:
-        """Totals of the training, at least `BUDGETS`; zeros for a run without any."""
-        return dict(self._optional("ledger.json", *BUDGETS) or dict.fromkeys(BUDGETS, 0))
+        """Totals of the training, `BUDGETS`; zeros for a run without any."""
+        return dict(self._optional("ledger.json") or dict.fromkeys(BUDGETS, 0))
 
     @cached_property
     def diversity(self) -> pd.DataFrame:
@@ -89,13 +88,13 @@ class RunFiles:
         if not path.exists():
             return pd.DataFrame(columns=DIVERSITY)
         # A resumed run measures the iterations after its checkpoint again.
-        frame = read_table(path, DIVERSITY, text=("question", "pool"))
+        frame = _read_table(path, question=str, pool=str)
         return frame.drop_duplicates(["iteration", "question", "pool"], keep="last")
 
     @cached_property
     def diagnosis(self) -> Any:
         """Results of `tagrpo-eval diagnose=` on the training questions; None where it was not run."""
-        return self._optional("diagnose/diagnose.json", "checkpoints", "settings")
+        return self._optional("diagnose/diagnose.json")
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -130,32 +129,18 @@ class RunFiles:
         return dict(self._optional("provenance.json") or {})
 
     @property
-    def seconds(self) -> dict[str, float]:
-        """Phase → wall seconds of all training iterations (`generate`, `update`, …, without their sum)."""
-        columns = [str(c) for c in self.metrics if str(c).startswith("seconds/") and c != "seconds/iteration"]
-        return {name.removeprefix("seconds/"): float(self.metrics[name].sum()) for name in columns}
-
-    @property
     def wall_seconds(self) -> float:
         """Wall seconds of all training iterations."""
         seconds = self.scalar("seconds/iteration")
         return 0.0 if seconds is None else float(seconds.sum())
-
-    def per_question(self, unit: Unit) -> float:
-        """Cost of training for each of iterations × `data.batch_size` questions; of seconds, those of all phases."""
-        questions = self.ledger["iterations"] * int((self.config.get("data") or {}).get("batch_size", 1))
-        return (sum(self.seconds.values()) if unit == "seconds" else self.ledger[unit]) / max(questions, 1)
 
     def scalar(self, column: str) -> pd.Series | None:
         """A logged scalar by iteration; None where it was not logged."""
         return self.metrics[column].dropna() if column in self.metrics else None
 
     def counts(self, split: str) -> pd.DataFrame:
-        """`n` (responses) and `correct` (a ValueError if more) of each question of a test split, indexed by its id."""
-        frame = pd.DataFrame(self.test[split]["questions"]).set_index("id")[["n", "correct"]]
-        if len(odd := frame[~frame["correct"].between(0, frame["n"])]):
-            raise ValueError(f"Expected 0 ≤ correct ≤ n for question {odd.index[0]} in {self.path}/test.json.")
-        return frame
+        """`n` (responses) and `correct` of each question of a test split, indexed by its id."""
+        return pd.DataFrame(self.test[split]["questions"]).set_index("id")[["n", "correct"]]
 
     def pass_at_k(self, split: str, k: int) -> pd.Series:
         """Unbiased pass@k of each question of a test split, indexed by question id."""
@@ -163,73 +148,47 @@ class RunFiles:
         values = pass_at_k(torch.tensor(counts["n"].to_numpy()), torch.tensor(counts["correct"].to_numpy()), k)
         return pd.Series(values.numpy(), counts.index)
 
-    def _optional(self, name: str, *keys: str) -> Any:
-        return self.json(name, *keys) if (self.path / name).exists() else None
+    def _optional(self, name: str) -> Any:
+        return self.json(name) if (self.path / name).exists() else None
 
-    def json(self, name: str, *keys: str) -> Any:
+    def json(self, name: str) -> Any:
         """Content of a JSON file in the directory of the run.
 
         Raises:
             FileNotFoundError: there is none.
-            ValueError: it is broken, or lacks one of `keys`.
+            ValueError: it is broken.
         """
         path = self.path / name
         try:
-            content = json.loads(path.read_text())
+            return json.loads(path.read_text())
         except FileNotFoundError as error:
             raise FileNotFoundError(f"Expected {path}, but there is none: the run has not finished.") from error
         except json.JSONDecodeError as error:
             raise ValueError(f"Expected JSON in {path}, but line {error.lineno} is broken. Start it again.") from error
-        if missing := [key for key in keys if key not in content]:
-            raise ValueError(f"Expected {', '.join(missing)} in {path}, but found only {', '.join(content)}.")
-        return content
 
 
-def read_table(path: Path, required: Sequence[str], text: Sequence[str] = ()) -> pd.DataFrame:
-    """Read a CSV file whose columns are numbers but for those in `text`; a ValueError names line and column."""
+def _read_table(path: Path, **text: type) -> pd.DataFrame:
+    """Read a CSV file whose columns are numbers but for those in `text`; a ValueError names the file."""
     try:
-        frame = pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        return pd.read_csv(path, dtype=defaultdict(lambda: float, text))
+    except ValueError as error:
         raise ValueError(f"Expected a table in {path}, but it can't be read: {error}. Start the run again.") from error
-    if missing := [name for name in required if name not in frame]:
-        raise ValueError(
-            f"Expected columns {', '.join(missing)} in {path}, but found {', '.join(map(str, frame))[:200]}."
-        )
-    for name in frame.columns.difference(list(text)):
-        numbers = pd.to_numeric(frame[name], errors="coerce")
-        if (odd := numbers.isna() & frame[name].notna()).any():
-            row = int(odd.to_numpy().argmax())
-            found = frame[name].iloc[row]
-            raise ValueError(f"Expected a number in {path}, line {row + 2}, column {name}, but found {found!r}.")
-        frame[name] = numbers
-    return frame
 
 
 def find_runs(*roots: Path) -> list[RunFiles]:
-    """All finished runs below `roots`, that is all folders with a `test.json`, ordered by method and seed.
-
-    Method and seed are `name` and `seed` of the run's `config.yaml`; without that file, `<method>/seed<k>` of its path.
-    A FileNotFoundError where there is none, a ValueError where two have the same method and seed.
-    """
-    runs: dict[tuple[str, int], RunFiles] = {}
-    for path in sorted({file.parent for root in roots for file in root.rglob("test.json")}):
-        run = _identify(path)
-        if (other := runs.setdefault((run.method, run.seed), run)) is not run:
-            raise ValueError(
-                f"Expected one run of {run.method} with seed {run.seed}, but found {other.path} and {path}. "
-                "Give them different names (name=…), or analyse a folder that holds only one of them."
-            )
+    """The finished runs of `find_directories`, which have a `test.json`; a FileNotFoundError where there is none."""
+    runs = [run for run in find_directories(*roots) if (run.path / "test.json").exists()]
     if not runs:
         places = ", ".join(map(str, roots))
-        raise FileNotFoundError(f"Expected a test.json below {places}, but found none. Run tagrpo-compare first.")
-    return [runs[key] for key in sorted(runs)]
+        raise FileNotFoundError(f"Expected a test.json below {places}, but found none: no run there has finished.")
+    return runs
 
 
 def find_directories(*roots: Path) -> list[RunFiles]:
     """All run directories below `roots` that hold anything to show: a log, responses, or an evaluation.
 
-    Unlike those of `find_runs`, they need not be finished; runs with the same method and seed are told apart
-    by the settings of their commands, or by path. A
+    Method and seed are `name` and `seed` of the run's `config.yaml`; without that file, `<method>/seed<k>` of its path,
+    or seed 0. Runs with the same method and seed are told apart by the settings of their commands, or by path. A
     FileNotFoundError where a root does not exist, or there is nothing below them.
     """
     found: dict[Path, RunFiles] = {}
@@ -238,7 +197,7 @@ def find_directories(*roots: Path) -> list[RunFiles]:
             raise FileNotFoundError(f"Expected a run directory, or a folder with some, at {root}, but there is none.")
         for file in sorted({*root.rglob("test.json"), *root.rglob("metrics.csv"), *root.rglob("rollouts/*.parquet")}):
             path = file.parent.parent if file.suffix == ".parquet" else file.parent
-            found.setdefault(path.resolve(), _identify(path, default_seed="0"))
+            found.setdefault(path.resolve(), _identify(path))
     if not found:
         places = ", ".join(map(str, roots))
         raise FileNotFoundError(
@@ -261,12 +220,11 @@ def _told_apart(runs: Sequence[RunFiles]) -> Iterator[RunFiles]:
             yield replace(run, method=label if often[label, run.seed] == 1 else f"{method} ({run.path})")
 
 
-def _identify(path: Path, default_seed: str = "") -> RunFiles:
+def _identify(path: Path) -> RunFiles:
     config, number = RunFiles("", 0, path).config, path.name.removeprefix("seed")
     seed = str(config.get("seed", number))
-    if not (seed := seed if seed.isdecimal() else default_seed):
-        raise ValueError(f"Expected the seed of {path} in its config.yaml or its name (seed<k>), but found none there.")
-    return RunFiles(str(config.get("name", (path.parent if number.isdecimal() else path).name)), int(seed), path)
+    name = config.get("name", (path.parent if number.isdecimal() else path).name)
+    return RunFiles(str(name), int(seed) if seed.isdecimal() else 0, path)
 
 
 def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, list[RunFiles]]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 from .answer import answer
 from .comparison import ZERO_GRADIENT, Methods
 from .diagnosis import NOTE, table_of
-from .runs import RunFiles, Unit
-from .statistics import LEVEL, Comparison
+from .runs import RunFiles
+from .statistics import LEVEL, Comparison, Estimate
 
 HEADLINE_KS = (1, 8, 32)
-UNITS: Mapping[Unit, str] = {"rollouts": "responses", "tokens": "response tokens", "seconds": "seconds"}
 BUDGET_NAMES = {
     "iterations": "iterations", "updates": "optimizer steps", "prompts": "prompts",
     "rollouts": "sampled responses", "tokens": "response tokens",
@@ -34,7 +32,7 @@ class Section:
 
 def sections(methods: Methods) -> list[Section]:
     """All tables of a comparison; those that have nothing to say are left out."""
-    made = (_pass_at_k, _differences, _budgets, _costs, _training_questions, _settings)
+    made = (_pass_at_k, _differences, _responses, _budgets, _training_questions, _settings)
     return [section for make in made if (section := make(methods)).rows]
 
 
@@ -58,8 +56,7 @@ def markdown(methods: Methods, figures: Mapping[str, str]) -> str:
     runs = [run for seeds in methods.runs.values() for run in seeds]
     lines = [f"# {title(methods)}", "", *(f"- {sentence}" for sentence in found.sentences), "", found.note, ""]
     for section in (*warned(runs), *sections(methods), Section("Figures", [], [], shown), *about(runs)):
-        lines += [f"## {section.title}", "", *([*table(section.header, section.rows), ""] if section.rows else [])]
-        lines += [line for note in section.notes for line in (note, "")]
+        lines += lines_of(section)
     return "\n".join(lines) + "\n"
 
 
@@ -67,6 +64,19 @@ def title(methods: Methods) -> str:
     """Title of a report: the methods that it compares."""
     names = list(methods.runs)
     return f"Comparison of {', '.join(names)}" if len(names) > 1 else f"Results of {names[0]}"
+
+
+def evaluation_markdown(methods: Methods) -> str:
+    """The tables of an evaluation, or of two, as Markdown."""
+    runs = [run for seeds in methods.runs.values() for run in seeds]
+    lines = [line for section in (*sections(methods), *about(runs)) for line in lines_of(section)]
+    return "\n".join([f"# {title(methods)}", "", *lines]) + "\n"
+
+
+def lines_of(section: Section) -> list[str]:
+    """Lines of a section in Markdown."""
+    rows = [*table(section.header, section.rows), ""] if section.rows else []
+    return [f"## {section.title}", "", *rows, *(line for note in section.notes for line in (note, ""))]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -133,6 +143,24 @@ def _named(quantity: str) -> str:
     return f"{split} pass@{k}"
 
 
+def _responses(methods: Methods) -> Section:
+    """How the first seed of each method responded to the questions of each split, where that was counted."""
+    rows = []
+    for split in methods.splits:
+        for method, seeds in methods.runs.items():
+            if "truncated" in (test := seeds[0].test[split]):
+                k, majority = max(((int(k), Estimate(**found)) for k, found in test["majority_at_k"].items()))
+                cut = f"{100 * test['truncated']:.1f} %"
+                rows.append(
+                    [split, method, str(test["samples"]), f"{majority} (k = {k})", f"{test['length']:,.0f}", cut]
+                )
+    note = (
+        "Of the first seed: responses in all, the answer of the majority of k, tokens per response, ended by the limit."
+    )
+    header = ["split", "method", "responses", "majority@k", "tokens", "truncated"]
+    return Section("Responses to test questions", header, rows, [note])
+
+
 def _budgets(methods: Methods) -> Section:
     rows = []
     for method, used in methods.budgets[[*BUDGET_NAMES, "seconds"]].iterrows():
@@ -140,7 +168,7 @@ def _budgets(methods: Methods) -> Section:
         share = f"{zero.to_numpy().mean():.1f}" if zero.size else "–"
         rows.append([str(method), str(len(methods.runs[str(method)])), *(f"{number:,.0f}" for number in used), share])
     header = ["method", "seeds", *BUDGET_NAMES.values(), "seconds", "% without gradient"]
-    return Section("Budgets", header, rows, list(_budget_notes(methods)))
+    return Section("Budgets", header, rows if methods.trained else [], list(_budget_notes(methods)))
 
 
 def _budget_notes(methods: Methods) -> Iterator[str]:
@@ -154,23 +182,6 @@ def _budget_notes(methods: Methods) -> Iterator[str]:
         matched = [title for title, found in amounts.items() if len(found) == 1]
         yield f"Equal in all trained runs: {', '.join(matched) or 'nothing'}."
         yield f"Not equal: {', '.join(title for title in amounts if title not in matched) or 'none'}."
-
-
-def _costs(methods: Methods) -> Section:
-    """Cost of a question with a gradient, of each trained method."""
-    rows = []
-    for method, seeds in methods.trained.items():
-        if (zero := methods.zero_gradient[method]).size:
-            share = 1 - zero.to_numpy().mean() / 100
-            spent = [fmean(run.per_question(unit) for run in seeds) for unit in UNITS]
-            costs = [cost / share if share > 0 else float("inf") for cost in spent]
-            rows.append([method, *(f"{cost:,.0f}" if cost >= 100 else f"{cost:.3g}" for cost in costs)])
-    note = (
-        "What a question costs, over the share of questions that have a gradient. This counts gradients, not what is "
-        "learned from each of them: compare pass@k at equal cost for that."
-    )
-    shown = rows if len(rows) > 1 else []
-    return Section("What a question with a gradient costs", ["method", *UNITS.values()], shown, [note])
 
 
 def _training_questions(methods: Methods) -> Section:

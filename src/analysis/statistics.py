@@ -8,9 +8,8 @@ a seed is the same run in all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -76,10 +75,6 @@ class Comparison:
             return "undecided"
         return "higher" if self.difference.value > 0 else "lower"
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "seeds": list(self.seeds), "verdict": self.verdict}
-
 
 def resampled_means(*tables: np.ndarray) -> np.ndarray:
     """[RESAMPLES] means of tables [seeds, questions], of which both are drawn with replacement, independently.
@@ -99,14 +94,13 @@ def resampled_means(*tables: np.ndarray) -> np.ndarray:
     return np.asarray(np.mean(means, axis=0))
 
 
-def estimate(tables: np.ndarray | Tables) -> Estimate:
+def estimate(tables: Tables) -> Estimate:
     """Mean of one or several tables [seeds, questions] with a 95 % percentile interval over questions and seeds.
 
     The interval of values in [0, 1] stays in [0, 1]. With two or three seeds that differ by much more than the noise of
     questions explains, it covers the truth less often than 95 % (about 90 %).
     """
-    several = _several(pd.DataFrame(tables) if isinstance(tables, np.ndarray) else tables)
-    values = [table.to_numpy(dtype=float) for table in several]
+    values = [table.to_numpy(dtype=float) for table in _several(tables)]
     low, high = np.quantile(resampled_means(*values), [LEVEL / 2, 1 - LEVEL / 2])
     return Estimate(float(np.mean([table.mean() for table in values])), float(low), float(high))
 
@@ -183,13 +177,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         corrected[index] = largest
     return corrected
-
-
-def corrected(differences: Iterable[tuple[str, str, str, Difference]]) -> list[Comparison]:
-    """Comparisons of (method, baseline, quantity, difference), with p-values corrected over all of them."""
-    raw = list(differences)
-    p_values = holm([found.p_value for *_, found in raw])
-    return [
-        Comparison(method, baseline, quantity, found.estimate, p_value, found.seeds)
-        for (method, baseline, quantity, found), p_value in zip(raw, p_values, strict=True)
-    ]

@@ -34,8 +34,8 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
 
     - `embedding_distance/{original,rephrasings,pool}`: mean distance in a pool, mean over the measured questions.
 
-    Appends one row per question and pool to `embedding_diversity.csv` in the run directory, from which densities are
-    drawn. Pools of a single response have no distance and no row.
+    Appends one row per question and pool to `embedding_diversity.csv` in the run directory, from which
+    distributions are drawn. Pools of a single response have no distance and no row.
 
     Args:
         encoder: Makes the encoder when training starts: texts → [R, D] embeddings. Encoders truncate long texts (256

@@ -161,11 +161,6 @@ def main(cfg: DictConfig) -> None:
         # What comes from the environment is read by each run, and stands neither in its command nor in its files.
         written: DictConfig = OmegaConf.create(unread(OmegaConf.to_container(cfg)))
         methods = methods_of(written.methods, cfg.scale)
-        if cfg.report_only:
-            from ..report.assemble import write_report
-
-            console.print(write_report(root, order=list(methods)), soft_wrap=True)
-            return
         launcher: Any = OmegaConf.to_container(cfg.launcher, resolve=True)
         shared = shared_overrides(written)
         check_methods(methods, shared)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ..runs import directory as runs
-from ..runs.files import write_json, write_text
+from ..runs.files import write_json
 
 if TYPE_CHECKING:
     from ..settings.config import Run
@@ -76,15 +76,16 @@ def kept_checkpoints(run: Path) -> dict[int, Path]:
 
 
 def diagnose(cfg: DictConfig, run: Run) -> list[str]:
-    """Measure base and checkpoints; return the names of the files that were written into `run.directory`.
+    """Measure base and checkpoints and show the table; return the names of the files written into `run.directory`.
 
     `cfg` comes from `ask_training_questions`; the questions of `run` have been read.
     """
-    from ..analysis.diagnosis import summarised
+    from ..analysis.diagnosis import summarised, table_of
+    from ..analysis.sections import table
     from ..callbacks import EmbeddingDiversityMonitor, TrainingSignal
     from ..runs.identity import digest, identity_of
     from ..runs.stages import in_order
-    from .evaluate import evaluate, settings_of
+    from .evaluate import evaluate
 
     kept, trained = run.directory / "diagnose.json", Path(cfg.diagnose)
     if cfg.diagnose_questions is not None:
@@ -96,8 +97,7 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
     measured = json.loads(kept.read_text())["checkpoints"] if kept.exists() else []
     before = {digest(point["identity"]): point["questions"] for point in measured}
     encoder = digest(OmegaConf.select(cfg, "callbacks.embedding_diversity.encoder"))
-    settings = settings_of(cfg) | {"num_rephrasings": cfg.data.num_rephrasings}
-    facts = {"run": str(trained), "finished": (trained / runs.FINISHED).exists(), "settings": settings}
+    facts = {"run": str(trained), "finished": (trained / runs.FINISHED).exists()}
     checkpoints = kept_checkpoints(trained)
     points: list[dict[str, Any]] = []
     for iteration, checkpoint in {0: None, **checkpoints}.items():
@@ -113,26 +113,8 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
             point = {"iteration": iteration, "share": iteration / max(checkpoints), "identity": identify()}
             points.append({**point, "metrics": summarised(signal.questions), "questions": signal.questions})
             write_json(kept, {**facts, "checkpoints": points})
-    return _written(run.directory, trained) if run.trainer.is_global_zero else []
-
-
-def _written(folder: Path, trained: Path) -> list[str]:
-    """Write the table and the figures of `diagnose.json` beside it, and show the table."""
-    from ..analysis import run_plots
-    from ..analysis.diagnosis import NOTE, table_of
-    from ..analysis.plots import save
-    from ..analysis.runs import RunFiles
-    from ..analysis.sections import table
-
-    run = RunFiles(str(RunFiles("", 0, trained).config.get("name", trained.name)), 0, trained)
-    assert run.diagnosis is not None
-    header, rows = table_of(run.diagnosis)
-    stages, *across = zip(header, *rows, strict=True)  # there is room for the stages side by side
-    lines = table(stages, across)
-    print("\n".join(lines))
-    facts = [f"- {name}: {value}" for name, value in run.diagnosis["settings"].items()]
-    content = [f"# Training questions of {run.method}", "", *lines, "", NOTE, "", *facts]
-    write_text(folder / "diagnose.md", "\n".join(content) + "\n")
-    save(run_plots.equal_rewards_by_stage(run), folder / "equal_rewards.png")
-    save(run_plots.distances_by_stage(run), folder / "distances.png")
-    return ["diagnose.json", "diagnose.md", "equal_rewards.png", "distances.png"]
+    if run.trainer.is_global_zero:
+        header, rows = table_of({"checkpoints": points})
+        stages, *across = zip(header, *rows, strict=True)  # there is room for the stages side by side
+        print("\n".join(table(stages, across)) + f"\ntagrpo-report {trained} has the figures.")
+    return [kept.name]

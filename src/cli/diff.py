@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from hydra import compose, initialize_config_module
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import InterpolationResolutionError
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Column, Table
 
-from ..runs.directory import changes, flat
+from ..runs.directory import changes, flat, without_copies
 from ..settings import config  # noqa: F401  registers the resolvers of the configuration
 from .console import entry_point, explained
 
@@ -25,24 +25,14 @@ ABSENT = "(absent)"
 
 
 def settings(overrides: Sequence[str]) -> dict[str, Any]:
-    """Every setting of `tagrpo-train` with these overrides: dotted key → resolved value, or as written without a run.
-
-    References to nodes are left out, since the nodes are there.
-    """
+    """Every setting of `tagrpo-train` with these overrides: dotted key → resolved value."""
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("train", list(overrides))
-    found = {}
-    for name, written in flat(OmegaConf.to_container(cfg)).items():
-        try:
-            value = OmegaConf.select(cfg, name)
-        except InterpolationResolutionError:
-            value = written
-        if isinstance(value, DictConfig) or value is None:
-            if "${" in str(written):
-                continue
-            value = written
-        found[name] = OmegaConf.to_container(value, resolve=True) if isinstance(value, ListConfig) else value
-    return found
+        cfg = compose("train", list(overrides), return_hydra_config=True)
+    cfg.hydra.runtime.output_dir = "<run>"
+    HydraConfig.instance().set_config(cfg)
+    return flat(
+        OmegaConf.to_container(OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"]), resolve=True)
+    )
 
 
 @entry_point()
@@ -53,8 +43,9 @@ def main() -> None:
         parser.add_argument(side, metavar=side.upper(), help='overrides of tagrpo-train in quotes: "experiment=grpo …"')
     args = parser.parse_args()
     with explained():
-        found = changes(settings(shlex.split(args.a)), settings(shlex.split(args.b)), absent=ABSENT)
+        a, b = (settings(shlex.split(side)) for side in (args.a, args.b))
+        found = without_copies(changes(a, b, absent=ABSENT))
     table = Table(*(Column(title, overflow="fold") for title in ("setting", args.a, args.b)))
-    for key, (left, right) in found.items():
+    for key, (left, right) in sorted(found.items()):
         table.add_row(key, str(left), str(right))
     Console().print(table if found else "Nothing differs.")

@@ -6,17 +6,16 @@ nothing and adds up the probabilities of all correct responses; `diagnose=<run>`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from ..runs.directory import existing, held, is_first_rank
-from ..runs.files import write_text
+from ..runs.files import write_json, write_text
 from ..runs.provenance import write_provenance
 from ..runs.secrets import refuse_secrets, save_resolved
 from ..settings.checks import check_against, check_run, read_questions
@@ -46,20 +45,6 @@ def evaluate(
     return {name: float(value) for name, value in trainer.callback_metrics.items()}
 
 
-def settings_of(cfg: DictConfig) -> dict[str, Any]:
-    """How the responses of an evaluation were sampled, to stand below its results."""
-    sampling = {name: value for name, value in cfg.rollout.evaluation_sampling.items() if name != "_target_"}
-    return {
-        "model": str(cfg.model.path),
-        "checkpoint": cfg.checkpoint,
-        **sampling,
-        "samples": cfg.data.evaluation_samples,
-        "template": OmegaConf.to_container(cfg.data.evaluation_template or cfg.template, resolve=True),
-        "engine": str(cfg.rollout.engine.get("_target_", "")).rpartition(".")[2],
-        "seed": cfg.seed,
-    }
-
-
 @entry_point("evaluate")
 def main(cfg: DictConfig) -> None:
     """Console entry point."""
@@ -79,7 +64,7 @@ def main(cfg: DictConfig) -> None:
 
             checkpoint = None if cfg.checkpoint is None else checkpoint_at(cfg.checkpoint, "checkpoint")
             read_questions(cfg, run, trains=False)
-            identify = prepare(cfg, run, checkpoint)
+            prepare(cfg, run, checkpoint)
         if is_first_rank():
             save_resolved(cfg, directory)
             write_provenance(directory)
@@ -93,11 +78,11 @@ def main(cfg: DictConfig) -> None:
         if run.trainer.is_global_zero:
             if cfg.diagnose is None:
                 show(metrics)
-                files = ["exact.json"] if cfg.exact else write(cfg, directory, identify())
+                files = ["exact.json"] if cfg.exact else write(cfg, directory)
             print("Written: " + ", ".join(str(directory / name) for name in files))
 
 
-def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> Callable[[], dict[str, str]]:
+def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> None:
     """Exchange the evaluator where success is computed exactly, else have counts kept by what they depend on."""
     from hydra.utils import instantiate
 
@@ -114,21 +99,24 @@ def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> Callable[[], 
     for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, PassAtKEvaluator) and callback.store is not None:
             callback.store.identify = identify
-    return identify
 
 
-def write(cfg: DictConfig, directory: Path, identity: Mapping[str, str]) -> list[str]:
-    """Write the evaluation as Markdown, and the comparison with another one; return the names of all files."""
-    from ..analysis import evaluation
+def write(cfg: DictConfig, directory: Path) -> list[str]:
+    """Write the evaluation as Markdown, beside `against` if that is set; return the names of all files."""
+    from ..analysis.comparison import Methods
+    from ..analysis.runs import RunFiles
+    from ..analysis.sections import evaluation_markdown
 
-    digests = ", ".join(f"{part} {value}" for part, value in identity.items() if value)
-    ours, files = evaluation.read_evaluation(directory, str(cfg.name)), ["test.json", "test.md"]
-    write_text(directory / "test.md", evaluation.evaluation_markdown(ours, settings_of(cfg) | {"digests": digests}))
+    runs, files = {str(cfg.name): [RunFiles(str(cfg.name), 0, directory)]}, ["test.json", "test.md"]
     if cfg.against is not None:
-        theirs = evaluation.read_evaluation(cfg.against)
-        files.append(evaluation.write_comparison(ours, theirs, directory).name)
-        found = evaluation.compare_evaluations(ours, theirs)
-        print(evaluation.statement(ours.method, theirs.method, found).replace("**", ""))
+        name = Path(cfg.against).resolve().name
+        name = name if name not in runs else str(cfg.against)
+        runs = {name: [RunFiles(name, 0, Path(cfg.against))], **runs}
+        write_json(directory / "comparison.json", Methods(runs).results()["comparisons"])
+        files.append("comparison.json")
+    write_text(directory / "test.md", text := evaluation_markdown(Methods(runs)))
+    if cfg.against is not None:
+        print(text)
     return files
 
 

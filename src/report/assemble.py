@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis import plots
-from ..analysis.answer import Answer, answer, without_evaluation
+from ..analysis.answer import Answer, answer, headline, without_evaluation
 from ..analysis.comparison import Methods
-from ..analysis.pictures import pictures
+from ..analysis.figures import Figures
 from ..analysis.runs import RunFiles, by_method, find_directories, find_runs
 from ..analysis.sections import Section, about, markdown, sections, title, warned
-from ..lab import exact_plots
 from ..runs.files import write_json, write_text
-from .figures import Shown, comparison_figures, picture, training_figures
 from .write import MEGABYTES, write_page
 
 
@@ -49,33 +47,35 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
 
 def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
     """What a page says of runs beside their numbers: `title`, `answer`, `tables`, `figures`, and each of the `runs`."""
-    shown = Shown(methods)
-    figures = list(training_figures(shown))
-    said, pictured, tables = without_evaluation(shown.runs), figures[0] if figures else None, list[Section]()
+    shown = Figures(methods)
+    said, pictured, tables = without_evaluation(shown.runs), None, list[Section]()
     heading = f"Results of {', '.join(methods)}"
     finished = by_method(run for run in shown.runs if (run.path / "test.json").exists())
     try:
         if finished:
             compared = Methods(finished)
             said, tables, heading = answer(compared), sections(compared), title(compared)
-            figures = [*comparison_figures(compared, shown), *figures]
-            pictured = picture(compared, figures)
+            shown, pictured = Figures(methods, compared), headline(compared)[0]
     except ValueError as error:  # of runs that have nothing in common, each can be looked at
         said = Answer(["These runs share no evaluation, so that none says more than another."], "")
         tables = [Section("These runs can't be compared", [], [], [str(error)])]
+    figures = list(shown.all().values())
+    first = figures[0] if figures else None
+    if first and pictured:  # nothing but what the answer speaks of
+        first = {**first, "panels": [panel for panel in first["panels"] if panel["title"] == pictured]}
     return {
         "title": heading,
-        "answer": {**asdict(said), "figure": pictured},
+        "answer": {**asdict(said), "figure": first},
         "tables": [asdict(table) for table in [*warned(shown.runs), *tables, *about(shown.runs)]],
         "figures": figures,
         "runs": [_entry(run, shown) for run in shown.runs],
     }
 
 
-def _entry(run: RunFiles, shown: Shown) -> dict[str, Any]:
+def _entry(run: RunFiles, shown: Figures) -> dict[str, Any]:
     return {
         "name": shown.name(run),
-        "group": shown.group(run.method),
+        "group": shown.group[run.method],
         "path": str(run.path),
         "iterations": run.ledger["iterations"],
         "scalars": [str(name) for name in run.metrics],
@@ -85,8 +85,9 @@ def _entry(run: RunFiles, shown: Shown) -> dict[str, Any]:
 
 
 def draw(methods: Methods, folder: Path) -> dict[str, str]:
-    """Write the plots; returns file name → caption."""
-    made = {**pictures(methods), **exact_plots.pictures(methods)}
-    for name, (drawn, _) in made.items():
-        plots.save(drawn, folder / name)
-    return {name: caption for name, (_, caption) in made.items()}
+    """Write the figures as PNGs; returns file name → caption."""
+    shown = Figures(methods.runs, methods)
+    found = {f"{name}.png": figure for name, figure in shown.all().items()}
+    for name, figure in found.items():
+        plots.save(plots.draw(figure, shown.runs), folder / name)
+    return {name: f"{figure['title']}. {figure['caption']}" for name, figure in found.items()}

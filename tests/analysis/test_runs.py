@@ -47,8 +47,7 @@ def test_the_configuration_names_a_run_wherever_it_lies(tmp_path, write_run):
     assert (run.method, run.seed) == ("ta_grpo", 5)
     other = write_run(tmp_path, "again", 0, [1])
     (other / "config.yaml").write_text(yaml.safe_dump({"name": "ta_grpo", "seed": 5}))
-    with pytest.raises(ValueError, match="one run of ta_grpo with seed 5"):
-        find_runs(tmp_path)
+    assert [run.method for run in find_runs(tmp_path)] == [f"ta_grpo ({path})" for path in (other, path)]
 
 
 def test_a_run_says_how_to_repeat_it(tmp_path, write_run):
@@ -82,7 +81,7 @@ def test_seconds_belong_to_their_iteration_and_none_is_left_out(tmp_path, write_
     assert run.metrics["seconds/iteration"].to_dict() == {0: 3.0, 1: 5.0}
     assert run.metrics["zero_gradient/percentage"].index.tolist() == [0, 1]
     assert run.wall_seconds == 8.0
-    assert run.seconds == {"update": 2.0}
+    assert run.metrics["seconds/update"].sum() == 2.0
 
 
 def test_tables_are_by_seed_and_question_or_iteration(tmp_path, write_run):
@@ -104,17 +103,17 @@ def test_seeds_on_different_questions_are_refused(tmp_path, write_run):
 
 
 def test_an_empty_root_and_broken_files_are_named(tmp_path, write_run):
-    with pytest.raises(FileNotFoundError, match="Run tagrpo-compare first"):
+    with pytest.raises(FileNotFoundError, match=r"Expected metrics\.csv, test\.json or .* but found none"):
         find_runs(tmp_path)
     path = write_run(tmp_path, "grpo", 0, [1])
+    (path / "test.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"Expected a test\.json below .*no run there has finished"):
+        find_runs(tmp_path)
     (path / "test.json").write_text('{"stage": \n oops')
-    (path / "ledger.json").write_text('{"prompts": 1}')
     (path / "metrics.csv").write_text("")
     (run,) = find_runs(tmp_path)
     with pytest.raises(ValueError, match=r"test\.json, but line 2"):
         _ = run.test
-    with pytest.raises(ValueError, match=r"Expected rollouts, tokens, updates, iterations in .*ledger\.json"):
-        _ = run.ledger
     with pytest.raises(ValueError, match=r"metrics\.csv, but it can't be read"):
         _ = run.metrics
 
@@ -122,18 +121,11 @@ def test_an_empty_root_and_broken_files_are_named(tmp_path, write_run):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("step,rollout/reward\n0,0.5\n1,half\n", "line 3, column rollout/reward, but found 'half'"),
-        ("rollout/reward\n0.5\n", "Expected columns step"),
+        ("step,rollout/reward\n0,0.5\n1,half\n", r"metrics\.csv, but it can't be read: could not convert .*'half'"),
         ("step,rollout/reward\n0,0.5\n1,0.5,7\n", "Expected 2 fields in line 3, saw 3"),
     ],
 )
-def test_a_broken_row_is_named(tmp_path, write_run, content, message):
+def test_a_broken_file_is_named(tmp_path, write_run, content, message):
     (write_run(tmp_path, "grpo", 0, [1]) / "metrics.csv").write_text(content)
     with pytest.raises(ValueError, match=message):
         _ = find_runs(tmp_path)[0].metrics
-
-
-def test_impossible_counts_are_named(tmp_path, write_run):
-    write_run(tmp_path, "grpo", 0, [1, 9], n=8)
-    with pytest.raises(ValueError, match="0 ≤ correct ≤ n for question q001"):
-        find_runs(tmp_path)[0].counts("test_id")

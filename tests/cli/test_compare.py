@@ -211,11 +211,3 @@ def test_without_methods_it_says_how_to_name_some(tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert "compare=demo" in result.stderr
-
-
-def test_a_report_on_runs_of_any_origin(tmp_path, write_run):
-    write_run(tmp_path, "mine", 4, [1, 2])
-    command = [sys.executable, "-m", "tagrpo.cli.compare", f"root={tmp_path}", "report_only=true"]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == str(tmp_path / "report.html")
-    assert "| mine | 1 |" in (tmp_path / "report.md").read_text()

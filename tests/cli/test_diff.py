@@ -30,8 +30,16 @@ def test_keys_of_one_side_only_are_absent_on_the_other():
     assert found["name"] == ("grpo", "grpo_ds")
 
 
-def test_settings_are_resolved_once_and_those_to_be_given_are_named():
+def test_settings_are_resolved_and_those_to_be_given_are_named():
     found = diff.settings(["experiment=dr_grpo", "scale=paper"])
     assert found["loss.max_length"] == found["rollout.sampling.max_new_tokens"]
     assert found["data.train.path"] == "???"
-    assert not any(key.startswith(("policy.loss.", "rollout.verifier.")) for key in found)
+    assert found["policy.loss.max_length"] == found["loss.max_length"]
+
+
+def test_a_setting_that_others_follow_is_shown_once(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["tagrpo-diff", "experiment=grpo", "experiment=grpo loss.clip_high=0.3"])
+    diff.main()
+    assert [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("│")] == [
+        "loss.clip_high"
+    ]

@@ -7,14 +7,18 @@ import re
 import shutil
 import sys
 
+import numpy as np
 import pytest
 import torch
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback
+from omegaconf import OmegaConf
+from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tagrpo.cli.evaluate import evaluate, main, prepare, settings_of
+from tagrpo.cli.evaluate import evaluate, main, prepare, write
+from tagrpo.metrics.evaluation import QuestionCounts, summarise
 from tagrpo.runs.provenance import provenance
 from tagrpo.settings.checks import read_questions
 from tagrpo.settings.config import build
@@ -40,9 +44,9 @@ def composed(directory, *overrides):
 def test_protocols_sample_as_their_source_says(tmp_path):
     def asked(protocol):
         cfg = composed(tmp_path, f"protocol={protocol}", "scale=paper", "data=benchmarks", "model=qwen3_1.7b")
-        found = settings_of(cfg)
-        names = ("samples", "temperature", "top_p", "max_new_tokens")
-        return [*(found[name] for name in names), found["template"].get("name"), max(cfg.callbacks.pass_at_k.ks)]
+        template, sampling = cfg.data.evaluation_template or cfg.template, cfg.rollout.evaluation_sampling
+        found = (sampling[name] for name in ("temperature", "top_p", "max_new_tokens"))
+        return [cfg.data.evaluation_samples, *found, template.get("name"), max(cfg.callbacks.pass_at_k.ks)]
 
     assert PROTOCOLS == ["pass_at_k", "prompt_augmentation", "ta_grpo"]
     assert asked("ta_grpo") == [128, 0.6, 0.95, 3072, "raw_boxed", 128]
@@ -98,9 +102,7 @@ def test_the_command_records_the_code_and_the_settings_beside_its_results(tmp_pa
     main()
     made_with = json.loads((tmp_path / "provenance.json").read_text())
     assert made_with == provenance()
-    text = (tmp_path / "test.md").read_text()
-    assert f"- version/torch: {made_with['version/torch']}\n" in text
-    assert re.search(r"- digests: weights \w{16}, model \w{16}, tokenizer \w{16}, data \w{16}, ", text)
+    assert f"torch {made_with['version/torch']}" in (tmp_path / "test.md").read_text()
 
 
 def test_counts_are_kept_for_the_same_weights_and_not_for_others(tmp_path):
@@ -126,3 +128,43 @@ def test_counts_are_kept_for_the_same_weights_and_not_for_others(tmp_path):
     second = run()
     assert len(second) == 2
     assert second.items() >= first.items()
+
+
+def evaluation(folder, correct):
+    """A `test.json` of one split, from the number of correct ones among four responses to each question."""
+    questions = [QuestionCounts({}, n=4, correct=c, tokens=4000 + c, truncated=c % 2) for c in correct]
+    split = summarise({f"q{i:02d}": counts for i, counts in enumerate(questions)}, [1, 2, 4])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "test.json").write_text(json.dumps({"splits": {"amc": split}}))
+
+
+def test_two_evaluations_are_compared_by_the_paired_t_test_with_holms_correction(tmp_path, capsys):
+    theirs = np.random.default_rng(0).integers(0, 3, 40)
+    ours = np.minimum(theirs + (np.arange(40) % 2), 4)
+    for name, correct in (("ours", ours), ("theirs", theirs)):
+        evaluation(tmp_path / name, correct.tolist())
+    cfg = OmegaConf.create({"name": "mine", "against": str(tmp_path / "theirs")})
+    assert write(cfg, tmp_path / "ours") == ["test.json", "test.md", "comparison.json"]
+    first, last = json.loads((tmp_path / "ours" / "comparison.json").read_text())
+    assert (first["quantity"], last["quantity"]) == ("pass@k/amc/1", "pass@k/amc/4")
+    test = stats.ttest_rel(ours / 4, theirs / 4)
+    assert first["difference"]["value"] == pytest.approx((ours - theirs).mean() / 4)
+    assert (first["difference"]["low"], first["difference"]["high"]) == pytest.approx(tuple(test.confidence_interval()))
+    assert first["p_value"] == pytest.approx(2 * test.pvalue)
+    text = (tmp_path / "ours" / "test.md").read_text()
+    assert text in capsys.readouterr().out
+    assert text.startswith("# Comparison of theirs, mine\n")
+    assert re.search(r"\| mine \| theirs \| – \| ▲ \+12\.5 \[", text)
+    length, cut = 1000 + ours.mean() / 4, 100 * (ours % 2).sum() / 160
+    assert re.search(rf"\| amc \| mine \| 160 \| .* \(k = 4\) \| {length:,.0f} \| {cut:.1f} % \|", text)
+
+
+def test_an_evaluation_is_compared_with_itself_by_its_path_and_not_on_other_questions(tmp_path):
+    evaluation(tmp_path / "a", [1, 2, 3])
+    cfg = OmegaConf.create({"name": "a", "against": str(tmp_path / "a")})
+    write(cfg, tmp_path / "a")
+    comparisons = json.loads((tmp_path / "a" / "comparison.json").read_text())
+    assert {(c["baseline"], c["p_value"]) for c in comparisons} == {(str(tmp_path / "a"), 1)}
+    evaluation(tmp_path / "b", [1, 2])
+    with pytest.raises(ValueError, match="same questions"):
+        write(cfg, tmp_path / "b")

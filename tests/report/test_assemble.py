@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from tagrpo.analysis.comparison import Methods
-from tagrpo.analysis.plots import looks
+from tagrpo.analysis.figures import Figures
+from tagrpo.analysis.plots import draw
 from tagrpo.analysis.runs import by_method, find_directories, find_runs
-from tagrpo.lab.exact_plots import exact_curves, exact_over_training, with_exact
-from tagrpo.report.assemble import explore, write_report
+from tagrpo.report.assemble import explore, page_content, write_report
 from tests.helpers import read_blocks
 
 METHODS = ["grpo", "grpo_matched", "ta_grpo"]
@@ -45,11 +45,9 @@ def test_results_hold_what_the_runs_hold(results):
     assert [(run["method"], run["seed"]) for run in results["runs"]][:2] == [("grpo", 0), ("grpo", 1)]
     run = results["runs"][-1]
     assert run["budget"] == {"prompts": 8, "rollouts": 64, "tokens": 1000, "updates": 4, "iterations": 2}
-    assert run["series"]["zero_gradient/percentage"] == [5.0, 5.0]
-    assert run["series"]["iteration"] == [0, 1]
-    assert run["series"]["budget/rollouts"] == [32, 64]
-    assert run["splits"]["test_id"]["pass_at_k"]["8"] == {"n": 8, "value": 0.0, "low": 0.0, "high": 0.0}
-    assert set(run["splits"]["test_id"]["pass_at_k"]) == {"1", "2", "4", "8"}
+    assert run["splits"]["test_id"]["pass_at_k"]["8"] == {"value": 0.0, "low": 0.0, "high": 0.0}
+    assert set(run["splits"]["test_id"]) == {"num_questions", "pass_at_k", "majority", "wrong_answers"}
+    assert run["seconds"] == 1.5
     grpo = results["pass_at_k"]["test_id"]["grpo"]["1"]
     assert grpo["value"] == pytest.approx(1 / 8)
     assert grpo["low"] < 1 / 8 < grpo["high"]
@@ -90,13 +88,6 @@ def test_the_report_says_what_was_matched_and_what_differs(root):
     )
     assert "| `policy.anchor` | own | own | original |" in report
     assert "noise between seeds is not measured" not in report
-
-
-def test_the_report_says_what_a_gradient_costs(root):
-    report = (root / "report.md").read_text()
-    # 64 responses and 1,000 tokens in 2 iterations; half of grpo's questions have a gradient, 95 % of ta_grpo's.
-    assert "| grpo | 64 | 1,000 | 0 |" in report
-    assert "| ta_grpo | 33.7 | 526 | 0 |" in report
 
 
 def test_every_report_says_which_code_the_runs_were_made_with(root, results, write_run, tmp_path):
@@ -141,7 +132,7 @@ def test_an_untrained_policy_alone_makes_a_report(tmp_path, write_run):
     write_report(tmp_path)
     (run,) = json.loads((tmp_path / "results.json").read_text())["runs"]
     assert run["budget"]["rollouts"] == 0
-    assert run["series"] == {}
+    assert run["seconds"] == 0
     assert [p.name for p in tmp_path.glob("*.png")] == ["pass_at_k.png"]
 
 
@@ -172,13 +163,17 @@ def test_what_is_not_finite_is_null(tmp_path, write_run):
         raise AssertionError(constant)
 
     results = json.loads((tmp_path / "results.json").read_text(), parse_constant=refuse)
-    assert results["runs"][0]["series"]["zero_gradient/percentage"] == [None, 10.0]
+    (found,) = (c for c in results["comparisons"] if c["quantity"] == "pass@k/test_id/8")
+    assert found["difference"]["low"] is None
 
 
 def test_the_page_has_the_tables_and_the_numbers_of_every_figure(root):
     index = read_blocks(root / "report.html")["index"]["index"]
-    titles = [figure["title"] for figure in index["figures"]]
-    assert titles == ["Pass@k minus that of grpo", "Pass@k", "Training", "Questions without gradient"]
+    figures = {figure["title"].partition(" against")[0].partition(" (")[0]: figure for figure in index["figures"]}
+    assert list(figures) == [
+        "Pass@k minus that of grpo", "Pass@k", "Pass@8", "Training", "Questions without gradient",
+        "How different the responses to a question are",
+    ]  # fmt: skip
     curve = index["figures"][1]["panels"][0]["series"][2]
     assert (curve["label"], curve["x"]) == ("ta_grpo", [1, 2, 4, 8])
     assert curve["y"][0] == pytest.approx(100 * (1 + 3.5) / 8)
@@ -239,25 +234,46 @@ def test_the_same_method_and_seed_twice_is_told_apart_by_path(tmp_path, write_ru
     assert [run.method for run in found] == [f"grpo ({tmp_path}/{day}/grpo/seed0)" for day in ("monday", "tuesday")]
 
 
-def test_exact_pass_at_k_is_drawn_beside_the_sampled_one(root, write_run, tmp_path):
+def test_exact_pass_at_k_is_drawn_from_the_probabilities(root, write_run, tmp_path):
     for seed, rates in ((0, (0.5, 0.001)), (1, (0.25, 0.0))):
         path = write_run(tmp_path, "grpo", seed, [4, 0])
         (path / "evaluations").mkdir()
         for iteration, scale in ((1, 0.5), (2, 1.0)):
             questions = [{"id": f"q{i:03d}", "success": scale * p} for i, p in enumerate(rates)]
-            content = {"iteration": iteration, "splits": {"test_id": {"questions": questions}}}
+            curve = {"1": {"value": scale * sum(rates) / 2, "low": 0.0, "high": 1.0}}
+            content = {"iteration": iteration, "splits": {"test_id": {"questions": questions, "pass_at_k": curve}}}
             (path / "evaluations" / f"exact-{iteration:06d}.json").write_text(json.dumps(content))
-    methods = Methods(by_method(find_runs(tmp_path)))
-    exact = with_exact(methods.runs)
-    (panel,) = exact_curves(exact, methods.curves, looks(exact)).axes
-    line = panel.lines[0]
-    at = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
+    figures = {figure["title"]: figure for figure in page_content(by_method(find_runs(tmp_path)))["figures"]}
+    (series,) = figures["Exact pass@k"]["panels"][0]["series"]
+    at = dict(zip(series["x"], series["y"], strict=True))
     assert at[1] == pytest.approx(100 * (0.5 + 0.001 + 0.25 + 0.0) / 4)
     assert at[1000] == pytest.approx(100 * (1 + (1 - 0.999**1000) + 1 + 0) / 4)
-    over_training = exact_over_training(exact, "test_id", looks(exact)).axes[0].lines[-1]
-    assert over_training.get_xdata().tolist() == [1, 2]
-    assert over_training.get_ydata() == pytest.approx([at[1] / 2, at[1]])
+    first, _ = figures["Evaluations during training"]["panels"][0]["series"]
+    assert (first["x"], first["y"]) == ([1, 2], pytest.approx([12.525, 25.05]))
     write_report(tmp_path)
     assert "](exact.png)" in (tmp_path / "report.md").read_text()
-    assert (tmp_path / "exact_training.png").exists()
     assert "exact.png" not in (root / "report.md").read_text()
+
+
+def test_distances_are_those_of_both_halves_of_training(root):
+    figures = {figure["title"]: figure for figure in page_content(by_method(find_runs(root)))["figures"]}
+    panels = figures["How different the responses to a question are (TA-GRPO, Fig. 4)"]["panels"]
+    assert [panel["title"] for panel in panels][:2] == ["grpo, original (G)", "grpo, rephrasings (N·G)"]
+    early, late = panels[0]["series"]
+    assert (early["label"], early["x"]) == ("first half", pytest.approx([0.1, 0.2, 0.3]))
+    assert (late["label"], late["x"]) == ("second half", pytest.approx([0.4, 0.5, 0.6]))
+    assert early["y"] == late["y"] == pytest.approx([100 / 3, 200 / 3, 100])
+
+
+def test_a_png_has_the_points_of_the_figure(root):
+    runs = by_method(find_runs(root), METHODS)
+    shown = Figures(runs, Methods(runs))
+    figures = shown.all()
+    curves = draw(figures["pass_at_k"]).axes[0]
+    lines = [container.lines[0].get_ydata().tolist() for container in curves.containers]
+    assert lines == [one["y"] for one in figures["pass_at_k"]["panels"][0]["series"]]
+    zero = draw(figures["zero_gradient"], shown.runs).axes[0]
+    labels, thick = zip(*[(x.get_label(), x.get_ydata()) for x in zero.lines if x.get_linewidth() > 1], strict=True)
+    assert list(labels) == METHODS
+    assert [values.tolist() for values in thick] == [[50, 50], [25, 25], [5, 5]]
+    assert len(zero.lines) == 3 * (3 + 1), "three seeds and their mean of each method"

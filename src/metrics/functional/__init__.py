@@ -6,7 +6,6 @@ answers, None where none was found. Values of groups are [num_groups], in ascend
 
 from .answers import answer_diversity, answer_entropy, majority_probability
 from .causes import CAUSES, zero_gradient_causes
-from .densities import kernel_density
 from .difficulty import DifficultyTest, difficulty_test, difficulty_variance, homogeneity, pooled_difficulty_test
 from .groups import (
     group_effective_sample_share,
@@ -23,7 +22,7 @@ __all__ = [
     "CAUSES", "DifficultyTest", "Interval", "answer_diversity", "answer_entropy",
     "bootstrap_intervals", "difficulty_test", "difficulty_variance",
     "distinct_share", "exact_pass_at_k", "group_effective_sample_share", "group_index",
-    "homogeneity", "kernel_density", "majority_probability", "mean_pairwise_distance", "pass_at_k",
+    "homogeneity", "majority_probability", "mean_pairwise_distance", "pass_at_k",
     "pooled_difficulty_test", "support_change", "uniform_groups", "uniform_subset_probability",
     "zero_gradient_causes", "zero_gradient_probability",
 ]  # fmt: skip

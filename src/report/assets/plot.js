@@ -46,7 +46,7 @@ async function resolved(report, one) {
   const { iteration, [one.column]: values } = await report.runs[one.run].iterations();
   const kept = Array.from(iteration.keys()).filter((i) => Number.isFinite(values[i]));
   const raw = kept.map((i) => values[i]);
-  return { ...one, x: kept.map((i) => iteration[i]), raw, y: running(raw) };
+  return { ...one, name: report.runs[one.run].name, x: kept.map((i) => iteration[i]), raw, y: running(raw) };
 }
 
 /** Trailing means over an eighth of a series. */
@@ -155,7 +155,7 @@ function nearest(points, x, y) {
 
 function told(panel, { one, i }) {
   const range = one.low ? ` [${number(one.low[i])}, ${number(one.high[i])}]` : "";
-  return `${one.label}: ${panel.x} ${number(one.x[i])}, ${number((one.raw ?? one.y)[i], 4)}${range}`;
+  return `${one.name ?? one.label}: ${panel.x} ${number(one.x[i])}, ${number((one.raw ?? one.y)[i], 4)}${range}`;
 }
 
 /** Go to the iteration that a point stands for. */

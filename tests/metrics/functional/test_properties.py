@@ -22,7 +22,6 @@ from tagrpo.metrics.functional import (
     exact_pass_at_k,
     group_effective_sample_share,
     homogeneity,
-    kernel_density,
     majority_probability,
     mean_pairwise_distance,
     pass_at_k,
@@ -205,17 +204,6 @@ def test_moments_of_homogeneity_are_those_over_all_tables(first, second, right):
         variance += weight * float(table.statistic) ** 2
     assert float(table.mean) == pytest.approx(mean)
     assert float(table.variance) == pytest.approx(variance - mean**2, abs=1e-9)
-
-
-@given(values=st.lists(st.floats(0, 5), min_size=1, max_size=12), random=st.randoms())
-@quick
-def test_a_density_is_positive_integrates_to_one_and_knows_no_order(values, random):
-    grid = torch.linspace(0, 30, 6001, dtype=torch.float64)
-    density = kernel_density(torch.tensor(values), grid)
-    assert (density >= 0).all()
-    assert float(torch.trapezoid(density, grid)) == pytest.approx(1, abs=1e-3)
-    random.shuffle(values)
-    torch.testing.assert_close(kernel_density(torch.tensor(values), grid), density)
 
 
 @given(p=RATES, k=st.integers(1, 200))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..metrics.functional import bootstrap_intervals
+from ..metrics.functional import t_intervals
 from .statistics import Estimate
 
 COLUMNS = {
@@ -29,7 +29,7 @@ DIFFERENCES = {
 }
 """Number → the one that it is compared with, question by question."""
 NOTE = (
-    "In percent of the training questions, with 95 % intervals by bootstrap over them. Equal rewards give GRPO no "
+    "In percent of the training questions, with 95 % t-intervals over them. Equal rewards give GRPO no "
     "gradient; more responses are less often equal for their number alone, so that G of the N·G are compared too. "
     "A distance is the mean of 1 − cosine over pairs of responses, whose expectation does not depend on their number."
 )
@@ -49,7 +49,7 @@ def summarised(questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
     for name, other in DIFFERENCES.items():
         columns[f"{name} - {other}"] = [row[name] - row[other] for row in questions if name in row and other in row]
     return {
-        name: {**bootstrap_intervals(torch.tensor(values, dtype=torch.float64)[:, None])[0]._asdict(), "n": len(values)}
+        name: {**t_intervals(torch.tensor(values, dtype=torch.float64)[:, None])[0]._asdict(), "n": len(values)}
         for name, values in columns.items()
         if values
     }

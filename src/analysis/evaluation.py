@@ -22,18 +22,18 @@ def read_evaluation(folder: str | Path, name: str | None = None) -> RunFiles:
 def evaluation_markdown(run: RunFiles, settings: Mapping[str, Any]) -> str:
     """Pass@k of every split and average with 95 % intervals, and the settings of the sampling."""
     ks = sorted(set.intersection(*map(set, shared_splits([run]).values())))
-    rows = [[name, *_points(split["pass_at_k"], ks), *_sampled(split, ks[-1])] for name, split in run.test.items()]
+    rows = [[name, *_points(split["pass_at_k"], ks), *_sampled(split)] for name, split in run.test.items()]
     for name, group in run.groups.items():
         for key, weighed in (("pass_at_k", "average"), ("by_question", "by question")):
             size = str(group["num_questions"])
             rows.append([f"**{name} ({weighed})**", *_points(group[key], ks), "", size, "", "", ""])
-    header = ["split", *(f"pass@{k}" for k in ks), f"maj@{ks[-1]}", "questions", "n", "tokens", "truncated"]
+    header = ["split", *(f"pass@{k}" for k in ks), "majority", "questions", "n", "tokens", "truncated"]
     lines = [
         f"# Evaluation of {settings.get('model', run.method)}",
         "",
         *table(header, rows),
         "",
-        "In percent: means over questions with 95 % intervals by bootstrap over questions, unbiased for n responses "
+        "In percent: means over questions with 95 % t-intervals over questions, unbiased for n responses "
         "(arXiv 2107.03374). An average gives each split the same weight, one by question each question. "
         "`tokens` is the mean length of a response, "
         "`truncated` the share of responses that the length limit ended.",
@@ -47,11 +47,11 @@ def _points(curve: Mapping[str, Mapping[str, float]], ks: Sequence[int]) -> list
     return [str(Estimate(**curve[str(k)])) for k in ks]
 
 
-def _sampled(split: Mapping[str, Any], k: int) -> list[str]:
-    """Majority@k, questions, responses per question, their length, and the percentage that was cut."""
+def _sampled(split: Mapping[str, Any]) -> list[str]:
+    """Accuracy of the majority, questions, responses per question, their length, and the percentage that was cut."""
     samples = sorted(row["n"] for row in split["questions"])
     n = "–".join(dict.fromkeys(map(str, (samples[0], samples[-1]))))
-    majority = _points(split["majority_at_k"], [k])[0] if "majority_at_k" in split else "–"
+    majority = f"{100 * split['majority']:.1f}" if "majority" in split else "–"
     length = f"{split['length']:,.0f}" if "length" in split else "–"
     truncated = f"{100 * split['truncated']:.1f} %" if "truncated" in split else "–"
     return [majority, str(split["num_questions"]), n, length, truncated]

@@ -30,7 +30,7 @@ def write(folder, splits, groups=None):
         curve = {str(k): {"value": 0.5, "low": 0.4, "high": 0.625} for k in KS}
         questions = [{"id": f"q{i}", "n": 4, "correct": c} for i, c in enumerate(correct)]
         content[name] = {
-            "num_questions": len(correct), "pass_at_k": curve, "majority_at_k": curve,
+            "num_questions": len(correct), "pass_at_k": curve, "majority": 0.875,
             "length": 1234.4, "truncated": 0.021, "questions": questions,
         }  # fmt: skip
     averaged = averages({name: summarised(split) for name, split in content.items()}, groups or {})
@@ -48,7 +48,7 @@ def test_the_table_holds_every_split_and_how_it_was_sampled(tmp_path):
     text = evaluation_markdown(run, {"model": "qwen", "temperature": 0.6})
     interval = "50.0 [40.0, 62.5]"
     assert text.startswith("# Evaluation of qwen\n")
-    assert f"| amc | {interval} | {interval} | {interval} | {interval} | 4 | 4 | 1,234 | 2.1 % |" in text
+    assert f"| amc | {interval} | {interval} | {interval} | 87.5 | 4 | 4 | 1,234 | 2.1 % |" in text
     assert "- temperature: 0.6\n- git_commit: abc123\n" in text
     assert "average" not in text.partition("In percent")[0]
 

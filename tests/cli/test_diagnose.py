@@ -21,7 +21,7 @@ from tagrpo.callbacks import RolloutCallback
 from tagrpo.callbacks.training_signal import rows_of
 from tagrpo.cli.diagnose import ask_training_questions, diagnose, kept_checkpoints
 from tagrpo.cli.train import train
-from tagrpo.metrics.functional import bootstrap_intervals
+from tagrpo.metrics.functional import t_intervals
 from tagrpo.report.assemble import page_content, write_report
 from tagrpo.runs.directory import checkpoints_in, end
 from tagrpo.runs.secrets import save_resolved
@@ -155,9 +155,7 @@ def test_each_number_has_its_interval_and_differences_are_paired(diagnosed):
                   if name != "id"}  # fmt: skip
         name, other = "uniform_reward/rephrasings_matched", "uniform_reward/original"
         for key, numbers in {name: values[name], f"{name} - {other}": values[name] - values[other]}.items():
-            assert point["metrics"][key] == pytest.approx(
-                {**bootstrap_intervals(numbers[:, None])[0]._asdict(), "n": 6}
-            )
+            assert point["metrics"][key] == pytest.approx({**t_intervals(numbers[:, None])[0]._asdict(), "n": 6})
 
 
 def test_base_and_checkpoints_are_the_policies_that_the_run_had(diagnosed, finished, tmp_path):

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from matplotlib.figure import Figure
 
-from ..metrics.functional import CAUSES, kernel_density
+from ..metrics.functional import CAUSES
 from .comparison import Runs
 from .diagnosis import COLUMNS, stage_name
 from .plots import COLOURS, HATCHES, LINES, finished, panels, smoothed, styled
@@ -116,14 +115,14 @@ def diversity_densities(runs: Runs) -> Figure:
 
 @styled
 def densities(distances: Mapping[str, Sequence[Curve]]) -> Figure:
-    """Densities over questions of their mean pairwise embedding distance, by panel; a spike: all are equal."""
+    """Histograms over questions of their mean pairwise embedding distance, by panel, each of area one."""
     figure, axes = panels(max(len(distances), 1), sharex=True, sharey=True)
     largest = max((float(x.max()) for curves in distances.values() for _, x in curves if len(x)), default=1.0)
-    grid = torch.linspace(0, max(1.1 * largest, 1e-3), 256, dtype=torch.float64)
+    edges = np.linspace(0, max(1.1 * largest, 1e-3), 33)
     for ax, (title, curves) in zip(axes, distances.items(), strict=False):
         for (label, values), colour, line in zip(curves, COLOURS, LINES * 2, strict=False):
             if len(values):
-                height = kernel_density(torch.tensor(np.asarray(values), dtype=torch.float64), grid)
-                ax.plot(grid.numpy(), height.numpy(), label=label, linewidth=1.7, color=colour, linestyle=line)
+                heights = np.histogram(values, edges, density=True)[0]
+                ax.stairs(heights, edges, label=label, linewidth=1.7, color=colour, linestyle=line)
         ax.set(title=title, xlabel="mean pairwise distance (1 − cosine)")
     return finished(figure, axes, "density over questions", from_zero=True)

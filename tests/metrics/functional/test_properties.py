@@ -18,10 +18,7 @@ from tagrpo.metrics.functional import (
     answer_entropy,
     difficulty_test,
     difficulty_variance,
-    distinct_share,
     exact_pass_at_k,
-    group_effective_sample_share,
-    kernel_density,
     majority_vote,
     mean_pairwise_distance,
     pass_at_k,
@@ -146,14 +143,6 @@ def test_a_majority_is_that_of_all_votes(rows):
         assert majority_vote(int(correct[own].sum()), list(wrong.values())) == pytest.approx(wins)
 
 
-@given(rows=GROUPED)
-@quick
-def test_the_share_of_distinct_items_is_that_of_a_set(rows):
-    values, group, members = split(rows)
-    expected = [len(set(own)) / len(own) for own in members.values()]
-    assert distinct_share(values.tolist(), group).tolist() == pytest.approx(expected)
-
-
 @given(seed=st.integers(0, 999), size=st.integers(2, 6), factor=st.floats(0.01, 100))
 @quick
 def test_distances_are_means_over_pairs_and_know_no_length_and_no_rotation(seed, size, factor):
@@ -197,17 +186,6 @@ def test_the_expected_statistic_of_equal_prompts_is_one_over_all_tables(first, s
     assert mean == pytest.approx(1)
 
 
-@given(values=st.lists(st.floats(0, 5), min_size=1, max_size=12), random=st.randoms())
-@quick
-def test_a_density_is_positive_integrates_to_one_and_knows_no_order(values, random):
-    grid = torch.linspace(0, 30, 6001, dtype=torch.float64)
-    density = kernel_density(torch.tensor(values), grid)
-    assert (density >= 0).all()
-    assert float(torch.trapezoid(density, grid)) == pytest.approx(1, abs=1e-3)
-    random.shuffle(values)
-    torch.testing.assert_close(kernel_density(torch.tensor(values), grid), density)
-
-
 @given(p=RATES, k=st.integers(1, 200))
 @quick
 def test_exact_pass_at_k_is_one_minus_the_power(p, k):
@@ -224,16 +202,6 @@ def test_what_is_gained_one_way_is_lost_the_other_way(rates, level):
     assert support_change(after, before, level) == (lost, gained)
     had, has = (float((rate >= level).double().mean()) for rate in (before, after))
     assert float(gained - lost) == pytest.approx(has - had)
-
-
-@given(logs=st.lists(st.floats(-50, 50), min_size=1, max_size=9), shift=st.floats(-500, 500))
-@quick
-def test_effective_samples_lie_between_one_and_all_and_know_no_constant(logs, shift):
-    group = torch.zeros(len(logs), dtype=torch.long)
-    share = group_effective_sample_share(torch.tensor(logs, dtype=torch.float64), group)
-    assert 1 / len(logs) - 1e-12 <= float(share) <= 1 + 1e-12
-    shifted = group_effective_sample_share(torch.tensor(logs, dtype=torch.float64) + shift, group)
-    torch.testing.assert_close(shifted, share)
 
 
 @given(values=st.lists(RATES, min_size=2, max_size=9), shift=st.floats(-5, 5), factor=st.floats(0.1, 9))

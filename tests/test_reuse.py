@@ -113,7 +113,7 @@ def test_each_callback_reads_what_the_table_says_and_nothing_else(name, tmp_path
     values = {
         "advantages": torch.tensor([1.0, -1, 0.5, 0.5, 0, 0]), "masked": torch.zeros(6, dtype=torch.bool),
         "clipped": torch.zeros(6), "ratio": torch.ones(6), "kl": torch.zeros(6), "entropy": torch.ones(6),
-        "seconds_update": 2.0,
+        "score_logprob": torch.full((6,), -1.0), "seconds_update": 2.0,
         "token_entropies": [torch.ones(2)] * 6,
     }  # fmt: skip
     outputs, batch, module = Recording(values, returned), batch_of(read), Silent(tmp_path)

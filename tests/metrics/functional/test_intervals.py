@@ -66,7 +66,7 @@ def test_bounds_stay_among_the_values():
     assert interval_of(torch.tensor([1.0] * 29 + [0.0])).high == 1
 
 
-def test_sets_weigh_alike_and_are_resampled_apart():
+def test_sets_weigh_alike_and_their_errors_add_up():
     generator = torch.Generator().manual_seed(1)
     sets = [torch.randn(size, 1, generator=generator) * scale for size, scale in ((30, 1.0), (300, 4.0))]
     (interval,) = t_intervals(*sets)

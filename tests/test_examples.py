@@ -53,7 +53,6 @@ def test_the_foreign_module_learns_and_every_callback_measures(guessed):
     success = rows["rephrasing/0/correct"]
     assert success.iloc[-8:].mean() > success.iloc[:8].mean() + 0.1
     assert rows["uniform_reward/rephrasings"].notna().all()
-    assert rows["rephrasing/1/effective_samples"].between(0, 1.0001).all()
     assert rows["answer_diversity/entropy"].iloc[-8:].mean() < rows["answer_diversity/entropy"].iloc[:8].mean()
     # One direction per text: the distance is the chance that two responses differ.
     assert rows["embedding_distance/pool"].dropna().between(0, 1).all()

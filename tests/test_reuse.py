@@ -39,7 +39,6 @@ def test_callbacks_in_plain_lightning_with_mappings_for_batches(tmp_path):
     uniform = rows["zero_gradient/percentage"]
     assert set(uniform) <= {0.0, 50.0, 100.0}
     assert uniform.iloc[-5:].mean() > uniform.iloc[:5].mean(), "heads are learnt"
-    assert rows["answer_diversity/unique_responses"].between(0.25, 0.5).all()
 
 
 class Recording(Mapping):
@@ -128,7 +127,7 @@ def test_each_callback_reads_what_the_table_says_and_nothing_else(name, tmp_path
         callback.on_train_batch_start(module._trainer, module, batch, 0)
         callback.on_train_batch_end(module._trainer, module, outputs, batch, 0)
     rollouts, others, step = TABLE[name]
-    assert read - {"rollouts", "groups", "prompts"} == names(rollouts) - {"score_logprob"} | names(others)
+    assert read - {"rollouts", "groups", "prompts"} == names(rollouts) | names(others)
     assert returned == names(step)
     for missing in sorted(read - {"groups[…].metadata"}):
         if "prompts" in missing or "groups" in missing or missing in ("split", "rollouts"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..metrics.functional import bootstrap_intervals
+from ..metrics.functional import t_intervals
 from .statistics import Estimate
 
 COLUMNS = {
@@ -25,7 +25,7 @@ COLUMNS = {
 }
 """Column of a table → its title: percentages, and distances of 0..2."""
 NOTE = (
-    "In percent of the training questions, with 95 % intervals by bootstrap over them. Equal rewards give GRPO no "
+    "In percent of the training questions, with 95 % t-intervals over them. Equal rewards give GRPO no "
     "gradient; more responses are less often equal for their number alone, so that G of the N·G are compared too. "
     "A distance is the mean of 1 − cosine over pairs of responses, whose expectation does not depend on their number."
 )
@@ -42,7 +42,7 @@ def summarised(questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
     """
     columns = {name: [row[name] for row in questions if name in row] for name in COLUMNS}
     return {
-        name: {**bootstrap_intervals(torch.tensor(values, dtype=torch.float64)[:, None])[0]._asdict(), "n": len(values)}
+        name: {**t_intervals(torch.tensor(values, dtype=torch.float64)[:, None])[0]._asdict(), "n": len(values)}
         for name, values in columns.items()
         if values
     }

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ..metrics.functional import DifficultyTest, bootstrap_intervals, difficulty_test, difficulty_variance
+from ..metrics.functional import DifficultyTest, difficulty_test, difficulty_variance, t_intervals
 
 
 def success_by(rollouts: pd.DataFrame, key: str = "rephrasing") -> pd.DataFrame:
@@ -14,12 +14,12 @@ def success_by(rollouts: pd.DataFrame, key: str = "rephrasing") -> pd.DataFrame:
 
     Returns:
         One row per value of the key: `responses`; `correct`, the mean over questions of their success rates; `low` and
-        `high`, its 95 % interval by bootstrap over questions.
+        `high`, its 95 % t-interval over questions.
     """
     found = {}
     for value, rows in rollouts.groupby(key):
         rates = rows.groupby("question")["correct"].mean().to_numpy(dtype=float)
-        (interval,) = bootstrap_intervals(torch.tensor(rates)[:, None])
+        (interval,) = t_intervals(torch.tensor(rates)[:, None])
         found[value] = {"responses": len(rows), "correct": interval.value, "low": interval.low, "high": interval.high}
     return pd.DataFrame(found).T.rename_axis(key).astype({"responses": int})
 

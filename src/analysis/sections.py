@@ -9,7 +9,7 @@ from .answer import answer
 from .comparison import ZERO_GRADIENT, Methods
 from .diagnosis import NOTE, table_of
 from .runs import RunFiles
-from .statistics import LEVEL, Comparison, Estimate
+from .statistics import LEVEL, Comparison
 
 HEADLINE_KS = (1, 8, 32)
 BUDGET_NAMES = {
@@ -149,15 +149,13 @@ def _responses(methods: Methods) -> Section:
     for split in methods.splits:
         for method, seeds in methods.runs.items():
             if "truncated" in (test := seeds[0].test[split]):
-                k, majority = max(((int(k), Estimate(**found)) for k, found in test["majority_at_k"].items()))
-                cut = f"{100 * test['truncated']:.1f} %"
-                rows.append(
-                    [split, method, str(test["samples"]), f"{majority} (k = {k})", f"{test['length']:,.0f}", cut]
-                )
+                shares = [f"{100 * test[name]:.1f}" for name in ("majority", "truncated")]
+                rows.append([split, method, str(test["samples"]), shares[0], f"{test['length']:,.0f}", shares[1]])
     note = (
-        "Of the first seed: responses in all, the answer of the majority of k, tokens per response, ended by the limit."
+        "Of the first seed: responses in all, questions in % whose most frequent answer is correct, tokens per "
+        "response, responses in % that the limit ended."
     )
-    header = ["split", "method", "responses", "majority@k", "tokens", "truncated"]
+    header = ["split", "method", "responses", "majority", "tokens", "truncated"]
     return Section("Responses to test questions", header, rows, [note])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 
-from ..metrics.functional import answer_diversity, answer_entropy, distinct_share, group_index
+from ..metrics.functional import answer_diversity, answer_entropy, group_index
 from .shared import BatchDiagnostic, batch_means
 
 
@@ -19,7 +19,6 @@ class AnswerDiversityMonitor(BatchDiagnostic):
     - `answer_diversity/distinct_wrong_share`: the same divided by the number of wrong responses that have an answer,
       over the questions that have any: 1 where no mistake is made twice.
     - `answer_diversity/entropy`: entropy of the distribution of final answers, nats (`answer_entropy`).
-    - `answer_diversity/unique_responses`: distinct responses divided by all responses.
 
     All but the first change with the number of responses per question: compare only runs that have the same.
     """
@@ -34,6 +33,5 @@ class AnswerDiversityMonitor(BatchDiagnostic):
             "distinct_wrong": distinct_wrong,
             "distinct_wrong_share": distinct_wrong / mistakes,
             "entropy": answer_entropy(rollouts.answers, index),
-            "unique_responses": distinct_share(rollouts.text, index),
         }
         return batch_means({f"answer_diversity/{name}": column for name, column in values.items()})

@@ -25,15 +25,14 @@ class PassAtKEvaluator(Callback):
 
     Logs for each split, as means over its questions,
     - `pass@k/<split>/<k>`: unbiased estimate of pass@k; at k = 1 it is the accuracy.
-    - `majority@k/<split>/<k>`: accuracy of the majority among k responses, exact (`majority_probability`);
-      `majority/<split>`: of the majority among all.
+    - `majority/<split>`: accuracy of the majority among all responses to a question (`majority_vote`).
     - `wrong_answers/<split>`: distinct wrong answers of a question; `length/<split>`: tokens per response;
       `truncated/<split>`: share of truncated responses.
     - `pass@k_average/<group>/<k>`: mean over the splits of a group, each of the same weight;
       `pass@k_by_question/<group>/<k>`: mean over the questions of these splits.
 
-    Writes the counts of every question, and pass@k and majority@k with 95 % intervals by bootstrap over questions, of
-    groups too, to `<stage>.json` (`validation`, `test`) and `evaluations/<stage>-<iterations trained>.json`.
+    Writes the counts of every question, and pass@k with 95 % t-intervals over questions, of groups too, to
+    `<stage>.json` (`validation`, `test`) and `evaluations/<stage>-<iterations trained>.json`.
 
     Batches and ranks are added up exactly; when a question id comes again its responses are added, and questions
     without any response are left out.
@@ -112,7 +111,7 @@ class PassAtKEvaluator(Callback):
         counts = merge_counts(chain(*gather_objects(self._records)))
         report = {name: summarise(questions, self.ks) for name, questions in counts.items()}
         found = averages(report, self.averages)
-        metrics = _by_k(report, {"pass@k": "pass_at_k", "majority@k": "majority_at_k"})
+        metrics = _by_k(report, {"pass@k": "pass_at_k"})
         metrics |= {f"{scalar}/{name}": summary[scalar] for name, summary in report.items() for scalar in SCALARS}
         metrics |= _by_k(found, {"pass@k_average": "pass_at_k", "pass@k_by_question": "by_question"})
         log_scalars(pl_module, metrics)

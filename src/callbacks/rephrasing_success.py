@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from ..metrics.functional import difficulty_variance, group_effective_sample_share
+from ..metrics.functional import difficulty_variance
 from .shared import BatchDiagnostic, batch_means
 
 RETURNED = ("ratio", "kl", "clipped", "entropy")
@@ -24,10 +24,6 @@ class RephrasingSuccessMonitor(BatchDiagnostic):
       a shaped reward;
     - `rephrasing/<n>/{ratio,kl,clipped,entropy}`: policy ratio, divergence from the reference, share of clipped tokens
       and policy entropy, means per token, of the responses that have a gradient, where the training step returns them;
-    - `rephrasing/<n>/effective_samples`: effective sample size, as a share of the samples, of the weights
-      π(o | score prompt) / π(o | sample prompt) of the responses to one prompt, mean over prompts. Near 1, a
-      rephrasing's responses are as good as the original's; 1 / G, one response outweighs all others. Where both prompts
-      are the same, as for n = 0, the mismatch between trainer and engine is all that lowers it;
     - `template/<name>/…`: the same by template;
     - `rephrasing/difficulty_variance`: variance of the true success rate over the prompts of one question, without bias
       (`difficulty_variance`), mean over the questions that allow an estimate. Zero, up to noise of either sign, where
@@ -67,10 +63,5 @@ def values_by_prompt(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Ten
         for kind, chosen in members.items()
         for name, column in columns.items()
     }
-    if (score_logprob := outputs.get("score_logprob")) is not None:
-        sampled = torch.tensor([float(logprobs.double().sum()) for logprobs in rollouts.logprobs])
-        shares = group_effective_sample_share(score_logprob.cpu() - sampled, rollouts.prompt)
-        rows = rollouts.prompt.unique()
-        values |= {f"{kind}/effective_samples": shares[chosen[rows]] for kind, chosen in members.items()}
     variance = difficulty_variance(rollouts.correct, rollouts.prompt, rollouts.question)
     return values | {"rephrasing/difficulty_variance": variance}

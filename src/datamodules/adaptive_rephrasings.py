@@ -39,7 +39,7 @@ class AdaptiveRephrasings:
 
     def count(self, record: Record, available: int) -> int:
         """How many rephrasings to sample of a question that has `available` of them and of which this is known."""
-        rate = record.running_rate(self.decay, original=True)
+        rate = record.running_rate(self.decay)
         chance = 1.0 if rate is None else uniform_probability(rate, self.samples)
         return min(self.low + math.floor((self.high - self.low) * chance + 0.5), available)
 

@@ -25,28 +25,3 @@ class Curriculum(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-
-
-class WithinBounds(Curriculum):
-    """Serves the questions whose running success rate lies within bounds, and those that were never sampled.
-
-    A question that has left the bounds is not sampled again in the run.
-
-    Args:
-        low: Smallest rate, of which 0 keeps the questions that were never solved.
-        high: Largest rate; below 1 it leaves out what is solved.
-        decay: Weight of the past in the running rate; see `Record.running_rate`.
-    """
-
-    def __init__(self, low: float = 0.0, high: float = 1.0, decay: float = 0.5) -> None:
-        if not 0 <= low <= high <= 1 or not 0 <= decay <= 1:
-            raise ValueError(
-                "Expected 0 ≤ low ≤ high ≤ 1 and decay between 0 and 1 in data.curriculum, but got "
-                f"low={low}, high={high} and decay={decay}."
-            )
-        self.low, self.high, self.decay = low, high, decay
-
-    def chance(self, record: Record) -> float:
-        """1 within the bounds, else 0."""
-        rate = record.running_rate(self.decay)
-        return float(rate is None or self.low <= rate <= self.high)

@@ -58,15 +58,14 @@ class Record:
         while len(self.answers) > MOST_ANSWERS:
             del self.answers[min(self.answers, key=self.answers.__getitem__)]
 
-    def running_rate(self, decay: float, original: bool = False) -> float | None:
-        """The first visit's success rate, then rate ← decay · rate + (1 − decay) · that of the next; None before.
+    def running_rate(self, decay: float) -> float | None:
+        """The original's success rate at its first visit, then rate ← decay · rate + (1 − decay) · that of the next.
 
-        Over all responses, or those to the `original` alone.
+        None where the original was never asked.
         """
-        visits = [Visit(v.samples[:1], v.correct[:1]) for v in self.visits if v.samples[0]] if original else self.visits
         running = None
-        for visit in visits:
-            running = decay * (visit.rate if running is None else running) + (1 - decay) * visit.rate
+        for asked, right in ((visit.samples[0], visit.correct[0]) for visit in self.visits if visit.samples[0]):
+            running = decay * (right / asked if running is None else running) + (1 - decay) * (right / asked)
         return running
 
     def latest_partial_rate(self) -> float | None:

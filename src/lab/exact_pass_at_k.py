@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..callbacks.shared import write_evaluation
 from ..distributed import gather_objects
-from ..metrics.functional import bootstrap_intervals, exact_pass_at_k, support_change
+from ..metrics.functional import exact_pass_at_k, support_change, t_intervals
 from ..modules.policy.exact import BatchSuccess, check_sampling
 from ..modules.policy_module import PolicyModule
 from ..rollouts.engines.base import stop_token_ids
@@ -63,7 +63,7 @@ class ExactPassAtK(ExactCallback):
       often than not, and with the untrained policy did not, and the other way round.
 
     Writes `exact.json` into the run directory, and the same to `evaluations/exact-<iterations trained>.json`: p of
-    every question, and pass@k with 95 % intervals by bootstrap over questions.
+    every question, and pass@k with 95 % t-intervals over questions.
 
     The untrained policy is the one that training starts from: it is evaluated before the first batch, and its p are
     part of checkpoints. `against` names another evaluation instead.
@@ -124,7 +124,7 @@ class ExactPassAtK(ExactCallback):
         splits = {}
         for name, questions in self.success(trainer, pl_module).items():
             curve = self._curve(questions.values())
-            intervals = dict(zip(self.ks, bootstrap_intervals(curve), strict=True))
+            intervals = dict(zip(self.ks, t_intervals(curve), strict=True))
             shares: dict[str, dict[int, float]] = {}
             before = self.untrained.get(name, {})
             if questions.keys() <= before.keys():

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pandas as pd
 import torch
 
-from ..metrics.functional import group_effective_sample_share, group_index
+from ..metrics.functional import group_index
 from ..types import AdvantageStrategy, RewardGroups, require
 
 
@@ -73,12 +73,12 @@ def _weights(advantages: torch.Tensor, groups: RewardGroups) -> dict[str, float]
     strength = torch.bincount(index, weights=advantages.abs().double())  # η, arXiv 2508.10751, Eq. 16
     total = float(strength.sum())
     hard = torch.bincount(index, weights=groups.correct.double()) / size < 0.5
-    share = group_effective_sample_share(advantages.abs().log(), torch.zeros_like(index)) if total else torch.zeros(1)
+    squares = float(advantages.double().square().sum())
     return {
         "questions": questions,
         "zero_gradient": float(100 * (strength == 0).double().mean()),
         "eta": float((strength / size).mean()),
-        "effective_responses": float(share),
+        "effective_responses": total**2 / squares / len(index) if total else 0.0,
         "positive": float(advantages.clamp(min=0).double().sum()) / total if total else float("nan"),
         "hard": float(strength[hard].sum()) / total if total else float("nan"),
     }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..types import Fields
-from .functional import bootstrap_intervals, majority_probability, pass_at_k
+from .functional import majority_vote, pass_at_k, t_intervals
 
 Record = dict[str, Any]
 """JSON of one question of one batch: `split`, `id`, and the fields of `QuestionCounts` as `counts`."""
@@ -41,11 +41,6 @@ class QuestionCounts:
         for name in ("n", "correct", "wrong", "tokens", "truncated"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def majority_at_k(self, k: int) -> float:
-        """Probability that the majority of k of the responses is right; see `majority_probability`."""
-        silent = self.n - self.correct - self.wrong.total()
-        return majority_probability(self.correct, tuple(sorted(self.wrong.values())), silent, k)
-
     def row(self, id: str) -> dict[str, Any]:
         """The question in the report."""
         return {
@@ -54,7 +49,7 @@ class QuestionCounts:
             "correct": self.correct,
             "distinct_answers": len(self.right | set(self.wrong)),
             "distinct_wrong": len(self.wrong),
-            "majority": self.majority_at_k(self.n),
+            "majority": majority_vote(self.correct, list(self.wrong.values())),
             "mean_length": self.tokens / self.n,
             "truncated": self.truncated,
             "metadata": self.metadata,
@@ -99,22 +94,19 @@ def merge_counts(records: Iterable[Record]) -> Splits:
 
 
 def summarise(questions: Mapping[str, QuestionCounts], ks: Sequence[int]) -> dict[str, Any]:
-    """Pass@k and majority@k with intervals, means over questions, and a row for each question, of which one is needed.
+    """Pass@k with intervals, means over questions, and a row for each question, of which one is needed.
 
     Of `ks`, those above the smallest n are left out.
     """
-    # In order of the ids, so that the bootstrap does not depend on which rank had which question.
+    # In order of the ids, so that sums do not depend on which rank had which question.
     ids = sorted(questions)
     counts = [questions[id] for id in ids]
     ks = [k for k in ks if k <= min(question.n for question in counts)]
-    majority = torch.tensor([[question.majority_at_k(k) for k in ks] for question in counts], dtype=torch.float64)
-
     rows = [question.row(id) for id, question in zip(ids, counts, strict=True)]
     return {
         "num_questions": len(rows),
         "samples": sum(row["n"] for row in rows),
         "pass_at_k": _intervals(ks, _curve(rows, ks)),
-        "majority_at_k": _intervals(ks, majority),
         "majority": sum(row["majority"] for row in rows) / len(rows),
         "wrong_answers": sum(row["distinct_wrong"] for row in rows) / len(rows),
         "length": sum(row["mean_length"] for row in rows) / len(rows),
@@ -156,4 +148,4 @@ def _curve(rows: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> Tensor:
 
 
 def _intervals(ks: Sequence[int], *curves: Tensor) -> dict[int, dict[str, float]]:
-    return {k: interval._asdict() for k, interval in zip(ks, bootstrap_intervals(*curves), strict=True)}
+    return {k: interval._asdict() for k, interval in zip(ks, t_intervals(*curves), strict=True)}

@@ -149,16 +149,11 @@ def test_rephrasings_are_told_apart_by_hand(tmp_path, make_batch):
     batch = make_batch(REWARDS)
     rollouts = batch.rollouts
     kl = torch.where(rollouts.rephrasing == 1, 0.5, 0.25)
-    # Under the score prompt the first response of each prompt is e times as likely as under its own, the second is not.
-    shift = torch.tensor([1.0, 0.0] * 8)
-    score_logprob = torch.tensor([float(x.sum()) for x in rollouts.logprobs]) + shift
-    found = fit(tmp_path, [batch], RephrasingSuccessMonitor(), kl=kl, score_logprob=score_logprob).to_dict("records")[0]
+    found = fit(tmp_path, [batch], RephrasingSuccessMonitor(), kl=kl).to_dict("records")[0]
     assert found["rephrasing/0/correct"] == 5 / 8
     assert found["rephrasing/1/correct"] == 3 / 8
     assert "template/plain/correct" not in found, "there is but one"
     assert (found["rephrasing/0/kl"], found["rephrasing/1/kl"]) == (0.25, 0.5)
-    share = (math.e + 1) ** 2 / (math.e**2 + 1) / 2
-    assert found["rephrasing/1/effective_samples"] == pytest.approx(share)
     # var(p̂) is ½ for question 0 and 0 for the others; the noise of question 3 is ¼ / 1 per prompt.
     assert found["rephrasing/difficulty_variance"] == pytest.approx((0.5 - 0.25) / 4)
 
@@ -178,7 +173,6 @@ def test_variety_of_answers_by_hand(tmp_path, make_batch):
     # Question 0: 0 | 1 2 0, question 1: 1 | 2 0 1.
     assert row["answer_diversity/distinct_wrong"] == 3
     assert row["answer_diversity/distinct_wrong_share"] == 1
-    assert row["answer_diversity/unique_responses"] == 0.75
     assert row["answer_diversity/entropy"] == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(4))
 
 

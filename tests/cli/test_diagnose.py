@@ -22,7 +22,7 @@ from tagrpo.callbacks import RolloutCallback
 from tagrpo.callbacks.training_signal import rows_of
 from tagrpo.cli.diagnose import ask_training_questions, diagnose, kept_checkpoints
 from tagrpo.cli.train import train
-from tagrpo.metrics.functional import bootstrap_intervals
+from tagrpo.metrics.functional import t_intervals
 from tagrpo.report.assemble import page_content, write_report
 from tagrpo.runs.directory import checkpoints_in, end
 from tagrpo.runs.secrets import save_resolved
@@ -154,7 +154,7 @@ def test_each_number_has_its_interval(diagnosed):
         for name in (name for name in point["questions"][0] if name in COLUMNS):
             values = torch.tensor([row[name] for row in point["questions"]])
             assert point["metrics"][name] == pytest.approx(
-                {**bootstrap_intervals(values[:, None])[0]._asdict(), "n": 6}
+                {**t_intervals(values[:, None])[0]._asdict(), "n": 6}
             )
 
 

@@ -160,7 +160,6 @@ def test_what_depends_on_tokens_goes_on_from_a_checkpoint(overrides, tmp_path):
     [
         ("experiment=outcome_exploration",),
         ("experiment=greso", "data.curriculum.step=0.1"),
-        ("curriculum=within_bounds", "data.curriculum.high=0.5"),
     ],
     ids=lambda overrides: overrides[0].split("=")[1],
 )

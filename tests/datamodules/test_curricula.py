@@ -1,10 +1,10 @@
-"""Curricula: chances and places by hand, and what a data module serves."""
+"""Curricula: what a data module serves, and what it keeps."""
 
 from __future__ import annotations
 
 import pytest
 
-from tagrpo.datamodules.curricula import Curriculum, WithinBounds
+from tagrpo.datamodules.curricula import Curriculum
 from tagrpo.datamodules.memory import Record, Visit
 from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.templates import PlainTemplate
@@ -17,21 +17,11 @@ def visited(*right):
     return Record(visits=[Visit((2, 2), (min(r, 2), max(r - 2, 0))) for r in right])
 
 
-def test_a_question_that_was_never_sampled_is_served():
-    assert WithinBounds(0.25, 0.75).chance(Record()) == 1.0
+class Unsolved(Curriculum):
+    """Serves questions of which some response was wrong at the last visit, and new ones."""
 
-
-def test_bounds_hold_for_the_running_rate_of_the_whole_pool_and_include_their_ends():
-    curriculum = WithinBounds(0.25, 0.5, decay=0.5)
-    assert [curriculum.chance(visited(right)) for right in range(5)] == [0, 1, 1, 0, 0]
-    assert curriculum.chance(visited(4, 0)) == 1, "½ · 1 + ½ · 0"
-    assert WithinBounds(0.25, 0.5, decay=0.0).chance(visited(4, 0)) == 0, "the last visit alone"
-
-
-@pytest.mark.parametrize("options", [{"low": 0.6, "high": 0.5}, {"decay": 2.0}])
-def test_impossible_options_are_refused(options):
-    with pytest.raises(ValueError, match=rf"data\.curriculum.*{next(iter(options))}|decay.*data\.curriculum"):
-        WithinBounds(**options)
+    def chance(self, record):
+        return float(not record.visits or record.visits[-1].rate < 1)
 
 
 def datamodule_of(curriculum):
@@ -44,7 +34,7 @@ def datamodule_of(curriculum):
 
 
 def test_a_data_module_serves_what_its_curriculum_wants_by_what_is_remembered():
-    datamodule = datamodule_of(WithinBounds(high=0.9))
+    datamodule = datamodule_of(Unsolved())
     assert datamodule.needs_memory
     loader = datamodule.train_dataloader()
     first = [group.id for batch in loader for group in batch.groups]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tagrpo.datamodules import overlap
 from tagrpo.datamodules.overlap import find_overlaps, words
 from tagrpo.types import QuestionGroup
 
@@ -98,22 +96,20 @@ def test_the_similarity_is_the_highest_of_all_pairs(train, test, n, threshold):
     assert all(share(overlap.test, overlap.train) == overlap.similarity for overlap in found["test"])
 
 
-@pytest.mark.parametrize(("common", "kinds", "alike"), [(20, 3, 0), (60, 3, 100), (60, 1, 0)])
-def test_wording_that_many_questions_share_is_not_compared_pair_by_pair(common, kinds, alike):
+@pytest.mark.parametrize(("kinds", "alike"), [(20, 100), (3, 0), (1, 0)])
+def test_a_layout_that_many_questions_have_does_not_count(kinds, alike):
     def asked(start, count):
         return [
             group(
-                " ".join(f"{'xyz'[i % kinds]}{chr(97 + word % 26)}{chr(97 + word // 26)}" for word in range(common))
+                " ".join(f"{chr(97 + i % kinds)}{chr(97 + word % 26)}{chr(97 + word // 26)}" for word in range(60))
                 + " ".join(f" {i} {word}" for word in "abcdefghij"),
                 str(i),
             )
             for i in range(start, start + count)
         ]
 
-    with mock.patch.object(overlap, "_shared", wraps=overlap._shared) as compared:
-        found = find_overlaps(asked(0, 300), {"test": asked(1000, 100)})["test"]
-    assert len(found) == alike, "a layout that most questions have does not count; one that a third of them have does"
-    assert compared.call_count <= 100, "of 30,000 pairs"
+    found = find_overlaps(asked(0, 300), {"test": asked(1000, 100)})["test"]
+    assert len(found) == alike, "one that a third of them have does not; one that a twentieth has does"
 
 
 @settings(max_examples=50)

@@ -36,5 +36,4 @@ def test_majority_and_wrong_answers_are_means_over_questions(make_batch):
     summary = summarise(merge_counts(count_batch(batch))["train"], (1, 3))
     assert summary["majority"] == pytest.approx((1 / 3 + 0) / 2)
     assert summary["wrong_answers"] == (2 + 3) / 2
-    assert summary["majority_at_k"][1]["value"] == pytest.approx(1 / 6)
     assert [row["distinct_answers"] for row in summary["questions"]] == [3, 3]

@@ -138,7 +138,7 @@ def test_a_text_with_a_slash_is_no_path(tmp_path):
     [
         ["experiment=ta_grpo"],
         ["experiment=greso", "scale=paper", "data=math", "lora=default"],
-        ["experiment=prompt_augmentation", "data=countdown", "curriculum=within_bounds", "rollout=vllm_server"],
+        ["experiment=prompt_augmentation", "data=countdown", "curriculum=skip_uniform", "rollout=vllm_server"],
     ],
     ids=" ".join,
 )

@@ -69,8 +69,8 @@ class HubSource(Source):
         known = self.known
         origin = known.hub if self.path is None else locate(self.path, self.dataset, known.hub)
         table = read_table(origin, known.config, known.split, known.columns, known.folder)
-        groups, excluded = self._read(table, origin)
-        notes, warnings = self._compared(table.num_rows, groups)
+        groups, excluded, read = self._read(table, origin)
+        notes, warnings = self._compared(read, groups)
         groups, outside = select(groups, self.within, origin)
         if known.wrong_choices:
             groups = [self._with_choices(group) for group in groups]
@@ -81,12 +81,12 @@ class HubSource(Source):
             groups, told = with_rephrasings(groups, read_rephrasings(self.rephrasings))
             notes.append(told)
         self.report = SourceReport(
-            origin=str(origin), read=table.num_rows, excluded=excluded | outside, notes=notes, warnings=warnings
+            origin=str(origin), read=read, excluded=excluded | outside, notes=notes, warnings=warnings
         )
         return groups
 
-    def _read(self, table: Any, origin: str | Path) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
-        """The questions that can be asked and scored; and reason → ids of the others."""
+    def _read(self, table: Any, origin: str | Path) -> tuple[list[QuestionGroup], dict[str, list[str]], int]:
+        """The questions that can be asked and scored; reason → ids of the others; and the number of rows."""
         known = self.known
         required = {"a question": known.question, "an answer": known.answer}
         required |= {wrong: [wrong] for wrong in known.wrong_choices}
@@ -94,8 +94,10 @@ class HubSource(Source):
         excluded: dict[str, list[str]] = defaultdict(list)
         kept: dict[str, QuestionGroup] = {}
         seen: set[tuple[str, ...]] = set()
-        for number, row in enumerate(read_fields(table, origin, required, optional)):
-            group = self._group(number, row)
+        read = 0
+        for row in read_fields(table, origin, required, optional):
+            group = self._group(read, row)
+            read += 1
             text = words(group.question) if known.deduplicate else ()
             if not group.question or not group.answer:
                 excluded["without_answer" if group.question else "without_question"].append(group.id)
@@ -106,7 +108,7 @@ class HubSource(Source):
             else:
                 kept[group.id] = group
                 seen.add(text)
-        return list(kept.values()), dict(excluded)
+        return list(kept.values()), dict(excluded), read
 
     def _group(self, number: int, row: Mapping[str, Any]) -> QuestionGroup:
         """The question of a row; text or answer is empty where it has none."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from os.path import commonprefix
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...types import QuestionGroup
 from .base import Source, SourceReport, fingerprint
@@ -18,14 +18,6 @@ REQUIRED = {
     "the index of a question": ("index", "extra_info.index"),
 }
 POSITION = {"position": ("sub_index", "extra_info.sub_index")}
-
-
-class Row(NamedTuple):
-    """A question or a rephrasing of it."""
-
-    place: float
-    question: str
-    answer: tuple[str, ...]
 
 
 class RephrasingRowsSource(Source):
@@ -60,24 +52,32 @@ class RephrasingRowsSource(Source):
     def load(self) -> list[QuestionGroup]:
         """Read the rows and link them."""
         origin = self.dataset if self.path is None else locate(self.path, f"{self.config or 'default'}/{self.split}")
-        table = read_table(origin, self.config, self.split)
-        rows = list(read_fields(table, origin, REQUIRED, POSITION))
+        rows = list(read_fields(read_table(origin, self.config, self.split), origin, REQUIRED, POSITION))
         texts = [question_text(row["a question"]) for row in rows]
         instruction = shared_lines([text for text in texts if text])
-        linked: dict[Any, list[Row]] = defaultdict(list)
+        linked: dict[Any, list[tuple[float, str, tuple[str, ...]]]] = defaultdict(list)
         for row, text in zip(rows, texts, strict=True):
             question, index = f"{text}\n".removeprefix(instruction).strip(), row["the index of a question"]
             if question and is_known(index):
                 place = row["position"] if is_known(row.get("position")) else 0
-                linked[index].append(Row(place, question, answers(row["an answer"])))
-        groups, excluded = _groups(linked)
-        padding = table.num_rows - sum(map(len, linked.values()))
+                linked[index].append((place, question, answers(row["an answer"])))
+        groups = []
+        excluded: dict[str, list[str]] = defaultdict(list)
+        for index, found in linked.items():
+            (_, question, answer), *others = sorted(found, key=lambda row: row[0])
+            if not answer:
+                excluded["without_answer"].append(str(index))
+            elif any(other != answer for *_, other in others):
+                excluded["answers_differ"].append(str(index))
+            else:
+                groups.append(QuestionGroup(str(index), question, tuple(text for _, text, _ in others), answer))
+        padding = len(rows) - sum(map(len, linked.values()))
         self.report = SourceReport(
             origin=str(origin),
-            read=table.num_rows,
-            excluded=excluded,
+            read=len(rows),
+            excluded=dict(excluded),
             notes=[
-                f"{table.num_rows} rows are {len(linked)} questions; {padding} rows without question or index left out",
+                f"{len(rows)} rows are {len(linked)} questions; {padding} rows without question or index left out",
                 f"the questions have the fingerprint {fingerprint(groups)}",
                 *([f"removed from the start of every prompt: {instruction.strip()!r}"] if instruction else []),
             ],
@@ -93,19 +93,3 @@ def shared_lines(texts: Sequence[str]) -> str:
     """
     same = commonprefix([f"{text}\n" for text in texts]) if len(set(texts)) > 1 else ""  # noqa: RUF071 (texts, no paths)
     return same[: same.rfind("\n") + 1]
-
-
-def _groups(linked: Mapping[Any, Sequence[Row]]) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
-    """One group per index; and reason → ids of those that can't be one."""
-    groups = []
-    excluded: dict[str, list[str]] = defaultdict(list)
-    for index, rows in linked.items():
-        original, *others = sorted(rows, key=lambda row: row.place)
-        if not original.answer:
-            excluded["without_answer"].append(str(index))
-        elif any(row.answer != original.answer for row in others):
-            excluded["answers_differ"].append(str(index))
-        else:
-            rephrasings = tuple(row.question for row in others)
-            groups.append(QuestionGroup(str(index), original.question, rephrasings, original.answer))
-    return groups, dict(excluded)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import codecs
-import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -44,22 +43,21 @@ def read_table(
     columns: Sequence[str] | None = None,
     folder: str | None = None,
 ) -> Any:
-    """A `datasets.Dataset` from a file, from a folder in the hub's layout or, given a name, from the hub.
+    """The rows of a file, of a folder in the hub's layout or, given a name, of the hub, read by `datasets`.
 
-    Configuration, split, `columns` (None reads all) and `folder` are those of a repository. Local copies are cached by
-    the paths, sizes and times of their files: `datasets` takes two copies of a repository for the same.
+    Configuration, split, `columns` (None reads all) and `folder` are those of a repository. Local copies are streamed:
+    `datasets` would keep a copy of its own, and takes two copies of a repository for the same.
     """
     import datasets
 
     options: dict[str, Any] = {"data_dir": folder, **({"columns": list(columns)} if columns else {})}
     if isinstance(origin, Path):
-        cache = os.path.join(datasets.config.HF_DATASETS_CACHE, "local", _state(origin))
         if origin.is_dir():
-            return datasets.load_dataset(os.fspath(origin), config, split=split, cache_dir=cache, **options)
+            return datasets.load_dataset(os.fspath(origin), config, split=split, streaming=True, **options)
         if origin.suffix not in FORMATS:
             raise ValueError(f"Expected a file of one of {', '.join(FORMATS)}, but got {origin}.")
         kind = FORMATS[origin.suffix]
-        return datasets.load_dataset(kind, data_files=os.fspath(origin), split="train", cache_dir=cache)
+        return datasets.load_dataset(kind, data_files=os.fspath(origin), split="train", streaming=True)
     try:
         return datasets.load_dataset(origin, config, split=split, **options)
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
@@ -68,13 +66,6 @@ def read_table(
             "Check that the machine is online, that HF_HUB_OFFLINE is not set, and that the account of HF_TOKEN has "
             "access where the dataset asks for consent. Or download it elsewhere and set `path` to the copy."
         ) from error
-
-
-def _state(path: Path) -> str:
-    """A name that changes when the file or folder changes."""
-    files = sorted(found for found in path.rglob("*") if found.is_file()) if path.is_dir() else [path]
-    states = [(os.fspath(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return hashlib.sha256(repr(states).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class RowError(ValueError):
@@ -126,24 +117,29 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def read_fields(
-    table: Any, origin: str | Path, required: Mapping[str, Sequence[str]], optional: Mapping[str, Sequence[str]]
+    rows: Iterable[Mapping[str, Any]],
+    origin: str | Path,
+    required: Mapping[str, Sequence[str]],
+    optional: Mapping[str, Sequence[str]],
 ) -> Iterator[dict[str, Any]]:
-    """The fields of each row, read from the first of their columns that the table has; `a.b` is field b of column a.
+    """The fields of each row, read from the first of their columns that the first row has; `a.b` is key b of column a.
 
     `required` and `optional` map a field to the names of the columns that may hold it; `origin` is for messages.
     """
-    table = table.flatten()
-    there = table.column_names
-    chosen = {field: [name for name in names if name in there][:1] for field, names in {**required, **optional}.items()}
-    for field, names in required.items():
-        if not chosen[field]:
-            raise ValueError(
-                f"{origin}: expected {field} in one of the columns {', '.join(names)}, but there are "
-                f"{', '.join(there)}."
-            )
-    columns = {field: found[0] for field, found in chosen.items() if found}
-    for row in table.select_columns(sorted(set(columns.values()))):  # others may be long, and are not decoded
-        yield {field: row[name] for field, name in columns.items()}
+    columns: dict[str, str] = {}
+    for row in rows:
+        inner = [(name, value) for name, value in row.items() if isinstance(value, Mapping)]
+        flat = {**row, **{f"{name}.{key}": found for name, value in inner for key, found in value.items()}}
+        if not columns:
+            wanted = {**required, **optional}
+            there = {field: [name for name in names if name in flat] for field, names in wanted.items()}
+            columns = {field: names[0] for field, names in there.items() if names}
+            for field in [field for field in required if field not in columns]:
+                raise ValueError(
+                    f"{origin}: expected {field} in one of the columns {', '.join(required[field])}, but there are "
+                    f"{', '.join(flat)}."
+                )
+        yield {field: flat.get(name) for field, name in columns.items()}
 
 
 def question_text(field: Any) -> str:

@@ -4,25 +4,23 @@ Arguments are per response: `group` is [R] long, ids of any numbers, `correct` [
 answers, None where none was found. Values of groups are [num_groups], in ascending order of the ids.
 """
 
-from .answers import answer_diversity, answer_entropy, majority_probability
+from .answers import answer_diversity, answer_entropy, majority_vote
 from .causes import CAUSES, zero_gradient_causes
-from .difficulty import DifficultyTest, difficulty_test, difficulty_variance, homogeneity, pooled_difficulty_test
+from .difficulty import DifficultyTest, difficulty_test, difficulty_variance
 from .groups import (
-    group_effective_sample_share,
     group_index,
     uniform_groups,
     uniform_subset_probability,
     zero_gradient_probability,
 )
-from .intervals import Interval, bootstrap_intervals
+from .intervals import Interval, t_intervals
 from .pass_at_k import exact_pass_at_k, pass_at_k, support_change
-from .texts import distinct_share, mean_pairwise_distance
+from .texts import mean_pairwise_distance
 
 __all__ = [
     "CAUSES", "DifficultyTest", "Interval", "answer_diversity", "answer_entropy",
-    "bootstrap_intervals", "difficulty_test", "difficulty_variance",
-    "distinct_share", "exact_pass_at_k", "group_effective_sample_share", "group_index",
-    "homogeneity", "majority_probability", "mean_pairwise_distance", "pass_at_k",
-    "pooled_difficulty_test", "support_change", "uniform_groups", "uniform_subset_probability",
+    "difficulty_test", "difficulty_variance",
+    "exact_pass_at_k", "group_index", "majority_vote", "mean_pairwise_distance", "pass_at_k",
+    "support_change", "t_intervals", "uniform_groups", "uniform_subset_probability",
     "zero_gradient_causes", "zero_gradient_probability",
 ]  # fmt: skip

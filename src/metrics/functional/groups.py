@@ -75,26 +75,3 @@ def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bo
         raise ValueError(f"Expected success rates between 0 and 1 and samples from 1, but got {success}, {samples}.")
     right, wrong = success.pow(samples), (1 - success).pow(samples)
     return right.prod() + wrong.prod() if pooled else right + wrong
-
-
-def group_effective_sample_share(log_weights: Tensor, group: Tensor) -> Tensor:
-    """[num_groups] float64, effective sample size (Σ w)² / Σ w² (Kish) of each group's weights over the group's size.
-
-    1 for equal weights, 1 / n where one of n is all that counts, NaN where all are NaN. With the weights
-    π(o|q0) / π(o|qn) of the responses to one rephrasing it says what share of them would count, were they reweighted to
-    stand for responses to the original question.
-
-    Args:
-        log_weights: [R] float, natural logarithms up to a constant per group; NaN is left out.
-        group: [R] long.
-
-    >>> group_effective_sample_share(torch.tensor([3.0, 1.0, 1.0]).log(), torch.tensor([0, 0, 1]))  # 1.6 of 2, 1 of 1
-    tensor([0.8000, 1.0000], dtype=torch.float64)
-    """
-    index, count = group_index(group)
-    known = ~log_weights.isnan()
-    logs, rows = log_weights[known].double(), index[known]
-    top = logs.new_full((count,), -torch.inf).scatter_reduce(0, rows, logs, "amax")
-    weights = (logs - top[rows]).exp()
-    sums, squares = (torch.bincount(rows, weights=w, minlength=count) for w in (weights, weights.square()))
-    return sums.square() / squares / torch.bincount(rows, minlength=count)

@@ -1,25 +1,11 @@
-"""How much responses repeat each other: as a whole, and as an encoder sees them."""
+"""How different responses are, as an encoder sees them."""
 
 from __future__ import annotations
-
-from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
 
 from .groups import group_index
-
-
-def distinct_share(items: Sequence[Hashable], group: Tensor) -> Tensor:
-    """[num_groups] float64 on the CPU, distinct of [R] items over all of them: 1 where all differ.
-
-    >>> distinct_share(["a", "b", "a", "a"], torch.tensor([0, 0, 1, 1]))
-    tensor([1.0000, 0.5000], dtype=torch.float64)
-    """
-    index, count = group_index(group.cpu())
-    rows = set(zip(index.tolist(), items, strict=True))
-    distinct = torch.bincount(torch.tensor([row for row, _ in rows], dtype=torch.long), minlength=count)
-    return distinct.double() / torch.bincount(index, minlength=count)
 
 
 def mean_pairwise_distance(embeddings: Tensor, group: Tensor) -> Tensor:

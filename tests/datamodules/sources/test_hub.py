@@ -232,8 +232,7 @@ def test_the_long_columns_of_openr1_are_not_read(tmp_path):
     copy_of("openr1_math", tmp_path, [ROWS["openr1_math"][0]])
     known = CATALOGUE["openr1_math"]
     table = read_table(tmp_path / "openr1_math", known.config, known.split, known.columns)
-    assert "generations" not in table.column_names
-    assert set(known.columns) == set(table.column_names)
+    assert set(next(iter(table))) == set(known.columns)
 
 
 def test_questions_without_a_checkable_answer_are_left_out_of_openr1(tmp_path):

@@ -8,24 +8,23 @@ import pytest
 import torch
 from scipy import stats
 
-from tagrpo.metrics.functional import difficulty_test, difficulty_variance, homogeneity
-from tagrpo.metrics.functional.difficulty import DifficultyTest, pooled_difficulty_test
+from tagrpo.metrics.functional import DifficultyTest, difficulty_test, difficulty_variance
 
 
 @pytest.mark.parametrize(("sizes", "correct"), [((2, 2), 2), ((3, 1, 2), 2), ((1, 1), 1), ((4, 3, 2), 5), ((5, 2), 6)])
-def test_moments_are_those_over_all_ways_to_place_the_correct_responses(sizes, correct):
+def test_the_statistic_is_pearsons_and_one_on_average_over_all_ways_to_place_the_correct_responses(sizes, correct):
     total = sum(sizes)
     prompt = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     values = []
     for chosen in combinations(range(total), correct):
         verdict = torch.isin(torch.arange(total), torch.tensor(chosen))
         table = [[int(verdict[prompt == p].sum()), int((~verdict)[prompt == p].sum())] for p in range(len(sizes))]
-        values.append(stats.chi2_contingency(table, correction=False).statistic)
-        found = homogeneity(verdict, prompt, torch.zeros(total).long())
-        assert float(found.statistic) == pytest.approx(values[-1])
-    values = torch.tensor(values, dtype=torch.float64)
-    assert float(found.mean) == pytest.approx(float(values.mean()))
-    assert float(found.variance) == pytest.approx(float(values.var(correction=0)), abs=1e-9)
+        pearson = stats.chi2_contingency(table, correction=False).statistic * (total - 1) / total
+        found = difficulty_test(verdict, prompt, torch.zeros(total).long())
+        assert found.statistic == pytest.approx(pearson / (len(sizes) - 1))
+        assert found.p_value == pytest.approx(stats.chi2.sf(pearson, len(sizes) - 1))
+        values.append(found.statistic)
+    assert sum(values) / len(values) == pytest.approx(1)
 
 
 def responses(rates, samples, generator):
@@ -77,15 +76,17 @@ def test_the_variance_of_difficulty_is_unbiased():
 def test_a_question_with_one_prompt_tells_nothing():
     correct = torch.tensor([True, False, True, True, False, False])
     prompt, question = torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([0, 0, 7, 7, 7, 7])
-    found = homogeneity(correct, prompt, question)
-    assert len(found.statistic) == 1  # question 7
-    assert float(found.statistic) == pytest.approx(4.0)
+    found = difficulty_test(correct, prompt, question)
+    assert (found.questions, found.statistic) == (1, pytest.approx(3.0))  # question 7: X² = 4, times 3 / 4
 
 
-def test_the_statistic_is_divided_by_its_expectation_and_reads_well():
-    found = pooled_difficulty_test([4.0, 2.0], [2.0, 1.0], [1.0, 1.0])
-    assert (found.statistic, found.questions) == (2.0, 2)
-    assert found.p_value == pytest.approx(float(stats.chi2.sf(6 / (2 / 6), 3 / (2 / 6))))
+def test_rare_successes_are_not_taken_for_a_difference():
+    generator = torch.Generator().manual_seed(3)
+    p_values = [difficulty_test(*responses(torch.full((60, 4), 0.04), 8, generator)).p_value for _ in range(200)]
+    assert sum(p < 0.05 for p in p_values) <= 0.05 * 200
+
+
+def test_the_test_reads_well():
     assert str(DifficultyTest(1.5, 0.25, 3)) == "X² is 1.50 times that of equal difficulty over 3 questions, p = 0.250"
     assert str(DifficultyTest(1.5, 0.001, 3)).endswith("p = 0.001")
     assert str(DifficultyTest(9.0, 0.0009, 3)).endswith("p < 0.001")

@@ -61,5 +61,7 @@ def explained() -> Iterator[None]:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
         cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
+        part = str(error).partition("full_key: ")[2] if cause is not error else ""
+        where = f"\n(Its settings are those of {part}.)" if part else ""
         hint = "" if str(cause).startswith("Expected") else "\n(HYDRA_FULL_ERROR=1 shows where.)"
-        sys.exit(redacted(f"{str(cause) or type(cause).__name__}{hint}"))
+        sys.exit(redacted(f"{str(cause) or type(cause).__name__}{where}{hint}"))

@@ -10,11 +10,12 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
@@ -78,6 +79,15 @@ RESOLVERS: dict[str, Callable[..., object]] = {
 }
 for resolver, function in RESOLVERS.items():
     OmegaConf.register_new_resolver(resolver, function, use_cache=function is wandb_run_id)
+
+
+def compose_run(directory: str | Path, overrides: Sequence[str], command: str = "train") -> DictConfig:
+    """The settings of a run in `directory` as its command composes them, for programs that build runs themselves."""
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose(command, [f"hydra.run.dir={directory}", *overrides], return_hydra_config=True)
+    cfg.hydra.runtime.output_dir = str(directory)
+    HydraConfig.instance().set_config(cfg)
+    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,13 @@ import sys
 
 import pytest
 import torch
-from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo.cli.evaluate import evaluate, main, prepare, settings_of
 from tagrpo.runs.provenance import provenance
 from tagrpo.settings.checks import read_questions
-from tagrpo.settings.config import build
+from tagrpo.settings.config import build, compose_run
 from tagrpo.settings.methods import options_of
 from tagrpo.starter import starter_path
 
@@ -30,11 +28,7 @@ SMALL = [
 
 
 def composed(directory, *overrides):
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("evaluate", [f"hydra.run.dir={directory}", *overrides], return_hydra_config=True)
-    cfg.hydra.runtime.output_dir = str(directory)
-    HydraConfig.instance().set_config(cfg)
-    return cfg
+    return compose_run(directory, overrides, "evaluate")
 
 
 def test_protocols_sample_as_their_source_says(tmp_path):

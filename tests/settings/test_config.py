@@ -10,7 +10,6 @@ import pytest
 import torch
 import yaml
 from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException, InstantiationException, MissingConfigException
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer
@@ -35,9 +34,7 @@ def composed(*overrides, name="train"):
 
 
 def build(tmp_path, *overrides):
-    cfg = composed(f"hydra.run.dir={tmp_path}", *overrides)
-    cfg.hydra.runtime.output_dir = str(tmp_path)
-    HydraConfig.instance().set_config(cfg)
+    cfg = config.compose_run(tmp_path, overrides)
     config.check(cfg)
     return config.build(cfg)
 

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from io import TextIOWrapper
 from typing import Any
 
 import hydra
@@ -21,10 +20,7 @@ WRONG_USE = (ValueError, TypeError, OSError, ImportError, RuntimeError, HydraExc
 
 
 def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Callable[[], Any]]:
-    r"""Make a function a console script, which refuses secrets; one with a `config` gets that and shows help on it.
-
-    A terminal that knows ASCII alone shows other characters as `\u2022`.
-    """
+    """Make a function a console script, which refuses secrets; one with a `config` gets that and shows help on it."""
 
     def decorate(main: Callable[..., Any]) -> Callable[[], Any]:
         if config is not None:
@@ -34,9 +30,6 @@ def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Cal
 
         @wraps(main)
         def run() -> Any:
-            for stream in (sys.stdout, sys.stderr):
-                if isinstance(stream, TextIOWrapper):
-                    stream.reconfigure(errors="backslashreplace")
             refuse_secret_arguments(sys.argv[1:])
             if config is not None:
                 import tagrpo.configs  # noqa: F401  Hydra's completion lists options before it imports them

@@ -54,7 +54,7 @@ AT_ONCE = [
     (TRAIN, ["model.path=run"], "model.path=run/model"),
     (TRAIN, ["rollout=vllm"], "rollout=(vllm_cpu|transformers)"),
     (TRAIN, ["resume=none.ckpt"], "none.ckpt.* resume"),
-    (TRAIN, ["resume=last"], "resume=auto"),
+    (TRAIN, ["resume=empty"], "empty.* resume"),
     (TRAIN, ["hydra.run.dir=run"], "another name="),
     (TRAIN, ["+logger.wandb.api_key=sk-1234567890abcdef"], "logger.wandb.api_key"),
     (EVAL, ["protocol=ta_gpro"], "ta_grpo"),

@@ -124,9 +124,7 @@ def run_to_continue(resume: str | None, directory: Path) -> Path | None:
     """The directory of the run that `resume` continues; None where there is nothing to continue."""
     if resume is None:
         return None
-    if resume == "last" and not checkpoints_in(directory / "checkpoints"):
-        raise no_checkpoint(directory / "checkpoints")
-    if resume in ("auto", "last"):
+    if resume == "auto":
         return directory
     path = existing(resume, "resume").absolute()
     run = path if (path / "checkpoints").is_dir() else path.parent.parent
@@ -141,14 +139,6 @@ def existing(path: str | Path, setting: str) -> Path:
             f"Expected a checkpoint, or the directory of a run, at {path}, but there is nothing. Correct {setting}."
         )
     return path
-
-
-def no_checkpoint(directory: Path) -> FileNotFoundError:
-    """Error of resume=last without a checkpoint."""
-    return FileNotFoundError(
-        f"Expected a complete checkpoint in {directory} for resume=last, but there is none. Use resume=auto to start "
-        "anew where there is none, or check the run's directory."
-    )
 
 
 def may_change(name: str) -> bool:

@@ -223,6 +223,6 @@ def disk_full_explained(path: Path) -> Iterator[None]:
         error.add_note(
             f"{path} was not written; {shutil.disk_usage(path.parent).free / 2**20:,.0f} MiB are free there. What was "
             "complete before is intact. If the disk or the quota is full, make room, or lower "
-            "callbacks.checkpoint.keep; then continue the run with resume=last."
+            "callbacks.checkpoint.keep; then continue the run with resume=auto."
         )
         raise

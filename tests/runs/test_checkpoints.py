@@ -76,7 +76,7 @@ def test_a_disk_that_is_full_is_said_to_be_and_leaves_the_checkpoint_before_inta
     before = write(tmp_path, 10)
     with pytest.raises(FULL) as raised, full_disk(), disk_full_explained(tmp_path / name_of(20)):
         write(tmp_path, 20)
-    assert re.search(r"MiB are free .* intact.* resume=last", raised.value.__notes__[0])
+    assert re.search(r"MiB are free .* intact.* resume=auto", raised.value.__notes__[0])
     check(before)
     assert newest(tmp_path) == before
     assert not (tmp_path / name_of(20)).exists()
@@ -183,9 +183,8 @@ def flip(name: str, path: Path) -> None:
 def test_torn_checkpoints_are_passed_over_with_a_warning(write, tear, tmp_path):
     good, torn = write(tmp_path, 9), write(tmp_path, 10)
     tear(torn)
-    for resume in ("auto", "last"):
-        with pytest.warns(UserWarning, match="Skipping damaged checkpoint .*iteration-000010.ckpt"):
-            assert resolve(resume, tmp_path) == good
+    with pytest.warns(UserWarning, match="Skipping damaged checkpoint .*iteration-000010.ckpt"):
+        assert resolve("auto", tmp_path) == good
     with pytest.raises(DamagedFileError, match="directory of the run as resume"):
         resolve(torn, tmp_path)
     remove(torn)
@@ -195,12 +194,10 @@ def test_torn_checkpoints_are_passed_over_with_a_warning(write, tear, tmp_path):
 def test_what_to_resume_from(tmp_path):
     assert resolve(None, tmp_path) is None
     assert resolve("auto", tmp_path) is None
-    with pytest.raises(FileNotFoundError, match="resume=auto"):
-        resolve("last", tmp_path)
     # By number, not by time or alphabet.
     newer, older = write_file(tmp_path, 1_000_000), write_file(tmp_path, 999_999)
     assert checkpoints_in(tmp_path) == [older, newer]
-    assert resolve("last", tmp_path) == newer
+    assert resolve("auto", tmp_path) == newer
     assert resolve(str(older), tmp_path) == older
     assert resolve(None, tmp_path) is None
     with pytest.raises(FileNotFoundError, match="nothing"):

@@ -60,7 +60,7 @@ def ranks_wait(engine: DictConfig | None) -> int:
     """Minutes in which ranks give up on one another: twenty more than rank 0 waits for a vLLM server, if it may."""
     if engine is None or "patience" not in engine:
         return LIGHTNING_WAITS
-    return math.ceil((engine.patience + (engine.retries + 1) * engine.timeout) / 60) + 20
+    return math.ceil(float(engine.patience + (engine.retries + 1) * engine.timeout) / 60) + 20
 
 
 RESOLVERS: dict[str, Callable[..., object]] = {
@@ -87,7 +87,7 @@ def compose_run(directory: str | Path, overrides: Sequence[str], command: str = 
         cfg = compose(command, [f"hydra.run.dir={directory}", *overrides], return_hydra_config=True)
     cfg.hydra.runtime.output_dir = str(directory)
     HydraConfig.instance().set_config(cfg)
-    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+    return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ..distributed import gather_objects, max_over_ranks, rank, world_size
 from ..runs.checkpoints import set_aside
 from ..runs.directory import checkpoints_in, iteration_of, name_of
 from ..runs.files import remove
-from ..runs.loggers import MetricsCSV
+from ..runs.loggers import ResumableLogger
 from ..runs.preemption import RECEIVED, asked_to_stop, listen
 from ..runs.stages import Stage
 from .rollout import RolloutCallback
@@ -29,10 +29,11 @@ class Checkpointer(Callback):
 
     Lightning's `ModelCheckpoint` writes before the log and the validation of an iteration, so that a resumed run lacks
     them; this one writes between two. Beside what Lightning saves, a checkpoint holds the random states of torch, numpy
-    and Python on every rank, and how many rows `MetricsCSV` has written.
+    and Python on every rank, and the state of each `ResumableLogger`.
 
     When any rank receives SIGTERM or SIGUSR1, all ranks finish their iteration, write a checkpoint, and leave with exit
-    code 0.
+    code 0. In a single process, an error while a batch is being sampled also leaves a checkpoint: of the state before
+    that batch.
 
     Rollouts since the last checkpoint are kept in `rollout_cache` and used again when a run is resumed with the same
     weights. On GPUs, where updates differ in bits, these are the weights of the checkpoint alone: use `every=1` where
@@ -62,11 +63,14 @@ class Checkpointer(Callback):
         self.fractions = tuple(fractions)
         self._done = self._epoch = self._saved_at = 0
         self._progress: dict[str, Any] | None = None
-        self._loggers: list[MetricsCSV] = []
+        self._saving = False
+        self._states_to_save: dict[str, Any] = {}
+        self._before: dict[str, Any] | None = None
+        self._loggers: list[ResumableLogger] = []
         self._rng_to_restore: dict[str, Any] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._loggers = [logger for logger in trainer.loggers if isinstance(logger, MetricsCSV)]
+        self._loggers = [logger for logger in trainer.loggers if isinstance(logger, ResumableLogger)]
         if stage == "fit":
             self._done, self._saved_at, self._progress, self._rng_to_restore = 0, 0, None, None
             RECEIVED.clear()
@@ -105,11 +109,22 @@ class Checkpointer(Callback):
         if stopping:
             rank_zero_info(f"Asked to stop: the run ends after {self._done} iterations. Continue it with resume=auto.")
             raise SIGTERMException
+        if world_size() == 1:  # of several ranks, the others would wait in collectives that the failed one has left
+            self._before = self._states(trainer)
 
     def _milestones(self, trainer: Trainer) -> set[int]:
         """The iterations at `fractions` of the run."""
         total = total_iterations(trainer, trainer.lightning_module)
         return set() if total is None else {round(fraction * total) for fraction in self.fractions}
+
+    def _states(self, trainer: Trainer) -> dict[str, Any]:
+        """States of the callbacks and the data module, as a checkpoint has them."""
+        states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}  # type: ignore[attr-defined]
+        datamodule = trainer.datamodule  # type: ignore[attr-defined]
+        return {
+            "callbacks": {key: state for key, state in states.items() if state},
+            **({type(datamodule).__qualname__: state} if datamodule and (state := datamodule.state_dict()) else {}),
+        }
 
     def on_test_batch_start(self, *_: Any) -> None:
         """Leave when asked to; what was trained has been saved."""
@@ -120,6 +135,7 @@ class Checkpointer(Callback):
         """Note how far loops and loader are: from this hook, and from no later one, Lightning can resume mid-epoch."""
         self._done = trainer.fit_loop.total_batch_idx + 1
         self._progress = trainer.fit_loop.state_dict()
+        self._before = None  # it belongs to the weights before this batch
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epoch = trainer.current_epoch
@@ -131,11 +147,22 @@ class Checkpointer(Callback):
             trainer.fit_loop.epoch_progress.current.completed = self._epoch
             self._prune(trainer)
 
-    def save(self, trainer: Trainer) -> None:
-        """Write a checkpoint of the iterations done, unless there is one."""
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Save where the policy is still that of the end of the last iteration."""
+        batches: Any = trainer.fit_loop.epoch_loop.batch_progress.total
+        sampling = trainer.training and batches.ready == self._done + 1 and batches.started == self._done
+        if sampling and self._before is not None and not self._saving:
+            self.save(trainer, self._before)
+
+    def save(self, trainer: Trainer, states: dict[str, Any] | None = None) -> None:
+        """Write a checkpoint of the iterations done, unless there is one, with `states` instead of the present ones."""
         if self._progress is None or self._saved_at == self._done:
             return
-        trainer.save_checkpoint(_folder(trainer) / name_of(self._done))
+        self._saving, self._states_to_save = True, states or {}
+        try:
+            trainer.save_checkpoint(_folder(trainer) / name_of(self._done))
+        finally:
+            self._saving = False
         self._saved_at = self._done
         self._prune(trainer)
 
@@ -151,8 +178,9 @@ class Checkpointer(Callback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Save the loops as they were at the end of the last batch; the next batch may have been fetched since."""
-        if self._progress is not None:
+        if self._saving:
             checkpoint["loops"]["fit_loop"] = self._progress
+            checkpoint.update(self._states_to_save)
 
     def state_dict(self) -> dict[str, Any]:
         """Iterations done, epochs at the end of training, random states of all ranks, states of loggers. Collective."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,19 @@ from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 from .files import disk_full_explained, read_rows, sync, write_rows
 
 
-class MetricsCSV(Logger):
+class ResumableLogger(Logger, ABC):
+    """A logger whose state is part of checkpoints. Collective: `Checkpointer` calls both methods on every rank."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """How much has been logged."""
+
+    @abstractmethod
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep what had been logged at `state_dict`; what came after it will be logged again."""
+
+
+class MetricsCSV(ResumableLogger):
     """`<directory>/metrics.csv`, a row for each call, which a resumed run cuts back to its checkpoint and continues."""
 
     name = version = ""
@@ -50,7 +63,7 @@ class MetricsCSV(Logger):
         write_rows(self.path, self._columns, [*kept, row])
 
     def state_dict(self) -> dict[str, Any]:
-        """Rows so far, as part of checkpoints; forces them to disk."""
+        """Rows so far; forces them to disk."""
         if self._columns and self.path.exists():
             sync(self.path)
         return {"rows": self._rows}
@@ -66,18 +79,32 @@ class MetricsCSV(Logger):
             )
 
 
-class ResumableTensorBoard(TensorBoardLogger):
-    """TensorBoard's files. It does not show what an earlier attempt has logged from the first step of this one on."""
+class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
+    """TensorBoard's files. It does not show what an earlier attempt at the run has logged after its checkpoint."""
 
+    _last_step = -1
     _began = False
 
-    @rank_zero_only
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        """Log; at first, have TensorBoard forget this step and later ones."""
+        """Log, and note the step; of a new start, TensorBoard forgets all that came before."""
         if not self._began:
-            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-
-            self._began = True
-            start = Event(step=step or 0, session_log=SessionLog(status=SessionLog.START))
-            self.experiment.file_writer.add_event(start)
+            self._forget_later_steps()
         super().log_metrics(metrics, step)
+        self._last_step = max(self._last_step, -1 if step is None else step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The last step that was logged."""
+        return {"step": self._last_step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on after that step, and have TensorBoard forget later ones."""
+        self._last_step = state_dict["step"]
+        self._forget_later_steps()
+
+    @rank_zero_only
+    def _forget_later_steps(self) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        self._began = True
+        start = Event(step=self._last_step + 1, session_log=SessionLog(status=SessionLog.START))
+        self.experiment.file_writer.add_event(start)

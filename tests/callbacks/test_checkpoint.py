@@ -17,7 +17,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tagrpo.callbacks import Checkpointer
+from tagrpo.callbacks import Checkpointer, RolloutCallback
 from tagrpo.cli.evaluate import evaluate
 from tagrpo.cli.train import train
 from tagrpo.modules.policy_module import PolicyModule
@@ -122,14 +122,16 @@ def test_rollouts_of_other_weights_are_not_used(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("at", [1, 2, 4])
-def test_a_run_goes_on_after_an_engine_has_failed_as_if_it_had_not(at, whole, tmp_path, monkeypatch):
+def test_an_engine_that_fails_leaves_a_checkpoint_of_the_state_before_the_batch(at, whole, tmp_path, monkeypatch):
     # Calls: iteration 0, iteration 1, validation, iteration 2.
     real = TransformersEngine.generate
     monkeypatch.setattr(TransformersEngine, "generate", failing(real, [], at=at))
     with pytest.raises(Broken):
         trained(tmp_path, "callbacks.checkpoint.every=10")
     monkeypatch.setattr(TransformersEngine, "generate", real)
-    resumed = trained(tmp_path, resume="auto")
+    if at > 1:
+        assert names(tmp_path) == [f"iteration-{at // 2:06d}.ckpt"]
+    resumed = trained(tmp_path, resume="auto" if at == 1 else "last")
     assert_equal(weights_of(resumed), whole[1])
     pd.testing.assert_frame_equal(logged(tmp_path).reset_index(drop=True), logged(whole[0]).reset_index(drop=True))
     assert (tmp_path / "ledger.json").read_text() == (whole[0] / "ledger.json").read_text()
@@ -155,6 +157,20 @@ def test_an_interrupt_or_an_error_while_a_checkpoint_is_written_leaves_none_of_i
     assert names(tmp_path) == [f"iteration-{number:06d}.ckpt" for number in range(1, at)]
     assert_equal(weights_of(trained(tmp_path, resume="auto")), whole[1])
     pd.testing.assert_frame_equal(logged(tmp_path).reset_index(drop=True), logged(whole[0]).reset_index(drop=True))
+
+
+def test_what_a_failed_batch_has_counted_is_not_in_its_checkpoint(tmp_path, monkeypatch):
+    def fail(self, *arguments, real=RolloutCallback.on_train_batch_start):
+        real(self, *arguments)
+        if self.pipeline.iteration == 2:
+            raise Broken  # the second batch is in the ledger by now
+
+    monkeypatch.setattr(RolloutCallback, "on_train_batch_start", fail)
+    with pytest.raises(Broken):
+        trained(tmp_path, "callbacks.checkpoint.every=10")
+    saved = torch.load(tmp_path / "checkpoints" / "iteration-000001.ckpt", weights_only=True)
+    (row,) = pd.read_csv(tmp_path / "metrics.csv").to_dict("records")
+    assert saved["callbacks"]["RolloutCallback"]["ledger"]["rollouts"] == row["budget/rollouts"]
 
 
 def test_sigterm_ends_the_run_after_its_iteration_with_exit_code_zero(whole, tmp_path, monkeypatch):

@@ -13,9 +13,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightning.pytorch.loggers import CSVLogger
 
 from tagrpo.runs import loggers
-from tagrpo.runs.loggers import MetricsCSV
+from tagrpo.runs.loggers import (
+    MetricsCSV,
+    ResumableLogger,
+    ResumableTensorBoard,
+)
 
 
 def rows_of(directory: Path) -> list[str]:
@@ -95,12 +100,16 @@ def test_a_full_disk_is_explained(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
     try:
-        with pytest.raises(OSError, match="large") as raised:
+        with pytest.raises(OSError, match="Make room") as raised:
             logger.log_metrics({"a": 2.0}, step=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert raised.value.errno == errno.EFBIG
-    assert "make room" in raised.value.__notes__[0]
+    assert raised.value.errno in (errno.EFBIG, errno.ENOSPC)
+
+
+def test_which_loggers_are_resumed(tmp_path):
+    assert isinstance(ResumableTensorBoard(tmp_path), ResumableLogger)
+    assert not isinstance(CSVLogger(tmp_path), ResumableLogger)
 
 
 ROWS = st.lists(st.dictionaries(st.sampled_from("abcd"), st.floats(-9, 9), min_size=1), min_size=1, max_size=8)

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from .files import write_text
 
 SECRET_NAME = re.compile(
     r"(.*_)?(api_?key|access_key|secret_key|private_key|(access|auth|api|hf|hub|bearer|refresh|session|wandb|github)_token"
-    r"|wandb_key|secret|password|passwd|passphrase|credentials?)|token|authorization|proxy_authorization",
+    r"|secret|password|passwd|passphrase|pwd|credentials?|cookie)|token|authorization|proxy_authorization",
     re.IGNORECASE,
 )
 """Names of settings whose values are secret. Not `eos_token` or `max_new_tokens`."""
@@ -25,75 +26,81 @@ REMOVED = "<removed>"
 SHORTEST = 8
 """Shorter values of environment variables are not searched for: they would be found inside words."""
 
+_PERHAPS = re.compile(r"(.*_)?key", re.IGNORECASE)
+_LONG = re.compile(r"(?=\D*\d)\S{8,}")
+"""Values that are secrets where the name is `key` or ends in it; a key to sort by is no such thing."""
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _SPELLED = re.compile(
-    r"\b[spr]k-(?=[\w-]{0,64}\d)[\w-]{8,}|\bhf_[^\W_]{30,}|\bgh[opsur]_\w{20,}|\bgithub_pat_\w{20,}|\bwandb_v1_\w{16,}"
-    r"|\bAIza[\w-]{30,}|\bAKIA[A-Z0-9]{12,}"
+    r"(?P<known>\b[spr]k-(?=[\w-]{0,64}\d)[\w-]{8,}|\bhf_[^\W_]{30,}|\bgh[opsur]_\w{20,}|\bgithub_pat_\w{20,}"
+    r"|\bglpat-[\w-]{16,}|\bwandb_v1_\w{16,}|\bxox[abpr]-[\w-]{10,}|\bAIza[\w-]{30,}|\bAKIA[A-Z0-9]{12,}"
+    r"|\beyJ[\w-]{8,512}\.[\w-]{8,})"
+    r"|://[^/@\s:]{0,256}:(?P<password>[^/@\s$<]{1,256})@"
+    r"|[?&](?:\w{0,64}(?:key|token|secret|password)|sig|signature|auth)=(?P<query>[^&#\s$<]{1,2048})"
+    r"|(?i:\bbearer\s{1,8}(?P<header>(?=\S{0,256}\d)[\w.~+/=-]{8,})|\bbasic\s{1,8}(?P<basic>[\w+/]{8,1024}={1,2}))"
 )
-"""Keys of known services, told by their spelling."""
-_PASSWORD = re.compile(r"(://[^/@\s:]{0,256}:)[^/@\s$<]{1,256}@")
-_PAIR = re.compile(
-    r"(?<![\w-])(?P<name>[\w-]{1,64})[\"']?\s{0,8}[:=]\s{0,8}[\"']?(?:(?i:bearer|basic)\s{1,8})?"
-    r"(?P<value>(?![{\[])[^\s,&?}\"'\]]{1,4096})"
-)
-"""`name=value` and `name: value` inside of a text: overrides, headers, queries of URLs."""
+"""Secrets told by their spelling: keys of known services, and those inside of URLs and headers."""
 _REFERENCE = re.compile(r"(?<!\\)\$\{oc\.env:")
+_PAIR = re.compile(r"([\w.@/-]{1,64})[\"']?\s{0,8}[:=]\s{0,8}[\"']?(?![{\[])([^\s,}\"'\]]{1,4096})")
+
+
+def is_secret(name: str, text: str) -> bool:
+    """Whether a setting holds a secret in plain text.
+
+    >>> is_secret("logger.wandb.api_key", "abc"), is_secret("name", "sk-4f9a0c7d21"), is_secret("eos_token", "</s>")
+    (True, True, False)
+    """
+    return bool(_SPELLED.search(text)) or any(value in text for value in _of_environment()) or _named_secret(name, text)
 
 
 def _named_secret(name: str, text: str) -> bool:
-    return bool(text and "${" not in text and SECRET_NAME.fullmatch(name.replace("-", "_")))
+    last = re.split(r"[./@]", name)[-1].replace("-", "_")
+    if not text or "${" in text:
+        return False
+    if last.endswith("_env"):  # the name of a variable, not its value
+        return not _VARIABLE.fullmatch(text)
+    return bool(SECRET_NAME.fullmatch(last) or (_PERHAPS.fullmatch(last) and _LONG.fullmatch(text)))
 
 
-def redacted(content: Any, name: str = "") -> Any:
-    """A copy without secrets: without values of settings whose names say so, and those of such environment variables.
+def _of_environment() -> list[str]:
+    return [value for name, value in os.environ.items() if SECRET_VARIABLE.fullmatch(name) and len(value) >= SHORTEST]
 
-    >>> redacted({"api_key": "abc", "model": "qwen", "overrides": ["seed=1", "+logger.api_key=abc"]})
-    {'api_key': '<removed>', 'model': 'qwen', 'overrides': ['seed=1', '+logger.api_key=<removed>']}
+
+def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
+    """Paths of settings that hold a secret in plain text; items of lists are also read as overrides and as headers.
+
+    >>> list(literal_secrets({"overrides": ["seed=1", "+logger.api_key=abc"]}))
+    ['overrides.logger.api_key']
     """
-    if isinstance(content, Mapping):
-        return {key: redacted(value, str(key)) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [redacted(value, name) for value in content]
-    if not isinstance(content, str):
-        return content
-    if _named_secret(name, content):
-        return REMOVED
-    for variable, value in os.environ.items():
-        if SECRET_VARIABLE.fullmatch(variable) and len(value) >= SHORTEST:
-            content = content.replace(value, REMOVED)
-    content = _PASSWORD.sub(rf"\1{REMOVED}@", _SPELLED.sub(REMOVED, content))
-    return _PAIR.sub(_without_value, content)
+    for key, value in content.items() if isinstance(content, Mapping) else enumerate(content):
+        name = str(key)
+        here = f"{path}.{name}" if path else name
+        if isinstance(value, Mapping | list | tuple):
+            yield from literal_secrets(value, here)
+        elif isinstance(value, str):
+            pairs = secret_pairs(value) if isinstance(key, int) else []
+            yield from [f"{path}.{inner}" if path else inner for inner in pairs]
+            if not pairs and is_secret(name, value):
+                yield here
 
 
-def _without_value(pair: re.Match[str]) -> str:
-    secret = _named_secret(pair["name"], pair["value"])
-    return pair[0].removesuffix(pair["value"]) + REMOVED if secret else pair[0]
-
-
-def literal_secrets(content: Any, path: str = "", name: str = "") -> Iterator[str]:
-    """Paths of settings that hold a secret in plain text.
-
-    >>> list(literal_secrets({"overrides": ["seed=1", "+logger.api_key=abc"], "db": {"password": "x"}}))
-    ['overrides.1', 'db.password']
-    """
-    if isinstance(content, Mapping | list | tuple):
-        for key, value in content.items() if isinstance(content, Mapping) else enumerate(content):
-            inner = str(key) if isinstance(content, Mapping) else name
-            yield from literal_secrets(value, f"{path}.{key}" if path else str(key), inner)
-    elif redacted(content, name) != content:
-        yield path
+def secret_pairs(text: str) -> list[str]:
+    """The names in `name=value` and `name: value` inside of a text that have secrets for values."""
+    pairs = [(name.lstrip("+~"), value) for name, value in _PAIR.findall(text)]
+    return [name for name, value in pairs if is_secret(name, value)]
 
 
 def refuse_secret_arguments(arguments: Sequence[str]) -> None:
     """End the program, naming the settings, when its arguments hold a secret: Hydra would print and copy them."""
-    _leave([redacted(argument).partition("=")[0] for argument in arguments if redacted(argument) != argument])
+    found = [name for argument in arguments for name in secret_pairs(argument)]
+    _leave(found or ["an argument" for argument in arguments if is_secret("", argument)])
 
 
 def _leave(found: list[str]) -> None:
     if found:
         sys.exit(
-            f"Expected no secrets among the settings, but got {', '.join(found)}. Settings are written to files and "
-            "logs. Export the key as an environment variable (W&B, OpenAI and the Hugging Face hub read theirs there), "
-            "or refer to it as ${oc.env:NAME}."
+            f"Expected no secrets among the settings, but got {', '.join(dict.fromkeys(found))}. Settings are written "
+            "to files and logs. Export the key as an environment variable (W&B, OpenAI and the Hugging Face hub read "
+            "theirs there), or refer to it as ${oc.env:NAME}."
         )
 
 
@@ -106,13 +113,40 @@ def unread(content: Any) -> Any:
     return _REFERENCE.sub(r"\\\g<0>", content) if isinstance(content, str) else content
 
 
+def redacted(content: Any, name: str = "") -> Any:
+    """A copy without secrets: without values of settings whose names say so, and those of such environment variables.
+
+    >>> redacted({"api_key": "abc", "model": "qwen"})
+    {'api_key': '<removed>', 'model': 'qwen'}
+    """
+    if isinstance(content, Mapping):
+        return {key: redacted(value, str(key)) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [redacted(value, name) for value in content]
+    if not isinstance(content, str):
+        return content
+    if _named_secret(name, content):
+        return REMOVED
+    for value in _of_environment():
+        content = content.replace(value, REMOVED)
+    return _SPELLED.sub(lambda match: match[0].replace(match[match.lastgroup or 0], REMOVED), content)
+
+
 def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
     """End the program when a secret was given as a setting, after deleting the copies that Hydra has made of it."""
+    directory = Path(output_directory)
     found = list(literal_secrets(OmegaConf.to_container(cfg, resolve=False)))
-    if redacted(str(output_directory)) != str(output_directory):  # a name may refer to a variable
+    if is_secret("", str(directory)):  # a name that refers to a variable is resolved before it names a directory
         found.append("the name of the run's directory")
     if found:
-        shutil.rmtree(Path(output_directory) / ".hydra", ignore_errors=True)
+        shutil.rmtree(directory / ".hydra", ignore_errors=True)
+        for log in directory.glob("*.log"):
+            if not log.stat().st_size:
+                log.unlink()
+        with suppress(OSError):  # there is more in one of them
+            directory.rmdir()
+            while is_secret("", str(directory := directory.parent)):
+                directory.rmdir()
     _leave(found)
 
 

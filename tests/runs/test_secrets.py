@@ -99,7 +99,7 @@ def test_comparisons_and_rephrasing_refuse_secrets_too(tmp_path, command):
         "server.api_key_env=KEY", "server.base_url=https://me:hunter2secret@host/v1",
         "server.base_url=https://host/v1?api_key=hunter2secret", "server.base_url='https://host/v1?a=1&token=hunter2secret'",
         "+server.headers={Authorization: Bearer hunter2secret}", "+server.headers.X-Api-Key=hunter2secret",
-        "+logger.wandb_key=hunter2secret", "name=KEY",
+        "+rephraser.parameters.extra_body.key=hunter2secret", "+logger.wandb_key=hunter2secret", "name=KEY",
         "~logger.api_key=hunter2secret", "overrides=['seed=1','+a.api_key=hunter2secret']", "name=runs/KEY/seed0",
         "methods={grpo: [+logger.password=hunter2secret]}", "KEY", "name=0123456789abcdef-from-the-environment",
     ],
@@ -130,11 +130,14 @@ def test_ordinary_arguments_pass_on(monkeypatch):
     assert entry_point()(lambda: "ran")() == "ran"
 
 
-def test_a_directory_named_after_a_secret_variable_is_refused(tmp_path, monkeypatch):
+def test_a_directory_named_after_a_secret_variable_is_removed(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", SECRET)
     directory = tmp_path / f"run-{SECRET}" / "a" / "seed0"
+    (directory / ".hydra").mkdir(parents=True)
+    (directory / "train.log").touch()
     with pytest.raises(SystemExit, match="the name of the run's directory"):
         refuse_secrets(composed(directory, "+name2=${oc.env:HF_TOKEN}"), directory)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_run_prints_and_advises_holds_no_secret(tmp_path):

@@ -98,7 +98,7 @@ def run(cells: Sequence[tuple[str, str, int]], overrides: Sequence[str]) -> None
         own = ["experiment=grpo", "iterations=0"] if arm == "untrained" else [f"experiment={arm}", TRAINED]
         method = Method([*own, f"optimizer.lr={rate}"])
         grid = runs_of(ROOT, {f"{arm}_{rate}": method}, [seed], [*COMMON, *overrides])
-        if run_grid(grid, [{}], Console()):
+        if run_grid(grid, {"cluster": "local", "timeout_min": 525600}, [{}], Console()):
             sys.exit(grid[0].log_tail())
         with KEPT.open("a") as file:
             file.write(json.dumps(result(arm, rate, seed, grid[0].directory)) + "\n")

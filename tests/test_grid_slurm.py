@@ -1,9 +1,12 @@
-"""Grids of runs as jobs of SLURM, with a stand-in for `srun` that executes them on this machine."""
+"""Grids of runs in the queue of SLURM, whose commands stand-ins in `fake_slurm.py` execute on this machine."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -13,23 +16,22 @@ from rich.console import Console
 from tagrpo.runs.grid import run_grid, stop
 from tests.helpers import grid_run, wait_until
 
-SRUN = """#!/bin/sh
-while case "$1" in --*) true;; *) false;; esac; do echo "$1" >> {options}; shift; done
-export SLURM_NTASKS=1
-exec "$@"
-"""
+COMMANDS = ("sbatch", "srun", "sacct", "scancel", "scontrol")
 FINISH = "open('test.json', 'w').write('{}')"
 
 
 @pytest.fixture
-def options(tmp_path, monkeypatch):
-    """The file in which the stand-in keeps the options of all jobs."""
-    file, program = tmp_path / "options.txt", tmp_path / "bin" / "srun"
-    program.parent.mkdir()
-    program.write_text(SRUN.format(options=file))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    return file
+def slurm(tmp_path, monkeypatch):
+    """The folder in which the stand-ins keep the state of jobs; a file `closed` in it keeps jobs in the queue."""
+    folder = tmp_path / "slurm"
+    (folder / "jobs").mkdir(parents=True)
+    script = Path(__file__).with_name("fake_slurm.py").read_text()
+    for name in COMMANDS:
+        (folder / name).write_text(script.replace("#!/usr/bin/env python3", f"#!{sys.executable}"))
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    yield folder / "jobs"
+    (folder / "jobs" / "closed").unlink(missing_ok=True)
 
 
 def launcher(*overrides):
@@ -39,55 +41,98 @@ def launcher(*overrides):
 
 
 def run_in_queue(runs, *overrides):
-    return run_grid(runs, [{}] * len(runs), Console(quiet=True), launcher(*overrides))
+    return run_grid(runs, launcher(*overrides), [{}] * len(runs), Console(quiet=True))
 
 
-def test_every_run_is_a_job_with_the_options_of_the_launcher(options, tmp_path, monkeypatch):
-    monkeypatch.setenv("SLURM_NTASKS", "8")  # of an allocation in which the grid itself was started
-    code = "print(os.environ.get('SLURM_NTASKS'), os.environ['OMP_NUM_THREADS']); " + FINISH
+def job_of(slurm):
+    (job,) = [path for path in slurm.iterdir() if path.is_dir()]
+    return job
+
+
+def test_every_run_is_a_job_with_the_options_of_the_launcher(slurm, tmp_path):
+    code = "print(os.environ['SLURM_JOB_ID'], os.environ.get('SLURM_NTASKS'), os.environ['OMP_NUM_THREADS']); " + FINISH
     runs = [grid_run(tmp_path, name, code) for name in "ab"]
     assert run_in_queue(runs, "launcher.partition=short", "gpus_per_run=8", "+launcher.account=lab") == []
     assert [run.state for run in runs] == ["done", "done"]
+    jobs = {path.name: path for path in slurm.iterdir()}
+    assert len(jobs) == 2
     for run in runs:
-        assert (run.directory / "log.txt").read_text() == "None 1\n", "Lightning starts the ranks itself"
-    shared = {"partition=short", "gpus-per-node=8", "cpus-per-task=16", "account=lab", "time=1440", "signal=TERM@600"}
-    names = {"job-name=a-seed0", "job-name=b-seed0"}
-    assert set(options.read_text().splitlines()) == {f"--{option}" for option in {*shared, *names, "ntasks=1"}}
+        job, tasks, threads = (run.directory / "log.txt").read_text().split()
+        assert (tasks, threads) == ("None", "1"), "Lightning starts the ranks itself"
+        assert json.loads((run.directory / "run.json").read_text())["finished"]
+        options = [line.removeprefix("#SBATCH --") for line in (jobs[job] / "script").read_text().splitlines()]
+        wanted = {"partition=short", "gpus-per-node=8", "account=lab", "time=1440", "requeue", "signal=USR2@600"}
+        assert {*wanted, f"job-name={run.method}-seed0"} <= set(options)
+        assert not any(option.startswith(("ntasks", "constraint")) for option in options)
 
 
-def test_without_gpus_none_are_asked_for(options, tmp_path):
+def test_without_gpus_none_are_asked_for(slurm, tmp_path):
     run_in_queue([grid_run(tmp_path, "a", FINISH)])
-    assert "gpus" not in options.read_text()
-    assert "partition" not in options.read_text()
+    assert "--gpus" not in (job_of(slurm) / "script").read_text()
 
 
-def test_a_failed_run_is_not_started_again(options, tmp_path):
+def test_a_failed_run_is_a_failed_job(slurm, tmp_path):
     (failed,) = run_in_queue([grid_run(tmp_path, "a", "print('the reason'); raise SystemExit(3)")])
     assert failed.log_tail().splitlines()[-1] == "the reason"
-    assert failed.starts == 1
+    wait_until(lambda: (job_of(slurm) / "state").read_text() == "FAILED")
 
 
-def test_a_run_that_ends_by_itself_without_results_has_failed(options, tmp_path):
-    (failed,) = run_in_queue([grid_run(tmp_path, "a", "open('finished', 'w')")])
-    assert failed.starts == 1
+def test_a_job_that_others_have_cancelled_has_failed(slurm, tmp_path):
+    run = grid_run(tmp_path, "a", "time.sleep(600)")
+    run.start(launcher(), {})
+    wait_until((run.directory / "log.txt").exists)
+    run.job.cancel()
+    wait_until(lambda: run.poll() or run.state == "failed")
 
 
-def test_an_interrupt_ends_the_jobs(options, tmp_path):
-    runs = [grid_run(tmp_path, name, "open('began', 'w'); time.sleep(600)") for name in "ab"]
+def test_an_interrupt_cancels_the_jobs(slurm, tmp_path):
+    runs = [grid_run(tmp_path, name, "time.sleep(600)") for name in "ab"]
     for run in runs:
         run.start(launcher(), {})
-        wait_until((run.directory / "began").exists)
     stop(runs)
-    assert [run.process.wait(10) for run in runs] == [-signal.SIGTERM] * 2
+    assert [run.state for run in runs] == ["stopped", "stopped"]
+    assert [(path / "state").read_text() for path in slurm.iterdir()] == ["CANCELLED", "CANCELLED"]
 
 
-def test_a_run_that_was_asked_to_stop_goes_on_in_another_job(options, tmp_path):
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_job_in_the_queue_is_found_by_the_same_command(slurm, tmp_path, closed):
+    code = f"open({str(tmp_path / 'executed')!r}, 'a').write('x'); time.sleep(2); {FINISH}"
+    if closed:
+        (slurm / "closed").touch()
+    grid_run(tmp_path, "a", code).start(launcher(), {})  # and whoever did this has died
+    wait_until(lambda: closed or (tmp_path / "executed").exists())
+    again = grid_run(tmp_path, "a", code)
+    again.prepare()
+    assert again.state == "queued"
+    (slurm / "closed").unlink(missing_ok=True)
+    assert run_in_queue([again]) == []
+    assert again.state == "done"
+    assert (tmp_path / "executed").read_text() == "x"
+    assert json.loads((again.directory / "run.json").read_text())["starts"] == 1
+
+
+def test_a_run_whose_job_has_ended_without_it_starts_anew(slurm, tmp_path):
+    first = grid_run(tmp_path, "a", FINISH)
+    (slurm / "closed").touch()
+    first.start(launcher(), {})
+    first.job.cancel()
+    (slurm / "closed").unlink()
+    again = grid_run(tmp_path, "a", FINISH)
+    assert run_in_queue([again]) == []
+    assert (again.state, again.starts) == ("done", 2)
+
+
+def test_a_job_out_of_time_returns_to_the_queue_and_its_run_continues(slurm, tmp_path):
     code = (
         "assert 'resume=auto' in sys.argv; open('began', 'a').write('x'); resumed = os.path.exists('checkpoint'); "
-        "save = lambda *_: (open('checkpoint', 'w'), sys.exit(0)); signal.signal(signal.SIGTERM, save); "
-        "resumed or os.kill(os.getpid(), signal.SIGTERM); " + FINISH
+        "save = lambda *_: (time.sleep(1), open('checkpoint', 'w'), sys.exit(0)); signal.signal(signal.SIGTERM, save); "
+        "resumed or (open('ready', 'w'), time.sleep(600)); " + FINISH
     )
     run = grid_run(tmp_path, "a", code)
-    assert run_in_queue([run]) == []
-    assert (run.state, run.starts) == ("done", 2)
+    run.start(launcher("launcher.timeout_min=1440"), {})
+    wait_until((run.directory / "ready").exists)
+    os.killpg(int((job_of(slurm) / "group").read_text()), signal.SIGUSR2)
+    wait_until(lambda: run.poll() or not run.active)
+    assert run.state == "done"
     assert (run.directory / "began").read_text() == "xx"
+    assert json.loads((run.directory / "run.json").read_text())["starts"] == 1

@@ -118,8 +118,8 @@ def places_of(workers: int | None, gpus_per_run: int) -> list[Environment]:
 
     Without `gpus_per_run` there are as many as cores, and each sees the GPUs that this process sees.
     """
-    if not gpus_per_run:
-        return [{}] * (workers or os.cpu_count() or 1)
+    if not gpus_per_run:  # submitit would hide the GPUs
+        return [{"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES")}] * (workers or os.cpu_count() or 1)
     import torch
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count()))))
@@ -134,10 +134,10 @@ def places_of(workers: int | None, gpus_per_run: int) -> list[Environment]:
 
 
 def compare(
-    runs: list[GridRun], root: Path, places: list[Environment], console: Console, launcher: Launcher = None
+    runs: list[GridRun], root: Path, launcher: Launcher, places: list[Environment], console: Console
 ) -> list[GridRun]:
     """Run a grid, write the report on the runs that finished, and return those that failed."""
-    failed = run_grid(runs, places, console, launcher)
+    failed = run_grid(runs, launcher, places, console)
     from ..report.assemble import write_report  # imported late: it takes seconds, in which runs can begin
 
     for run in failed:
@@ -166,17 +166,18 @@ def main(cfg: DictConfig) -> None:
 
             console.print(write_report(root, order=list(methods)), soft_wrap=True)
             return
-        launcher: Any = OmegaConf.to_container(cfg.launcher, resolve=True) if cfg.get("launcher") else None
+        launcher: Any = OmegaConf.to_container(cfg.launcher, resolve=True)
         shared = shared_overrides(written)
         check_methods(methods, shared)
         runs = runs_of(root, methods, list(cfg.seeds), shared)
         for run in runs:
             run.prepare()
-        places = places_of(cfg.workers, cfg.gpus_per_run) if launcher is None else [{}] * (cfg.workers or len(runs))
+        local = launcher["cluster"] == "local"
+        places = places_of(cfg.workers, cfg.gpus_per_run) if local else [{}] * (cfg.workers or len(runs))
     # Being ended from outside is an interrupt too: no local run may go on without us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        failed = compare(runs, root, places, console, launcher)
+        failed = compare(runs, root, launcher, places, console)
     except KeyboardInterrupt:
         console.print("\nInterrupted. Finished runs are kept: the same command continues with the others.")
         sys.exit(128 + signal.SIGINT)

@@ -1,4 +1,4 @@
-"""The runs of a grid as processes of this machine, or by `srun` as jobs of a SLURM cluster; finished runs are kept."""
+"""The runs of a grid as jobs of submitit, on this machine or in a SLURM cluster's queue; finished runs are kept."""
 
 from __future__ import annotations
 
@@ -14,27 +14,66 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import submitit
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from submitit.helpers import Checkpointable, DelayedSubmission, clean_env
 
-from .directory import FINISHED
-from .files import write_json
+from .files import write_json, write_text
 from .secrets import redacted
 
-OWN = ("run.json", "log.txt", FINISHED, "test.json", "model", "rollouts", "rollout_cache", "wandb*", ".lock")
+OWN = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts", "rollout_cache", "wandb*", ".lock")
 """Files that a copy of a run, which goes on, makes itself."""
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 10.0
-Environment = Mapping[str, str]
-"""Variables that a run gets besides those of this process."""
-Launcher = Mapping[str, Any] | None
-"""None starts runs on this machine; else options of `srun`, of which null and 0 leave one out."""
+Environment = Mapping[str, str | None]
+"""Variables that a run gets besides those of its job; None removes one."""
+Launcher = Mapping[str, Any]
+"""`cluster`, which is `local` or `slurm`, and parameters of submitit's executor; null and 0 leave one out."""
+
+
+@dataclass
+class Training(Checkpointable):
+    """The job of a run. Before SLURM ends a job, submitit calls `checkpoint` and requeues it; then the run goes on."""
+
+    command: list[str]
+    directory: Path
+    environment: Environment
+
+    def __call__(self) -> None:
+        """Execute the command, with its output in `log.txt`, and note in `run.json` how that ended."""
+        began = time.monotonic()
+        if submitit.JobEnvironment().cluster == "local":  # a process group of its own, to be ended as a whole
+            os.setsid()
+        write_text(self.directory / "job" / "group", str(os.getpid()))
+        # The signal that SLURM sends before the end is for submitit, but it reaches all processes of the job.
+        command = ["sh", "-c", 'trap "" USR2; exec "$@"', "sh", *self.command, "resume=auto"]
+        # One thread: several processes with threads on all cores slow each other down. No SLURM_NTASKS: it makes
+        # Lightning wait for SLURM to start the ranks of the run.
+        merged = {"OMP_NUM_THREADS": "1", **os.environ, "SLURM_NTASKS": None, **self.environment}
+        environment = {name: value for name, value in merged.items() if value is not None}
+        with (self.directory / "log.txt").open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+        code = self._process.wait()
+        noted = json.loads((self.directory / "run.json").read_text())
+        # One that was told to stop ends with 0 too.
+        finished = code == 0 and (self.directory / "test.json").exists()
+        write_json(self.directory / "run.json", noted | {"finished": finished, "seconds": time.monotonic() - began})
+        if code:
+            raise RuntimeError(f"Expected the run to end without an error, but it ended with {code}: see log.txt.")
+
+    def checkpoint(self) -> DelayedSubmission:
+        """Let the run finish its iteration, write a checkpoint and end."""
+        self._process.terminate()
+        with suppress(ChildProcessError):  # it had ended when the signal came
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        return DelayedSubmission(Training(self.command, self.directory, self.environment))
 
 
 @dataclass
 class GridRun:
-    """One method and seed, in a directory of its own: what is known of it is in `run.json`.
+    """One method and seed, in a directory of its own: what is known of it is in `run.json`, submitit's files in `job/`.
 
     It waits for the run `after`, whose policy it goes on from; with `longer` it is a copy of that run that goes on.
     """
@@ -46,11 +85,11 @@ class GridRun:
     after: GridRun | None = None
     longer: bool = False
     state: str = field(default="waiting", init=False)
-    """waiting → running → done, failed or stopped; `kept` when it had finished before."""
+    """waiting → queued → running → done, failed or stopped; `kept` when it had finished before."""
     seconds: float = field(default=0.0, init=False)
     place: int = field(default=0, init=False)
     starts: int = field(default=0, init=False)
-    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    job: submitit.Job[None] | None = field(default=None, init=False)
     _began: float = field(default=0.0, init=False)
 
     @property
@@ -60,8 +99,8 @@ class GridRun:
 
     @property
     def active(self) -> bool:
-        """Whether its process has not ended, as far as is known."""
-        return self.state == "running"
+        """Whether it has a job that has not ended, as far as is known."""
+        return self.state in ("queued", "running")
 
     @property
     def ready(self) -> bool:
@@ -69,7 +108,7 @@ class GridRun:
         return self.state == "waiting" and (self.after is None or self.after.state in ("done", "kept"))
 
     def prepare(self) -> None:
-        """Find out whether the run has finished already."""
+        """Find out whether the run has finished already, or has a job in SLURM's queue from an earlier call."""
         if not self.directory.exists() or not any(self.directory.iterdir()):
             return
         if not (self.directory / "run.json").exists():
@@ -77,7 +116,7 @@ class GridRun:
                 f"Expected {self.directory} to be empty or to hold a run of this grid, but it holds other files. "
                 "Choose another `root`, or move them away."
             )
-        noted = json.loads((self.directory / "run.json").read_text())
+        noted = self._noted()
         then, now = noted["settings"], self.settings
         if then != now:
             was, new = (" ".join(part for part in a if part not in b) for a, b in ((then, now), (now, then)))
@@ -86,50 +125,59 @@ class GridRun:
                 f"was run with `{was or 'another order of them'}`. Choose another `root`, or delete that directory."
             )
         self.starts = noted["starts"]
-        if (self.directory / "test.json").exists():
+        if noted["finished"]:
             self.state, self.seconds = "kept", noted["seconds"]
+            return
+        for script in (self.directory / "job").glob("*_submission.sh"):  # only jobs of SLURM have one
+            job: submitit.Job[None] = submitit.SlurmJob(script.parent, script.name.removesuffix("_submission.sh"))
+            if not job.done(force_check=True):
+                self.state, self.job = "queued", job
 
     def start(self, launcher: Launcher, environment: Environment) -> None:
-        """Start the run; it resumes if a checkpoint exists."""
-        if self.longer and self.after is not None and not self.directory.exists():
-            copy_run(self.after.directory, self.directory)
+        """Submit the run; it resumes if a checkpoint exists."""
+        directory = self.directory.absolute()
+        if self.longer and self.after is not None and not directory.exists():
+            copy_run(self.after.directory, directory)
+        shutil.rmtree(directory / "job", ignore_errors=True)
         self.starts += 1
-        self._note()
-        options = {"job_name": f"{self.method}-seed{self.seed}", "ntasks": 1, **(launcher or {})}
-        given = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value]
-        # SLURM_NTASKS makes Lightning wait for SLURM to start the ranks of the run.
-        srun = ["srun", *given, "env", "-u", "SLURM_NTASKS"] if launcher is not None else []
-        # One thread: several processes with threads on all cores slow each other down.
-        merged = {"OMP_NUM_THREADS": "1", **os.environ, **environment}
-        merged.pop("SLURM_NTASKS", None)
-        with (self.directory / "log.txt").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*srun, *self.command, "resume=auto"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=merged,
-                start_new_session=True,  # to be ended as a whole, by us alone: a terminal sends Ctrl-C to its own
-            )  # fmt: skip
-        self.state, self._began = "running", time.monotonic()
+        noted = {"settings": self.settings, "finished": False, "starts": self.starts, "seconds": 0.0}
+        write_json(directory / "run.json", noted)
+        options = {"name": f"{self.method}-seed{self.seed}", **launcher}
+        cluster = options.pop("cluster")
+        executor = submitit.AutoExecutor(directory / "job", cluster=cluster)
+        executor.update_parameters(**{f"{cluster}_{name}": value for name, value in options.items() if value})
+        # A terminal sends Ctrl-C to all its processes. Jobs ignore it: it is for us, who then end them.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            with clean_env():
+                self.job = executor.submit(Training(self.command, directory, environment))
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        self.state = "queued"
 
-    def _note(self) -> None:
-        noted = {"settings": self.settings, "starts": self.starts, "seconds": self.seconds}
-        write_json(self.directory / "run.json", noted)
-
-    def poll(self, launcher: Launcher = None) -> None:
-        """Note how long the run has taken, and how it has ended; one that SLURM has asked to stop waits again."""
-        assert self.process is not None
-        self.seconds, code = time.monotonic() - self._began, self.process.poll()
-        if code == 0 and (self.directory / "test.json").exists():
-            self.state = "done"
-            self._note()
-        elif code == 0 and launcher is not None and not (self.directory / FINISHED).exists():
-            self.state = "waiting"
-        elif code is not None:
-            self.state = "failed"
+    def poll(self) -> None:
+        """Note whether the run has begun, how long it has taken, and whether its job has ended."""
+        assert self.job is not None
+        if self.state == "queued" and (self.directory / "job" / "group").exists():
+            self.state, self._began = "running", time.monotonic()
+        if self.state == "running":
+            self.seconds = time.monotonic() - self._began
+        if self.job.done():
+            self.state = "done" if self._noted()["finished"] else "failed"
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the run and all that it has started; `srun` hands it on."""
+        """Send a signal to a local job and all that it has started. A job of SLURM is cancelled instead."""
+        group = self.directory / "job" / "group"
         with suppress(ProcessLookupError):  # all of them have ended
-            if self.process is not None:
-                os.killpg(self.process.pid, number)
+            if isinstance(self.job, submitit.SlurmJob):
+                self.job.cancel(check=False)
+            elif group.exists():
+                os.killpg(int(group.read_text()), number)
+            elif self.job is not None:  # only submitit's process is there, whose id is that of the job
+                os.kill(int(self.job.job_id), number)
+
+    def _noted(self) -> Any:
+        return json.loads((self.directory / "run.json").read_text())
 
     def progress(self) -> str:
         """The last line of `IterationProgress`."""
@@ -137,11 +185,13 @@ class GridRun:
         return next((line for line in reversed(lines) if line.startswith(("iteration ", "test batch "))), "")
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines that the run wrote, and its exit code."""
+        """The last lines that the run wrote, or submitit where the run was not reached."""
         if self.after and self.after.state == "failed":
             return f"{self.directory}: not started, since {self.after.directory}, whose policy it goes on from, failed."
-        path, code = self.directory / "log.txt", self.process.returncode if self.process else None
-        return "\n".join([f"{path} (exit code {code}):", *tail_of(path, lines)])
+        path = self.directory / "log.txt"
+        if self.job is not None and not (path.exists() and path.stat().st_size):
+            path = self.job.paths.stderr
+        return "\n".join([f"{path}:", *tail_of(path, lines)])
 
 
 def tail_of(path: Path, lines: int) -> list[str]:
@@ -154,19 +204,17 @@ def tail_of(path: Path, lines: int) -> list[str]:
 
 
 def copy_run(directory: Path, to: Path) -> None:
-    """Copy what a run goes on from, and what it has logged; not its responses nor its end."""
+    """Copy what a run goes on from, and what it has logged; not its responses, its end, nor the notes of its job."""
     partial = to.with_name(f".{to.name}")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(directory, partial, ignore=shutil.ignore_patterns(*OWN))
     partial.replace(to)
 
 
-def run_grid(
-    runs: list[GridRun], places: list[Environment], console: Console, launcher: Launcher = None
-) -> list[GridRun]:
+def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment], console: Console) -> list[GridRun]:
     """Run what has not finished, as many at a time as there are places; return the runs that failed.
 
-    The console shows a table of all runs, and a line for each that ends. On an interrupt all are stopped.
+    The console shows a table of all runs, and a line for each that ends. On an interrupt all jobs are stopped.
     """
     for run in runs:
         run.prepare()
@@ -174,7 +222,7 @@ def run_grid(
         with Live(table_of(runs), console=console, auto_refresh=False) as live:
             while any(run.state == "waiting" or run.active for run in runs):
                 for run in [run for run in runs if run.active]:
-                    run.poll(launcher)
+                    run.poll()
                     if not run.active:
                         console.print(f"{run.method} seed {run.seed}: {run.state} after {run.seconds:.0f} s")
                 for run in runs:
@@ -192,14 +240,15 @@ def run_grid(
 
 
 def stop(runs: list[GridRun]) -> None:
-    """End runs by SIGTERM, and what is left of them after `GRACE_SECONDS` by SIGKILL."""
+    """Cancel jobs of SLURM; end local ones by SIGTERM, and what is left of them after `GRACE_SECONDS` by SIGKILL."""
     for run in runs:
         run.send(signal.SIGTERM)
         run.state = "stopped"
+    local = [run for run in runs if isinstance(run.job, submitit.LocalJob)]
     end = time.monotonic() + GRACE_SECONDS
-    while time.monotonic() < end and any(run.process and run.process.poll() is None for run in runs):
+    while time.monotonic() < end and not all(run.job and run.job.done() for run in local):
         time.sleep(0.05)
-    for run in runs:
+    for run in local:
         run.send(signal.SIGKILL)  # also to children that outlive the run
 
 

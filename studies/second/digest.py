@@ -181,7 +181,7 @@ def _short(number: float) -> float:
 def digest(root: Path) -> Iterator[dict[str, Any]]:
     """Entries of the finished runs below `<root>/<task>/<regime>/<method>/seed<k>`, with these four names."""
     for file in sorted(root.glob("*/*/*/seed*/run.json")):
-        if (file.parent / "test.json").exists():
+        if json.loads(file.read_text())["finished"]:
             task, regime, method, seed = file.parent.relative_to(root).parts
             number = int(seed.removeprefix("seed"))
             run = RunFiles(method, number, file.parent)

@@ -74,7 +74,7 @@ def main() -> None:
     for experiment in sorted({part for run in runs for part in run.command if part in LEFT}):
         print(f"{experiment} has left the package; its results are in the digest, and commit 1906136 can run it.")
     runs = [run for run in runs if not set(LEFT) & set(run.command)]
-    if failed := run_grid(runs, [{}] * arguments.workers, Console()):
+    if failed := run_grid(runs, {"cluster": "local", "timeout_min": 525600}, [{}] * arguments.workers, Console()):
         sys.exit("Failed, see log.txt in each: " + ", ".join(str(run.directory) for run in failed))
 
 

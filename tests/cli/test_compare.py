@@ -74,7 +74,7 @@ def test_a_copy_of_a_run_has_what_it_goes_on_from_and_what_was_logged(tmp_path):
     for name in ("checkpoints/iteration-000010.ckpt", "metrics.csv", "evaluations/validation-000005.json"):
         (tmp_path / "a" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "a" / name).write_text(name)
-    for name in ("test.json", "run.json", "finished", "rollouts/0.parquet", "model/config.json"):
+    for name in ("test.json", "run.json", "finished", "rollouts/0.parquet", "job/1", "model/config.json"):
         (tmp_path / "a" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "a" / name).touch()
     copy_run(tmp_path / "a", tmp_path / "b")
@@ -91,7 +91,7 @@ def test_a_longer_run_is_started_on_a_copy_of_the_shorter_one(tmp_path):
     commands = [[sys.executable, "-c", code, str(directory), json.dumps(TEST)] for directory in directories]
     short = GridRun("a", 0, directories[0], commands[0])
     longer = GridRun("b", 0, directories[1], commands[1], short, longer=True)
-    assert compare([short, longer], tmp_path, places_of(2, 0), Console()) == []
+    assert compare([short, longer], tmp_path, {"cluster": "local", "timeout_min": 60}, places_of(2, 0), Console()) == []
     assert (directories[1] / "log").read_text() == "xx"
     assert (directories[0] / "log").read_text() == "x"
 
@@ -131,7 +131,8 @@ def test_what_ended_well_is_reported_and_what_failed_is_said(tmp_path, capsys):
 
     good = run("good", f"open({str(tmp_path / 'good/seed0/test.json')!r}, 'w').write({json.dumps(TEST)!r})")
     bad = run("bad", "raise SystemExit('no such model')")
-    failed = compare([good, bad], tmp_path, places_of(2, 0), Console(width=200))
+    launcher = {"cluster": "local", "timeout_min": 60}
+    failed = compare([good, bad], tmp_path, launcher, places_of(2, 0), Console(width=200))
     output = capsys.readouterr().out
     assert [run.method for run in failed] == ["bad"]
     assert "no such model" in output
@@ -159,7 +160,7 @@ from tagrpo.cli.compare import compare, places_of
 from tagrpo.runs.grid import GridRun, copy_run
 root, directory, *command = sys.argv[1:]
 run = GridRun("a", 0, Path(directory), command)
-compare([run], Path(root), places_of(1, 0), Console(quiet=True))
+compare([run], Path(root), {"cluster": "local", "timeout_min": 60}, places_of(1, 0), Console(quiet=True))
 """
 
 
@@ -172,33 +173,36 @@ def test_a_training_that_outlives_a_killed_comparison_is_not_joined_by_a_second_
     parent.wait()
 
     def compared():
+        launcher = {"cluster": "local", "timeout_min": 60}
         run = GridRun("a", 0, directory, command)
-        compare([run], tmp_path, places_of(1, 0), Console(width=200))
+        compare([run], tmp_path, launcher, places_of(1, 0), Console(width=200))
         return run.state, capsys.readouterr().out
 
     state, output = compared()
     assert state == "failed"
     assert "another process is using it" in output
     (directory / "go").touch()
-    wait_until((directory / "test.json").exists)
+    wait_until(lambda: json.loads((directory / "run.json").read_text())["finished"])
     assert compared()[0] == "kept"
     assert (directory / "began").read_text() == "x"
 
 
 def devices(workers, gpus_per_run):
-    return [place.get("CUDA_VISIBLE_DEVICES") for place in places_of(workers, gpus_per_run)]
+    return [place["CUDA_VISIBLE_DEVICES"] for place in places_of(workers, gpus_per_run)]
 
 
 def test_gpus_are_shared_out_whole(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3,5,7,9")
     assert devices(None, 2) == ["1,3", "5,7"]
     assert devices(1, 2) == ["1,3"]
-    assert devices(3, 0) == [None] * 3, "all see all"
+    assert devices(3, 0) == ["1,3,5,7,9"] * 3, "all see all"
     with pytest.raises(ValueError, match="Expected 6 GPUs for workers=3 and gpus_per_run=2, but found 5"):
         places_of(3, 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(ValueError, match="Expected 2 GPUs .* found 0. Lower one of them"):
         places_of(None, 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert devices(2, 0) == [None, None]
     assert len(devices(None, 0)) == os.cpu_count()
 
 

@@ -1,4 +1,4 @@
-"""Grids of runs, with stand-ins for training runs."""
+"""Grids of runs, with stand-ins for training runs, on this machine and through the commands of SLURM."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from tests.helpers import grid_run, wait_until
 
 QUIET = Console(quiet=True)
 FINISH = "open('test.json', 'w').write('{}'); open('runs.txt', 'a').write('x')"
+LOCAL = {"cluster": "local", "timeout_min": 60}
 
 
 def run_here(runs, workers=1, environments=None):
-    return run_grid(runs, environments or [{}] * workers, QUIET)
+    return run_grid(runs, LOCAL, environments or [{}] * workers, QUIET)
 
 
 def test_a_run_waits_for_the_one_that_it_goes_on_from(tmp_path):
@@ -62,9 +63,9 @@ def test_a_run_that_ends_well_without_results_has_failed(tmp_path):
     assert failed.state == "failed"
 
 
-def test_where_a_run_wrote_nothing_its_exit_code_is_said(tmp_path):
+def test_where_a_run_wrote_nothing_the_log_is_that_of_submitit(tmp_path):
     (failed,) = run_here([grid_run(tmp_path, "a", "os._exit(5)")])
-    assert failed.log_tail().endswith("log.txt (exit code 5):")
+    assert failed.log_tail().splitlines()[-1].endswith("ended with 5: see log.txt.")
 
 
 def test_an_unfinished_run_is_continued_in_its_directory(tmp_path):
@@ -127,6 +128,13 @@ def test_each_place_has_devices_of_its_own_and_a_process_one_thread(tmp_path, mo
     assert [(run.directory / "log.txt").read_text() for run in runs] == ["4 1 False\n", "7 1 False\n"]
 
 
+def test_a_variable_is_removed_where_a_place_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    run = grid_run(tmp_path, "a", PRINT_ENVIRONMENT + FINISH)
+    run_here([run], environments=[{"CUDA_VISIBLE_DEVICES": None}])
+    assert (run.directory / "log.txt").read_text() == "None 3 False\n", "not the empty list that submitit sets"
+
+
 def alive(pid):
     """Whether a process runs; one that has ended and waits to be collected does not."""
     try:
@@ -161,11 +169,20 @@ def test_an_interrupt_ends_children_and_grandchildren(tmp_path, monkeypatch):
     wait_until(lambda: not alive(int(child.read_text())))
 
 
+def test_a_run_ends_even_when_it_is_stopped_before_its_process_is_there(tmp_path):
+    run = grid_run(tmp_path, "a", f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)")
+    run.start(LOCAL, {})
+    stop([run])
+    assert run.job.done()
+    time.sleep(1)
+    assert not (tmp_path / "pid").exists() or not alive(int((tmp_path / "pid").read_text()))
+
+
 def test_children_that_ignore_termination_are_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "GRACE_SECONDS", 0.5)
     code = "import signal; signal.signal(15, signal.SIG_IGN); open('on', 'w').write(str(os.getpid())); time.sleep(600)"
     stubborn = grid_run(tmp_path, "a", code)
-    stubborn.start(None, {})
+    stubborn.start(LOCAL, {})
     pid = int(wait_until(lambda: content(stubborn.directory / "on")))
     stop([stubborn])
     wait_until(lambda: not alive(pid))
@@ -179,7 +196,7 @@ from tagrpo.runs.grid import GridRun, run_grid
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 code = "import os, time; open({pid!r}, 'w').write(str(os.getpid())); time.sleep(600)"
 runs = [GridRun("a", 0, Path({root!r}) / "a", [sys.executable, "-c", code])]
-run_grid(runs, [{{}}], Console(quiet=True))
+run_grid(runs, {{"cluster": "local", "timeout_min": 60}}, [{{}}], Console(quiet=True))
 """
 
 
@@ -188,7 +205,7 @@ def test_an_end_from_outside_leaves_no_run_behind(tmp_path, number):
     program = PROGRAM.format(pid=str(tmp_path / "pid"), root=str(tmp_path))
     process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, start_new_session=True)
     pid = int(wait_until(lambda: content(tmp_path / "pid")))
-    # A terminal sends Ctrl-C to its whole process group.
+    # A terminal sends Ctrl-C to its whole process group, submitit's processes among it.
     os.killpg(process.pid, number) if number == signal.SIGINT else os.kill(process.pid, number)
     assert process.wait(20) == (143 if number == signal.SIGTERM else -signal.SIGINT)
     assert not alive(pid)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +14,6 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-
-from .directory import flat
-from .files import checksum
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -46,10 +45,16 @@ def identity_of(
         "checkpoint": digest(_sums_of(checkpoint)) if checkpoint else "",
         "tokenizer": tokenizer_digest(data.tokenizer),
         "data": digest({name: [tuple(group[:4]) for group in groups] for name, groups in splits.items()}),
-        "reward": digest([{n: x for n, x in flat(reward).items() if not n.endswith("workers")}, _code_of(reward)]),
+        "reward": digest([_without(reward, "workers"), _code_of(reward)]),
         "sampling": digest([sampling, engine, cfg.seed]),
         "protocol": digest([template, _code_of(template), cfg.data.evaluation_samples]),
     }
+
+
+def _without(content: Any, key: str) -> Any:
+    if isinstance(content, Mapping):
+        return {name: _without(value, key) for name, value in content.items() if name != key}
+    return [_without(value, key) for value in content] if isinstance(content, list) else content
 
 
 def _configuration(policy: PolicyModule) -> list[dict[str, Any]]:
@@ -58,8 +63,14 @@ def _configuration(policy: PolicyModule) -> list[dict[str, Any]]:
     return [{name: x for name, x in part.items() if not name.startswith(("_", "transformers_"))} for part in found]
 
 
-def _sums_of(checkpoint: Path) -> list[int]:
-    return [checksum(file) for file in (sorted(checkpoint.iterdir()) if checkpoint.is_dir() else [checkpoint])]
+def _sums_of(checkpoint: Path) -> Any:
+    """The checksums in a checkpoint, which was compared with them before it is loaded."""
+    if checkpoint.is_dir():
+        from .checkpoints import MARKER
+
+        return json.loads((checkpoint / MARKER).read_text())
+    with zipfile.ZipFile(checkpoint) as archive:
+        return [(record.filename.partition("/")[2], record.file_size, record.CRC) for record in archive.infolist()]
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -74,9 +85,18 @@ def _code_of(settings: Any) -> list[str]:
     """The source of all that lies beside the classes that settings name: who changes it changes what they do."""
     from hydra.utils import get_object
 
-    names = {value for name, value in flat(settings).items() if name.endswith("_target_")}
-    folders = {Path(inspect.getfile(get_object(name))).parent for name in names}
+    folders = {Path(inspect.getfile(get_object(name))).parent for name in targets(settings)}
     return [file.read_text(errors="replace") for folder in sorted(folders) for file in sorted(folder.glob("*.py"))]
+
+
+def targets(settings: Any) -> Iterator[str]:
+    """The `_target_`s in settings, at any depth."""
+    if isinstance(settings, Mapping):
+        if "_target_" in settings:
+            yield settings["_target_"]
+        settings = list(settings.values())
+    for part in settings if isinstance(settings, list) else ():
+        yield from targets(part)
 
 
 def bit_sums(module: nn.Module) -> list[tuple[str, int]]:

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import secrets
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from .files import lock, write_text
+from .provenance import provenance
 from .secrets import redacted
 
-log = logging.getLogger(__name__)
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FINISHED = "finished"
 """File of a run that has come to its end by itself."""
 MAY_CHANGE = (
     "iterations", "optimizer.lr", "policy.optimizer.lr", "policy.max_skipped",  # how far and how fast
-    "callbacks", "logger", "name", "test", "export", "objective", "resume",  # what is written
+    "callbacks", "logger", "name", "test", "export", "objective", "resume", "history",  # what is written
     "rollout.evaluation_sampling", "data.evaluation", "data.evaluation_samples", "data.validation_samples",
     "data.evaluation_batch_size", "averages",
     "data.evaluation_template", "data.max_evaluation_prompt_tokens",
@@ -84,7 +84,7 @@ def held(directory: Path) -> Iterator[None]:
 
 
 def begin(cfg: DictConfig, directory: Path) -> None:
-    """Check that a run fits its directory, before anything is written; log what a resume changes.
+    """Check that a run fits its directory, before anything is written; `cfg.history` gets what resumes have changed.
 
     Raises:
         FileExistsError: the directory holds a run, and this one is not to continue it.
@@ -102,8 +102,11 @@ def begin(cfg: DictConfig, directory: Path) -> None:
         then = read_config(continued / "config.yaml")
         changed = changes(then, parsed(OmegaConf.to_yaml(redacted(OmegaConf.to_container(cfg, resolve=True)))))
         refuse({name: values for name, values in changed.items() if not may_change(name)}, continued)
-        if changed:
-            log.info(f"Resumed with other settings:\n{then_and_now(without_copies(changed))}")
+        if (noted := continued / "provenance.json").exists():
+            changed |= changes(read_config(noted), provenance())
+        if history := [*then.get("history", []), *entry(changed, cfg.resume, continued)]:
+            with open_dict(cfg):
+                cfg.history = history
     (directory / FINISHED).unlink(missing_ok=True)
 
 
@@ -155,7 +158,7 @@ def may_change(name: str) -> bool:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings that a run has written, as plain containers. They may be foreign: resolve nothing in them."""
+    """The settings that a run has written, as plain containers. Nothing in them is resolved: they may be foreign."""
     if not path.is_file():
         raise FileNotFoundError(
             f"Expected the settings of the run in {path}, but there is no such file. Leave checkpoints in the "
@@ -163,10 +166,16 @@ def read_config(path: Path) -> dict[str, Any]:
         )
     try:
         content = parsed(path.read_text(encoding="utf-8"))
+        odd = [name for name, value in flat(content).items() if "${" in repr((name, value))]
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"Expected the settings of a run in {path}, but it can't be read: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"Expected the settings of a run in {path}, but it holds {str(content)[:80]!r}.")
+    if odd:
+        raise ValueError(
+            f"Expected settings in {path} as a run writes them, resolved, but {odd[0][:80]} holds an interpolation, "
+            "which could read secrets of this machine. If the file is yours, write the value in its place."
+        )
     return content
 
 
@@ -184,7 +193,7 @@ def changes(then: dict[str, Any], now: dict[str, Any], absent: Any = None) -> di
     {'seed': (0, 1)}
     """
     a, b = flat(then), flat(now)
-    names = sorted((a.keys() | b.keys()) - {"resume"})
+    names = sorted(name for name in a.keys() | b.keys() if name.split(".")[0] not in ("history", "resume"))
     pairs = {name: (a.get(name, absent), b.get(name, absent)) for name in names}
     return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
 
@@ -224,6 +233,14 @@ def refuse(changed: dict[str, tuple[Any, Any]], directory: Path) -> None:
 def then_and_now(changed: dict[str, tuple[Any, Any]]) -> str:
     """A line for each change."""
     return "\n".join(f"  {name}: {then} then, {now} now" for name, (then, now) in changed.items())
+
+
+def entry(changed: dict[str, tuple[Any, Any]], resume: str, run: Path) -> list[dict[str, Any]]:
+    """The lines that a resume adds to the history: none where it changes nothing."""
+    source = [Path(resume)] if resume not in ("auto", "last") else checkpoints_in(run / "checkpoints")[-1:]
+    settings = {name: {"then": old, "now": new} for name, (old, new) in without_copies(changed).items()}
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    return [{"time": time, "resumed_from": Path(*source).name, "changed": settings}] if changed else []
 
 
 def wandb_run_id(directory: str, resume: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -168,6 +169,8 @@ def test_without_its_settings_no_run_is_continued(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("history: [{a: '${wandb_run_id:victim,null}'}]", r"history holds an interpolation"),
+        ('name: "$\\x7boc.env:HOME}"', "name holds an interpolation"),
         ("a: &a [x, x]\nb: [*a, *a]", "aliases"),
         ("[1, 2]", "it holds '\\[1, 2\\]'"),
         ("a: [", "can't be read"),
@@ -184,20 +187,26 @@ def test_settings_of_strangers_are_plain_text(text, said, tmp_path):
         begin(settings(resume="auto"), run)
 
 
-def test_what_a_resume_changes_is_logged(tmp_path, caplog):
-    caplog.set_level("INFO")
+def test_what_may_change_is_in_the_history(tmp_path):
     run = a_run_in(tmp_path)
     (run / "finished").touch()
     moved = {"trainer__default_root_dir": "/new", "data__train__path": "/new/math.jsonl"}
-    begin(settings(resume="auto", iterations=6, optimizer__lr=1e-3, policy__optimizer__lr=1e-3, **moved), run)
+    faster = settings(resume="auto", iterations=6, optimizer__lr=1e-3, policy__optimizer__lr=1e-3, **moved)
+    begin(faster, run)
     assert not (run / "finished").exists()
-    (message,) = caplog.messages
-    assert sorted(line.strip() for line in message.splitlines()[1:]) == [
-        "data.train.path: /old/place/math.jsonl then, /new/math.jsonl now", "iterations: 4 then, 6 now",
-        "optimizer.lr: 0.0001 then, 0.001 now", "trainer.default_root_dir: /old/place then, /new now",
-    ]  # fmt: skip
-    begin(settings(resume="auto"), run)
-    assert len(caplog.messages) == 1, "nothing has changed"
+    (change,) = faster.history
+    assert change.resumed_from == name_of(2)
+    assert OmegaConf.to_container(change.changed) == {
+        "iterations": {"then": 4, "now": 6},
+        "optimizer.lr": {"then": 1e-4, "now": 1e-3},
+        "trainer.default_root_dir": {"then": "/old/place", "now": "/new"},
+        "data.train.path": {"then": "/old/place/math.jsonl", "now": "/new/math.jsonl"},
+    }
+    (run / "config.yaml").write_text(OmegaConf.to_yaml(faster))
+    again = OmegaConf.merge(faster, {"history": None})
+    del again.history
+    begin(again, run)
+    assert again.history == faster.history, "where nothing changes, nothing is added"
 
 
 def test_a_resumed_run_may_be_averaged_over_other_groups_of_splits(tmp_path):
@@ -237,7 +246,15 @@ def test_the_command_is_refused_or_goes_on_with_what_it_is_told(tmp_path, monkey
     saved = torch.load(tmp_path / "checkpoints" / name_of(3), weights_only=True)
     (group,) = saved["optimizer_states"][0]["param_groups"]
     assert group["lr"] == group["initial_lr"] == 7e-3
-    assert "optimizer.lr: " in (tmp_path / "train.log").read_text()
+    # What it was made with before.
+    made_with = json.loads((tmp_path / "provenance.json").read_text())
+    (tmp_path / "provenance.json").write_text(json.dumps(made_with | {"version/torch": "1.0"}))
+    command("iterations=3", "resume=auto", "optimizer.lr=7e-3")
+    config = OmegaConf.load(tmp_path / "config.yaml")
+    assert config.history[1].changed == {"version/torch": {"then": "1.0", "now": made_with["version/torch"]}}
+    assert json.loads((tmp_path / "provenance.json").read_text()) == made_with
+    assert set(config.history[0].changed) == {"iterations", "optimizer.lr", "trainer.max_steps"}
+    assert config.history[0].resumed_from == name_of(2)
 
 
 def test_wandb_knows_a_resumed_run_by_its_id(tmp_path):

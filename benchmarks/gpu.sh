@@ -116,7 +116,7 @@ step head "$PYTHON" -m pytest -q -o addopts= tests/packing/test_head.py tests/pa
 step policy "$PYTHON" -m pytest -q -o addopts= tests/packing/test_policy.py
 [[ " $WANTED " == *" train "* ]] && rm -rf "$RUNS/whole"
 train train whole iterations=4
-train resume whole iterations=8 resume=last
+train resume whole iterations=8 resume=auto
 train lora lora iterations=4 lora=default
 train offload offload iterations=4 strategy.cpu_offload=true
 # Then speed: layers one operation at a time and compiled, the larger model.

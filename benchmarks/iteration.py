@@ -30,14 +30,13 @@ from typing import Any
 
 import torch
 from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from lightning.pytorch import Callback
 from lightning.pytorch.profilers import SimpleProfiler
 from workload import grpo_trainer, report
 
 from tagrpo.modules.policy.model import load_causal_lm
-from tagrpo.settings.config import build
+from tagrpo.settings.config import build, compose_run
 
 CELLS = [
     "grpo/transformers", "grpo_matched/transformers", "grpo_matched/vllm_cpu", "grpo_matched/trl",
@@ -87,10 +86,7 @@ def run_cell(method: str, iterations: int, overrides: Sequence[str], folder: str
     """[iterations] seconds per phase of a training run, with everything that is on by default."""
     iterations += WARM_UP + 1
     settings = [f"experiment={method}", "logger=csv", f"iterations={iterations}", "trainer.limit_val_batches=0"]
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("train", [f"hydra.run.dir={folder}", *settings, *overrides], return_hydra_config=True)
-    cfg.hydra.runtime.output_dir = folder
-    HydraConfig.instance().set_config(cfg)
+    cfg = compose_run(folder, [*settings, *overrides])
     run = build(cfg)
     profiler = run.trainer.profiler = SimpleProfiler(dirpath=folder, filename="profile")
     phases = Phases(profiler)

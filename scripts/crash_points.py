@@ -61,17 +61,12 @@ class Trial:
     """One run in one directory, again and again, each attempt in a fork of this process."""
 
     def __init__(self, directory: Path, ranks: int) -> None:
-        from hydra import compose, initialize_config_module
-        from hydra.core.hydra_config import HydraConfig
+        from tagrpo.settings.config import compose_run
 
         self.directory = directory
         self.ranks = ranks
         self.shim = ctypes.CDLL(None)
-        with initialize_config_module("tagrpo.configs", version_base="1.3"):
-            overrides = [f"hydra.run.dir={directory}", *OVERRIDES, *(TWO_RANKS if ranks == 2 else [])]
-            self.cfg = compose("train", overrides, return_hydra_config=True)
-        self.cfg.hydra.runtime.output_dir = str(directory)
-        HydraConfig.instance().set_config(self.cfg)
+        self.cfg = compose_run(directory, [*OVERRIDES, *(TWO_RANKS if ranks == 2 else [])])
         # With several ranks a run is built by each: it looks at the environment.
         self.run = self.built() if ranks == 1 else None
 
@@ -132,14 +127,13 @@ class Trial:
         """Run `tagrpo-train`."""
         from lightning.pytorch import seed_everything
         from lightning.pytorch.utilities import rank_zero_only
-        from omegaconf import OmegaConf
 
         from tagrpo.cli.train import train
         from tagrpo.runs.directory import begin, end, held
         from tagrpo.runs.secrets import save_resolved
 
         rank_zero_only.rank = rank
-        cfg = OmegaConf.masked_copy(self.cfg, [key for key in self.cfg if key != "hydra"])
+        cfg = self.cfg
         with held(self.directory):
             begin(cfg, self.directory)
             run = self.run or self.built()

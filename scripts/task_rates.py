@@ -22,15 +22,13 @@ from statistics import fmean as mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback
 
 from tagrpo.cli.evaluate import evaluate
 from tagrpo.cli.train import train
 from tagrpo.datamodules.sources.reasoning_gym import TASKS
 from tagrpo.runs.files import write_text
-from tagrpo.settings.config import build
+from tagrpo.settings.config import build, compose_run
 
 ASKED = {"number": "a number", "numbers": "the numbers", "multiset": "the numbers", "word": "one word"}
 
@@ -51,16 +49,11 @@ class Responses(Callback):
 def measure(task: str, settings: list[str], training: bool, folder: str) -> dict[str, float | bool]:
     """What is written of one task."""
     mode = ["iterations=1", "trainer.limit_val_batches=0"] if training else ["data.train=null"]
-    common = [f"hydra.run.dir={folder}", "data=reasoning_gym", f"data.task={task}", "callbacks=[progress,pass_at_k]"]
+    common = ["data=reasoning_gym", f"data.task={task}", "callbacks=[progress,pass_at_k]"]
     if any(setting.startswith("template=") for setting in settings):
         common.append(f"template.instruction=Answer with {ASKED.get(TASKS[task]['form'], 'the result')} only.")
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose(
-            "train" if training else "evaluate", [*mode, *common, "logger=csv", *settings], return_hydra_config=True
-        )
-    cfg.hydra.runtime.output_dir = folder
-    HydraConfig.instance().set_config(cfg)
-    run, seen = build(cfg), Responses()
+    settings = [*mode, *common, "logger=csv", *settings]
+    run, seen = build(compose_run(folder, settings, "train" if training else "evaluate")), Responses()
     run.trainer.callbacks.append(seen)  # type: ignore[attr-defined]
     try:
         (partial(train, test=False) if training else evaluate)(run.module, run.datamodule, run.trainer)

@@ -233,7 +233,7 @@ def drive_sharded(folder: Path, shared: list[mmap.mmap]) -> dict[str, Any]:
     codes = [os.waitpid(child, 0)[1] for child in children]
     left = sorted(path.name for path in (folder / "stopped" / "checkpoints").iterdir())
     # Both die while they write the checkpoint after the second iteration.
-    children = attempt_pair(stopped, shared, "last")
+    children = attempt_pair(stopped, shared, "auto")
     while not (folder / "stopped" / "checkpoints" / ".partial-iteration-000002.ckpt").exists():
         assert not os.waitid(os.P_PID, children[0], os.WEXITED | os.WNOHANG | os.WNOWAIT), log_of(folder / "stopped")
     for child in children:  # both before either is waited for: a rank that notices the other's death tidies up
@@ -241,7 +241,7 @@ def drive_sharded(folder: Path, shared: list[mmap.mmap]) -> dict[str, Any]:
     for child in children:
         os.waitpid(child, 0)
     torn = sorted(path.name for path in (folder / "stopped" / "checkpoints").iterdir())
-    for child in attempt_pair(stopped, shared, "last"):
+    for child in attempt_pair(stopped, shared, "auto"):
         assert os.waitpid(child, 0)[1] == 0, log_of(folder / "stopped")
     return {"codes": codes, "left": left, "torn": torn}
 

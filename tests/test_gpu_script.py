@@ -100,7 +100,7 @@ def test_steps_are_chosen_by_name_and_a_resumed_training_keeps_what_it_resumes(g
     kept.mkdir(parents=True)
     _, calls, _ = gpu("resume")
     assert len(calls) == 1
-    assert "resume=last" in calls[0][2]
+    assert "resume=auto" in calls[0][2]
     assert kept.exists()
     gpu("train")
     assert not kept.exists()

@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import OmegaConf
 
 from tagrpo.cli.train import train
 from tagrpo.runs.secrets import save_resolved
-from tagrpo.settings.config import build
+from tagrpo.settings.config import build, compose_run
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 PICTURES = {"comparison": 4, "diagnostics": 5, "estimators": 2, "objectives": 3, "rephrasings": 1}
@@ -27,12 +24,9 @@ SMALL = [
 
 
 def run(directory: Path, *overrides: str) -> None:
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("train", [f"hydra.run.dir={directory}", *SMALL, *overrides], return_hydra_config=True)
-    cfg.hydra.runtime.output_dir = str(directory)
-    HydraConfig.instance().set_config(cfg)
+    cfg = compose_run(directory, [*SMALL, *overrides])
     built = build(cfg)
-    save_resolved(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]), directory)
+    save_resolved(cfg, directory)
     train(built.module, built.datamodule, built.trainer)
     built.close()
 

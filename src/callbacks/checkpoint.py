@@ -107,7 +107,7 @@ class Checkpointer(Callback):
         if stopping or self._done % self.every == 0 or self._done in self._milestones(trainer):
             self.save(trainer)
         if stopping:
-            rank_zero_info(f"Asked to stop: the run ends after {self._done} iterations. Continue it with resume=last.")
+            rank_zero_info(f"Asked to stop: the run ends after {self._done} iterations. Continue it with resume=auto.")
             raise SIGTERMException
         if world_size() == 1:  # of several ranks, the others would wait in collectives that the failed one has left
             self._before = self._states(trainer)

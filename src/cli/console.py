@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from io import TextIOWrapper
 from typing import Any
 
 import hydra
@@ -21,10 +20,7 @@ WRONG_USE = (ValueError, TypeError, OSError, ImportError, RuntimeError, HydraExc
 
 
 def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Callable[[], Any]]:
-    r"""Make a function a console script, which refuses secrets; one with a `config` gets that and shows help on it.
-
-    A terminal that knows ASCII alone shows other characters as `\u2022`.
-    """
+    """Make a function a console script, which refuses secrets; one with a `config` gets that and shows help on it."""
 
     def decorate(main: Callable[..., Any]) -> Callable[[], Any]:
         if config is not None:
@@ -34,9 +30,6 @@ def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Cal
 
         @wraps(main)
         def run() -> Any:
-            for stream in (sys.stdout, sys.stderr):
-                if isinstance(stream, TextIOWrapper):
-                    stream.reconfigure(errors="backslashreplace")
             refuse_secret_arguments(sys.argv[1:])
             if config is not None:
                 import tagrpo.configs  # noqa: F401  Hydra's completion lists options before it imports them
@@ -61,5 +54,7 @@ def explained() -> Iterator[None]:
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             raise
         cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
+        part = str(error).partition("full_key: ")[2] if cause is not error else ""
+        where = f"\n(Its settings are those of {part}.)" if part else ""
         hint = "" if str(cause).startswith("Expected") else "\n(HYDRA_FULL_ERROR=1 shows where.)"
-        sys.exit(redacted(f"{str(cause) or type(cause).__name__}{hint}"))
+        sys.exit(redacted(f"{str(cause) or type(cause).__name__}{where}{hint}"))

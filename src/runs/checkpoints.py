@@ -22,7 +22,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.distributed.checkpoint import metadata
 
-from .directory import checkpoints_in, existing, iteration_of, no_checkpoint
+from .directory import checkpoints_in, existing, iteration_of
 from .files import (
     DamagedFileError,
     check_torch_file,
@@ -210,15 +210,13 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
 def resolve(resume: str | Path | None, directory: Path) -> Path | None:
     """The complete checkpoint that a run is resumed from; None starts anew.
 
-    `resume` is `last`, the newest complete one in `directory`; `auto`, the same if there is one; or a path.
+    `resume` is `auto`, the newest complete one in `directory`, if there is one; or a path, also of a run.
     """
     if resume is None:
         return None
-    if str(resume) not in ("auto", "last"):
+    if str(resume) != "auto":
         return checkpoint_at(resume, "resume")
     found = newest(directory)
-    if found is None and resume == "last":
-        raise no_checkpoint(directory)
     if found is None:
         rank_zero_info(f"resume=auto: no complete checkpoint in {directory}; the run starts anew.")
     return found

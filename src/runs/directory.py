@@ -127,9 +127,7 @@ def run_to_continue(resume: str | None, directory: Path) -> Path | None:
     """The directory of the run that `resume` continues; None where there is nothing to continue."""
     if resume is None:
         return None
-    if resume == "last" and not checkpoints_in(directory / "checkpoints"):
-        raise no_checkpoint(directory / "checkpoints")
-    if resume in ("auto", "last"):
+    if resume == "auto":
         return directory
     path = existing(resume, "resume").absolute()
     run = path if (path / "checkpoints").is_dir() else path.parent.parent
@@ -144,14 +142,6 @@ def existing(path: str | Path, setting: str) -> Path:
             f"Expected a checkpoint, or the directory of a run, at {path}, but there is nothing. Correct {setting}."
         )
     return path
-
-
-def no_checkpoint(directory: Path) -> FileNotFoundError:
-    """Error of resume=last without a checkpoint."""
-    return FileNotFoundError(
-        f"Expected a complete checkpoint in {directory} for resume=last, but there is none. Use resume=auto to start "
-        "anew where there is none, or check the run's directory."
-    )
 
 
 def may_change(name: str) -> bool:
@@ -247,7 +237,7 @@ def then_and_now(changed: dict[str, tuple[Any, Any]]) -> str:
 
 def entry(changed: dict[str, tuple[Any, Any]], resume: str, run: Path) -> list[dict[str, Any]]:
     """The lines that a resume adds to the history: none where it changes nothing."""
-    source = [Path(resume)] if resume not in ("auto", "last") else checkpoints_in(run / "checkpoints")[-1:]
+    source = [Path(resume)] if resume != "auto" else checkpoints_in(run / "checkpoints")[-1:]
     settings = {name: {"then": old, "now": new} for name, (old, new) in without_copies(changed).items()}
     time = datetime.now(UTC).isoformat(timespec="seconds")
     return [{"time": time, "resumed_from": Path(*source).name, "changed": settings}] if changed else []

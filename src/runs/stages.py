@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
-from itertools import groupby
 
 from lightning.pytorch import Callback
 
 
 class Stage(IntEnum):
-    """Where among the callbacks one belongs, as its class attribute `stage`; one of its kind, but for diagnostics."""
+    """Where among the callbacks one belongs, as its class attribute `stage`."""
 
     CHECKPOINT = 0  # before the others change anything
     CLOCK = 1  # measures the others
@@ -20,16 +19,8 @@ class Stage(IntEnum):
 
 
 def in_order(callbacks: Iterable[Callback]) -> list[Callback]:
-    """Callbacks sorted by their stage, as a `Trainer` must get them; a ValueError where one of a kind comes twice."""
-    ordered = sorted(callbacks, key=stage_of)
-    for stage, group in groupby(ordered, key=stage_of):
-        names = [type(callback).__name__ for callback in group]
-        if len(names) > 1 and stage is not Stage.DIAGNOSTIC:
-            raise ValueError(
-                f"Expected at most one callback of stage {stage.name}, but got {', '.join(names)}. Remove all but one "
-                "from `callbacks`."
-            )
-    return ordered
+    """Callbacks sorted by their stage, as a `Trainer` must get them."""
+    return sorted(callbacks, key=stage_of)
 
 
 def stage_of(callback: Callback) -> Stage:

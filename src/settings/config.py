@@ -10,11 +10,12 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from ..datamodules.questions import QuestionDataModule
     from ..modules.policy_module import PolicyModule
 
-LARGEST = 3.4028234663852886e38  # of float32
 LIGHTNING_WAITS = 30
 """Default process-group timeout, in minutes."""
 FORMAT_WARNING = warnings.formatwarning
@@ -56,17 +56,11 @@ def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictCon
     return int(max(trained + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens))
 
 
-def server_wait(engine: DictConfig | None) -> float | None:
-    """Minutes that rank 0 may wait for a vLLM server; None where there is none to wait for."""
-    if engine is None or "patience" not in engine:
-        return None
-    return float(engine.patience + (engine.retries + 1) * engine.timeout) / 60
-
-
 def ranks_wait(engine: DictConfig | None) -> int:
     """Minutes in which ranks give up on one another: twenty more than rank 0 waits for a vLLM server, if it may."""
-    waits = server_wait(engine)
-    return LIGHTNING_WAITS if waits is None else math.ceil(waits) + 20
+    if engine is None or "patience" not in engine:
+        return LIGHTNING_WAITS
+    return math.ceil(float(engine.patience + (engine.retries + 1) * engine.timeout) / 60) + 20
 
 
 RESOLVERS: dict[str, Callable[..., object]] = {
@@ -85,6 +79,15 @@ RESOLVERS: dict[str, Callable[..., object]] = {
 }
 for resolver, function in RESOLVERS.items():
     OmegaConf.register_new_resolver(resolver, function, use_cache=function is wandb_run_id)
+
+
+def compose_run(directory: str | Path, overrides: Sequence[str], command: str = "train") -> DictConfig:
+    """The settings of a run in `directory` as its command composes them, for programs that build runs themselves."""
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose(command, [f"hydra.run.dir={directory}", *overrides], return_hydra_config=True)
+    cfg.hydra.runtime.output_dir = str(directory)
+    HydraConfig.instance().set_config(cfg)
+    return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
 
 
 @dataclass(frozen=True)
@@ -203,41 +206,8 @@ def check(cfg: DictConfig) -> None:
             f"Expected callbacks.pass_at_k.ks to hold a k of at most data.evaluation_samples = "
             f"{cfg.data.evaluation_samples}, but got {list(ks)}: no pass@k could be told. Lower one or raise the other."
         )
-    for path in ("advantage", "reward", "rollout.reward_terms", "optimizer"):
-        _check_finite(path, OmegaConf.to_container(OmegaConf.select(cfg, path), resolve=True))
     if cfg.data.train is not None:
         _check_pools("advantage", cfg.advantage, cfg.data)
-    _check_waits(cfg.rollout.engine, cfg.trainer, cfg.strategy)
-
-
-def _check_waits(engine: DictConfig, trainer: DictConfig, strategy: DictConfig | str) -> None:
-    """Refuse ranks that give up before rank 0 has given up on a vLLM server."""
-    limit = strategy.timeout.minutes if isinstance(strategy, DictConfig) and "timeout" in strategy else None
-    known = isinstance(trainer.devices, int) and trainer.devices > 0
-    several = trainer.devices * trainer.num_nodes > 1 if known else limit is not None
-    waits = server_wait(engine)
-    if not several or waits is None:
-        return
-    change = "Raise strategy.timeout.minutes" if limit else "Use strategy=fsdp2 or strategy=ddp"
-    if waits >= (limit or LIGHTNING_WAITS):
-        raise ValueError(
-            "Expected ranks to wait for one another longer than rank 0 may wait for a vLLM server, which is "
-            f"rollout.engine.patience + (retries + 1) · timeout = {waits:.0f} minutes, but they give up after "
-            f"{limit or LIGHTNING_WAITS}. {change}, or lower rollout.engine.timeout."
-        )
-
-
-def _check_finite(path: str, settings: object) -> None:
-    """Refuse factors that make every reward or step infinite in float32."""
-    if isinstance(settings, list):
-        settings = dict(enumerate(settings))
-    if isinstance(settings, dict):
-        for name, value in settings.items():
-            _check_finite(f"{path}.{name}", value)
-    elif isinstance(settings, float) and not abs(settings) <= LARGEST:
-        raise ValueError(
-            f"Expected {path} to be a finite number, but got {settings}: nothing could be learned with it."
-        )
 
 
 def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:

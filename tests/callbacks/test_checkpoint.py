@@ -15,9 +15,6 @@ import time
 import pandas as pd
 import pytest
 import torch
-from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tagrpo.callbacks import Checkpointer, RolloutCallback
@@ -27,7 +24,7 @@ from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.runs.checkpoints import unsharded
 from tagrpo.runs.secrets import save_resolved
-from tagrpo.settings.config import build
+from tagrpo.settings.config import build, compose_run
 from tagrpo.starter import starter_path
 
 SMALL = [
@@ -40,11 +37,7 @@ SMALL = [
 
 
 def composed(directory, *overrides):
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("train", [f"hydra.run.dir={directory}", *SMALL, *overrides], return_hydra_config=True)
-    cfg.hydra.runtime.output_dir = str(directory)
-    HydraConfig.instance().set_config(cfg)
-    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+    return compose_run(directory, [*SMALL, *overrides])
 
 
 def run_of(directory, *overrides):
@@ -194,7 +187,7 @@ def test_sigterm_ends_the_run_after_its_iteration_with_exit_code_zero(whole, tmp
     assert not (tmp_path / "model").exists()
     assert signal.getsignal(signal.SIGTERM) is before
     monkeypatch.undo()
-    assert_equal(weights_of(trained(tmp_path, resume="last")), whole[1])
+    assert_equal(weights_of(trained(tmp_path, resume="auto")), whole[1])
 
 
 def test_without_the_command_a_new_run_in_the_same_directory_sets_the_old_one_aside(tmp_path):
@@ -210,7 +203,7 @@ def test_a_finished_run_that_is_resumed_trains_no_more(whole, tmp_path, monkeypa
     trained(tmp_path)
     written = (tmp_path / "metrics.csv").read_bytes()
     monkeypatch.setattr(PolicyModule, "training_step", failing(PolicyModule.training_step, [], at=1))
-    assert_equal(weights_of(trained(tmp_path, resume="last")), whole[1])
+    assert_equal(weights_of(trained(tmp_path, resume="auto")), whole[1])
     assert (tmp_path / "metrics.csv").read_bytes() == written
     assert json.loads((tmp_path / "ledger.json").read_text())["iterations"] == 3
 
@@ -221,7 +214,7 @@ def test_what_a_kill_after_the_last_checkpoint_has_left_is_cleared_up(tmp_path):
     extra.write_bytes((tmp_path / "checkpoints" / "iteration-000003.ckpt").read_bytes())
     kept = tmp_path / "rollout_cache" / "000002-0-0.pt"
     kept.touch()
-    trained(tmp_path, resume="last")
+    trained(tmp_path, resume="auto")
     assert names(tmp_path) == ["iteration-000002.ckpt", "iteration-000003.ckpt"]
     assert not kept.exists()
 
@@ -250,7 +243,7 @@ def test_files_of_iterations_that_are_still_to_come_are_deleted(tmp_path):
 def test_a_resumed_run_goes_on_with_the_learning_rate_that_it_is_given(schedule, tmp_path):
     options = [f"policy.schedule={schedule}", "policy.warmup=0", "trainer.limit_val_batches=0"]
     trained(tmp_path, *options, "iterations=2")
-    trained(tmp_path, *options, "iterations=4", "optimizer.lr=5e-4", resume="last")
+    trained(tmp_path, *options, "iterations=4", "optimizer.lr=5e-4", resume="auto")
     rates = logged(tmp_path)["train/lr"].astype(float).tolist()
     # The mean of the rates of both optimizer steps: of 4 steps in all, then of 8.
     linear = [
@@ -268,7 +261,7 @@ def test_a_resumed_run_goes_on_with_the_learning_rate_that_it_is_given(schedule,
 def test_other_questions_in_the_same_number_are_refused(tmp_path):
     trained(tmp_path, "iterations=1")
     with pytest.raises(ValueError, match="Expected to resume on 8 questions with digest .*data.train"):
-        trained(tmp_path, "data.train.regime=hard", resume="last")
+        trained(tmp_path, "data.train.regime=hard", resume="auto")
 
 
 def copied_starter(folder):
@@ -278,13 +271,13 @@ def copied_starter(folder):
 def test_another_model_or_tokenizer_is_refused_and_the_same_ones_elsewhere_are_not(whole, tmp_path):
     run, moved = tmp_path / "run", copied_starter(tmp_path / "moved")
     trained(run, "iterations=1", "loss.kl_coef=0.01")
-    trained(run, "iterations=2", "loss.kl_coef=0.01", f"model.path={moved}", resume="last")
+    trained(run, "iterations=2", "loss.kl_coef=0.01", f"model.path={moved}", resume="auto")
     with pytest.raises(ValueError, match=r"Expected the model that the run .*model\.path"):
-        trained(run, "loss.kl_coef=0.01", f"model.path={whole[0] / 'model'}", resume="last")
+        trained(run, "loss.kl_coef=0.01", f"model.path={whole[0] / 'model'}", resume="auto")
     tokenizer = json.loads((moved / "tokenizer.json").read_text())
     (moved / "tokenizer.json").write_text(json.dumps(tokenizer | {"normalizer": {"type": "Lowercase"}}))
     with pytest.raises(ValueError, match=r"Expected the tokenizer that the run .*data\.tokenizer"):
-        trained(run, "loss.kl_coef=0.01", f"data.tokenizer={moved}", resume="last")
+        trained(run, "loss.kl_coef=0.01", f"data.tokenizer={moved}", resume="auto")
 
 
 def test_a_checkpoint_is_evaluated_whatever_weights_it_replaces(whole, tmp_path):
@@ -378,7 +371,7 @@ def test_a_run_that_samples_ahead_and_is_killed_meanwhile_ends_as_an_undisturbed
             os._exit(1)
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
     assert names(tmp_path) == ["iteration-000002.ckpt"]
-    resumed = trained(tmp_path, *AHEAD, resume="last")
+    resumed = trained(tmp_path, *AHEAD, resume="auto")
     assert_equal(weights_of(resumed), whole_ahead[1])
     pd.testing.assert_frame_equal(
         logged(tmp_path).reset_index(drop=True), logged(whole_ahead[0]).reset_index(drop=True), check_exact=True
@@ -420,9 +413,9 @@ def test_checkpoints_at_fractions_of_training_are_kept_also_by_a_run_that_is_res
     trained(tmp_path / "run", "iterations=5", *options)
     assert names(tmp_path / "run") == [f"iteration-{number:06d}.ckpt" for number in (1, 2, 5)]
     # Of the longer run they are two and four: the first was there, the third is none any more, the fourth is gone.
-    trained(tmp_path / "run", "iterations=8", *options, resume="last")
+    trained(tmp_path / "run", "iterations=8", *options, resume="auto")
     assert names(tmp_path / "run") == [f"iteration-{number:06d}.ckpt" for number in (2, 8)]
-    trained(tmp_path / "run", "iterations=8", *options, resume="last")
+    trained(tmp_path / "run", "iterations=8", *options, resume="auto")
     assert names(tmp_path / "run") == [f"iteration-{number:06d}.ckpt" for number in (2, 8)], "nothing left to train"
 
 

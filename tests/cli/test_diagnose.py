@@ -11,10 +11,7 @@ from statistics import fmean
 
 import pytest
 import torch
-from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback
-from omegaconf import OmegaConf
 
 from tagrpo.analysis.diagnosis import COLUMNS
 from tagrpo.analysis.runs import by_method, find_directories
@@ -27,7 +24,7 @@ from tagrpo.report.assemble import page_content, write_report
 from tagrpo.runs.directory import checkpoints_in, end
 from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.checks import read_questions
-from tagrpo.settings.config import build
+from tagrpo.settings.config import build, compose_run
 
 RUN = [
     "experiment=ta_grpo", "data.train.size=12", "data.batch_size=4", "data.samples_per_prompt=4", "logger=csv",
@@ -39,11 +36,7 @@ TRAINED = ["callbacks=[checkpoint,pass_at_k]", "trainer.limit_val_batches=0", "n
 
 
 def composed(name, directory, *overrides):
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose(name, [f"hydra.run.dir={directory}", *overrides], return_hydra_config=True)
-    cfg.hydra.runtime.output_dir = str(directory)
-    HydraConfig.instance().set_config(cfg)
-    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+    return compose_run(directory, overrides, name)
 
 
 def trained(directory, *overrides):

@@ -10,8 +10,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 from scipy import stats
@@ -21,7 +19,7 @@ from tagrpo.cli.evaluate import evaluate, main, prepare, write
 from tagrpo.metrics.evaluation import QuestionCounts, summarise
 from tagrpo.runs.provenance import provenance
 from tagrpo.settings.checks import read_questions
-from tagrpo.settings.config import build
+from tagrpo.settings.config import build, compose_run
 from tagrpo.settings.methods import options_of
 from tagrpo.starter import starter_path
 
@@ -34,11 +32,7 @@ SMALL = [
 
 
 def composed(directory, *overrides):
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("evaluate", [f"hydra.run.dir={directory}", *overrides], return_hydra_config=True)
-    cfg.hydra.runtime.output_dir = str(directory)
-    HydraConfig.instance().set_config(cfg)
-    return cfg
+    return compose_run(directory, overrides, "evaluate")
 
 
 def test_protocols_sample_as_their_source_says(tmp_path):

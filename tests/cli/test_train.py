@@ -10,8 +10,6 @@ import sys
 import pandas as pd
 import pytest
 import torch
-from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
@@ -19,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from tagrpo.cli.evaluate import evaluate
 from tagrpo.cli.train import objective_of, train
 from tagrpo.runs.secrets import save_resolved
-from tagrpo.settings.config import build
+from tagrpo.settings.config import build, compose_run
 from tagrpo.settings.methods import options_of
 
 EXPERIMENTS = list(options_of("experiment"))
@@ -33,12 +31,9 @@ SMALL = [
 
 
 def run_of(directory, *overrides):
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("train", [f"hydra.run.dir={directory}", *SMALL, *overrides], return_hydra_config=True)
-    cfg.hydra.runtime.output_dir = str(directory)
-    HydraConfig.instance().set_config(cfg)
+    cfg = compose_run(directory, [*SMALL, *overrides])
     run = build(cfg)
-    save_resolved(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]), directory)
+    save_resolved(cfg, directory)
     return run
 
 

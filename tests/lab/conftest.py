@@ -7,14 +7,12 @@ from itertools import islice
 
 import pytest
 import torch
-from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 
 from tagrpo.lab.tasks.shortest_path.source import FAMILIES, sample_problem
 from tagrpo.lab.tasks.shortest_path.starter import shortest_path_vocabulary
 from tagrpo.lab.tasks.starter import SupervisedExample, build_answer_tokenizer, build_model
 from tagrpo.lab.warmstart import batches, fit, problem_sequence
-from tagrpo.settings.config import build
+from tagrpo.settings.config import build, compose_run
 
 SMALL = [
     "data=shortest_path", "data.train.regime=hard", "iterations=2", "logger=csv", "data.train.size=16", "seed=3",
@@ -48,12 +46,7 @@ def small_run(directions):
     """Builds a small run in a directory, with overrides."""
 
     def built(directory, *overrides):
-        with initialize_config_module("tagrpo.configs", version_base="1.3"):
-            overrides = [f"hydra.run.dir={directory}", *SMALL, f"model.path={directions}", *overrides]
-            cfg = compose("train", overrides, return_hydra_config=True)
-        cfg.hydra.runtime.output_dir = str(directory)
-        HydraConfig.instance().set_config(cfg)
-        return build(cfg)
+        return build(compose_run(directory, [*SMALL, f"model.path={directions}", *overrides]))
 
     built.overrides = SMALL
     return built

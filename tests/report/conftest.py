@@ -10,13 +10,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 
 from tagrpo.callbacks.recorder import rollout_table
 from tagrpo.cli.train import train
 from tagrpo.report.assemble import explore
-from tagrpo.settings.config import build
+from tagrpo.settings.config import build, compose_run
 
 sys.path.insert(0, str(Path(__file__).parent))  # for what the tests of this folder share
 
@@ -34,10 +32,7 @@ OVERRIDES = [
 def trained(tmp_path_factory):
     """The directory of a run of TA-GRPO over three iterations, with shaped rewards."""
     directory = tmp_path_factory.mktemp("runs") / "small" / "seed0"
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("train", [*OVERRIDES, f"hydra.run.dir={directory}"], return_hydra_config=True)
-    cfg.hydra.runtime.output_dir = str(directory)
-    HydraConfig.instance().set_config(cfg)
+    cfg = compose_run(directory, OVERRIDES)
     run = build(cfg)
     try:
         train(run.module, run.datamodule, run.trainer)

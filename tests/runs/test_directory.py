@@ -259,7 +259,7 @@ def test_the_command_is_refused_or_goes_on_with_what_it_is_told(tmp_path, monkey
 
 def test_wandb_knows_a_resumed_run_by_its_id(tmp_path):
     first = wandb_run_id(str(tmp_path), None)
-    assert wandb_run_id(str(tmp_path), "last") == first
+    assert wandb_run_id(str(tmp_path), "auto") == first
     assert wandb_run_id(str(tmp_path), None) != first
 
 

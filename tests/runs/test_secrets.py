@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -20,7 +18,7 @@ from tagrpo.cli.train import train
 from tagrpo.runs.files import write_json
 from tagrpo.runs.grid import GridRun
 from tagrpo.runs.secrets import literal_secrets, redacted, refuse_secrets, save_resolved
-from tagrpo.settings.config import build
+from tagrpo.settings.config import build, compose_run
 
 SECRET = "sk-4f9a0c7d21"
 HIDDEN = "a plain text, of 27 letters"
@@ -34,11 +32,7 @@ SMALL = [
 
 
 def composed(directory: Path, *overrides: str):
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("train", [f"hydra.run.dir={directory}", *SMALL, *overrides], return_hydra_config=True)
-    cfg.hydra.runtime.output_dir = str(directory)
-    HydraConfig.instance().set_config(cfg)
-    return OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+    return compose_run(directory, [*SMALL, *overrides])
 
 
 def files_with(secret: str, directory: Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import RichProgressBar
 
@@ -31,10 +30,3 @@ def test_callbacks_are_sorted_by_stage_and_otherwise_stay_as_they_were_given():
     diagnostics = [RolloutRecorder(), ZeroGradientMonitor(), PassAtKEvaluator()]
     given = [log, diagnostics[0], progress, sampler, *diagnostics[1:], clock, checkpoint]
     assert in_order(given) == [checkpoint, clock, diagnostics[0], progress, *diagnostics[1:], sampler, log]
-
-
-@pytest.mark.parametrize("kind", [Checkpointer, ThroughputMonitor, Sampler, ScalarLog])
-def test_a_second_callback_of_a_stage_for_one_is_refused(kind):
-    with pytest.raises(ValueError, match=rf"{kind.__name__}, {kind.__name__}\. Remove all but one"):
-        in_order([kind(), ZeroGradientMonitor(), kind()])
-    assert len(in_order([ZeroGradientMonitor(), ZeroGradientMonitor()])) == 2

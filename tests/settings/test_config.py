@@ -10,7 +10,6 @@ import pytest
 import torch
 import yaml
 from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException, InstantiationException, MissingConfigException
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer
@@ -35,9 +34,7 @@ def composed(*overrides, name="train"):
 
 
 def build(tmp_path, *overrides):
-    cfg = composed(f"hydra.run.dir={tmp_path}", *overrides)
-    cfg.hydra.runtime.output_dir = str(tmp_path)
-    HydraConfig.instance().set_config(cfg)
+    cfg = config.compose_run(tmp_path, overrides)
     config.check(cfg)
     return config.build(cfg)
 
@@ -188,11 +185,6 @@ def test_a_benchmark_can_be_left_out():
         ("loss.aggregation=constant", Exception, "loss.max_length"),
         ("template=raw_boxed", ValueError, "Use reward=mixed or reward=math"),
         ("iterations=1.5", ValueError, "iterations to be a whole number, but got 1.5"),
-        ("+advantage.epsilon=inf", ValueError, "advantage.epsilon to be a finite number"),
-        ("+advantage.factors=[1.0,inf]", ValueError, "advantage.factors.1 to be a finite number"),
-        ("optimizer.lr=nan", ValueError, "optimizer.lr to be a finite number"),
-        (["reward_terms=length", "rollout.reward_terms.length.wrong=-inf"], ValueError, "length.wrong"),
-        (["reward_terms=length", "rollout.reward_terms.length.weight=1e39"], ValueError, "length.weight"),
         (["experiment=grpo", "data.samples_per_prompt=1"], ValueError, "pools of data.samples_per_prompt = 1"),
         (
             ["experiment=ta_grpo", "data.samples_per_prompt=1", "data.num_rephrasings=0"],
@@ -211,12 +203,6 @@ def test_a_benchmark_can_be_left_out():
         (["experiment=nsr", "reward_terms=overlong"], ValueError, "VerdictAdvantage"),
         (["advantage=exceeding", "reward_terms=length"], ValueError, "or 'reward_terms=[]'"),
         (["experiment=gspo", "recipe=authors"], ValueError, "no settings gspo/authors for gspo. Use recipe=paper"),
-        (["rollout=vllm_server", "trainer.devices=2"], ValueError, "130 minutes, but they give up after 30. Use strat"),
-        (
-            ["rollout=vllm_server", "trainer.devices=2", "strategy=ddp", "strategy.timeout.minutes=130"],
-            ValueError,
-            "Raise strategy.timeout.minutes",
-        ),
     ],
 )
 def test_what_cannot_work_fails_at_once_and_says_what_to_change(tmp_path, override, error, message):
@@ -242,8 +228,6 @@ def test_pools_that_are_just_large_enough_pass(overrides):
 @pytest.mark.parametrize("strategy", ["fsdp2", "ddp"])
 def test_ranks_wait_for_one_another_longer_than_rank_0_for_a_server(strategy, monkeypatch):
     cfg = composed("rollout=vllm_server", "trainer.devices=2", f"strategy={strategy}")
-    config.check(cfg)
-    config.check(composed("rollout=vllm_server"))
     groups = []
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **options: groups.append(options))
     trainer = Trainer(accelerator="cpu", devices=1, strategy=instantiate(cfg.strategy), logger=False)
@@ -267,9 +251,7 @@ def test_callbacks_are_built_in_the_order_of_their_stages(tmp_path):
     ours = ["Checkpointer", "ThroughputMonitor", "ZeroGradientMonitor", "RolloutCallback", "ScalarLog"]
     assert [kind for kind in kinds if kind in ours] == ours
     assert kinds[0] == "Checkpointer"
-    with pytest.raises(
-        ValueError, match="at most one callback of stage CHECKPOINT, but got Checkpointer, Checkpointer"
-    ):
+    with pytest.raises(InstantiationException, match="more than one stateful callback of type `Checkpointer`"):
         build(tmp_path, "+callbacks.another={_target_: tagrpo.callbacks.Checkpointer}")
 
 

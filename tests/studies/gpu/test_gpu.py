@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 from transformers import AutoTokenizer
 
 from studies.second.run import CONFIGS
 from tagrpo.cli.compare import methods_of
 from tagrpo.cli.train import train
-from tagrpo.settings.config import build
+from tagrpo.settings.config import build, compose_run
 
 PRESETS = f"hydra.searchpath=[file://{Path(__file__).parents[3]}/studies/gpu/configs]"
 BENCHMARKS = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond"]
@@ -99,10 +98,7 @@ def copies(tmp_path_factory, tiny_policy):
 @pytest.mark.parametrize("method", ["base", "ta_grpo_corrected", "anchored"])
 def test_a_run_reaches_its_end(method, copies, tmp_path):
     overrides = [*overrides_of(copies / "rephrased.jsonl", copies)[method], *SHRUNK, f"model.path={copies}"]
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("train", [*overrides, f"hydra.run.dir={tmp_path}"], return_hydra_config=True)
-    cfg.hydra.runtime.output_dir = str(tmp_path)
-    HydraConfig.instance().set_config(cfg)
+    cfg = compose_run(tmp_path, overrides)
     run = build(cfg)
     train(run.module, run.datamodule, run.trainer)
     run.close()

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tagrpo.contrib.grpo_lead.advantage import DifficultyWeightedAdvantage
 from tagrpo.contrib.outcome_exploration.advantage import HistoricalExplorationAdvantage
 from tagrpo.contrib.unlikeliness.advantage import UnlikelinessAdvantage
 from tagrpo.modules.advantages import (
-    DifficultyWeightedAdvantage,
     PassAtKAdvantage,
     WithoutEasyAdvantage,
 )

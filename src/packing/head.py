@@ -105,7 +105,7 @@ class _HeadScores(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, config: HeadConfig
     ) -> tuple[Tensor, Tensor, Tensor]:
-        head = make_head(hidden, weight, targets, config)
+        head = (FusedHead if fuses(weight) else Head)(hidden, weight, targets, config)
         logprobs, normalisers, entropies = hidden.new_zeros(3, len(targets), dtype=torch.float32)
         total = hidden.new_zeros((), dtype=torch.float32)
         for rows in head.chunks:
@@ -130,7 +130,7 @@ class _HeadScores(torch.autograd.Function):
         hidden, weight, targets, normalisers, entropies = ctx.saved_tensors
         entropy = "grad" if ctx.config.entropy == "grad" else "none"
         config = ctx.config._replace(entropy=entropy, needs_gradient=ctx.needs_input_grad)
-        head = make_head(hidden, weight, targets, config)
+        head = (FusedHead if fuses(weight) else Head)(hidden, weight, targets, config)
         for rows in head.chunks:
             head.score_again(rows, normalisers[rows])
             head.backward(rows, grad_logprobs[rows], entropies[rows], grad_entropies[rows])
@@ -145,11 +145,6 @@ class HeadConfig(NamedTuple):
     chunk_size: int
     loss: TokenLoss | None = None
     needs_gradient: Sequence[bool] = (False, False)  # of hidden states and weight
-
-
-def make_head(hidden: Tensor, weight: Tensor, targets: Tensor, config: HeadConfig) -> Head:
-    """The head that suits the device of `weight`."""
-    return (FusedHead if fuses(weight) else Head)(hidden, weight, targets, config)
 
 
 def fuses(weight: Tensor) -> bool:

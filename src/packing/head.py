@@ -64,7 +64,7 @@ def head_scores(
     targets: Tensor,
     temperature: float = 1.0,
     entropy: EntropyMode = "detached",
-    chunk_size: int = 1024,
+    chunk_size: int | None = None,
     loss: TokenLoss | None = None,
 ) -> TokenScores:
     """`token_scores` of the logits hidden · weightᵀ, of which `chunk_size` rows exist at one time.
@@ -78,7 +78,7 @@ def head_scores(
         targets: [T] long.
         temperature: Divides the logits.
         entropy: Whether entropies are computed, and have a gradient.
-        chunk_size: Rows of logits at one time.
+        chunk_size: Rows of logits at one time. None: 2^22 logits on a CPU, whose caches more would leave; else 2^27.
         loss: Called with one chunk after the other; the sum is returned with its gradient, the scores without.
 
     >>> weight = torch.tensor([[0.0], [1.0]]).log1p().requires_grad_()  # probabilities 1/3 and 2/3
@@ -92,7 +92,8 @@ def head_scores(
     if torch.is_autocast_enabled(device):
         hidden, weight = (x.to(torch.get_autocast_dtype(device)) for x in (hidden, weight))
     learns = [loss is not None and torch.is_grad_enabled() and x.requires_grad for x in (hidden, weight)]
-    config = HeadConfig(temperature, entropy, chunk_size, loss, learns)
+    rows = chunk_size or max((2**22 if device == "cpu" else 2**27) // len(weight), 1)
+    config = HeadConfig(temperature, entropy, rows, loss, learns)
     with torch.autocast(device, enabled=False):
         logprobs, entropies, total = _HeadScores.apply(hidden, weight, targets, config)  # type: ignore[no-untyped-call]
     return TokenScores(logprobs, None if entropy == "none" else entropies, None if loss is None else total)

@@ -23,11 +23,11 @@ from tagrpo.analysis.plots import COLOURS, finished, panels, save, styled
 from tagrpo.datamodules.prompts import PromptRenderer
 from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
 from tagrpo.lab.dynamics import add_expected_gradient
+from tagrpo.lab.exact import BatchSuccess
 from tagrpo.lab.warmstart import TASKS
 from tagrpo.metrics.functional import exact_pass_at_k
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.policy.exact import BatchSuccess
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
@@ -38,13 +38,18 @@ class FirstLook(BatchDiagnostic):
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
         """Look at the first batches; nothing is logged."""
-        iteration = current_iteration(trainer) + 1
+        iteration, rollouts = current_iteration(trainer) + 1, batch.rollouts
         if iteration > self.patience:
             return {}
-        seen = _Seen.on_all_ranks(batch)
-        self.rewards |= seen.rewards
-        warning = None
-        if not seen.answered:
+        rows = range(0, len(rollouts.text), max(1, len(rollouts.text) // NUM_EXAMPLES))
+        questions = [batch.groups[int(rollouts.question[row])] for row in rows]
+        pairs = zip(rows, questions, strict=True)
+        shown = [f"- {rollouts.text[row][-SHOWN:]!r}, expected {group.answer[0]!r}" for row, group in pairs]
+        answered = any(answer is not None for answer in rollouts.answers)
+        own = answered, set(rollouts.rewards.tolist()), shown, rollouts.truncated.tolist()
+        answers, rewards, examples, cut = zip(*gather_objects(own), strict=True)
+        self.rewards = self.rewards.union(*rewards)
+        if not any(answers):
             warning = (
                 "No answer was found in any response. Check that `reward` reads the form in which the model answers, "
                 "that `template` or its instruction asks for that form, and rollout.sampling.max_new_tokens."
@@ -54,37 +59,13 @@ class FirstLook(BatchDiagnostic):
                 f"All rewards of the first {iteration} iterations are {self.rewards.pop():g}: there is nothing to "
                 "learn from. Check `reward`, `template`, and whether the questions of `data` are too hard or too easy."
             )
-        if warning is None:
+        else:
             return {}
         self.patience = 0
         if trainer.is_global_zero:
-            text = "\n".join([f"Iteration {iteration}: {warning} {seen.cut}", *seen.examples])
+            flags, lines = list(chain(*cut)), list(chain(*examples))[:NUM_EXAMPLES]
+            warning = f"{warning} {sum(flags)} of {len(flags)} responses were cut off. Responses:"
+            text = "\n".join([f"Iteration {iteration}: {warning}", *lines])
             rank_zero_warn(text)
             write_text(Path(trainer.default_root_dir) / "warnings.md", text + "\n")
         return {}
-
-
-class _Seen(NamedTuple):
-    """Facts of one batch."""
-
-    answered: bool
-    rewards: set[float]
-    examples: list[str]
-    cut: str
-
-    @classmethod
-    def on_all_ranks(cls, batch: Any) -> _Seen:
-        """Collective."""
-        rollouts = batch.rollouts
-        rows = range(0, len(rollouts.text), max(1, len(rollouts.text) // NUM_EXAMPLES))
-        expected = [batch.groups[int(rollouts.question[row])].answer[0] for row in rows]
-        shown = [
-            f"- {rollouts.text[row][-SHOWN:]!r}, expected {answer!r}"
-            for row, answer in zip(rows, expected, strict=True)
-        ]
-        answered = any(answer is not None for answer in rollouts.answers)
-        parts = gather_objects((answered, set(rollouts.rewards.tolist()), shown, rollouts.truncated.tolist()))
-        truncated = [flag for part in parts for flag in part[3]]
-        cut = f"{sum(truncated)} of {len(truncated)} responses were cut off. Responses:"
-        examples = list(chain.from_iterable(part[2] for part in parts))[:NUM_EXAMPLES]
-        return cls(any(part[0] for part in parts), set().union(*(part[1] for part in parts)), examples, cut)

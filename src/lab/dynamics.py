@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..modules.policy.exact import add_success_gradient, exact_success
 from ..modules.policy.logprobs import Scorer
 from ..types import AdvantageStrategy, Prompt
+from .exact import add_success_gradient, exact_success
 from .objectives import expected_weights
 
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from ..callbacks.shared import write_evaluation
 from ..distributed import gather_objects
 from ..metrics.functional import exact_pass_at_k, support_change, t_intervals
-from ..modules.policy.exact import BatchSuccess, check_sampling
 from ..modules.policy_module import PolicyModule
 from ..rollouts.engines.base import stop_token_ids
 from ..runs.scalars import log_scalars
 from ..types import EnumeratingVerifier, SamplingConfig, require
+from .exact import BatchSuccess, check_sampling
 
 Success = dict[str, dict[str, float]]
 """split → question id → probability that a response is correct."""

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..types import AdvantageStrategy, RewardGroups
+from .expectations import averaged
 
 MAX_RESPONSES = 2**26
 """Of all configurations of counts together; they take some ten seconds."""
@@ -132,7 +133,7 @@ def _advantages(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor) ->
         prompt=torch.arange(counts.numel()).view_as(counts).repeat_interleave(samples, 1).flatten(),
     )
     try:
-        return strategy.expected(groups).double().view_as(correct)
+        return averaged(strategy, groups).double().view_as(correct)
     except (AttributeError, TypeError, ValueError) as error:
         name = type(strategy).__name__
         raise ValueError(f"Expected a strategy that reads rewards alone, but {name} needs more: {error}") from error

@@ -28,12 +28,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3ForCausalLM
 
-from ..modules.policy.exact import correct_tokens, exact_success
 from ..modules.policy.logprobs import Scorer
 from ..modules.policy.model import save_model
 from ..packing.policy import CausalPolicy
 from ..runs.files import write_json
 from ..types import EnumeratingVerifier, QuestionGroup
+from .exact import correct_tokens, exact_success
 from .tasks.arithmetic import starter as arithmetic
 from .tasks.arithmetic.source import MAX_VALUE, Operation
 from .tasks.arithmetic.starter import ANSWER_MARKER, arithmetic_example

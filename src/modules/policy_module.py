@@ -21,7 +21,7 @@ from ..runs.scalars import log_scalars
 from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit, require
 from .mismatch import MismatchCorrection
 from .policy.flop import UsefulFlop
-from .policy.logprobs import Scorer
+from .policy.logprobs import PromptedResponses, Scorer
 from .policy.lora import has_adapters
 from .policy.model import resolve_model_path, save_model
 from .policy.sharding import full_tensors, reshard
@@ -226,7 +226,9 @@ class PolicyModule(LightningModule):
         """[n] float32, mean entropy per token under the current policy and the score prompt, nats. Collective."""
         assert self.update is not None
         scored = [p.anchor_ids if self.options.anchor == "original" else p.token_ids for p in prompts]
-        return self.update.scorer.mean_entropy(scored, responses)
+        rows = torch.arange(len(scored))
+        given = PromptedResponses(prompts=scored, prompt=rows, responses=responses)
+        return self.update.scorer.score(given, rows).entropy
 
     def export(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
         """Write the policy as a Hugging Face folder (safetensors, full tensors). Collective."""

@@ -55,7 +55,8 @@ class PackedBatch:
         """For SDPA: blocks of attention, and [L] long, where each token's output stands in theirs."""
         blocks, slots = padded_blocks(self.spans)
         device = self.input_ids.device
-        return [block.to(device) for block in blocks], slots.to(device)
+        moved = [AttentionBlock._make(x if x is None else x.to(device) for x in block) for block in blocks]
+        return moved, slots.to(device)
 
     @cached_property
     def block_mask(self) -> BlockMask:

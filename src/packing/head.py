@@ -64,7 +64,7 @@ def head_scores(
     targets: Tensor,
     temperature: float = 1.0,
     entropy: EntropyMode = "detached",
-    chunk_size: int = 1024,
+    chunk_size: int | None = None,
     loss: TokenLoss | None = None,
 ) -> TokenScores:
     """`token_scores` of the logits hidden · weightᵀ, of which `chunk_size` rows exist at one time.
@@ -78,7 +78,7 @@ def head_scores(
         targets: [T] long.
         temperature: Divides the logits.
         entropy: Whether entropies are computed, and have a gradient.
-        chunk_size: Rows of logits at one time.
+        chunk_size: Rows of logits at one time. None: 2^22 logits on a CPU, whose caches more would leave; else 2^27.
         loss: Called with one chunk after the other; the sum is returned with its gradient, the scores without.
 
     >>> weight = torch.tensor([[0.0], [1.0]]).log1p().requires_grad_()  # probabilities 1/3 and 2/3
@@ -92,7 +92,8 @@ def head_scores(
     if torch.is_autocast_enabled(device):
         hidden, weight = (x.to(torch.get_autocast_dtype(device)) for x in (hidden, weight))
     learns = [loss is not None and torch.is_grad_enabled() and x.requires_grad for x in (hidden, weight)]
-    config = HeadConfig(temperature, entropy, chunk_size, loss, learns)
+    rows = chunk_size or max((2**22 if device == "cpu" else 2**27) // len(weight), 1)
+    config = HeadConfig(temperature, entropy, rows, loss, learns)
     with torch.autocast(device, enabled=False):
         logprobs, entropies, total = _HeadScores.apply(hidden, weight, targets, config)  # type: ignore[no-untyped-call]
     return TokenScores(logprobs, None if entropy == "none" else entropies, None if loss is None else total)
@@ -105,7 +106,7 @@ class _HeadScores(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, config: HeadConfig
     ) -> tuple[Tensor, Tensor, Tensor]:
-        head = make_head(hidden, weight, targets, config)
+        head = (FusedHead if fuses(weight) else Head)(hidden, weight, targets, config)
         logprobs, normalisers, entropies = hidden.new_zeros(3, len(targets), dtype=torch.float32)
         total = hidden.new_zeros((), dtype=torch.float32)
         for rows in head.chunks:
@@ -130,7 +131,7 @@ class _HeadScores(torch.autograd.Function):
         hidden, weight, targets, normalisers, entropies = ctx.saved_tensors
         entropy = "grad" if ctx.config.entropy == "grad" else "none"
         config = ctx.config._replace(entropy=entropy, needs_gradient=ctx.needs_input_grad)
-        head = make_head(hidden, weight, targets, config)
+        head = (FusedHead if fuses(weight) else Head)(hidden, weight, targets, config)
         for rows in head.chunks:
             head.score_again(rows, normalisers[rows])
             head.backward(rows, grad_logprobs[rows], entropies[rows], grad_entropies[rows])
@@ -145,11 +146,6 @@ class HeadConfig(NamedTuple):
     chunk_size: int
     loss: TokenLoss | None = None
     needs_gradient: Sequence[bool] = (False, False)  # of hidden states and weight
-
-
-def make_head(hidden: Tensor, weight: Tensor, targets: Tensor, config: HeadConfig) -> Head:
-    """The head that suits the device of `weight`."""
-    return (FusedHead if fuses(weight) else Head)(hidden, weight, targets, config)
 
 
 def fuses(weight: Tensor) -> bool:

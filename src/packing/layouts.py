@@ -38,10 +38,6 @@ class AttentionBlock(NamedTuple):
     mask: Tensor | None
     """[n or 1, 1, Lq, Lk] bool, True where a query sees a key; None where Lq = Lk and plain causality does."""
 
-    def to(self, device: torch.device) -> AttentionBlock:
-        """Move all tensors."""
-        return AttentionBlock._make(x if x is None else x.to(device) for x in self)
-
 
 def padded_blocks(spans: Sequence[Span]) -> tuple[list[AttentionBlock], Tensor]:
     """Blocks in which every token is the query of exactly one slot, and [L] long, where it stands in their outputs."""

@@ -28,7 +28,7 @@ class CausalPolicy(nn.Module):
     Args:
         model: Any causal language model of transformers, with or without adapters of peft.
         temperature: Log-probs and entropies are those of softmax(logits / temperature).
-        chunk_size: Response tokens whose logits exist at one time, prefix-shared path only; None: `rows_at_once`.
+        chunk_size: Response tokens whose logits exist at one time, prefix-shared path only; None: see `head_scores`.
     """
 
     def __init__(self, model: PreTrainedModel, temperature: float = 1.0, chunk_size: int | None = None) -> None:
@@ -68,8 +68,7 @@ class CausalPolicy(nn.Module):
         ).last_hidden_state[0]
         head = model.get_output_embeddings()
         hidden = hidden.index_select(0, batch.predictors)
-        chunk_size = self.chunk_size or rows_at_once(hidden.device.type, len(head.weight))
-        return head_scores(hidden, head.weight, batch.targets, self.temperature, entropy, chunk_size, loss)
+        return head_scores(hidden, head.weight, batch.targets, self.temperature, entropy, self.chunk_size, loss)
 
     def _padded_logits(self, batch: PackedBatch) -> Tensor:
         """[T, V] logits of the model's own forward on whole, right-padded sequences."""
@@ -86,8 +85,3 @@ class CausalPolicy(nn.Module):
             column = column - column.min()
         logits: Tensor = self.model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits
         return logits[batch.response, column]
-
-
-def rows_at_once(device: str, vocabulary: int) -> int:
-    """Rows of logits at one time: 2^22 logits on a CPU, whose caches more would leave, and 2^27 elsewhere."""
-    return max((2**22 if device == "cpu" else 2**27) // vocabulary, 1)

@@ -122,18 +122,21 @@ class Queue:
                 generation.join(seconds, "wait")
 
     def take(self, key: str) -> Generation | None:
-        """The first one if it is of the request with this cache key; else None, as of all that are dropped. Collective.
+        """The first one if, on every rank, it is of the request with this cache key; else None, and all are dropped.
 
-        With one that has failed, what follows is dropped too: it was sampled in one request with it.
+        With one that has failed, what follows is dropped too: it was sampled in one request with it. Collective.
         """
-        generation = if_of_request(self.generations.popleft(), key)
-        if generation is None or generation.error is not None:
+        generation = self.generations.popleft()
+        other = max_over_ranks(generation.key != key) > 0
+        if other and generation.key and rank() == 0:  # it has no key where the responses were lost
+            warnings.warn(
+                "Another batch came than the one that was sampled, as data or options have changed: it is "
+                "sampled anew.",
+                stacklevel=2,
+            )
+        if other or generation.error is not None:
             self.generations.clear()
-        return generation
-
-    def clear(self) -> None:
-        """Forget all; what is being sampled is not waited for."""
-        self.generations.clear()
+        return None if other else generation
 
     def state_dict(self) -> list[dict[str, Any]]:
         """The responses to all of these batches. Collective."""
@@ -142,15 +145,3 @@ class Queue:
     def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
         """Go on from what `state_dict` returned."""
         self.generations = deque(Generation.from_state(following) for following in state)
-
-
-def if_of_request(generation: Generation, key: str) -> Generation | None:
-    """`generation` if, on every rank, it is of the request with this cache key; else None. Collective."""
-    if not max_over_ranks(generation.key != key):
-        return generation
-    if generation.key and rank() == 0:
-        warnings.warn(
-            "Another batch came than the one that was sampled, as data or options have changed: it is sampled anew.",
-            stacklevel=2,
-        )
-    return None

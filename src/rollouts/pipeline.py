@@ -288,12 +288,12 @@ class RolloutPipeline:
     def weights_replaced(self) -> None:
         """Use nothing older: weights have changed without an optimizer step, as when a checkpoint was loaded."""
         self.following.join()
-        self.following.clear()
+        self.following.generations.clear()
         self.engine.weights_replaced()
 
     def close(self) -> None:
         """Give back engine and workers, which start again when they are needed; what is being sampled is dropped."""
-        self.following.clear()
+        self.following.generations.clear()
         self.engine.close()
         self.verifier.close()
 

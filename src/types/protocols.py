@@ -32,10 +32,6 @@ class AdvantageStrategy(Protocol):
         """[R] float advantages, finite, in the order of `groups`."""
         ...
 
-    def expected(self, groups: RewardGroups) -> Tensor:
-        """[R] the advantages averaged over the random choices of the strategy; itself where it makes none."""
-        return self(groups)
-
 
 @runtime_checkable
 class TokenCredit(Protocol):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from tagrpo.contrib.grpo_lead.advantage import DifficultyWeightedAdvantage
 from tagrpo.contrib.negative_reinforcement.advantage import VerdictAdvantage
 from tagrpo.contrib.ngrpo.advantage import VirtualSuccessAdvantage
 from tagrpo.contrib.pkpo.advantage import PKPOAdvantage
@@ -14,7 +15,6 @@ from tagrpo.contrib.rs_grpo.advantage import RiskSensitiveAdvantage
 from tagrpo.lab.objectives import expected_weights
 from tagrpo.modules.advantages import (
     CombinationAdvantage,
-    DifficultyWeightedAdvantage,
     ExceedingPassAtKAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,

@@ -7,10 +7,10 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from tagrpo.cli.train import train
+from tagrpo.lab.exact import BatchSuccess
 from tagrpo.lab.exact_zero_gradient import ExactZeroGradient
 from tagrpo.lab.tasks.shortest_path import ShortestPathReward
 from tagrpo.lab.tasks.shortest_path import source as shortest_path
-from tagrpo.modules.policy.exact import BatchSuccess
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rewards import FinalAnswerReward

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tagrpo.contrib.grpo_lead.advantage import DifficultyWeightedAdvantage
 from tagrpo.contrib.negative_reinforcement.advantage import VerdictAdvantage
 from tagrpo.contrib.ngrpo.advantage import VirtualSuccessAdvantage
 from tagrpo.contrib.pkpo.advantage import PKPOAdvantage
@@ -19,7 +20,6 @@ from tagrpo.contrib.rs_grpo.advantage import RiskSensitiveAdvantage
 from tagrpo.lab.objective_plots import Setting, plot_pooling, plot_weights, pooling, weight_curve
 from tagrpo.lab.objectives import count_utility, expected_advantages, expected_weights
 from tagrpo.modules.advantages import (
-    DifficultyWeightedAdvantage,
     EntropyAdaptiveAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,

@@ -78,7 +78,7 @@ def test_saved_entropy_reaches_the_strategies_that_need_it(run):
 def test_what_cannot_be_replayed_is_refused(run, tmp_path):
     with pytest.raises(ValueError, match="entropy for adaptive, but it was not saved"):
         replay(read_rollouts(run), {"pooled": POOLED, "adaptive": EntropyAdaptiveAdvantage(k=2)})
-    missing = "has no expected, needs_entropy"
+    missing = "has no needs_entropy"
     with pytest.raises(TypeError, match=rf"strategies\['mine'\] to be a AdvantageStrategy .*{missing}"):
         replay(read_rollouts(run), {"mine": lambda groups: groups.rewards})
     with pytest.raises(FileNotFoundError, match="recorder"):

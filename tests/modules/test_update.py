@@ -301,7 +301,7 @@ def test_advantages_that_are_not_finite_end_the_run(tiny_policy, make_batch):
 
 
 def test_what_lacks_something_is_refused_by_name(tiny_policy):
-    with pytest.raises(TypeError, match=r"advantage to be .*AdvantageStrategy.* has no expected, needs_entropy"):
+    with pytest.raises(TypeError, match=r"advantage to be .*AdvantageStrategy.* has no needs_entropy"):
         make_update(tiny_policy, advantage=lambda groups: groups.rewards)
 
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from tagrpo import types
 from tagrpo.rollouts import EngineError, RolloutPipeline, SamplingConfig, TransformersEngine
-from tagrpo.rollouts.ahead import Block, Generation, if_of_request
+from tagrpo.rollouts.ahead import Block, Generation, Queue
 from tagrpo.rollouts.cache import RolloutCache
 from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Request, Score, Seconds
 from tests.helpers import WaitingEngine
@@ -202,11 +202,18 @@ def test_responses_to_other_prompts_than_those_that_came_are_not_used():
 
 
 def test_a_generation_is_used_for_its_own_request_alone():
+    def taken(generation, key="key"):
+        queue = Queue()
+        queue.generations += [generation, Generation("next", 3)]
+        return queue.take(key), len(queue)
+
     generation = Generation("key", 3)
-    assert if_of_request(generation, "key") is generation
-    assert if_of_request(Generation("", 3), "key") is None, "without a word: it was lost"
+    assert taken(generation) == (generation, 1)
+    assert taken(Generation("", 3)) == (None, 0), "without a word: it was lost"
+    failed = Generation("key", 3, error=EngineError("gone"))
+    assert taken(failed) == (failed, 0), "what follows was sampled in one request with it"
     with pytest.warns(UserWarning, match="sampled anew"):
-        assert if_of_request(generation, "other") is None
+        assert taken(generation, "other") == (None, 0)
 
 
 def test_neither_failed_responses_nor_those_of_another_number_of_ranks_are_resumed():

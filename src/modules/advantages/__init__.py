@@ -4,7 +4,6 @@ The strategies of other methods are in `contrib`.
 """
 
 from .combination import CombinationAdvantage
-from .difficulty import DifficultyWeightedAdvantage
 from .entropy_adaptive import EntropyAdaptiveAdvantage
 from .exceeding import ExceedingPassAtKAdvantage
 from .group import GroupAdvantage
@@ -13,7 +12,6 @@ from .without_easy import WithoutEasyAdvantage
 
 __all__ = [
     "CombinationAdvantage",
-    "DifficultyWeightedAdvantage",
     "EntropyAdaptiveAdvantage",
     "ExceedingPassAtKAdvantage",
     "GroupAdvantage",

@@ -14,8 +14,7 @@ from .pools import as_rewards
 class BasedAdvantage(AdvantageStrategy):
     """Advantages of a base strategy: of other rewards than those given (`shaped`), or changed afterwards (`changed`).
 
-    It needs what the base needs besides its own, and reads rewards where the base does. Its average over the random
-    choices of the base changes the base's average, which is exact where `changed` is linear in the advantages.
+    It needs what the base needs besides its own, and reads rewards where the base does.
 
     Args:
         base: Strategy whose advantages are changed.
@@ -51,7 +50,3 @@ class BasedAdvantage(AdvantageStrategy):
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] advantages, in the precision of the rewards."""
         return as_rewards(self.changed(self.base(self.shaped(groups)), groups), groups)
-
-    def expected(self, groups: RewardGroups) -> Tensor:
-        """[R] the advantages averaged over the random choices of the base."""
-        return as_rewards(self.changed(self.base.expected(self.shaped(groups)), groups), groups)

@@ -8,7 +8,6 @@ responses of a pool need not come from one prompt.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import comb, sqrt
 from typing import Literal
 
 import torch
@@ -68,51 +67,6 @@ def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor
     values = rewards.double()
     values = (values - values.mean()) / (values.std(correction=0) + epsilon)
     return total.index_add_(0, members.flatten(), values.repeat_interleave(members.shape[1]))
-
-
-def bootstrap_expectation(n: int, c: int, k: int, num_groups: int, epsilon: float) -> float:
-    """A⁺, the advantage of a correct response averaged over the random groups of `bootstrap`.
-
-    Each of B groups succeeds with probability u = 1 − C(n−c, k) / C(n, k), by itself, and holds k·c / (n·u) correct
-    responses if it does: A⁺ = Σ_s Bin(s; B, u) · s / (B·u) · v(s), where v(s) = (1 − s/B) / (σ + ε) is the advantage
-    of a successful group among s of B, σ = √(s/B · (1 − s/B)).
-
-    >>> round(bootstrap_expectation(4, 1, 2, 2, 0.0), 12)  # u = ½; one success of two has probability ½ and v = 1
-    0.5
-    """
-    from scipy.stats import binom
-
-    success = 1 - comb(n - c, k) / comb(n, k)
-    chance = binom.pmf(range(num_groups), num_groups, success).tolist()
-    values = (chance[s] * s * successful_group(s, num_groups, epsilon) for s in range(1, num_groups))
-    return float(sum(values) / (num_groups * success))
-
-
-def full_expectation(n: int, c: int, k: int, epsilon: float) -> float:
-    """A⁺, the advantage of a correct response averaged over the random disjoint groups of `full`.
-
-    Of the C(n, c) ways to place the correct responses, C(m, s) · N(s, j) · C(n − m·k, c − j) leave exactly s of the
-    m = ⌊n/k⌋ groups successful with j correct responses in them; N(s, j) is the coefficient of x^j in ((1+x)^k − 1)^s.
-
-    >>> full_expectation(4, 1, 2, 0.0)  # one of two groups always succeeds: v = 1
-    1.0
-    """
-    groups = n // k
-    rest, ways, total = n - groups * k, [1], 0.0
-    for s in range(1, groups):
-        ways = [
-            sum(ways[j - i] * comb(k, i) for i in range(1, k + 1) if 0 <= j - i < len(ways))
-            for j in range(len(ways) + k)
-        ]
-        correct = sum(j * count * comb(rest, c - j) for j, count in enumerate(ways) if j <= c)
-        total += comb(groups, s) * correct / (comb(n, c) * c) * successful_group(s, groups, epsilon)
-    return total
-
-
-def successful_group(s: int, num_groups: int, epsilon: float) -> float:
-    """The advantage of a group with a correct response, where s of `num_groups` have one; 0 < s < num_groups."""
-    share = s / num_groups
-    return (1 - share) / (sqrt(share * (1 - share)) + epsilon)
 
 
 @dataclass(eq=False)
@@ -179,26 +133,6 @@ class PassAtKAdvantage(AdvantageStrategy):
             rows = (index == pool).nonzero()[:, 0]
             advantages[rows] = self._sampled(groups.correct[rows], generator)
         return as_rewards(advantages, groups)
-
-    def expected(self, groups: RewardGroups) -> Tensor:
-        """[R] the advantages averaged over the random groups of `bootstrap` and `full`, by exact sums."""
-        if self.estimator == "analytic":
-            return self(groups)
-        index, num_pools = pool_index(groups, self.group_by)
-        n, c = pool_size(index, num_pools), pool_sum(groups.correct, index, num_pools)
-        pools = list(zip(n.int().tolist(), c.int().tolist(), strict=True))
-        of_kind = {pool: self._expected(*pool) for pool in set(pools)}
-        right = torch.tensor([of_kind[pool] for pool in pools], dtype=torch.float64)
-        wrong = -right * c / (n - c).clamp(min=1)  # the advantages of a pool sum to zero, since those of its groups do
-        return as_rewards(torch.where(groups.correct, right[index], wrong[index]), groups)
-
-    def _expected(self, n: int, c: int) -> float:
-        """A⁺ of a pool."""
-        if not 0 < c < n or n <= self.k:
-            return 0.0
-        if self.estimator == "full":
-            return full_expectation(n, c, self.k, self.epsilon)
-        return bootstrap_expectation(n, c, self.k, self.num_groups or n, self.epsilon)
 
     def _sampled(self, correct: Tensor, generator: torch.Generator) -> Tensor:
         """[n] float64 advantages of one pool from random groups."""

@@ -134,8 +134,3 @@ class Scorer:
             entropies = [None] * len(sizes) if scores.entropy is None else scores.entropy.split(sizes)
             pairs = zip(scores.logprobs.split(sizes), entropies, strict=True)
             yield dict(zip(packed.rows.tolist(), pairs, strict=True)) if len(part) else {}
-
-    def mean_entropy(self, prompts: Sequence[Tensor], responses: Sequence[Tensor]) -> Tensor:
-        """[n] float32, mean entropy per token of each response, nats. Collective, also for ranks with no responses."""
-        rows = torch.arange(len(responses))
-        return self.score(PromptedResponses(prompts=prompts, prompt=rows, responses=responses), rows).entropy

@@ -15,8 +15,8 @@ from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tagrpo.contrib.grpo_lead.advantage import DifficultyWeightedAdvantage
 from tagrpo.contrib.grpo_lead.terms import LengthReward, length_reward
-from tagrpo.modules.advantages import DifficultyWeightedAdvantage
 from tagrpo.types import RewardGroups
 
 

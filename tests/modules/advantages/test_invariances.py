@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tagrpo.contrib.grpo_lead.advantage import DifficultyWeightedAdvantage
 from tagrpo.contrib.negative_reinforcement.advantage import VerdictAdvantage
 from tagrpo.contrib.ngrpo.advantage import VirtualSuccessAdvantage
 from tagrpo.contrib.outcome_exploration.advantage import HistoricalExplorationAdvantage
@@ -21,7 +22,6 @@ from tagrpo.contrib.rs_grpo.advantage import RiskSensitiveAdvantage
 from tagrpo.modules import advantages
 from tagrpo.modules.advantages import (
     CombinationAdvantage,
-    DifficultyWeightedAdvantage,
     EntropyAdaptiveAdvantage,
     ExceedingPassAtKAdvantage,
     GroupAdvantage,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations, permutations, product
+from functools import partial
+from itertools import combinations
 from math import comb, sqrt
 
 import numpy as np
 import pytest
 import torch
 
+from tagrpo.lab.expectations import averaged
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
 from tagrpo.modules.advantages.pass_at_k import analytic_advantages, group_advantages
 
@@ -155,44 +157,12 @@ def test_impossible_options_are_refused():
             PassAtKAdvantage(**options)
 
 
-@pytest.mark.parametrize(("n", "k", "num_groups"), [(4, 2, 3), (5, 3, 3), (3, 1, 4), (5, 2, 1), (6, 4, 2)])
-def test_the_expectation_of_bootstrap_is_the_mean_over_all_draws_of_groups(n, k, num_groups, pools):
-    draws = list(product(combinations(range(n), k), repeat=num_groups))
-    strategy = PassAtKAdvantage(k, "bootstrap", num_groups=num_groups, epsilon=1e-3)
-    for c in range(n + 1):
-        groups = pools((c, n - c), rewards=(torch.arange(n) < c).double())
-        sums = sum(group_advantages(groups.correct, torch.tensor(draw), 1e-3) for draw in draws)
-        expected = sums / len(draws) * n / (k * num_groups)
-        torch.testing.assert_close(strategy.expected(groups), expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(("n", "k"), [(4, 2), (5, 2), (6, 2), (6, 3), (6, 4), (3, 1)])
-def test_the_expectation_of_full_is_the_mean_over_all_partitions(n, k, pools):
-    strategy, count = PassAtKAdvantage(k, "full", epsilon=1e-3), n // k * k
-    orders = [torch.tensor(order[:count]).view(-1, k) for order in permutations(range(n))]
-    for c in range(n + 1):
-        groups = pools((c, n - c), rewards=(torch.arange(n) < c).double())
-        expected = sum(group_advantages(groups.correct, members, 1e-3) for members in orders) / len(orders)
-        torch.testing.assert_close(strategy.expected(groups), expected, rtol=0, atol=1e-12)
-
-
-def test_the_expectation_of_many_bootstrap_groups_is_the_analytic_estimator(pools):
-    counts = [(1, 15), (5, 3), (0, 4), (2, 1)]
-    many = PassAtKAdvantage(3, "bootstrap", num_groups=20_000).expected(pools(*counts))
-    torch.testing.assert_close(many, PassAtKAdvantage(3)(pools(*counts)), rtol=1e-3, atol=1e-6)
-
-
-def test_the_analytic_estimator_is_its_own_expectation(pools):
-    groups = pools((1, 6), (4, 2))
-    assert torch.equal(PassAtKAdvantage(2).expected(groups), PassAtKAdvantage(2)(groups))
-
-
 @pytest.mark.parametrize("estimator", ["analytic", "bootstrap", "full"])
 def test_advantages_have_the_precision_of_the_rewards(estimator, pools):
     groups = pools((1, 6), (4, 2))
     strategy = PassAtKAdvantage(2, estimator)
     exact = replace(groups, rewards=groups.rewards.double())
-    for found in (strategy, strategy.expected):
+    for found in (strategy, partial(averaged, strategy)):
         assert found(groups).dtype is torch.float32
         assert found(exact).dtype is torch.float64
         assert torch.equal(found(exact).float(), found(groups))

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ...packing.policy import CausalPolicy
-from ...types import EnumeratingVerifier, QuestionBatch, SamplingConfig
-from .logprobs import PromptedResponses, Scorer
+from ..modules.policy.logprobs import PromptedResponses, Scorer
+from ..packing.policy import CausalPolicy
+from ..types import EnumeratingVerifier, QuestionBatch, SamplingConfig
 
 
 def correct_tokens(

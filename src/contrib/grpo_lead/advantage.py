@@ -1,4 +1,4 @@
-"""Hard questions weigh more, easy ones less (GRPO-LEAD). Its length reward is a reward term, not part of this."""
+"""Hard questions weigh more, easy ones less (GRPO-LEAD). Its length reward is a reward term (`terms.py`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...modules.advantages.based import BasedAdvantage
+from ...modules.advantages.group import GroupAdvantage
+from ...modules.advantages.pools import POOLS, Pool, accuracy, check_choice
 from ...types import AdvantageStrategy, RewardGroups
-from .based import BasedAdvantage
-from .group import GroupAdvantage
-from .pools import POOLS, Pool, accuracy, check_choice
 
 
 @dataclass(eq=False, kw_only=True)
@@ -34,6 +34,7 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
         TypeError: `base` is no strategy.
         ValueError: an option is out of its range.
 
+    >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> from tagrpo.modules.advantages.pools import verdicts
     >>> strategy = DifficultyWeightedAdvantage(base=GroupAdvantage(scale="none"))
     >>> strategy(verdicts([1, 0, 0, 0]))  # 0.75 · w(¼) and −0.25 · w(¾), where w(¼) = 1.4926 and w(¾) = 0.95

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tagrpo.modules.advantages import DifficultyWeightedAdvantage, GroupAdvantage
+from tagrpo.contrib.grpo_lead.advantage import DifficultyWeightedAdvantage
+from tagrpo.modules.advantages import GroupAdvantage
 
 
 def weight(rho):

@@ -3,7 +3,6 @@ from __future__ import annotations
 import random
 import re
 import time
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,10 +15,8 @@ from tagrpo.rephrasing.candidates import Pair, Reviewed, accepted, review
 from tagrpo.rephrasing.checks import (
     TEXT_CHECKS,
     answer_not_leaked,
-    ngram_similarity,
     not_identical,
     numbers_kept,
-    similar,
     well_formed,
 )
 from tagrpo.rephrasing.symbols import renaming, symbols_kept
@@ -224,7 +221,6 @@ def test_renaming_is_allowed_one_to_one(question, rephrasing, kept):
             "3",
             "outside of the formulas",
         ),
-        ("How long is $5m$ and $3m$?", "How long is $5k$ and $3k$?", "8", "may be a unit"),
         ("Find $e^x$ at $x=0$.", "Find $a^x$ at $x=0$.", "1", "often is no variable"),
         ("Find $x$. [asy] label(x); [/asy]", "Find $t$. [asy] label(x); [/asy]", "1", "figures"),
     ],
@@ -244,10 +240,10 @@ def test_a_variable_that_is_renamed_in_one_formula_alone_is_seen():
 
 
 def test_the_search_for_a_renaming_ends():
-    before = [f"{a}+{b}" for a, b in zip("abcdefghijklmnopqrst", "bcdefghijklmnopqrsta", strict=True)]  # one ring
-    after = [
+    before = {f"{a}+{b}" for a, b in zip("abcdefghijklmnopqrst", "bcdefghijklmnopqrsta", strict=True)}  # one ring
+    after = {
         f"{a}+{b}" for a, b in zip("abcdefghijklmnopqrst", "bcdefghijaklmnopqrstk"[:20], strict=True)
-    ]  # no such ring
+    }  # no such ring
     start = time.process_time()
     assert renaming(before, after) is None
     assert time.process_time() - start < 5
@@ -274,27 +270,9 @@ def test_copies_of_other_rephrasings_are_refused():
     assert not_identical(pair).reason == "the same words as another rephrasing"
 
 
-def test_other_names_everywhere_are_a_difference_and_single_words_are_none():
-    story = (
-        "Tom has 3 cats. " + "Every day he gives each cat of his two fish and one mouse. " * 4 + "Tom buys $n$ fish."
-    )
-    assert not_identical(Pair(story, story.replace("Tom", "Bob"))).passed
-    assert not_identical(Pair(story, story.replace("$n$", "$k$"))).passed
-    assert not not_identical(Pair(story, story.replace("Tom", "Bob", 1))).passed, "now they are two"
-    assert not not_identical(Pair(story, story.replace("mouse", "bird", 1))).passed
-
-
-def test_a_text_too_short_to_compare_passes_and_a_copy_does_not():
-    band = partial(similar, low=0.5, high=0.9)
-    assert band(Pair("What is it?", "A bird sings.")).passed
-    assert band(Pair("What is it that sings in the trees all day?", "Add 2.")).reason == "similarity 0.000 is below 0.5"
-    assert band(Pair("What is it?", "What is it?")).reason == "similarity 1.000 is above 0.9"
-
-
-def test_ngram_similarity_is_one_for_equal_texts_and_symmetric():
-    assert ngram_similarity("What is  this?", "what is this?") == 1.0
-    assert ngram_similarity("abcdef", "defabc") == ngram_similarity("defabc", "abcdef") == pytest.approx(2 * 2 / 8)
-    assert ngram_similarity("", "") == 1.0
+def test_a_list_is_another_text_than_its_sentences_in_a_row():
+    assert not_identical(Pair("Tom runs. Eva walks.", "- Tom runs.\n- Eva walks.")).passed
+    assert not not_identical(Pair("Tom runs. Eva walks.", "tom runs, Eva  walks")).passed
 
 
 def test_checks_never_raise_on_hostile_texts():

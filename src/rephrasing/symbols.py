@@ -55,7 +55,7 @@ def symbols_kept(pair: Pair) -> Verdict:
 
 
 def _not_told(text: str, other: str) -> set[str]:
-    """The formulas of a text, but for those that say that something is not zero where only the other does so in words."""
+    """The formulas of a text, without `x!=0` where the other text alone tells in words that something is not zero."""
     in_words = len(_NOT_ZERO.findall(other)) > len(_NOT_ZERO.findall(text))
     return {piece for piece in formulas(text) if not (in_words and re.fullmatch("[A-Za-z]+!=0", piece))}
 

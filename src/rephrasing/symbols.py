@@ -12,12 +12,6 @@ _MOST_RENAMED = 6
 """Variables; a text that renames more is refused."""
 _NO_VARIABLES = re.compile(r"e|(?<!_)i|d(?=[a-z\\])|[CP](?=[_^]|\((?:[A-Z\\]|[^()]*,))")
 """Letters that may be none: constants, differentials, combinations, probabilities. In formulas without commands."""
-_COORDINATES = re.compile(
-    r"ax[ei]s\b|intercept|coordinate|plane\b|graph|slope|vertical|horizontal|quadrant|parabola|ellipse|hyperbola|"
-    r"\b(?:lines?|points?)\b",
-    re.IGNORECASE,
-)
-"""Where x is horizontal and y vertical."""
 _NOT_ZERO = re.compile(
     r"\bnon-?zero\b|\bnot (?:equal to )?(?:0|zero)\b|\b(?:none|neither)\b[^.?!]{0,80}\bzero\b", re.IGNORECASE
 )
@@ -29,7 +23,7 @@ def symbols_kept(pair: Pair) -> Verdict:
     Formulas are cut at commas and compared in a compact spelling, in any order; one may stand in the other text without
     dollars, and that something is not zero may be told in words. Of an example (`For instance, …`) some may be missing.
     Variables may have other names where that cannot change the answer: each is renamed everywhere, to a letter that the
-    original does not have, and none of them is in the answer or a coordinate.
+    original does not have, and none of them is in the answer, a figure or the text around the formulas.
 
     >>> symbols_kept(Pair("If $x^2=4$, find $x$.", "Find $x$ such that $x^2=-4$.")).reason
     'missing: x^2=4; new: x^2=-4'
@@ -98,8 +92,7 @@ def _doubt(pair: Pair, names: dict[str, str]) -> str:
     doubts = {
         "such a letter often is no variable": (old | new) & set().union(*map(_NO_VARIABLES.findall, bare)),
         "the answer has such a letter": (old | new) & variables(map(compact, pair.answer)),
-        "letters have a meaning beside coordinates and figures": figures(pair.question)
-        or (_COORDINATES.search(pair.question) and (old | new) & set("xyz")),
+        "letters have a meaning in a figure": figures(pair.question),
         "such a letter stands outside of the formulas": old & _spoken(pair.rephrasing) or new & _spoken(pair.question),
     }
     return next((reason for reason, found in doubts.items() if found), "")

@@ -133,10 +133,10 @@ def check(cfg: DictConfig) -> None:
         missing.append("input=questions.jsonl")
     if generates and not cfg.output:
         missing.append("output=rephrased.jsonl")
-    if missing:
-        raise ValueError(f"Expected {' '.join(missing)}, but it was not given.")
     if path is not None and not Path(path).exists():
         raise FileNotFoundError(f"Expected a file of questions at {path}, but there is none. Set `input`.")
+    if missing:
+        raise ValueError(f"Expected {' '.join(missing)}, but it was not given.")
 
 
 @entry_point("rephrase")

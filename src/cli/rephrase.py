@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from ..rephrasing.candidates import Check, Reviewed
     from ..rephrasing.client import Client
-    from ..rephrasing.costs import Prices
     from ..rephrasing.rephraser import Judge
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), "rephrase"))
@@ -41,18 +40,15 @@ def print_costs(title: str, costs: pd.DataFrame) -> None:
     if costs.empty:
         print(f"{title}: nothing is asked of a model.")
         return
-    total, known = costs["cost"].sum(), costs["cost"].notna().all()
     print(f"{title}:\n{costs.to_string(index=False, float_format='{:,.2f}'.format, na_rep='no price')}")
-    print("Total cost: " + (f"{total:,.2f}" if known else "unknown, for lack of prices"))
+    known = costs["cost"].notna().all()
+    print("Total cost: " + (f"{costs['cost'].sum():,.2f}" if known else "unknown, for lack of prices"))
 
 
-def print_outcome(reviewed: Sequence[Reviewed], client: Client, prices: Mapping[str, Prices]) -> None:
-    """Print what was paid, what passed, how many questions have how many rephrasings, and what got no reply."""
+def print_outcome(reviewed: Sequence[Reviewed], client: Client) -> None:
+    """Print what passed, how many questions have how many rephrasings, and what got no reply."""
     from ..rephrasing.audit import by_check, coverage
-    from ..rephrasing.costs import account
 
-    answered = [(call, client.cache[key]) for key, call in client.calls.items() if key in client.cache]
-    print_costs("Account", account(answered, prices))
     print(f"Verdicts:\n{by_check(reviewed).to_string()}")
     counts = ", ".join(f"{questions} with {kept}" for kept, questions in coverage(reviewed).items())
     print(f"Questions by number of accepted rephrasings: {counts}.")
@@ -78,36 +74,32 @@ def with_commands(arguments: Sequence[str]) -> list[str]:
 
 def execute(cfg: DictConfig) -> bool:
     """Build what the configuration names and do what its command says; return whether every call got a reply."""
-    from rich.progress import Progress
-
     from ..rephrasing.candidates import write_rows
     from ..rephrasing.client import Client, ReplyCache
-    from ..rephrasing.costs import Prices, estimate
+    from ..rephrasing.costs import Prices, costs, expected
     from ..rephrasing.rephraser import planned_calls, rephrase
 
     work, checks = Path(cfg.work), {name: instantiate(check) for name, check in cfg.checks.items() if check}
     judge = built(cfg.judge) if cfg.judge.model else None
     prices = {part.model: Prices(**part.price) for part in (cfg.rephraser, cfg.judge) if part.get("price")}
-    hidden = not sys.stderr.isatty()
-    with ReplyCache(work / "replies.jsonl") as cache, Progress(transient=True, disable=hidden) as progress:
-        task = progress.add_task("replies", total=None)
-        client = Client(
-            instantiate(cfg.server), cache, lambda done, wanted: progress.update(task, completed=done, total=wanted)
-        )
+    with ReplyCache(work / "replies.jsonl") as cache:
+        client = Client(instantiate(cfg.server), cache)
         if cfg.command == "audit":
             reviewed = audit(cfg, checks, judge, client)
         else:
             groups, rephraser = instantiate(cfg.source).load()[: cfg.limit], built(cfg.rephraser)
             if cfg.dry_run:
-                costs = estimate(planned_calls(groups, rephraser, judge), prices, cache)
-                print_costs(f"Estimate for {len(groups)} questions", costs)
+                usages = expected(planned_calls(groups, rephraser, judge), cache)
+                print_costs(f"Estimate for {len(groups)} questions", costs(usages, prices))
                 return True
             save_resolved(cfg, work)
             reviewed = asyncio.run(rephrase(groups, rephraser, checks, judge, client))
         if cfg.output:
             write_rows(Path(cfg.output), reviewed)
             print(f"Written: {cfg.output}")
-        print_outcome(reviewed, client, prices)
+        paid = [(call, cache[key].usage) for key, call in client.calls.items() if key in cache]
+        print_costs("Account", costs(paid, prices))
+        print_outcome(reviewed, client)
     return not client.failures
 
 
@@ -133,16 +125,18 @@ def check(cfg: DictConfig) -> None:
     """
     if cfg.command not in ("generate", "audit"):
         raise ValueError(f"Expected command to be generate or audit, but got {cfg.command!r}.")
-    path = cfg.input if cfg.command == "audit" else cfg.source.get("path")
-    if path is None and (cfg.command == "audit" or "dataset" not in cfg.source):
-        raise ValueError("Expected `input`, a file of questions, but got none. Set input=questions.jsonl.")
+    generates = cfg.command == "generate"
+    path = cfg.source.get("path") if generates else cfg.input
+    parts = ("rephraser", "source") if generates else ()
+    missing = sorted(f"{name}=…" for name in missing_settings(cfg) if name.startswith(parts))
+    if path is None and not (generates and "dataset" in cfg.source):
+        missing.append("input=questions.jsonl")
+    if generates and not cfg.output:
+        missing.append("output=rephrased.jsonl")
     if path is not None and not Path(path).exists():
         raise FileNotFoundError(f"Expected a file of questions at {path}, but there is none. Set `input`.")
-    if cfg.command == "generate":
-        if not cfg.output:
-            raise ValueError("Expected `output`, the file to write, but got none. Set output=rephrased.jsonl.")
-        if missing := sorted(name for name in missing_settings(cfg) if name.startswith(("rephraser", "source"))):
-            raise ValueError(f"Expected {' '.join(f'{name}=…' for name in missing)}, but it was not given.")
+    if missing:
+        raise ValueError(f"Expected {' '.join(missing)}, but it was not given.")
 
 
 @entry_point("rephrase")

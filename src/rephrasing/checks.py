@@ -7,8 +7,6 @@ something else with the same numbers). `judge` asks a model instead.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from difflib import SequenceMatcher
 
 from ..rewards.extraction import normalize_answer
 from .candidates import Check, Pair, Verdict
@@ -19,7 +17,6 @@ _CHATTER = re.compile(
     r"\A\W*(?:sure|certainly|of course|here (?:is|are)|rephras|reworded|okay|the answer is|solution\b|question \d)",
     re.IGNORECASE,
 )
-_TOKEN = re.compile(r"[a-z]+(?:['’][a-z]+)?|\d+(?:\.\d+)?|\n+|^\s*[-*•]", re.MULTILINE)
 _SOLVED = re.compile(r"\\boxed|####|\b(?:final )?answer\s*(?:is|=)\s*[-$\\\d]|\btherefore\b[^.]*=", re.IGNORECASE)
 
 
@@ -92,66 +89,21 @@ def _holds(text: str, answer: str) -> bool:
     return answer in numbers(text) or (answer not in ("A", "I") and holds(text, compact(answer)))
 
 
-def not_identical(pair: Pair, highest: float = 0.97) -> Verdict:
-    """It is not the original or another rephrasing with a `sequence_similarity` above `highest`.
-
-    Other names for people or variables are a difference, however few the words, where a name is replaced everywhere.
-
-    >>> not_identical(Pair("Find $x$.", "Find  x!"))
-    Verdict(check='not_identical', passed=False, reason='the same words as the original', value=1.0)
-    """
-    others = {pair.question: "the original", **dict.fromkeys(pair.others, "another rephrasing")}
-    value, name, text = max((sequence_similarity(text, pair.rephrasing), name, text) for text, name in others.items())
-    if value > highest and not _renamed(text, pair.rephrasing):
-        how = "the same words as" if value == 1 else f"nearly the words of ({value:.3f})"
-        return Verdict("not_identical", False, f"{how} {name}", value)
-    return Verdict("not_identical", True, f"differs from {name} ({value:.3f})", value)
-
-
-def _renamed(first: str, second: str) -> bool:
-    """Whether words that are missing in the second text, all of them names, have others everywhere in their place."""
-    old, new = (Counter(re.findall(r"[A-Za-z]+", text)) for text in (first, second))
-    lost, gained = old - new, new - old
-    replaced = not lost.keys() & new.keys() and not gained.keys() & old.keys()
-    names = all(word[0].isupper() or len(word) == 1 for word in (*lost, *gained))
-    return bool(lost) and names and replaced and sorted(lost.values()) == sorted(gained.values())
-
-
-def sequence_similarity(first: str, second: str) -> float:
-    r"""How much of two texts is the same words in the same order, 0..1: twice the matched words over all words.
+def not_identical(pair: Pair) -> Verdict:
+    r"""It does not have the words of the original, or of another rephrasing, in the same order.
 
     Line breaks and bullets count as words: a list is another text than its sentences in a row.
 
-    >>> sequence_similarity("Tom has 3 cats", "Tom has 3 dogs"), sequence_similarity("What is $x$?", "what is x")
-    (0.75, 1.0)
-    >>> sequence_similarity("Tom runs. Eva walks.", "- Tom runs.\n- Eva walks.")  # 4 of 4 and 7
-    0.7272727272727273
+    >>> not_identical(Pair("Find $x$.", "Find  x!")).reason
+    'the same words as the original'
     """
-    a, b = (_TOKEN.findall(text.lower()) for text in (first, second))
-    return SequenceMatcher(None, a, b, autojunk=len(b) > 2000).ratio()
+    others = {"the original": [pair.question], "another rephrasing": pair.others}
+    same = [name for name, texts in others.items() if _words(pair.rephrasing) in map(_words, texts)]
+    return Verdict("not_identical", not same, f"the same words as {same[0]}" if same else "other words")
 
 
-def ngram_similarity(first: str, second: str, n: int = 3) -> float:
-    """Dice coefficient of the character n-grams of two texts, 0..1; order matters only within n characters.
-
-    >>> round(ngram_similarity("abcd", "abce"), 3)  # of the trigrams abc, bcd and abc, bce one is shared
-    0.5
-    """
-    lines = (" ".join(text.lower().split()) for text in (first, second))
-    a, b = (Counter(line[i : i + n] for i in range(max(len(line) - n + 1, 1))) for line in lines)
-    return 2 * (a & b).total() / (a.total() + b.total())
-
-
-def similar(pair: Pair, low: float = 0.1, high: float = 1.0) -> Verdict:
-    """Its `ngram_similarity` to the original is from `low` to `high`; questions of less than 40 characters may differ.
-
-    >>> similar(Pair("What is the sum of the two numbers 2 and 3?", "A bird sings."), low=0.3)
-    Verdict(check='similar', passed=False, reason='similarity 0.000 is below 0.3', value=0.0)
-    """
-    value = ngram_similarity(pair.question, pair.rephrasing)
-    below = value < low and len(pair.question) >= 40
-    bound = f" is below {low:g}" if below else f" is above {high:g}" if value > high else ""
-    return Verdict("similar", not bound, f"similarity {value:.3f}{bound}", value)
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z]+(?:['’][a-z]+)?|\d+(?:\.\d+)?|\n+|^\s*[-*•]", text.lower(), re.MULTILINE)
 
 
 TEXT_CHECKS: dict[str, Check] = {
@@ -160,6 +112,5 @@ TEXT_CHECKS: dict[str, Check] = {
     "symbols_kept": symbols_kept,
     "answer_not_leaked": answer_not_leaked,
     "not_identical": not_identical,
-    "similarity": similar,
 }
-"""name → check, with the settings that need neither a model nor an encoder."""
+"""name → check, as in `configs/rephrase.yaml`."""

@@ -6,13 +6,15 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 import openai
+from rich.console import Console
+from rich.progress import track
 
 from ..runs.files import lock
 from .calls import ApiCall, Reply, read_reply
@@ -108,15 +110,14 @@ class Client:
     """Answers calls: from the cache where it can, else by asking the server, many at a time.
 
     A reply that never arrived (a dropped connection, a timeout, a kill) is asked for again under the same
-    `Idempotency-Key`, which servers may use to charge once. `on_progress` is called with (answered, wanted).
+    `Idempotency-Key`, which servers may use to charge once.
     """
 
-    def __init__(self, server: Server, cache: ReplyCache, on_progress: Callable[[int, int], None]) -> None:
+    def __init__(self, server: Server, cache: ReplyCache) -> None:
         self.server = server
         self.cache = cache
         self.calls: dict[str, ApiCall] = {}  # key → call: all that was asked through this client, for the account
         self.failures: dict[str, str] = {}  # key → why there is no reply: nothing was paid, the next session asks again
-        self._on_progress = on_progress
         self._failed_in_a_row = 0
         self._refusal: ServerRefusedError | None = None
 
@@ -129,12 +130,12 @@ class Client:
         wanted = {call.key: call for call in calls}
         self.calls |= wanted
         if missing := {key: call for key, call in wanted.items() if key not in self.cache}:
-            slots = asyncio.Semaphore(self.server.concurrency)
+            slots, screen = asyncio.Semaphore(self.server.concurrency), Console(stderr=True)
             async with self.server.connect() as connection:
                 sent = [asyncio.create_task(self._ask(connection, slots, *item)) for item in missing.items()]
-                for done, task in enumerate(asyncio.as_completed(sent), start=1):
+                done = asyncio.as_completed(sent)
+                for task in track(done, "replies", len(sent), console=screen, disable=not screen.is_terminal):
                     await task
-                    self._on_progress(done, len(missing))
             if self._refusal:
                 raise self._refusal
         return [self.cache.get(key) or Reply(fault=self.failures[key]) for key in (call.key for call in calls)]

@@ -143,9 +143,8 @@ def read_rephrasings(text: str) -> list[str]:
     >>> read_rephrasings("Sure! <rephrasing>Add 1 to 1.</rephrasing>"), read_rephrasings("Add 1 to 1.")
     (['Add 1 to 1.'], [])
     """
-    parts = re.split("<rephrasing>", text, flags=re.IGNORECASE)[1:]
-    ended = [re.split("</rephrasing>", part, maxsplit=1, flags=re.IGNORECASE) for part in parts]
-    return [inside.strip() for inside, *rest in ended if rest and inside.strip()]
+    found = re.findall("(?is)<rephrasing>((?:(?!<rephrasing>).)*?)</rephrasing>", text)
+    return [inside.strip() for inside in found if inside.strip()]
 
 
 @dataclass(frozen=True, kw_only=True)

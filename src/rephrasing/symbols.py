@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from itertools import permutations
 
 from .candidates import Pair, Verdict
@@ -11,15 +10,8 @@ from .texts import compact, figures, formulas, holds, prose, variables, with_nam
 
 _MOST_RENAMED = 6
 """Variables; a text that renames more is refused."""
-_NO_VARIABLES = re.compile(r"(e)|(?<!_)(i)|(d)[a-z\\]|([CP])(?:[_^]|\((?:[A-Z\\]|[^()]*,))")
+_NO_VARIABLES = re.compile(r"e|(?<!_)i|d(?=[a-z\\])|[CP](?=[_^]|\((?:[A-Z\\]|[^()]*,))")
 """Letters that may be none: constants, differentials, combinations, probabilities. In formulas without commands."""
-_UNITS = set("mgshtlLNJWVKF")
-_COORDINATES = re.compile(
-    r"ax[ei]s\b|intercept|coordinate|plane\b|graph|slope|vertical|horizontal|quadrant|parabola|ellipse|hyperbola|"
-    r"\b(?:lines?|points?)\b",
-    re.IGNORECASE,
-)
-"""Where x is horizontal and y vertical."""
 _NOT_ZERO = re.compile(
     r"\bnon-?zero\b|\bnot (?:equal to )?(?:0|zero)\b|\b(?:none|neither)\b[^.?!]{0,80}\bzero\b", re.IGNORECASE
 )
@@ -31,7 +23,7 @@ def symbols_kept(pair: Pair) -> Verdict:
     Formulas are cut at commas and compared in a compact spelling, in any order; one may stand in the other text without
     dollars, and that something is not zero may be told in words. Of an example (`For instance, …`) some may be missing.
     Variables may have other names where that cannot change the answer: each is renamed everywhere, to a letter that the
-    original does not have, and none of them is in the answer or a coordinate.
+    original does not have, and none of them is in the answer, a figure or the text around the formulas.
 
     >>> symbols_kept(Pair("If $x^2=4$, find $x$.", "Find $x$ such that $x^2=-4$.")).reason
     'missing: x^2=4; new: x^2=-4'
@@ -41,73 +33,67 @@ def symbols_kept(pair: Pair) -> Verdict:
     old, new = pair.question, pair.rephrasing
     if figures(old) != figures(new):
         return Verdict("symbols_kept", False, "a figure is missing or changed")
-    before, after = formulas(old) - _told(old, new), formulas(new) - _told(new, old)
-    missing, added = _lacking(before & formulas(without_examples(old, new)), after, new), _lacking(after, before, old)
-    if not missing and not added:
+    before, after = _not_told(old, new), _not_told(new, old)
+    found = differences(
+        _lacking(before & formulas(without_examples(old, new)), after, new), _lacking(after, before, old)
+    )
+    if not found:
         return Verdict("symbols_kept", True, f"all {len(before)} formulas kept")
     names = renaming(before, after)
     if names is None:
-        return Verdict("symbols_kept", False, differences(missing, added))
-    shown = listed(f"{a} → {b}" for a, b in names.items())
-    if doubt := _doubt(pair, names, before):
+        return Verdict("symbols_kept", False, found)
+    shown = ", ".join(f"{a} → {b}" for a, b in names.items())
+    if doubt := _doubt(pair, names):
         return Verdict("symbols_kept", False, f"renamed {shown}, but {doubt}")
     return Verdict("symbols_kept", True, f"all {len(before)} formulas kept up to names: {shown}")
 
 
-def _told(text: str, other: str) -> set[str]:
-    """The formulas of `text` which say that something is not zero, if `other` says so in words and `text` does not."""
+def _not_told(text: str, other: str) -> set[str]:
+    """The formulas of a text, without `x!=0` where the other text alone tells in words that something is not zero."""
     in_words = len(_NOT_ZERO.findall(other)) > len(_NOT_ZERO.findall(text))
-    return {piece for piece in formulas(text) if in_words and re.fullmatch("[A-Za-z]+!=0", piece)}
+    return {piece for piece in formulas(text) if not (in_words and re.fullmatch("[A-Za-z]+!=0", piece))}
 
 
 def _lacking(wanted: set[str], there: set[str], text: str) -> set[str]:
     """The pieces that are neither among the formulas `there` nor, without dollars, in the text around them."""
-    known, whole = there.union(*map(variables, there)), compact(text).replace('"', "")
+    whole = compact(text).replace('"', "")
     return {
         piece
-        for piece in wanted - known
+        for piece in wanted - there - variables(there)
         if not (holds(text, piece) if piece.isalpha() else piece.replace('"', "") in whole)
     }
 
 
-def renaming(before: Iterable[str], after: Iterable[str]) -> dict[str, str] | None:
+def renaming(before: set[str], after: set[str]) -> dict[str, str] | None:
     r"""Other names for variables that turn the formulas `before` into `after`; None where there are none.
 
-    >>> renaming(["x+2y=7", "x-y=1"], ["p-q=1", "p+2q=7"])
+    >>> renaming({"x+2y=7", "x-y=1"}, {"p-q=1", "p+2q=7"})
     {'x': 'p', 'y': 'q'}
-    >>> renaming(["x+2y=7", "x-y=1"], ["q-p=1", "p+2q=7"]) is None
+    >>> renaming({"x+2y=7", "x-y=1"}, {"q-p=1", "p+2q=7"}) is None
     True
     """
-    old, new = _letters(before), _letters(after)
+    old, new = variables(before), variables(after)
     lost, gained = sorted(old - new), sorted(new - old)
     if len(lost) == len(gained) <= _MOST_RENAMED:
-        wanted = set(after)
         for letters in permutations(gained):
             names = dict(zip(lost, letters, strict=True))
             renamed = {with_names(piece, names) for piece in before}
             # Formulas of one letter may stand in the prose of one text.
-            if renamed ^ wanted <= new and (renamed <= wanted or wanted <= renamed):
+            if renamed ^ after <= new and (renamed <= after or after <= renamed):
                 return names or None
     return None
 
 
-def _letters(pieces: Iterable[str]) -> set[str]:
-    return set().union(*map(variables, pieces))
-
-
-def _doubt(pair: Pair, names: dict[str, str], before: set[str]) -> str:
+def _doubt(pair: Pair, names: dict[str, str]) -> str:
     """Why other names may change the answer; empty where they can't."""
     old, new = set(names), set(names.values())
-    in_formulas = [re.sub(r'"[^"]*"|\\[A-Za-z]+', r"\\", p) for p in before | formulas(pair.rephrasing)]
-    no_variables = {letter for piece in in_formulas for found in _NO_VARIABLES.findall(piece) for letter in found}
-    after_a_number = old - {a for a in old if any(re.search(rf"(?<![\d.]){a}", piece) for piece in before)}
+    pieces = formulas(pair.question) | formulas(pair.rephrasing)
+    bare = [re.sub(r'"[^"]*"|\\[A-Za-z]+', r"\\", piece) for piece in pieces]
     doubts = {
-        "such a letter often is no variable": (old | new) & no_variables,
-        "the answer has such a letter": (old | new) & _letters(map(compact, pair.answer)),
-        "letters have a meaning beside coordinates and figures": figures(pair.question)
-        or (_COORDINATES.search(pair.question) and (old | new) & set("xyz")),
+        "such a letter often is no variable": (old | new) & set().union(*map(_NO_VARIABLES.findall, bare)),
+        "the answer has such a letter": (old | new) & variables(map(compact, pair.answer)),
+        "letters have a meaning in a figure": figures(pair.question),
         "such a letter stands outside of the formulas": old & _spoken(pair.rephrasing) or new & _spoken(pair.question),
-        "such a letter may be a unit": after_a_number & _UNITS,
     }
     return next((reason for reason, found in doubts.items() if found), "")
 
@@ -117,16 +103,12 @@ def _spoken(text: str) -> set[str]:
     return set("".join(re.findall(r"(?<![A-Za-z'’])(?!(?:A|I)\b)(?:[b-z]|[A-Z]{1,5})(?![A-Za-z])", prose(text))))
 
 
-def differences(missing: Iterable[str], new: Iterable[str]) -> str:
+def differences(missing: set[str], new: set[str]) -> str:
     """Missing and new items, for a message; empty where there are none.
 
-    >>> differences("b", "fedcba")
-    'missing: b; new: a, b, c, d, e and 1 more'
+    >>> differences(set(), set("ba"))
+    'new: a, b'
     """
-    return "; ".join(f"{name}: {listed(items)}" for name, items in (("missing", missing), ("new", new)) if items)
-
-
-def listed(items: Iterable[str], most: int = 5) -> str:
-    """Some of the items, for a message."""
-    found = sorted(items)
-    return ", ".join(found[:most]) + (f" and {len(found) - most} more" if len(found) > most else "")
+    return "; ".join(
+        f"{name}: {', '.join(sorted(items))}" for name, items in (("missing", missing), ("new", new)) if items
+    )

@@ -3,19 +3,19 @@ r"""Texts of problems, taken apart: numbers, formulas, figures and words, in spe
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from decimal import Decimal
-from functools import lru_cache
 
 from ..rewards.extraction import canonical_number
 
 _BLOCK = (  # formulas of more than 4,000 characters are none; without bounds, "\[" ten thousand times takes for ever
-    r"(?P<figure>\[asy\].{0,8000}?\[/asy\])"
-    r"|\$\$(?P<display>.{0,4000}?)\$\$|\\\[(?P<bracket>.{0,4000}?)\\\]|\\\((?P<paren>.{0,4000}?)\\\)"
-    r"|\\begin\{(?P<env>align|equation|eqnarray|gather|multline)(?P<star>\*?)\}(?P<body>.{0,4000}?)\\end\{(?P=env)(?P=star)\}"
+    r"\[asy\].{0,8000}?\[/asy\]|\$\$.{0,4000}?\$\$|\\\[.{0,4000}?\\\]|\\\(.{0,4000}?\\\)"
+    r"|\\begin\{(align|equation|eqnarray|gather|multline)(\*?)\}.{0,4000}?\\end\{\1\2\}"
 )
-_INLINE = r"(?<!\\)\$(?P<inline>(?:\\.|[^$\\])*)\$"
+_INLINE = r"(?<!\\)\$(?:\\.|[^$\\])*\$"
 _MATH = re.compile(f"{_BLOCK}|{_INLINE}", re.DOTALL)
 _MATH_BESIDE_MONEY = re.compile(_BLOCK, re.DOTALL)
+_DELIMITER = re.compile(r"\A(?:\$\$?|\\[\[(]|\\begin\{[a-z]+\*?\})|(?:\$\$?|\\[\])]|\\end\{[a-z]+\*?\})\Z")
 _PROSE = re.compile(
     r"(?:\A|\s)(?:and|the|for|per|each|an|of|to|is|in|he|she|at|on|or|if|it|was|had|has|his|her|how|than|from|with|they|"
     r"what|more|bill|cost|less|fee|plus|[a-z]{5,}),?(?=\s|\Z)|[.?]\s+[A-Z][a-z]"
@@ -24,22 +24,14 @@ _PROSE = re.compile(
 
 _DIGITS = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
 _FRACTION_OF_DIGITS = re.compile(r"\\[dt]?frac\s*(?:(\d)\s*(\d)|\{?(\d+)\}?\s*\{?(\d+)\}?)")
-
-_UNITS = "one|two|three|four|five|six|seven|eight|nine"
+_UNITS = "two|three|four|five|six|seven|eight|nine"
 _TEENS = "ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen"
 _TENS = "twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety"
 _SCALES = {"hundred": 100, "thousand": 1000, "million": 1_000_000}
-_SCALE = "|".join(_SCALES)
-_SMALL = {
-    **{word: n for n, word in enumerate(f"{_UNITS}|{_TEENS}".split("|"), start=1)},
-    **{word: 10 * n for n, word in enumerate(_TENS.split("|"), start=2)},
-}
-_WORDED = re.compile(
-    rf"\b(?:(?:(?P<tens>{_TENS})(?:[- ](?P<unit>{_UNITS}))?|(?P<small>{_TEENS}|{_UNITS}))\b"
-    rf"(?:[- ](?P<scale>{_SCALE})\b)?|(?P<alone>{_SCALE})\b)",
-    re.IGNORECASE,
-)
-_DIGITS_AND_SCALE = re.compile(rf"(?<![\d.,])(\d{{1,9}}(?:\.\d{{1,9}})?)[- ]({_SCALE})\b", re.IGNORECASE)
+_VALUES = {word: n for n, word in enumerate(f"one|{_UNITS}|{_TEENS}".split("|"), start=1)}
+_VALUES |= {word: 10 * n for n, word in enumerate(_TENS.split("|"), start=2)}
+_WORDED = re.compile(rf"\b(?:(?:{_TENS})[- ](?:one|{_UNITS})|{_UNITS}|{_TEENS}|{_TENS})\b", re.IGNORECASE)
+_SCALED = re.compile(rf"(?:(?<![\d.,])(\d{{1,9}}(?:\.\d{{1,9}})?)[- ]|\b)({'|'.join(_SCALES)})\b", re.IGNORECASE)
 _MEANINGS = {
     "1": "a an one single once first each every per another alone weekly daily half halves halved third thirds quarter",
     "2": "twice double doubled doubles second couple pair both square squared half halves halved",
@@ -55,7 +47,6 @@ _MEANINGS = {
     "12": "dozen",
     "50": "half",
     "0.5": "half",
-    "1/2": "half",
     "25": "quarter",
     "100": "percent hundredth",
     "1000": "thousandth",
@@ -63,20 +54,19 @@ _MEANINGS = {
 _SPELLINGS = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"\\(?:left|right|displaystyle|limits|big|Big|bigg|Bigg)(?![A-Za-z])", ""),
-        (r"\\\{", "⟦"),
-        (r"\\\}", "⟧"),
+        (r"\\(?:left|right|displaystyle|limits|[bB]igg?)(?![A-Za-z])", ""),
+        (r"\\[{}]", "|"),
+        (r"\{,\}", ","),
         (r"\\[,;:!> &]|\\q?quad(?![A-Za-z])|~|&|\\\\", " "),
+        (r"\\[dt]?frac\s*(\d)\s*(\d)", r"\1/\2"),
+        (r"\\[dt]?frac\s*\{([^{}]{1,12})\}\s*\{([^{}]{1,12})\}", r"\1/\2"),
         (r"\\[dt]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\frac\s*(\d)\s*(\d)", r"\1/\2"),
-        (r"\\frac\s*\{([^{}]{1,12})\}\s*\{([^{}]{1,12})\}", r"\1/\2"),
         (r"\\(?:cdot|times)(?![A-Za-z])|[·×]", "*"),
         (r"\\div(?![A-Za-z])|÷|\bdivided by\b", "/"),
         (r"\\leq?(?![A-Za-z])|≤", "<="),
         (r"\\geq?(?![A-Za-z])|≥", ">="),
         (r"\\neq?(?![A-Za-z])|\\not\s*=|≠", "!="),
-        (r"\\(?:l|c)?dots(?![A-Za-z])|…|\\dotsc|\\dotsb", "..."),
-        (r"\{,\}", ","),
+        (r"\\[lc]?dots[bc]?(?![A-Za-z])|…", "..."),
         (r"\\(?:text(?:bf|it|rm)?|mathrm|mbox|operatorname)\s*\{([^{}]*)\}", r'"\1"'),
         (r'\^\{?"(st|nd|rd|th)"\}?', r'"\1"'),
         (r"\\?\$|\\(?=%)", ""),
@@ -106,15 +96,9 @@ def numbers(text: str) -> set[str]:
     """
     text = text.replace("{,}", ",").replace("\\!", "")
     text = _FRACTION_OF_DIGITS.sub(lambda m: f" {m[1] or m[3]} / {m[2] or m[4]} ", text)
-    text = _DIGITS_AND_SCALE.sub(lambda m: f"{Decimal(m[1]) * _SCALES[m[2].lower()]:f}", text)
-    worded = {_value(match) for match in _WORDED.finditer(text) if match[0].lower() != "one"}
-    return {canonical_number(found) or found for found in _DIGITS.findall(text)} | worded
-
-
-def _value(match: re.Match[str]) -> str:
-    parts = [_SMALL[match[name].lower()] for name in ("tens", "unit", "small") if match[name]]
-    scale = match["scale"] or match["alone"]
-    return str((sum(parts) or 1) * (_SCALES[scale.lower()] if scale else 1))
+    text = _WORDED.sub(lambda m: str(sum(_VALUES[word] for word in re.split("[- ]", m[0].lower()))), text)
+    text = _SCALED.sub(lambda m: f"{Decimal(m[1] or 1) * _SCALES[m[2].lower()]:f}", text)
+    return {canonical_number(found) or found for found in _DIGITS.findall(text)}
 
 
 def loose_numbers(text: str) -> set[str]:
@@ -127,19 +111,18 @@ def loose_numbers(text: str) -> set[str]:
     return {number for number, names in _MEANINGS.items() if not words.isdisjoint(names.split())}
 
 
-@lru_cache(maxsize=64)
-def math_spans(text: str) -> tuple[re.Match[str], ...]:
+def math_spans(text: str) -> list[re.Match[str]]:
     r"""Formulas and figures as they stand in the text.
 
     Where a pair of dollars encloses prose, or one has no partner, dollars are taken for money.
 
     >>> math_spans("She earns $12 an hour and pays $5.")
-    ()
+    []
     """
     inline = re.sub(r"\\(?:text|mbox|mathrm)\s*\{[^{}]*\}", "", _MATH_BESIDE_MONEY.sub("", text))
     odd = len(re.findall(r"(?<!\\)\$", inline)) % 2 == 1
-    money = odd or any(_PROSE.search(match["inline"]) for match in re.finditer(_INLINE, inline, re.DOTALL))
-    return tuple((_MATH_BESIDE_MONEY if money else _MATH).finditer(text))
+    money = odd or any(_PROSE.search(formula.strip("$")) for formula in re.findall(_INLINE, inline, re.DOTALL))
+    return list((_MATH_BESIDE_MONEY if money else _MATH).finditer(text))
 
 
 def formulas(text: str) -> set[str]:
@@ -149,16 +132,15 @@ def formulas(text: str) -> set[str]:
     ['f(x,y)=3', 'x>0', 'y=2']
     """
     found = set()
-    for match in math_spans(text):
-        if match.lastgroup not in (None, "figure"):
-            math = match[match.lastgroup].replace("{,}", "").replace("\\,", " ").replace("\\;", " ")
-            found |= {compact(piece) for piece in re.split(r"[,;](?![^()\[\]]{0,200}[)\]])", math)}
+    for span in (match[0] for match in math_spans(text) if not match[0].startswith("[asy]")):
+        math = _DELIMITER.sub("", span).replace("{,}", "").replace("\\,", " ").replace("\\;", " ")
+        found |= {compact(piece) for piece in re.split(r"[,;](?![^()\[\]]{0,200}[)\]])", math)}
     return found - {""}
 
 
 def figures(text: str) -> list[str]:
     """Figures given as Asymptote code, spaces left out, sorted."""
-    return sorted("".join(match["figure"].split()) for match in math_spans(text) if match.lastgroup == "figure")
+    return sorted("".join(match[0].split()) for match in math_spans(text) if match[0].startswith("[asy]"))
 
 
 def prose(text: str) -> str:
@@ -167,7 +149,6 @@ def prose(text: str) -> str:
     return " ".join(text[start:end] for start, end in zip(ends[::2], ends[1::2], strict=True))
 
 
-@lru_cache(maxsize=8192)
 def compact(math: str) -> str:
     r"""A formula in a spelling that does not depend on spaces, braces, dollars and synonyms; words in quotes.
 
@@ -190,9 +171,9 @@ def holds(text: str, spelled: str) -> bool:
     return bool(re.search(rf"(?<![\d.]){re.escape(spelled)}(?!\.?\d)", compact(text)))
 
 
-def variables(piece: str) -> set[str]:
-    """The letters of a piece that are no part of a command or of words."""
-    return {letter for letter in _LETTER.findall(piece) if len(letter) == 1}
+def variables(pieces: Iterable[str]) -> set[str]:
+    """The letters of formulas, in their `compact` spelling, that are no part of a command or of words."""
+    return {letter for piece in pieces for letter in _LETTER.findall(piece) if len(letter) == 1}
 
 
 def with_names(piece: str, names: dict[str, str]) -> str:

@@ -14,8 +14,6 @@ from functools import lru_cache
 from typing import Any
 from zlib import crc32
 
-from antlr4.atn.PredictionMode import PredictionMode
-from latex2sympy2_extended import latex2sympy2
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Expr
 
@@ -29,26 +27,6 @@ _WARM_UP = (
     r"\{1,2,3\}", r"y=2x+3", r"\begin{pmatrix}1&0\\-1&2\end{pmatrix}", r"3-4i", r"30^\circ", r"\text{(B)}",
     r"1\le x<5", r"\log_2 5", r"1.5\times10^{-3}", r"\binom{5}{2}", r"3 \pm 2\sqrt{2}",
 )  # fmt: skip
-
-
-class TwoStageParser(latex2sympy2.PSParser):  # type: ignore[misc]
-    """math-verify's LaTeX parser, two to four times as fast, with the same parse trees.
-
-    ANTLR's "two-stage parsing": SLL prediction finds the tree of full LL prediction or a syntax error; then LL runs.
-    """
-
-    def math(self) -> Any:
-        """The start rule."""
-        self._interp.predictionMode = PredictionMode.SLL
-        try:
-            return super().math()
-        except Exception:  # what latex2sympy raises for a syntax error
-            self.reset()
-            self._interp.predictionMode = PredictionMode.LL
-            return super().math()
-
-
-latex2sympy2.PSParser = TwoStageParser
 
 
 def compare(job: tuple[Sequence[str], str]) -> bool:

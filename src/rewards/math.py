@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from .workers import BackgroundVerifier, Outcome, WorkerPool
 
 _COMPARE = Path(__file__).with_name("equivalence.py")
 _REMEMBERED = 1 << 16
-"""Outcomes kept at most, for answers that come back in later batches and epochs."""
+"""Outcomes kept, for answers that come back under other prompts, in later batches and epochs."""
 _Comparison = tuple[tuple[str, ...], str]
 """(references, normalised answer): what an outcome depends on."""
 
@@ -54,9 +53,6 @@ class MathReward(BackgroundVerifier):
 
     def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
         """Start comparing; returns what waits for the scores."""
-        if len(self._known) > _REMEMBERED:
-            for oldest in list(self._known)[: _REMEMBERED // 2]:
-                del self._known[oldest]
         found: list[Score | _Comparison] = []
         written: dict[_Comparison, str] = {}
         for response, reference in zip(responses, references, strict=True):
@@ -65,15 +61,16 @@ class MathReward(BackgroundVerifier):
             if answer is not None and not isinstance(score, Score):
                 written.setdefault(score, answer)
             found.append(score)
-        jobs = self._pool.submit([(references, answer) for (references, _), answer in written.items()])
-        outcomes = dict(zip(written, jobs, strict=True))
-        for comparison, job in outcomes.items():
-            job.add_done_callback(partial(self._remember, comparison))
-        return lambda: [s if isinstance(s, Score) else _score(s[1], outcomes[s].result()) for s in found]
+        wait = self._pool.submit([(references, answer) for (references, _), answer in written.items()])
 
-    def _remember(self, comparison: _Comparison, job: Future[Outcome]) -> None:
-        if job.exception() is None and job.result().failure != "crash":
-            self._known[comparison] = job.result()
+        def scores() -> list[Score]:
+            outcomes = dict(zip(written, wait(), strict=True))
+            if len(self._known) > _REMEMBERED:
+                self._known.clear()
+            self._known |= {made: outcome for made, outcome in outcomes.items() if outcome.failure != "crash"}
+            return [s if isinstance(s, Score) else _score(s[1], outcomes[s]) for s in found]
+
+        return scores
 
     def _without_workers(self, answer: str | None, references: tuple[str, ...]) -> Score | _Comparison:
         """The score, if spelling, value or an earlier comparison settle it; else the comparison to make."""

@@ -3,7 +3,6 @@ from __future__ import annotations
 import random
 import re
 import time
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,10 +15,8 @@ from tagrpo.rephrasing.candidates import Pair, Reviewed, accepted, review
 from tagrpo.rephrasing.checks import (
     TEXT_CHECKS,
     answer_not_leaked,
-    ngram_similarity,
     not_identical,
     numbers_kept,
-    similar,
     well_formed,
 )
 from tagrpo.rephrasing.symbols import renaming, symbols_kept
@@ -141,8 +138,6 @@ def test_that_something_is_not_zero_may_be_told_in_words_and_must_be_told():
         ("Let $P(x)=x^2$.", "Let $Q(x)=x^2$.", True),
         ("In triangle $ABC$, $AB=3$.", "In triangle $QBC$, $QB=3$.", True),
         ("In triangle ABC, $AB=3$.", "In triangle QBC, $QB=3$.", True),
-        ("How many points has $n^2=4$?", "How many points has $k^2=4$?", True),
-        ("How many points has $x^2=4$?", "How many points has $k^2=4$?", False),
         ("On the line $y=n$. [asy] label(n); [/asy]", "On the line $y=k$. [asy] label(n); [/asy]", False),
     ],
 )
@@ -210,7 +205,7 @@ def test_renaming_is_allowed_one_to_one(question, rephrasing, kept):
     ("question", "rephrasing", "answer", "reason"),
     [
         ("Expand $(x+1)^2$.", "Expand $(t+1)^2$.", "x^2+2x+1", "the answer has such a letter"),
-        ("Find the slope of $y=2x$.", "Find the slope of $v=2u$.", "2", "coordinates"),
+        ("Find the x-intercept of $y=2x$.", "Find the x-intercept of $v=2u$.", "0", "outside of the formulas"),
         (
             "Which $x$ solves $x+y=2$, $y=1$?",
             "Which $y$ solves $y+x=2$, $x=1$?",
@@ -224,9 +219,8 @@ def test_renaming_is_allowed_one_to_one(question, rephrasing, kept):
             "3",
             "outside of the formulas",
         ),
-        ("How long is $5m$ and $3m$?", "How long is $5k$ and $3k$?", "8", "may be a unit"),
         ("Find $e^x$ at $x=0$.", "Find $a^x$ at $x=0$.", "1", "often is no variable"),
-        ("Find $x$. [asy] label(x); [/asy]", "Find $t$. [asy] label(x); [/asy]", "1", "figures"),
+        ("Find $x$. [asy] label(x); [/asy]", "Find $t$. [asy] label(x); [/asy]", "1", "in a figure"),
     ],
 )
 def test_renaming_is_refused_where_it_may_change_the_answer(question, rephrasing, answer, reason):
@@ -244,10 +238,10 @@ def test_a_variable_that_is_renamed_in_one_formula_alone_is_seen():
 
 
 def test_the_search_for_a_renaming_ends():
-    before = [f"{a}+{b}" for a, b in zip("abcdefghijklmnopqrst", "bcdefghijklmnopqrsta", strict=True)]  # one ring
-    after = [
+    before = {f"{a}+{b}" for a, b in zip("abcdefghijklmnopqrst", "bcdefghijklmnopqrsta", strict=True)}  # one ring
+    after = {
         f"{a}+{b}" for a, b in zip("abcdefghijklmnopqrst", "bcdefghijaklmnopqrstk"[:20], strict=True)
-    ]  # no such ring
+    }  # no such ring
     start = time.process_time()
     assert renaming(before, after) is None
     assert time.process_time() - start < 5
@@ -274,27 +268,9 @@ def test_copies_of_other_rephrasings_are_refused():
     assert not_identical(pair).reason == "the same words as another rephrasing"
 
 
-def test_other_names_everywhere_are_a_difference_and_single_words_are_none():
-    story = (
-        "Tom has 3 cats. " + "Every day he gives each cat of his two fish and one mouse. " * 4 + "Tom buys $n$ fish."
-    )
-    assert not_identical(Pair(story, story.replace("Tom", "Bob"))).passed
-    assert not_identical(Pair(story, story.replace("$n$", "$k$"))).passed
-    assert not not_identical(Pair(story, story.replace("Tom", "Bob", 1))).passed, "now they are two"
-    assert not not_identical(Pair(story, story.replace("mouse", "bird", 1))).passed
-
-
-def test_a_text_too_short_to_compare_passes_and_a_copy_does_not():
-    band = partial(similar, low=0.5, high=0.9)
-    assert band(Pair("What is it?", "A bird sings.")).passed
-    assert band(Pair("What is it that sings in the trees all day?", "Add 2.")).reason == "similarity 0.000 is below 0.5"
-    assert band(Pair("What is it?", "What is it?")).reason == "similarity 1.000 is above 0.9"
-
-
-def test_ngram_similarity_is_one_for_equal_texts_and_symmetric():
-    assert ngram_similarity("What is  this?", "what is this?") == 1.0
-    assert ngram_similarity("abcdef", "defabc") == ngram_similarity("defabc", "abcdef") == pytest.approx(2 * 2 / 8)
-    assert ngram_similarity("", "") == 1.0
+def test_a_list_is_another_text_than_its_sentences_in_a_row():
+    assert not_identical(Pair("Tom runs. Eva walks.", "- Tom runs.\n- Eva walks.")).passed
+    assert not not_identical(Pair("Tom runs. Eva walks.", "tom runs, Eva  walks")).passed
 
 
 def test_checks_never_raise_on_hostile_texts():

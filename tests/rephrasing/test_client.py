@@ -22,7 +22,7 @@ def calls(count, **facts):
 def ask(server, folder, wanted, **settings):
     quick = {"max_retries": 2, "timeout": 60.0, "concurrency": 4}
     with ReplyCache(folder / "replies.jsonl") as cache:
-        client = Client(Server(base_url=server.url, **{**quick, **settings}), cache, lambda answered, wanted: None)
+        client = Client(Server(base_url=server.url, **{**quick, **settings}), cache)
         return asyncio.run(client.complete(wanted)), client.failures
 
 
@@ -142,7 +142,7 @@ def test_a_dead_server_is_given_up(server, tmp_path):
     assert sum(server.asked.values()) <= 2 * 8
     nowhere = Server(base_url="http://127.0.0.1:9/v1", max_retries=0)
     with ReplyCache(tmp_path / "replies.jsonl") as cache, pytest.raises(ServerRefusedError, match="Connection error"):
-        asyncio.run(Client(nowhere, cache, lambda answered, wanted: None).complete(calls(9)))
+        asyncio.run(Client(nowhere, cache).complete(calls(9)))
 
 
 def test_concurrency_is_bounded(server, tmp_path):
@@ -163,14 +163,12 @@ def test_concurrency_is_bounded(server, tmp_path):
     assert most == 3
 
 
-def test_equal_calls_are_asked_once_and_progress_is_shown(server, tmp_path):
-    shown = []
+def test_equal_calls_are_asked_once(server, tmp_path):
     with ReplyCache(tmp_path / "replies.jsonl") as cache:
-        client = Client(Server(base_url=server.url), cache, lambda *counts: shown.append(counts))
+        client = Client(Server(base_url=server.url), cache)
         replies = asyncio.run(client.complete([*calls(2), *calls(2)]))
     assert [reply.text for reply in replies[:2]] == [reply.text for reply in replies[2:]]
     assert sum(server.asked.values()) == 2
-    assert shown == [(1, 2), (2, 2)]
 
 
 def test_sampling_parameters_reach_the_server_as_they_are(server, tmp_path):

@@ -35,7 +35,7 @@ def test_a_vllm_server_is_asked_once_and_refuses_clearly(ready, tiny_policy, tmp
     wanted = [one, dataclasses.replace(one, user="Mia has 3 apples."), dataclasses.replace(one, user="Tom " * 500)]
     settings = Server(base_url=f"{ready}/v1", api_key_env="TAGRPO_TOKEN", concurrency=1)
     with ReplyCache(tmp_path / "replies.jsonl") as cache:
-        client = Client(settings, cache, lambda answered, wanted: None)
+        client = Client(settings, cache)
         replies = asyncio.run(client.complete(wanted))
         assert list(client.failures) == [wanted[2].key]
         assert "maximum context length is 128" in client.failures[wanted[2].key]
@@ -47,5 +47,5 @@ def test_a_vllm_server_is_asked_once_and_refuses_clearly(ready, tiny_policy, tmp
             asyncio.run(client.complete([nobody]))
     with ReplyCache(tmp_path / "replies.jsonl") as cache:
         unreachable = Server(base_url="http://127.0.0.1:9/v1")
-        again = asyncio.run(Client(unreachable, cache, lambda answered, wanted: None).complete(wanted[:2]))
+        again = asyncio.run(Client(unreachable, cache).complete(wanted[:2]))
     assert again == replies[:2]

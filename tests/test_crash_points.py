@@ -49,11 +49,6 @@ def test_a_run_that_is_interrupted_or_refused_at_any_call_goes_on_bit_for_bit(wh
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_at_random_times_goes_on_bit_for_bit(tmp_path):
-    assert len(driven(tmp_path, "--random", "100")) == 100
-
-
-@pytest.mark.slow
 @pytest.mark.distributed
 def test_two_ranks_of_which_one_is_killed_after_any_call_go_on_bit_for_bit(tmp_path):
     assert len(driven(tmp_path, "--ranks", "2", "--every", "101")) > 5

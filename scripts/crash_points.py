@@ -4,7 +4,6 @@
     python scripts/crash_points.py FOLDER --what interrupt         # Ctrl-C there
     python scripts/crash_points.py FOLDER --what full              # the call fails: no space left on the device
     python scripts/crash_points.py FOLDER --what broken            # the call fails: input/output error
-    python scripts/crash_points.py FOLDER --random 1000            # killed at random times
     python scripts/crash_points.py FOLDER --every 10 --ranks 2     # every tenth point, of rank 1 of two under gloo
 
 The run has two iterations with checkpoints, validations, a test, an export, recorded and replayed rollouts, dynamic
@@ -24,7 +23,6 @@ import errno
 import gc
 import json
 import os
-import random
 import shutil
 import signal
 import socket
@@ -89,13 +87,6 @@ class Trial:
         if point % 2:  # both ranks get their turn
             return [self._fork(0, what, None, ranks[0]), self._fork(point, what, names, ranks[1])]
         return [self._fork(point, what, names, ranks[0]), self._fork(0, what, None, ranks[1])]
-
-    def killed_at(self, seconds: float, number: int) -> list[int]:
-        """An attempt of which one rank is killed after some seconds; the ranks get their turn by its number."""
-        children = self.begin()
-        time.sleep(seconds)
-        os.kill(children[number % len(children)], signal.SIGKILL)
-        return wait(children)
 
     def _fork(self, point: int, what: str, names: Path | None, environment: Mapping[str, str]) -> int:
         child = os.fork()
@@ -238,19 +229,17 @@ def recorded(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def undisturbed(trial: Trial, folder: Path) -> tuple[Path, list[str], float]:
-    """The directory of a run that nothing happened to, its calls, and the seconds it took."""
+def undisturbed(trial: Trial, folder: Path) -> tuple[Path, list[str]]:
+    """The directory of a run that nothing happened to, and its calls."""
     whole, listed = folder / "undisturbed", folder / "points.txt"
-    began = time.monotonic()
     trial.clear()
     codes = wait(trial.begin(0, "kill", listed))
-    seconds = time.monotonic() - began
     if any(codes):
         log = trial.directory.with_suffix(".log").read_text()
         raise RuntimeError(f"The undisturbed run ended with {codes}:\n{log}")
     shutil.rmtree(whole, ignore_errors=True)
     trial.directory.rename(whole)
-    return whole, listed.read_text().splitlines(), seconds
+    return whole, listed.read_text().splitlines()
 
 
 @contextmanager
@@ -275,22 +264,17 @@ def drive(options: argparse.Namespace, outcomes: Path) -> None:
     AutoModelForCausalLM.from_pretrained(starter_path())  # fills caches, which forks inherit
     trial = Trial(options.folder / "run", options.ranks)
     gc.freeze()  # else collections in the children copy the parent's memory
-    whole, names, seconds = undisturbed(trial, options.folder)
-    what = "random" if options.random else options.what
-    points = range(1, options.random + 1) if options.random else range(options.first, len(names) + 1, options.every)
+    whole, names = undisturbed(trial, options.folder)
     done = {(one["what"], one["ranks"], one["point"]) for one in recorded(outcomes)}
+    listed = options.folder / "calls.txt"
     with outcomes.open("a", buffering=1) as file:
-        for point in points:
-            if (what, options.ranks, point) in done:
+        for point in range(options.first, len(names) + 1, options.every):
+            if (options.what, options.ranks, point) in done:
                 continue
             trial.clear()
-            if options.random:
-                codes, call = trial.killed_at(random.Random(point).uniform(0.0, seconds), point), ""
-            else:
-                listed = options.folder / "calls.txt"
-                codes = wait(trial.begin(point, options.what, listed))
-                call = (listed.read_text().splitlines() + point * [""])[point - 1]
-            one = {"what": what, "ranks": options.ranks, "point": point, "of": len(names), "call": call}
+            codes = wait(trial.begin(point, options.what, listed))
+            call = (listed.read_text().splitlines() + point * [""])[point - 1]
+            one = {"what": options.what, "ranks": options.ranks, "point": point, "of": len(names), "call": call}
             one |= {"codes": codes, "outcome": judged(trial, whole, codes)}
             print(json.dumps(one), file=file)
             if one["outcome"] != "same":
@@ -301,7 +285,7 @@ def table(outcomes: Iterable[Mapping[str, Any]]) -> tuple[str, bool]:
     """The figures as a table, and whether every run ended as the undisturbed one."""
     groups: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
     for one in outcomes:
-        if one["call"] or (one["what"] == "random" and -signal.SIGKILL in one["codes"]):
+        if one["call"]:
             groups.setdefault((one["ranks"], one["what"]), []).append(one)  # the others ended before it happened
     lines = ["| what happens | ranks | calls of a run | tried | as undisturbed |", "|---|---:|---:|---:|---:|"]
     for (ranks, what), tried in sorted(groups.items(), key=lambda group: group[0][0]):
@@ -318,7 +302,6 @@ def main() -> None:
     parser.add_argument("--what", choices=EVENTS, default="kill")
     parser.add_argument("--every", type=int, default=1, help="take every so many points")
     parser.add_argument("--first", type=int, default=1, help="the first point")
-    parser.add_argument("--random", type=int, default=0, help="kills at random times in the place of points")
     parser.add_argument("--ranks", type=int, choices=[1, 2], default=1)
     parser.add_argument("--in-place", action="store_true", help="write files in place, to see that it is noticed")
     options = parser.parse_args()

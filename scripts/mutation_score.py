@@ -3,7 +3,6 @@
     python scripts/mutation_score.py                       all modules, whatever earlier runs have left undone
     python scripts/mutation_score.py --only packing        one of them
     python scripts/mutation_score.py --table               the figures of what has been run
-    python scripts/mutation_score.py --prune               forget explanations of lines that are no longer there
 
 cosmic-ray makes the changes. For every mutant this process forks, before it has imported the package; the child imports
 the changed source in the place of the file, and runs the tests of the module until one fails. No file is touched. A
@@ -23,7 +22,7 @@ import resource
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.machinery import SourceFileLoader
@@ -154,21 +153,16 @@ def first_line(node: Any) -> int:
 
 
 class FirstFailure:
-    """A pytest plugin: tests that have noticed most faults run first; remembers the first that fails."""
+    """A pytest plugin: remembers the first test that fails."""
 
-    def __init__(self, kills: Mapping[str, int]) -> None:
-        self.kills, self.name = kills, ""
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Sort."""
-        items.sort(key=lambda item: -self.kills.get(item.nodeid, 0))
+    name = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Remember."""
         self.name = self.name or (report.nodeid if report.failed else "")
 
 
-def first_failure(tests: Sequence[str], kills: Mapping[str, int], path: Path, source: str, limit: float) -> str:
+def first_failure(tests: Sequence[str], path: Path, source: str, limit: float) -> str:
     """The name of the first test that fails where `path` reads `source`, or how the process ended; empty: all pass."""
     reader, writer = os.pipe()
     if not (child := os.fork()):
@@ -184,7 +178,7 @@ def first_failure(tests: Sequence[str], kills: Mapping[str, int], path: Path, so
         with open(os.devnull, "w") as silent:
             os.dup2(silent.fileno(), 1)
             os.dup2(silent.fileno(), 2)
-        plugin = FirstFailure(kills)
+        plugin = FirstFailure()
         code = pytest.main(["-xq", "-p", "no:cacheprovider", *tests], plugins=[plugin])
         os.write(writer, (plugin.name or (f"pytest ended with {code}" if code else "")).encode())
         os._exit(0)
@@ -203,10 +197,10 @@ def score(part: str) -> None:
 
     settings.register_profile("mutants", derandomize=True, database=None, phases=[Phase.explicit, Phase.generate])
     settings.load_profile("mutants")
-    same, done, kills = explained(), outcomes(part), Counter[str]()
+    same, done = explained(), outcomes(part)
     tests = [f"tests/{name}" for name in PARTS[part][1].split()]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if failed := first_failure(tests, kills, ROOT, "", 3600):
+    if failed := first_failure(tests, ROOT, "", 3600):
         raise RuntimeError(f"Expected the tests of {part} to pass, but {failed}.")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     limit = 30 + 2 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
@@ -217,8 +211,7 @@ def score(part: str) -> None:
                 if mutant.key not in same and not done.get(mutant.key):
                     name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
                     examples = f"tests/test_doctests.py::test_examples_in[tagrpo.{name}]"
-                    by = first_failure([*tests, examples], kills, path, source, limit)
-                    kills[by] += 1
+                    by = first_failure([*tests, examples], path, source, limit)
                     print(json.dumps({**asdict(mutant), "noticed": by}), file=file)
                     if not by:
                         print(f"survived  {mutant.file}:{line}  {mutant.old}  ->  {mutant.new}", flush=True)
@@ -242,19 +235,6 @@ def explained() -> set[tuple[Any, ...]]:
     return {(*mutant[:4], number) for mutant in entries for number in mutant[4:] or range(1, 9)}
 
 
-def prune() -> None:
-    """Take out of the list of survivors what changes a line that is no longer there."""
-    text = SURVIVORS.read_text()
-    paths = Path().glob("src/**/*.py")
-    lines = {str(path): {line.strip() for line in path.read_text().splitlines()} for path in paths}
-    entries = yaml.safe_load(text)
-    for entry in entries:
-        entry["mutants"] = [m for m in entry["mutants"] if m[2] in lines.get(m[0], ()) and m[3] not in lines[m[0]]]
-    kept = [entry for entry in entries if entry["mutants"]]
-    kept = yaml.safe_dump(kept, allow_unicode=True, sort_keys=False, width=120, default_flow_style=None)
-    SURVIVORS.write_text(text[: text.index("- reason")] + kept)
-
-
 def row_of(part: str) -> str:
     """The figures of a part, in Markdown. Only mutants of the present source count."""
     same, seen, counts = explained(), outcomes(part), Counter[str]()
@@ -273,12 +253,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="parts of the package")
     parser.add_argument("--table", action="store_true", help="print the figures, run nothing")
-    parser.add_argument("--prune", action="store_true")
     options = parser.parse_args()
     os.chdir(ROOT)
-    if options.prune:
-        prune()
-        return
     for part in options.only:
         if not options.table:
             score(part)

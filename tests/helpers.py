@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+import signal
+import socket
 import sys
 import threading
 import time
@@ -72,6 +75,37 @@ def on_two_ranks(monkeypatch, run, *modules):
         thread.join()
     if failures:
         raise failures[0]
+
+
+def in_forks(worlds):
+    """Go on in forks of this process, which have its imports: as every rank of each world, one world after the other.
+
+    Args:
+        worlds: Name → number of ranks. Those of a world with several have the environment that torchrun gives them.
+
+    Returns:
+        The name of the fork's world. This process itself waits, and exits as soon as a rank of any world has failed.
+    """
+    for name, size in worlds.items():
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        children = set()
+        for rank in map(str, range(size)):
+            if not (child := os.fork()):
+                if size > 1:
+                    own = {"RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "none"}
+                    own |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+                    os.environ.update(own, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+                return name
+            children.add(child)
+        while children:
+            child, status = os.wait()
+            children.discard(child)
+            if status:
+                for other in children:  # they would wait for it
+                    os.kill(other, signal.SIGKILL)
+                sys.exit(f"a rank of {name} ended with {os.waitstatus_to_exitcode(status)}")
+    sys.exit()
 
 
 class RankBatches(LightningDataModule):

@@ -26,7 +26,6 @@ from tagrpo.runs.files import write_json, write_text
 
 from .claims import GROUPS, Claim
 from .digest import FOLDER, read
-from .errors import ANY, FAMILIES, NOISE, kept_errors
 from .figures import draw_courses, draw_gains
 from .tables import BASE, Setting, experiment_of, gains, settings_of
 from .verdicts import (
@@ -48,12 +47,14 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "study.md"
 SUMMARY = Path(__file__).parent / "summary.md"
 TEXT = Path(__file__).parent / "page.md"
 """Texts around the tables of the page."""
-STUDY_ALONE = ("Where rephrasings differ in difficulty", "What was corrected", "Limits")
+STUDY_ALONE = ("Where rephrasings differ", "How often the procedure errs", "What was corrected", "Limits")
 """Sections that the runs of other grids have not."""
 FROZEN_WORDS = ("reproduces", "refuted", "undecided")
 FROZEN = Path(__file__).parent / "frozen.json"
 """The verdicts of the frozen procedure, as data: its code is that of the commit that it names."""
 ERRORS = FOLDER / "errors.json"
+"""Shares of simulated studies with a false word, as data: README.md names the commit of the simulation."""
+FAMILIES = ("over all settings", "in one setting")
 VERDICTS_FILE = FOLDER / "verdicts.json"
 """The result of `outcomes`, for docs/methods.md."""
 STARTS = "factors"
@@ -184,7 +185,7 @@ def page(
     results: Sequence[Result],
     of_methods: Sequence[Gain],
     entries: Entries,
-    errors: Mapping[str, Any],
+    errors: Mapping[str, Any] | None = None,
     frozen: Mapping[str, Any] | None = None,
     folder: str = PAGE.stem,
 ) -> str:
@@ -194,8 +195,8 @@ def page(
         results: Of all claims.
         of_methods: Gains over not training.
         entries: The digests.
-        errors: As `errors.simulated_errors` returns them.
-        frozen: The study's verdicts by the frozen procedure. None: the claims on the runs of another grid.
+        errors: Content of `ERRORS`.
+        frozen: The study's verdicts by the frozen procedure. Both None: the claims on the runs of another grid.
         folder: Of the pictures and tables, relative to the page.
     """
     sections = TEXT.read_text(encoding="utf-8").split("\n## ")
@@ -206,7 +207,7 @@ def page(
         "claims": _claims(results),
         "settings": _settings(results, names),
         "mechanism": _mechanism(settings_of(entries[STARTS])),
-        "errors": _errors(errors),
+        "errors": _errors(errors) if errors else (),
         "corrections": _corrections(results),
     }
     of_settings = [finding for result in results for finding in result.findings if finding.setting != OVERALL]
@@ -215,10 +216,8 @@ def page(
         "folder": folder,
         "differ": f"{DIFFER:g}",
         "count": f"{len(of_settings)}",
-        "rounds": f"{errors['rounds']:,}",
-        "decided": _decided(errors),
-        **{name: f"{value:.2f}" for name, value in errors["skewness"].items()},
         "runs": _runs(entries),
+        **(_simulated(errors) if errors else {}),
         "date": (frozen or {}).get("date", ""),
         "commit": (frozen or {}).get("commit", ""),
     }
@@ -323,21 +322,25 @@ def _mechanism(settings: Mapping[str, Setting]) -> Iterator[str]:
 
 
 def _errors(errors: Mapping[str, Any]) -> Iterator[str]:
-    columns = [(family, noise) for family in FAMILIES for noise in NOISE]
+    rates = errors["rates"]
+    columns = [(family, noise) for family in FAMILIES for noise in rates]
     rows = []
-    for word in (ANY, *(word for word in get_args(Word) if word != "undecided")):
-        worst = (max(of[family][word] for of in errors["rates"][noise].values()) for family, noise in columns)
+    for word in next(iter(rates["normal"].values()))[FAMILIES[0]]:
+        worst = (max(of[family][word] for of in rates[noise].values()) for family, noise in columns)
         rows.append([word, *(f"{100 * share:.1f}" for share in worst)])
     yield from table(["false word", *(f"{family}, {noise}" for family, noise in columns)], rows)
 
 
-def _decided(errors: Mapping[str, Any]) -> str:
+def _simulated(errors: Mapping[str, Any]) -> dict[str, str]:
+    """Number of simulated studies, skewness of seeds, and the share of words that would be decided."""
     told = [
         " and ".join(f"{100 * share:.0f} % of {kind}" for kind, share in shares.items() if share is not None)
         + f" if {effect}"
         for effect, shares in errors["decided"].items()
     ]
-    return f"Over all settings a true word other than *undecided* would stand for {', and for '.join(told)}."
+    shown = {name: f"{value:.2f}" for name, value in errors["skewness"].items()} | {"rounds": f"{errors['rounds']:,}"}
+    words = ", and for ".join(told)
+    return shown | {"decided": f"Over all settings a true word other than *undecided* would stand for {words}."}
 
 
 def _corrections(results: Sequence[Result]) -> Iterator[str]:
@@ -381,12 +384,9 @@ def main() -> None:
         parser.error(f"Expected the page to write after {chosen.grid}, such as docs/study_math.md.")
     target = chosen.page or PAGE
     paths = {STARTS: FOLDER / f"{chosen.grid}.jsonl.gz"} if chosen.grid else digests()
-    frozen = None if chosen.grid else json.loads(FROZEN.read_text())
+    frozen, errors = (None if chosen.grid else json.loads(path.read_text()) for path in (FROZEN, ERRORS))
     entries = {name: read(path) for name, path in paths.items()}
-    claims = claims_of(entries)
-    kept = FOLDER / f"errors_{chosen.grid}.json" if chosen.grid else ERRORS
-    errors = kept_errors([(claim, tables) for _, claim, tables in claims], list(paths.values()), kept)
-    results = results_of(claims, frozen["claims"] if frozen else None)
+    results = results_of(claims_of(entries), frozen["claims"] if frozen else None)
     of_methods = gains_of(entries)
     folder = target.with_suffix("")
     write_text(target, page(results, of_methods, entries, errors, frozen, target.stem))

@@ -146,9 +146,7 @@ def test_each_number_has_its_interval(diagnosed):
     for point in content["checkpoints"]:
         for name in (name for name in point["questions"][0] if name in COLUMNS):
             values = torch.tensor([row[name] for row in point["questions"]])
-            assert point["metrics"][name] == pytest.approx(
-                {**t_intervals(values[:, None])[0]._asdict(), "n": 6}
-            )
+            assert point["metrics"][name] == pytest.approx({**t_intervals(values[:, None])[0]._asdict(), "n": 6})
 
 
 def test_base_and_checkpoints_are_the_policies_that_the_run_had(diagnosed, finished, tmp_path):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from transformers import AutoTokenizer
 
 sys.path.insert(0, {tests!r})
 from conftest import make_hand_made_batch as make_batch
-from helpers import AttachShare, RankBatches
+from helpers import AttachShare, RankBatches, in_forks
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.policy.lora import LoraSettings
@@ -70,7 +71,7 @@ def run(program: str, *arguments: str | Path, environment: dict[str, str] | None
 
 
 TRAINING = '''
-folder, ranks = sys.argv[2], int(sys.argv[3])
+folder, ranks = sys.argv[2], in_forks({1: 1, 4: 4})
 # Ranks have unequal work, and two of them a question without gradient.
 SHARES = [
     make_batch([[[1.0, 0.0, 1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 1.0]], [[0.0, 1.0], [0.0, 0.0]]], seed=1),
@@ -128,8 +129,7 @@ for name in ("kl", "lora"):
 def test_two_copies_on_four_ranks_train_as_one_process_does_and_go_on_as_one_copy_and_the_other_way_round(
     tiny_policy, tmp_path
 ):
-    run(TRAINING, tmp_path, tiny_policy, 1)
-    run(TRAINING, tmp_path, tiny_policy, 4)
+    run(TRAINING, tmp_path, tiny_policy)
     start = torch.cat([p.detach().flatten() for p in Qwen3ForCausalLM.from_pretrained(tiny_policy).parameters()])
     for name in ("kl", "lora"):
         expected = torch.load(tmp_path / f"{name}.pt")
@@ -181,7 +181,8 @@ def test_copies_that_do_not_divide_the_ranks_are_refused(replicas):
 
 
 LOADING = '''
-kind, folders = sys.argv[2], dict(tied=sys.argv[3], lora=sys.argv[3], random=sys.argv[3], gpt2=sys.argv[4])
+kind = in_forks({"fsdp2": 2, "ddp": 2})
+folders = dict(tied=sys.argv[2], lora=sys.argv[2], random=sys.argv[2], gpt2=sys.argv[3])
 prompts = [torch.tensor([5, 6, 7]), torch.tensor([4, 9])]
 responses = [torch.tensor([8, 9, 11, 3]), torch.tensor([10]), torch.tensor([12, 13])]
 packed = pack(prompts, torch.tensor([0, 0, 1]), responses, torch.arange(3))
@@ -222,7 +223,7 @@ class Check(Callback):
         expected = CausalPolicy(model).eval()(packed).logprobs
         for policy in (module.policy, module.reference):
             assert policy is None or torch.equal(policy(packed).logprobs, expected), self.name
-        (output / f"{self.name}-{trainer.global_rank}").touch()
+        (output / f"{kind}-{self.name}-{trainer.global_rank}").touch()
 
 
 for name in OPTIONS:
@@ -234,15 +235,14 @@ for name in OPTIONS:
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("kind", ["fsdp2", "ddp"])
-def test_what_rank_0_alone_loads_is_on_every_rank_to_the_bit_and_gives_the_same_log_probs(kind, tiny_policy, tmp_path):
+def test_what_rank_0_alone_loads_is_on_every_rank_to_the_bit_and_gives_the_same_log_probs(tiny_policy, tmp_path):
     # A tied model with buffers beside its parameters, and settings for generation that its configuration lacks.
     model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=32, n_embd=16, n_layer=2, n_head=2))
     model.generation_config.top_k, model.generation_config.do_sample = 7, True
     model.save_pretrained(tmp_path / "gpt2")
-    run(LOADING, tmp_path, kind, tiny_policy, tmp_path / "gpt2")
-    for name in ("tied", "lora", "random", "gpt2"):
-        assert all((tmp_path / f"{name}-{rank}").exists() for rank in (0, 1))
+    run(LOADING, tmp_path, tiny_policy, tmp_path / "gpt2")
+    for kind, name, rank in product(("fsdp2", "ddp"), ("tied", "lora", "random", "gpt2"), (0, 1)):
+        assert (tmp_path / f"{kind}-{name}-{rank}").exists()
 
 
 MEMORY = '''

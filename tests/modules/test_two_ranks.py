@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ["grpo", "outcome_exploration", "greso"]
 EXPERIMENTS += ["max_rl", "psr", "nsr", "w_reinforce", "pkpo", "rs_grpo", "ngrpo"]
 SCRIPT = '''
-"""python script.py <policy folder> <output folder> <world size> <rank>"""
+"""python script.py <policy folder> <output folder>"""
+import os
 import sys
 import warnings
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from hydra.utils import instantiate
 
 sys.path.insert(0, {tests!r})
 from conftest import make_hand_made_batch as make_batch
+from helpers import in_forks
 from tagrpo.datamodules.memory import QuestionMemory
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.modules.policy.model import load_causal_lm
@@ -37,7 +39,8 @@ from tagrpo.rollouts.dynamic_sampling import join_batches, take_questions
 
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
-folder, output, world, rank = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+folder, output, world = sys.argv[1], Path(sys.argv[2]), in_forks({{1: 1, 2: 2}})
+rank = int(os.environ.get("RANK", "0"))
 if world > 1:
     dist.init_process_group("gloo", init_method=f"file://{{output}}/rendezvous", world_size=world, rank=rank)
 
@@ -84,18 +87,13 @@ for name in {experiments!r}:
 '''
 
 
-def start(policy, folder, world, rank):
-    script = folder / "script.py"
-    script.write_text(SCRIPT.format(tests=str(ROOT / "tests"), experiments=EXPERIMENTS))
-    command = [sys.executable, str(script), str(policy), str(folder), str(world), str(rank)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 @pytest.mark.distributed
 def test_two_ranks_move_the_policy_as_one_process_does_with_what_they_remember(tiny_policy, tmp_path):
-    for process in [start(tiny_policy, tmp_path, world, rank) for world, rank in ((1, 0), (2, 0), (2, 1))]:
-        _, errors = process.communicate(timeout=600)
-        assert process.returncode == 0, errors[-3000:]
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(tests=str(ROOT / "tests"), experiments=EXPERIMENTS))
+    command = [sys.executable, str(script), str(tiny_policy), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
     policy = torch.cat([p.detach().flatten() for p in load_causal_lm(tiny_policy).parameters()])
     for name in EXPERIMENTS:
         one, first, second = (torch.load(tmp_path / f"{name}-{key}.pt") for key in ("1-0", "2-0", "2-1"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from contextlib import suppress
@@ -20,8 +21,9 @@ from tagrpo.modules.policy import sharding
 from tagrpo.modules.policy.sharding import check_layout, decoder_layers
 from tagrpo.modules.strategy import FullyShardedStrategy, prepare, reduced_precision
 
+TESTS = str(Path(__file__).parents[2])
 SCRIPT = '''
-"""python script.py <policy folder> <output folder> <fsdp2 | ddp | one>"""
+"""python script.py <policy folder> <output folder>"""
 import sys
 from functools import partial
 from hashlib import sha256
@@ -34,7 +36,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 
 sys.path.insert(0, {tests!r})
 from conftest import make_hand_made_batch as make_batch
-from helpers import AttachShare, RankBatches
+from helpers import AttachShare, RankBatches, in_forks
 from tagrpo.contrib.unlikeliness.advantage import UnlikelinessAdvantage
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.contrib.entropy_mechanism.credit import ClipCovCredit
@@ -50,7 +52,8 @@ from tagrpo.modules.strategy import FullyShardedStrategy
 from tagrpo.rollouts import TransformersEngine
 
 torch.set_num_threads(1)
-folder, output, kind = sys.argv[1:]
+folder, output = sys.argv[1:]
+kind = in_forks({{"one": 1, "fsdp2": 2, "ddp": 2}})
 # Rank 0 has more and longer work; the second question of rank 1 has no gradient, so that rank 1 has an empty turn.
 SHARES = [
     make_batch([[[1.0, 0.0, 1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 1.0]], [[0.0, 1.0], [0.0, 0.0]]], seed=1),
@@ -125,44 +128,34 @@ for name, loss in LOSSES.items():
 '''
 
 
-def run(kind: str, policy: Path, output: Path) -> None:
-    script = output / "script.py"
-    script.write_text(SCRIPT.format(tests=str(Path(__file__).parents[2])))
-    result = subprocess.run(
-        [sys.executable, str(script), str(policy), str(output), kind],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-
-
 LOSSES = ("grpo", "kl", "dapo", "dr_grpo", "gspo", "gmpo", "cispo", "lora")
 LOSSES += ("clip_cov", "kl_cov", "high_entropy", "zero_variance", "unlikeliness", "mismatch")
 
 
 @pytest.fixture(scope="module")
-def one_process(tiny_policy, tmp_path_factory):
-    """Loss → parameters after three optimizer steps in one process."""
-    folder = tmp_path_factory.mktemp("one")
-    run("one", tiny_policy, folder)
-    return {name: torch.load(folder / f"one-{name}-0.pt") for name in LOSSES}
+def trained(tiny_policy, tmp_path_factory):
+    """The folder with the parameters of every kind, loss and rank after three optimizer steps."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "script.py").write_text(SCRIPT.format(tests=TESTS))
+    result = subprocess.run(
+        [sys.executable, str(folder / "script.py"), str(tiny_policy), str(folder)],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    return folder
 
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("kind", ["fsdp2", "ddp"])
-def test_two_ranks_with_uneven_work_equal_one_process_and_their_engines_hold_the_same_bits(
-    kind, tiny_policy, one_process, tmp_path
-):
-    run(kind, tiny_policy, tmp_path)
+def test_two_ranks_with_uneven_work_equal_one_process_and_their_engines_hold_the_same_bits(kind, tiny_policy, trained):
+    one_process = {name: torch.load(trained / f"one-{name}-0.pt") for name in LOSSES}
     policy = AutoModelForCausalLM.from_pretrained(tiny_policy)
     start = torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])
     for name in LOSSES:
         moved = (one_process[name] - start).norm()
         assert moved > 1e-3, name
         for rank in (0, 1):
-            difference = torch.load(tmp_path / f"{kind}-{name}-{rank}.pt") - one_process[name]
+            difference = torch.load(trained / f"{kind}-{name}-{rank}.pt") - one_process[name]
             assert difference.norm() < 1e-6 * moved, (name, rank)
     assert len({float(parameters.norm()) for parameters in one_process.values()}) == len(LOSSES)
 
@@ -191,7 +184,9 @@ def test_a_model_that_is_not_that_of_rank_0_is_refused_with_the_first_difference
         check_layout([first[0], ("head.weight", (8, 4), "torch.bfloat16")])
 
 
-FAKE_RANKS = """
+FORKS = """
+import json
+import os
 import sys
 import tempfile
 
@@ -206,7 +201,19 @@ from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.packing.batch import pack
 from tagrpo.modules.policy.sharding import full_tensors, reshard, shard
 
-folder, backend = sys.argv[1:]
+folder = sys.argv[1]
+for line in sys.stdin:
+    backend, program = json.loads(line)
+    with tempfile.TemporaryFile() as said:
+        if not (child := os.fork()):
+            os.dup2(said.fileno(), 1)
+            exec(program)
+            sys.exit()
+        status = os.waitpid(child, 0)[1]
+        said.seek(0)
+        print(json.dumps([status, said.read().decode()]), flush=True)
+"""
+SHARDED = """
 ranks = 4 if backend == "fake" else 1
 store = FakeStore() if backend == "fake" else dist.FileStore(tempfile.mktemp(), 1)
 dist.init_process_group(backend, rank=0, world_size=ranks, store=store)
@@ -222,24 +229,30 @@ packed = pack([prompt], torch.tensor([0, 0]), responses, torch.arange(2))
 """
 
 
-def in_process_group(policy: Path, backend: str, program: str, tmp_path: Path) -> str:
-    """What `program` prints after a policy has been sharded in bfloat16, over four fake ranks or over a real one."""
-    script = tmp_path / "script.py"
-    script.write_text(FAKE_RANKS + program)
-    command = [sys.executable, str(script), str(policy), backend]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
-    return result.stdout
+@pytest.fixture(scope="module")
+def in_process_group(tiny_policy):
+    """What a program prints after a policy has been sharded in bfloat16, over four fake ranks or over a real one."""
+    command = [sys.executable, "-c", FORKS, str(tiny_policy)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def printed(backend: str, program: str) -> str:
+            process.stdin.write(json.dumps([backend, SHARDED + program]) + "\n")
+            process.stdin.flush()
+            status, said = json.loads(process.stdout.readline())
+            assert status == 0, "what it said is on stderr"
+            return said
+
+        yield printed
 
 
 @pytest.mark.distributed
-def test_the_attention_layout_is_built_once_for_all_layers(tiny_policy, tmp_path):
+def test_the_attention_layout_is_built_once_for_all_layers(in_process_group):
     program = "policy(packed)\nprint(len(layouts), len(model.model.layers))"
-    assert in_process_group(tiny_policy, "gloo", program, tmp_path).split() == ["1", "2"]
+    assert in_process_group("gloo", program).split() == ["1", "2"]
 
 
 @pytest.mark.distributed
-def test_weights_are_the_masters_after_a_forward_without_gradient(tiny_policy, tmp_path):
+def test_weights_are_the_masters_after_a_forward_without_gradient(in_process_group):
     program = """
 with torch.no_grad():
     policy(packed)
@@ -247,11 +260,11 @@ reshard(policy)
 found = dict(full_tensors(policy.model))
 print(all(torch.equal(found[name], master[name]) for name in master), {str(t.dtype) for t in found.values()})
 """
-    assert in_process_group(tiny_policy, "gloo", program, tmp_path).strip() == "True {'torch.float32'}"
+    assert in_process_group("gloo", program).strip() == "True {'torch.float32'}"
 
 
 @pytest.mark.distributed
-def test_gradients_are_shards_after_every_backward(tiny_policy, tmp_path):
+def test_gradients_are_shards_after_every_backward(in_process_group):
     program = """
 from contextlib import nullcontext
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -263,7 +276,7 @@ for last in (False, True):
     whole = sum(parameter.numel() for parameter in policy.parameters())
     print(kept <= whole / 4 + 64 * len(master))
 """
-    assert in_process_group(tiny_policy, "fake", program, tmp_path).split() == ["True", "True"]
+    assert in_process_group("fake", program).split() == ["True", "True"]
 
 
 def test_offloaded_parameters_stay_in_host_memory_and_buffers_move():
@@ -318,6 +331,8 @@ def test_gpus_compute_in_bfloat16_and_in_compiled_layers_where_nothing_else_is_s
 
 GATHERING = """
 import sys
+
+sys.path.insert(0, sys.argv[2])
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -328,6 +343,9 @@ from tagrpo.packing.policy import CausalPolicy
 from tagrpo.modules.policy.lora import LoraSettings
 from tagrpo.modules.policy.model import load_causal_lm
 
+from helpers import in_forks
+
+in_forks({"three": 3})
 dist.init_process_group("gloo")
 for lora in (None, LoraSettings(rank=3)):
     model = load_causal_lm(sys.argv[1], lora=lora)
@@ -344,18 +362,14 @@ for lora in (None, LoraSettings(rank=3)):
 
 
 @pytest.mark.distributed
-def test_shards_of_three_ranks_are_gathered_to_the_bit(tiny_policy, tmp_path):
-    (tmp_path / "gathering.py").write_text(GATHERING)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
-    result = subprocess.run(
-        [*command, str(tmp_path / "gathering.py"), str(tiny_policy)],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+def test_shards_of_three_ranks_are_gathered_to_the_bit(tiny_policy):
+    command = [sys.executable, "-c", GATHERING, str(tiny_policy), TESTS]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
 
 
 @pytest.mark.distributed
-def test_clipping_of_shards_in_few_kernels_gives_the_same_norm_and_gradients(tiny_policy, tmp_path):
+def test_clipping_of_shards_in_few_kernels_gives_the_same_norm_and_gradients(in_process_group):
     program = """
 from tagrpo.modules.update import clip_gradients
 policy(packed).logprobs.sum().backward()
@@ -371,11 +385,11 @@ torch.testing.assert_close(found[0], found[1])
 assert float(clip_gradients(policy.parameters(), 0.1).full_tensor()) == float(found[1][0])
 print("same")
 """
-    assert in_process_group(tiny_policy, "gloo", program, tmp_path).strip() == "same"
+    assert in_process_group("gloo", program).strip() == "same"
 
 
 @pytest.mark.distributed
-def test_an_offloaded_policy_trains_also_where_there_is_no_gpu(tiny_policy, tmp_path):
+def test_an_offloaded_policy_trains_also_where_there_is_no_gpu(in_process_group):
     program = """
 other = CausalPolicy(load_causal_lm(folder))
 shard(other, init_device_mesh("cpu", (ranks,)), torch.bfloat16, cpu_offload=True)
@@ -385,4 +399,4 @@ for loss in losses:
 found = [[p.grad.full_tensor() for p in model.parameters()] for model in (policy, other)]
 print(losses[0].item() == losses[1].item(), all(torch.equal(a, b) for a, b in zip(*found)))
 """
-    assert in_process_group(tiny_policy, "gloo", program, tmp_path).split() == ["True", "True"]
+    assert in_process_group("gloo", program).split() == ["True", "True"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import fcntl
 import json
 import os
@@ -17,6 +18,9 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers: the disk is full, the quota is used up, files may not be as large."""
 
 
 class DamagedFileError(ValueError):
@@ -216,13 +220,32 @@ def _delete(path: Path) -> None:
 
 @contextmanager
 def disk_full_explained(path: Path) -> Iterator[None]:
-    """Add to an error, as torch hides why its writes fall short, how much room `path` has and what to do about it."""
+    """Where the block fails because there is no room for `path`, raise an OSError that says what to do about it."""
     try:
         yield
     except BaseException as error:  # that of several ranks at once is no Exception
-        error.add_note(
-            f"{path} was not written; {shutil.disk_usage(path.parent).free / 2**20:,.0f} MiB are free there. What was "
-            "complete before is intact. If the disk or the quota is full, make room, or lower "
-            "callbacks.checkpoint.keep; then continue the run with resume=auto."
-        )
-        raise
+        causes = list(_causes(error))
+        real = next((cause for cause in causes if isinstance(cause, OSError | KeyboardInterrupt | SystemExit)), None)
+        # torch's zip writer, whose write fell short, hides why behind an error of its own, or does not know it.
+        hidden = any("inline_container" in str(cause) for cause in causes)
+        number = real.errno if isinstance(real, OSError) else errno.ENOSPC if hidden and real is None else None
+        if number not in NO_ROOM:
+            if hidden and real is not None:
+                raise real from None
+            raise
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(
+            number,
+            f"Expected room to write it, but: {os.strerror(number).lower()}; {free / 2**20:,.0f} MiB are free. "
+            "What was complete before is intact. Make room, or lower callbacks.checkpoint.keep; then continue the run "
+            "with resume=auto",
+            str(path),
+        ) from error
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it was caused by; of torch's `CheckpointException` also what failed on each rank."""
+    yield error
+    ranks = [failure[0] for failure in getattr(error, "failures", {}).values()]
+    for cause in filter(None, [error.__cause__ or error.__context__, *ranks]):
+        yield from _causes(cause)

@@ -11,14 +11,12 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Column, Table
 
 from ..runs.directory import changes, flat, without_copies
-from ..settings import config  # noqa: F401  registers the resolvers of the configuration
+from ..settings.config import compose_run
 from .console import entry_point, explained
 
 ABSENT = "(absent)"
@@ -26,13 +24,7 @@ ABSENT = "(absent)"
 
 def settings(overrides: Sequence[str]) -> dict[str, Any]:
     """Every setting of `tagrpo-train` with these overrides: dotted key → resolved value."""
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("train", list(overrides), return_hydra_config=True)
-    cfg.hydra.runtime.output_dir = "<run>"
-    HydraConfig.instance().set_config(cfg)
-    return flat(
-        OmegaConf.to_container(OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"]), resolve=True)
-    )
+    return flat(OmegaConf.to_container(compose_run("<run>", overrides), resolve=True))
 
 
 @entry_point()

@@ -84,7 +84,7 @@ for resolver, function in RESOLVERS.items():
 def compose_run(directory: str | Path, overrides: Sequence[str], command: str = "train") -> DictConfig:
     """The settings of a run in `directory` as its command composes them, for programs that build runs themselves."""
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose(command, [f"hydra.run.dir={directory}", *overrides], return_hydra_config=True)
+        cfg = compose(command, [f'hydra.run.dir="{directory}"', *overrides], return_hydra_config=True)
     cfg.hydra.runtime.output_dir = str(directory)
     HydraConfig.instance().set_config(cfg)
     return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])

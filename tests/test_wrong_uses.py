@@ -71,7 +71,7 @@ AT_ONCE = [
     ("tagrpo-diff", ["experiment=grop", "experiment=grpo"], "grpo"),
 ]
 BEFORE_THE_MODEL = [
-    (TRAIN, ["trainer=gpu"], "(?s)gpu.*settings are those of trainer"),
+    (TRAIN, ["trainer=gpu"], "Use trainer=cpu"),
     (TRAIN, [*OWN, "data.train.path=sets"], "(?s)found none.*settings are those of data.train"),
     (EVAL, ["data=benchmarks", "data_path=sets"], r"sets/amc\.jsonl"),
     (TRAIN, ["model.path=no/such/model/here"], "model.path"),

@@ -129,7 +129,7 @@ def check_against(against: str | None, exact: bool) -> None:
 
 
 def check_machine(cfg: DictConfig) -> None:
-    """Refuse an engine that this machine lacks."""
+    """Refuse settings that need what this machine lacks: GPUs, vLLM."""
     engine = cfg.rollout.engine
     kind = str(engine.get("_target_", "")).rpartition(".")[2]
     if kind == "VLLMEngine" and importlib.util.find_spec("vllm") is None:
@@ -142,6 +142,14 @@ def check_machine(cfg: DictConfig) -> None:
             "Expected a GPU for rollout.engine.sleep=true, which moves vLLM's memory out of it, but "
             "trainer.accelerator=cpu. Use rollout=vllm_cpu, or trainer=gpu."
         )
+    if cfg.trainer.accelerator in ("gpu", "cuda"):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ValueError(
+                f"Expected a GPU, since trainer.accelerator={cfg.trainer.accelerator}, but this machine has none that "
+                "torch can use. Use trainer=cpu, and rollout=vllm_cpu or transformers."
+            )
 
 
 def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:

@@ -54,8 +54,8 @@ class RolloutCallback(Callback):
             module that is a `SampledPolicy`.
         seed: Of all sampling.
         cache: Keeps training rollouts on disk until a checkpoint covers their update; None keeps none.
-        policy: Name of the submodule that engines sample from, such as `model`, in modules that are no `SampledPolicy`;
-            None is the whole module.
+        policy: Name of the submodule that engines sample from, such as `model`, in modules that are no `SampledPolicy`.
+            None finds the one trainable Hugging Face model; without any it is the whole module.
         ahead: Batches to sample at a time while the module learns from earlier ones, see `RolloutPipeline.sample_next`;
             0 samples each batch before it is learned from. Needs an engine that can (`TransformersEngine`,
             `VLLMServerEngine`) and a train dataloader with `peek(count)`.
@@ -190,7 +190,25 @@ def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[s
 
     Raises:
         AttributeError: `module` has no submodule of that name.
+        ValueError: several of its models are trained, and none is named.
     """
     if isinstance(module, SampledPolicy):
         return module.full_parameters()
-    return full_tensors(module.get_submodule(policy or ""))
+    return full_tensors(module.get_submodule(_trained_model(module) if policy is None else policy))
+
+
+def _trained_model(module: nn.Module) -> str:
+    """Name of the one Hugging Face model in `module` that has gradients; empty for `module` itself."""
+    from transformers import PreTrainedModel
+
+    models: list[str] = []
+    for name, part in module.named_modules():  # the outer ones come first
+        inside = any(not outer or name.startswith(f"{outer}.") for outer in models)
+        if isinstance(part, PreTrainedModel) and not inside and any(p.requires_grad for p in part.parameters()):
+            models.append(name)
+    if len(models) > 1:
+        raise ValueError(
+            f"Expected one trainable Hugging Face model in {type(module).__name__}, but it has {', '.join(models)}. "
+            f"Say which one is sampled: RolloutCallback(…, policy={models[0]!r})."
+        )
+    return models[0] if models else ""

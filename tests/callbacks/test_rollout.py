@@ -441,24 +441,33 @@ def test_an_engine_that_can_not_is_refused_when_the_run_is_built():
 class Wrapper(LightningModule):
     """A module of another project that holds its policy under a name of its own."""
 
-    def __init__(self, path):
+    def __init__(self, path, with_critic=False):
         super().__init__()
         self.actor = AutoModelForCausalLM.from_pretrained(path)
         self.reference = AutoModelForCausalLM.from_pretrained(path).requires_grad_(False)
+        if with_critic:
+            self.critic = AutoModelForCausalLM.from_pretrained(path)
 
 
 def test_the_engine_gets_a_wrapped_policy_under_its_own_names(tiny_policy):
     module = Wrapper(tiny_policy)
     engine = TransformersEngine(str(tiny_policy))
     module.actor.model.norm.weight.data.fill_(3.0)
-    engine.sync(weights_of(module, "actor"))  # it refuses unknown names and missing ones
+    engine.sync(weights_of(module))  # it refuses unknown names and missing ones
     assert engine.model.model.norm.weight.tolist() == [3.0] * 32
-    assert [name for name, _ in weights_of(module, "actor")] == [name for name, _ in module.actor.named_parameters()]
+    assert [name for name, _ in weights_of(module)] == [name for name, _ in module.actor.named_parameters()]
     with pytest.raises(ValueError, match=r"Strip the prefix: RolloutCallback\(…, policy='actor'\)"):
-        engine.sync(weights_of(module))
-    with pytest.raises(AttributeError, match="critic"):
-        weights_of(module, "critic")
+        engine.sync((f"actor.{name}", parameter.detach()) for name, parameter in module.actor.named_parameters())
 
 
-def test_a_module_is_taken_whole_unless_a_policy_is_named():
+def test_of_several_trained_models_one_must_be_named(tiny_policy):
+    module = Wrapper(tiny_policy, with_critic=True)
+    with pytest.raises(ValueError, match=r"but it has actor, critic\. Say which .* policy='actor'"):
+        weights_of(module)
+    assert next(iter(weights_of(module, policy="critic")))[1] is not None
+    with pytest.raises(AttributeError, match="model"):
+        weights_of(module, policy="model")
+
+
+def test_a_module_without_a_known_model_is_taken_whole():
     assert [name for name, _ in weights_of(torch.nn.Linear(2, 3))] == ["weight", "bias"]

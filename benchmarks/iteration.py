@@ -8,8 +8,9 @@
 Each cell is a process of its own that trains the embedded task as `make demo` does, or what the settings say. Phases
 are wall seconds: sync, generate, score, update; `encoder` is the sentence encoder's, `diagnostics` all other callbacks'
 but the rollout's; `overhead` is what these leave of the iteration: loading, logging, Lightning itself. `cpu` are the
-iteration's CPU seconds, of all threads. The first two iterations, which start engines and workers, are left out. Shares
-are those of medians, so that one pause of the machine does not count.
+iteration's CPU seconds, of all threads; `tokens` are the response tokens sampled, and `mfu` is the share of the
+processor's peak rate that the update uses (`ThroughputMonitor`). The first two iterations, which start engines and
+workers, are left out. Shares are those of medians, so that one pause of the machine does not count.
 
 TRL samples the same number of responses to the same prompts with the same policy through `model.generate`, scores them
 with the same verifier and makes the same optimizer steps; its `update` is what generation and scoring leave.
@@ -57,6 +58,7 @@ class Phases(Callback):
         self.cpu = 0.0
         self.before: dict[str, float] = {}
         self.named: dict[str, float] = {}
+        self.tokens = 0.0
 
     def callback_seconds(self) -> dict[str, float]:
         """Callback → seconds in its hooks around training batches so far."""
@@ -75,11 +77,18 @@ class Phases(Callback):
             row = {**self.named, "encoder": spent.get(ENCODER, 0.0), "diagnostics": diagnostics}
             total = now - self.start
             row |= {"overhead": total - sum(row.values()), "iteration": total, "cpu": time.process_time() - self.cpu}
-            self.rows.append(row)
+            self.rows.append({**row, "tokens": self.tokens, **self.used(trainer)})
         self.start, self.before, self.cpu = now, seen, time.process_time()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.named = {**batch.rollouts.seconds, "update": outputs["seconds_update"]}
+        self.tokens = float(batch.rollouts.lengths.sum())
+
+    @staticmethod
+    def used(trainer: Any) -> dict[str, float]:
+        """The share of the peak rate that the update before used; none where no response had a gradient."""
+        found = trainer.callback_metrics.get("throughput/mfu")
+        return {} if found is None else {"mfu": float(found)}
 
 
 def run_cell(method: str, iterations: int, overrides: Sequence[str], folder: str) -> list[dict[str, float]]:
@@ -125,16 +134,18 @@ def trl_cell(method: str, iterations: int, overrides: Sequence[str]) -> list[dic
     )  # fmt: skip
     spent = {"generate": 0.0, "score": 0.0}
     starts: list[tuple[float, float, dict[str, float]]] = []
+    tokens: list[float] = []
 
     def timed(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if phase == "generate":
                 starts.append((time.perf_counter(), time.process_time(), dict(spent)))
             start = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                spent[phase] += time.perf_counter() - start
+            found = function(*args, **kwargs)
+            spent[phase] += time.perf_counter() - start
+            if phase == "generate":
+                tokens.append(float(sum(map(len, found[1]))))
+            return found
 
         return call
 
@@ -143,10 +154,11 @@ def trl_cell(method: str, iterations: int, overrides: Sequence[str]) -> list[dic
     trainer.train()
     starts.append((time.perf_counter(), time.process_time(), dict(spent)))
     rows_out = []
-    for (start, cpu, before), (end, cpu_after, after) in pairwise(starts):
+    for ((start, cpu, before), (end, cpu_after, after)), sampled in zip(pairwise(starts), tokens, strict=True):
         row = {phase: after[phase] - before[phase] for phase in spent}
         update = end - start - sum(row.values())
-        rows_out.append({**row, "update": update, "iteration": end - start, "cpu": cpu_after - cpu})
+        row |= {"update": update, "iteration": end - start, "cpu": cpu_after - cpu, "tokens": sampled}
+        rows_out.append(row)
     return rows_out[WARM_UP:]
 
 
@@ -155,7 +167,14 @@ def summary(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
     if "encoder" in seconds:  # every eighth iteration: a median would hide it
         seconds["encoder"] = sum(row["encoder"] for row in rows) / len(rows)
     shares = {p: seconds[p] / seconds["iteration"] for p in ("sync", "diagnostics", "overhead") if p in seconds}
-    return {"iterations": len(rows), "seconds": seconds, "share": shares}
+    used = [row["mfu"] for row in rows if "mfu" in row]
+    rates = {
+        "tokens": median(row["tokens"] for row in rows),
+        "sampled_per_second": median(row["tokens"] / row["generate"] for row in rows),
+        "tokens_per_cpu_second": median(row["tokens"] / row["cpu"] for row in rows),
+        **({"mfu": median(used)} if used else {}),
+    }
+    return {"iterations": len(rows), "seconds": seconds, "share": shares, "rates": rates}
 
 
 def main() -> None:

@@ -1,10 +1,13 @@
-"""Write the table of docs/reasoning_gym.md: each task, how it is judged or why not, and a question.
+"""Write the table of docs/reasoning_gym.md: each task, how it is judged or why not, a rate of success, and a question.
 
-python scripts/reasoning_gym_page.py
+    python scripts/reasoning_gym_page.py
+
+The rates are those of SmolLM2-135M in `studies/smollm2_tasks.jsonl`, as `scripts/task_rates.py` has written them.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -17,7 +20,9 @@ from tagrpo.datamodules.sources.base import plain
 from tagrpo.datamodules.sources.reasoning_gym import TASKS
 from tagrpo.runs.files import write_text
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reasoning_gym.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "reasoning_gym.md"
+RATES = ROOT / "studies" / "smollm2_tasks.jsonl"
 SECTION = re.compile(r"(?<=<!-- tasks -->\n).*(?=<!-- end of tasks -->)", re.DOTALL)
 SHOWN = (90, 50)
 """Characters of a question that are shown, of its beginning and of its end."""
@@ -36,15 +41,23 @@ def example(task: str) -> str:
     return f"`{short}`".replace("|", "\\|")
 
 
+def rates() -> dict[str, str]:
+    """Task → share of correct responses of SmolLM2-135M in percent, bold where there is something to learn from."""
+    found = map(json.loads, RATES.read_text(encoding="utf-8").splitlines())
+    percent = {row["task"]: (f"{100 * row['rate']:.1f}", row["worth"]) for row in found if "rate" in row}
+    return {task: f"**{rate}**" if worth else rate for task, (rate, worth) in percent.items()}
+
+
 def section() -> str:
     """The table."""
+    measured = rates()
     rows = [f"{sum('form' in facts for facts in TASKS.values())} of {len(TASKS)} tasks are supported.", ""]
-    rows += ["| task | form of the answer | remark | a question |", "|---|---|---|---|"]
+    rows += ["| task | form of the answer | remark | SmolLM2, % correct | a question |", "|---|---|---|---|---|"]
     for task, facts in TASKS.items():
         form = f"`{facts['form']}`" if "form" in facts else "not supported"
         digits = f"{facts['digits']} significant digits" if "digits" in facts else ""
         remark = "; ".join(filter(None, (digits, facts.get("note"), facts.get("unsupported"))))
-        rows.append(f"| `{task}` | {form} | {remark} | {example(task)} |")
+        rows.append(f"| `{task}` | {form} | {remark} | {measured.get(task, '–')} | {example(task)} |")
     return "\n".join([*rows, ""])
 
 

@@ -14,7 +14,7 @@ from io import StringIO
 from pathlib import Path
 
 from tagrpo.datamodules.sources.base import plain
-from tagrpo.datamodules.sources.reasoning_gym import TASKS
+from tagrpo.lab.tasks.reasoning_gym import TASKS
 from tagrpo.runs.files import write_text
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reasoning_gym.md"

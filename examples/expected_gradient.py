@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tagrpo.lab.exact import add_success_gradient, exact_success
+from tagrpo.lab.exact import exact_success, probabilities
 from tagrpo.lab.objectives import expected_weights
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.types import AdvantageStrategy, Prompt
@@ -53,3 +53,15 @@ def add_expected_gradient(
         weights[rows] = given * len(given) * samples[rows] / samples.sum()
     add_success_gradient(scorer, token_ids, correct, (weights / max_length).to(scorer.device))
     return success
+
+
+def add_success_gradient(
+    scorer: Scorer, prompts: Sequence[Tensor], correct: Sequence[Sequence[Tensor]], weights: Tensor
+) -> None:
+    """Add −∇ Σ_q w_q p_q to the gradients of the policy: a step of a minimising optimizer ascends the weighted success.
+
+    `weights` are the w, [Q] float; the others as of `exact_success`, at the policy's own temperature.
+    """
+    for part in probabilities(scorer, prompts, correct):
+        if part:
+            torch.stack([-weights[prompt] * p for prompt, p in part]).sum().backward()

@@ -44,7 +44,7 @@ demo-lm: install ## The same with a real language model, SmolLM2-135M, from a pa
 STARTERS := $(foreach task,countdown shortest_path arithmetic arithmetic_templates,$(foreach seed,0 1 2 3 4 5 6 7 8 9,$(task)/seed$(seed)))
 starters: $(STARTERS:%=runs/starters/%/warmstart.json)
 runs/starters/%/warmstart.json: | install
-	$(BIN)/python -m tagrpo.lab.warmstart --task $(*D) --seed $(*F:seed%=%) --output $(@D)
+	$(BIN)/python -m examples.starters.warmstart --task $(*D) --seed $(*F:seed%=%) --output $(@D)
 
 STUDY := factors pass_at_k benchmark benchmark_templates k_and_lr rephrasings prompt_augmentation
 study: install ## The claims of the papers, tested: some ten hours on two cores; finished runs are kept.

@@ -1,6 +1,6 @@
 r"""Exact pass@k against sampling: do draws agree with it, and what does each cost?
 
-    python benchmarks/exact.py --task shortest_path --regime easy runs/starters/shortest_path runs/ta_grpo/seed0/model
+    PYTHONPATH=. python benchmarks/exact.py --task shortest_path --regime easy runs/starters/shortest_path RUN/model
 
 For each policy and temperature, 4,096 responses to each of 500 test questions are drawn and scored by the task's
 verifier. They are drawn by transformers' own forward, all draws of a question together: how many of those that share a
@@ -28,8 +28,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from workload import seconds
 
-from tagrpo.lab.tasks.starter import prompt_text
-from tagrpo.lab.warmstart import TASKS, exact_solve_rate
+from examples.starters.parts import prompt_text
+from examples.starters.warmstart import TASKS, exact_solve_rate
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.types import QuestionGroup, Request, SamplingConfig
 

@@ -1,8 +1,8 @@
 """How much of each task the starter policies solve, exactly: pass@1 of every regime, split and prompt.
 
-    python benchmarks/tasks.py
+    PYTHONPATH=. python benchmarks/tasks.py
 
-The starters are those of `python -m tagrpo.lab.warmstart --task TASK --output runs/starters/TASK`.
+The starters are those of `python -m examples.starters.warmstart --task TASK --output runs/starters/TASK`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from exact import Policy
 
-from tagrpo.lab.warmstart import TASKS
+from examples.starters.warmstart import TASKS
 from tagrpo.metrics.functional import exact_pass_at_k
 from tagrpo.types import SamplingConfig
 

@@ -36,7 +36,7 @@ GROUPS = (
 FORWARDED = {
     "tagrpo.modules.policy_module.PolicyModule": "tagrpo.modules.update.UpdateOptions",
     "tagrpo.callbacks.RolloutCallback": "tagrpo.rollouts.pipeline.RolloutPipeline",
-    "tagrpo.datamodules.sources.reasoning_gym.question_data": "tagrpo.datamodules.questions.QuestionDataModule",
+    "tagrpo.lab.tasks.reasoning_gym.question_data": "tagrpo.datamodules.questions.QuestionDataModule",
 }
 """Classes that hand their other options on, and to whom."""
 

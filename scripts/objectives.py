@@ -6,6 +6,7 @@ python scripts/objectives.py
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +27,6 @@ from tagrpo.lab.enumerable import (
     success_rates,
     token_entropies,
 )
-from tagrpo.lab.objective_plots import Setting, plot_pooling, plot_weights, pooling
 from tagrpo.lab.objectives import expected_weights
 from tagrpo.metrics.functional import zero_gradient_probability
 from tagrpo.modules.advantages import GroupAdvantage
@@ -37,6 +37,9 @@ from tagrpo.settings.methods import options_of
 from tagrpo.types import AdvantageStrategy
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "notebooks"))  # its figures are those of objectives.ipynb
+from objective_plots import Setting, plot_pooling, plot_weights, pooling  # noqa: E402
+
 DOCUMENT = ROOT / "docs" / "objectives.md"
 RATES = (0.01, 0.05, 0.2, 0.5, 0.8, 0.95)
 TOKENS, WORDS = all_responses(64), all_responses(4, 4)

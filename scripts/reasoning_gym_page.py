@@ -17,7 +17,7 @@ from io import StringIO
 from pathlib import Path
 
 from tagrpo.datamodules.sources.base import plain
-from tagrpo.datamodules.sources.reasoning_gym import TASKS
+from tagrpo.lab.tasks.reasoning_gym import TASKS
 from tagrpo.runs.files import write_text
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -26,7 +26,7 @@ from lightning.pytorch import Callback
 
 from tagrpo.cli.evaluate import evaluate
 from tagrpo.cli.train import train
-from tagrpo.datamodules.sources.reasoning_gym import TASKS
+from tagrpo.lab.tasks.reasoning_gym import TASKS
 from tagrpo.runs.files import write_text
 from tagrpo.settings.config import build, compose_run
 

@@ -15,9 +15,9 @@ import yaml
 from hydra import compose, initialize_config_module
 from torch.distributed.run import get_args_parser
 
+from notebooks.replay import replay
 from tagrpo.analysis.difficulty import difficulty_of_run
 from tagrpo.analysis.rollouts import read_rollouts
-from tagrpo.lab.replay import replay
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.rollouts import VLLMServerEngine
 from tagrpo.rollouts.engines import serve

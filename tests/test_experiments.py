@@ -34,11 +34,11 @@ def settings(*overrides):
             "ta_grpo_adaptive",
             "ta_grpo",
             {
-                "data.adaptive_rephrasings._target_": "tagrpo.datamodules.adaptive_rephrasings.AdaptiveRephrasings",
-                "data.adaptive_rephrasings.low": 0,
-                "data.adaptive_rephrasings.high": "${data.num_rephrasings}",
-                "data.adaptive_rephrasings.samples": "${data.samples_per_prompt}",
-                "data.adaptive_rephrasings.decay": 0.5,
+                "data.curriculum._target_": "tagrpo.contrib.adaptive_rephrasings.curriculum.AdaptiveRephrasings",
+                "data.curriculum.low": 0,
+                "data.curriculum.high": "${data.num_rephrasings}",
+                "data.curriculum.samples": "${data.samples_per_prompt}",
+                "data.curriculum.decay": 0.5,
             },
         ),
         (

@@ -55,6 +55,7 @@ def shown(source: str, names: dict[str, object]) -> object:
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_on_the_files_of_a_run(notebook, monkeypatch, runs, capsys):
     monkeypatch.setenv("TAGRPO_RUNS", str(runs))
+    monkeypatch.syspath_prepend(notebook.parent)
     names: dict[str, object] = {}
     cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
     results = [shown("".join(cell["source"]), names) for cell in cells]

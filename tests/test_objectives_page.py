@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import objectives
 
+from notebooks.objective_plots import Setting
 from tagrpo.lab.enumerable import Policies, expected_update
-from tagrpo.lab.objective_plots import Setting
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.settings.methods import options_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tagrpo.datamodules.sources.reasoning_gym import TASKS, verifier
+from tagrpo.lab.tasks.reasoning_gym import TASKS, verifier
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "reasoning_gym_page.py"

@@ -29,7 +29,7 @@ class RolloutRecorder(BatchDiagnostic):
     nats; its mean per token is `logprob / length`), and with `tokens` the lists `token_ids` and `token_logprobs`. Where
     the training step returns them: `score_logprob` (the same under the score prompt, by the trainer), `entropy`,
     `ratio`, `kl`, `clipped` (means per token), `masked`, and with `tokens` the list `token_entropies`, null where no
-    forward was made. That is all that is needed to replay an advantage strategy (`tagrpo.lab.replay`).
+    forward was made. That is all that is needed to replay an advantage strategy (`notebooks/replay.py`).
 
     Files have about 10 bytes per token with `tokens`, else about one. A resumed run writes those of its iterations
     again.

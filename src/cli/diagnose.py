@@ -55,7 +55,7 @@ def ask_training_questions(cfg: DictConfig) -> None:
         cfg.rollout.evaluation_sampling = cfg.rollout.sampling
         cfg.data.evaluation = {"train": cfg.data.train}
         cfg.data.evaluation_samples = cfg.data.samples_per_prompt
-        cfg.data.adaptive_rephrasings = None
+        cfg.data.curriculum = None
         cfg.callbacks = {name: cfg.callbacks[name] for name in NEEDED if cfg.callbacks.get(name)}
         cfg.logger = None
 

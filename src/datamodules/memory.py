@@ -58,20 +58,6 @@ class Record:
         while len(self.answers) > MOST_ANSWERS:
             del self.answers[min(self.answers, key=self.answers.__getitem__)]
 
-    def running_rate(self, decay: float) -> float | None:
-        """The original's success rate at its first visit, then rate ← decay · rate + (1 − decay) · that of the next.
-
-        None where the original was never asked.
-        """
-        running = None
-        for asked, right in ((visit.samples[0], visit.correct[0]) for visit in self.visits if visit.samples[0]):
-            running = decay * (right / asked if running is None else running) + (1 - decay) * (right / asked)
-        return running
-
-    def latest_partial_rate(self) -> float | None:
-        """Success rate of the latest visit that solved the question in part; None where none has."""
-        return next((visit.rate for visit in reversed(self.visits) if 0 < visit.rate < 1), None)
-
 
 UNKNOWN = Record()
 """Record of a question that was never sampled; not to be changed."""

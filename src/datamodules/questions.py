@@ -16,7 +16,6 @@ from ..runs.files import write_json
 from ..runs.identity import tokenizer_digest
 from ..seeds import derive_seed
 from ..types import QuestionBatch, QuestionGroup, Verifier, require
-from .adaptive_rephrasings import AdaptiveRephrasings
 from .curricula import Curriculum
 from .loader import QuestionLoader
 from .memory import QuestionMemory, Visit
@@ -47,9 +46,8 @@ class QuestionDataModule(LightningDataModule):
         validation_samples: The same in the validations of a training run; None is `evaluation_samples`.
         evaluation_batch_size: Evaluation questions sampled at a time, over all ranks.
         max_prompt_tokens: Length limit of prompts.
-        adaptive_rephrasings: Chooses how many of the N rephrasings of each question a batch uses, by what `memory`
-            knows of it. None uses all N.
-        curriculum: Chooses which training questions are served, by what `memory` knows of them. None serves all.
+        curriculum: Chooses which training questions are served, and with which of their N rephrasings, by what `memory`
+            knows of them. None serves all.
         shuffle: Whether each training epoch has an order of its own; otherwise all have the source's.
         seed: Seed of the training order.
         max_evaluation_prompt_tokens: Length limit of evaluation prompts; None is `max_prompt_tokens`.
@@ -72,7 +70,6 @@ class QuestionDataModule(LightningDataModule):
         validation_samples: int | None = None,
         evaluation_batch_size: int = 64,
         max_prompt_tokens: int = 512,
-        adaptive_rephrasings: AdaptiveRephrasings | None = None,
         curriculum: Curriculum | None = None,
         shuffle: bool = True,
         seed: int = 0,
@@ -108,7 +105,6 @@ class QuestionDataModule(LightningDataModule):
         self.evaluation_batch_size = evaluation_batch_size
         self.max_prompt_tokens = max_prompt_tokens
         self.max_evaluation_prompt_tokens = max_evaluation_prompt_tokens or max_prompt_tokens
-        self.adaptive_rephrasings = adaptive_rephrasings
         self.curriculum = curriculum
         self.memory = QuestionMemory()
         self.shuffle = shuffle
@@ -183,8 +179,8 @@ class QuestionDataModule(LightningDataModule):
 
     def _batch(self, groups: Sequence[QuestionGroup], epoch: int, *, split: str, samples: int) -> QuestionBatch:
         training = split == "train"
-        if training and self.adaptive_rephrasings is not None:
-            groups = [self.adaptive_rephrasings.chosen(group, self.memory[group.id]) for group in groups]
+        if training and self.curriculum is not None:
+            groups = [self.curriculum.asked(group, self.memory[group.id]) for group in groups]
         # Every evaluation asks the same prompts.
         prompts = self._renderer(training).prompts(groups, epoch if training else 0, samples)
         return QuestionBatch(groups=list(groups), prompts=prompts, split=split)
@@ -192,7 +188,7 @@ class QuestionDataModule(LightningDataModule):
     @property
     def needs_memory(self) -> bool:
         """Whether `memory` is read, which somebody must then keep up to date: `RolloutCallback` does."""
-        return self.adaptive_rephrasings is not None or self.curriculum is not None
+        return self.curriculum is not None
 
     def observe(self, visits: list[Visit]) -> None:
         """Tell the curriculum what a sampled batch has shown, whether it is learned from or not."""

@@ -67,7 +67,7 @@ def exact_success(
     """
     success = torch.zeros(len(prompts), dtype=torch.float64)
     with _at_temperature(scorer.policy, temperature):
-        for part in _probabilities(scorer, prompts, correct):
+        for part in probabilities(scorer, prompts, correct):
             for prompt, p in part:
                 success[prompt] += p.cpu()
     if broken := int(success.isnan().sum()):
@@ -78,22 +78,10 @@ def exact_success(
     return success.clamp(max=1.0)  # rounding may lead a hair beyond
 
 
-def add_success_gradient(
-    scorer: Scorer, prompts: Sequence[Tensor], correct: Sequence[Sequence[Tensor]], weights: Tensor
-) -> None:
-    """Add −∇ Σ_q w_q p_q to the gradients of the policy: a step of a minimising optimizer ascends the weighted success.
-
-    `weights` are the w, [Q] float; the others as of `exact_success`, at the policy's own temperature.
-    """
-    for part in _probabilities(scorer, prompts, correct):
-        if part:
-            torch.stack([-weights[prompt] * p for prompt, p in part]).sum().backward()
-
-
-def _probabilities(
+def probabilities(
     scorer: Scorer, prompts: Sequence[Tensor], correct: Sequence[Sequence[Tensor]]
 ) -> Iterator[list[tuple[int, Tensor]]]:
-    """(row of the prompt, [] float64 probability with gradient) of each correct response, part by part. Collective."""
+    """Yield lists of (row of the prompt, [] float64 probability with gradient) of the correct responses. Collective."""
     responses = [ids for found in correct for ids in found]
     prompt = torch.repeat_interleave(torch.tensor([len(found) for found in correct], dtype=torch.long))
     scored = PromptedResponses(prompts=prompts, prompt=prompt, responses=responses)

@@ -178,8 +178,8 @@ def check(cfg: DictConfig) -> None:
     made_by = cfg.model.get("made_by")
     if made_by and not (Path(cfg.model.path) / "config.json").is_file():
         raise ValueError(
-            f"Expected the starter policy of this task at {cfg.model.path}, but it has not been made yet. Make it in "
-            f"minutes with `{made_by}`, or set model.path to another policy."
+            f"Expected the starter policy of this task at {cfg.model.path}, but it has not been made yet. Make it in a "
+            f"copy of the repository, in minutes, with `{made_by}`, or set model.path to another policy."
         )
     asked = f"{cfg.template.get('instruction', '')}{cfg.template.get('format', '')}"
     if "boxed" in asked and cfg.reward._target_.endswith("FinalAnswerReward"):

@@ -1,4 +1,4 @@
-"""The policy that ships with the package: a Hugging Face folder, made by `python -m tagrpo.lab.warmstart`."""
+"""The policy that ships with the package: a Hugging Face folder, made by `examples/starters`."""
 
 from importlib.resources import files
 from pathlib import Path

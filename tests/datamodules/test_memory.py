@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-import pytest
 import torch
 
 from tagrpo.datamodules import memory as module
@@ -62,24 +61,6 @@ def test_every_rank_remembers_the_questions_of_all(make_batch, monkeypatch):
     assert memories[0].records == memories[1].records
     assert (memories[0]["a"].samples, memories[0]["a"].correct) == (3, 1), "asked on both ranks"
     assert list(memories[0].records) == ["a", "b"]
-
-
-def test_the_running_rate_is_an_exponential_average_that_starts_with_the_first():
-    right, decay = [8, 0, 2, 8, 4], 0.7
-    record = Record(visits=[Visit((4, 4), (min(r, 4), max(r - 4, 0))) for r in right])
-    # Σ weight · rate with weights decay^4, then decay^(4−i) (1 − decay).
-    weights = [decay**4, *((1 - decay) * decay ** (4 - i) for i in range(1, 5))]
-    assert sum(weights) == pytest.approx(1)
-    originals = sum(w * min(r, 4) / 4 for w, r in zip(weights, right, strict=True))
-    assert record.running_rate(decay) == pytest.approx(originals)
-    assert Record().running_rate(decay) is None
-    assert Record(visits=[Visit((0, 3), (0, 3))]).running_rate(decay) is None
-
-
-def test_the_latest_partial_success_is_looked_for_backwards():
-    visits = [Visit((4,), (right,)) for right in (1, 3, 0, 4)]
-    assert Record(visits=visits).latest_partial_rate() == 0.75
-    assert Record(visits=visits[2:]).latest_partial_rate() is None
 
 
 def test_a_record_is_bounded_and_its_totals_are_not():

@@ -8,10 +8,10 @@ from itertools import islice
 import pytest
 import torch
 
+from examples.starters.parts import SupervisedExample, build_answer_tokenizer, build_model
+from examples.starters.shortest_path import shortest_path_vocabulary
+from examples.starters.warmstart import batches, fit, problem_sequence
 from tagrpo.lab.tasks.shortest_path.source import FAMILIES, sample_problem
-from tagrpo.lab.tasks.shortest_path.starter import shortest_path_vocabulary
-from tagrpo.lab.tasks.starter import SupervisedExample, build_answer_tokenizer, build_model
-from tagrpo.lab.warmstart import batches, fit, problem_sequence
 from tagrpo.settings.config import build, compose_run
 
 SMALL = [

@@ -7,9 +7,9 @@ import torch
 from scipy.stats import binom
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from examples.starters.parts import build_answer_tokenizer, build_model
 from tagrpo.lab.exact import check_sampling, correct_tokens, exact_success
 from tagrpo.lab.tasks.shortest_path import ShortestPathReward
-from tagrpo.lab.tasks.starter import build_answer_tokenizer, build_model
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rollouts import TransformersEngine

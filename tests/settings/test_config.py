@@ -238,7 +238,7 @@ def test_ranks_wait_for_one_another_longer_than_rank_0_for_a_server(strategy, mo
 @pytest.mark.parametrize("task", ["shortest_path", "countdown"])
 def test_a_starter_that_has_not_been_made_is_refused_with_the_command_that_makes_it(task, tmp_path):
     folder = tmp_path / "starter"
-    with pytest.raises(ValueError, match=rf"`python -m tagrpo.lab.warmstart --task {task} --output {folder}`"):
+    with pytest.raises(ValueError, match=rf"`python -m examples.starters.warmstart --task {task} --output {folder}`"):
         build(tmp_path, f"data={task}", f"model.path={folder}")
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...datamodules.memory import QuestionMemory
+from ...datamodules.memory import QuestionMemory, Visit
 from ...distributed import gather_objects, rank, world_size
 from ...types import Completion, Prompt, QuestionBatch, QuestionGroup, SampledPolicy
 
@@ -39,6 +39,11 @@ class Record:
     group: QuestionGroup
     successes: list[Success] = field(default_factory=list)
     """Distinct, oldest first."""
+
+
+def latest_partial_rate(visits: Sequence[Visit]) -> float | None:
+    """Success rate of the latest visit that solved the question in part; None where none has."""
+    return next((visit.rate for visit in reversed(visits) if 0 < visit.rate < 1), None)
 
 
 class SuccessReplay:
@@ -86,7 +91,7 @@ class SuccessReplay:
         for id in self.records:
             if id not in without:
                 # 0 where it was so long ago that it is forgotten
-                by_rate.setdefault(self.memory[id].latest_partial_rate() or 0.0, []).append(id)
+                by_rate.setdefault(latest_partial_rate(self.memory[id].visits) or 0.0, []).append(id)
         generator = random.Random(f"{self.seed}/{iteration}")
         drawn: list[str] = []
         while by_rate and len(drawn) < count:

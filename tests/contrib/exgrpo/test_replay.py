@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tagrpo.contrib.exgrpo import replay as module
-from tagrpo.contrib.exgrpo.replay import Record, SuccessReplay
+from tagrpo.contrib.exgrpo.replay import Record, SuccessReplay, latest_partial_rate
 from tagrpo.datamodules import memory
 from tagrpo.types import QuestionGroup
 from tests.helpers import on_two_ranks
@@ -84,7 +84,7 @@ def test_only_questions_solved_in_part_are_recorded_and_solved_ones_retire(make_
     replay = SuccessReplay(start=0.5)
     first = with_ids(make_batch(PARTLY), "a", "b", "c", "d")
     assert observed(replay, first) == {"replay/questions": 2, "replay/successes": 3, "replay/retired": 1}
-    assert {id: replay.memory[id].latest_partial_rate() for id in replay.records} == {"a": 0.25, "b": 0.5}
+    assert {id: latest_partial_rate(replay.memory[id].visits) for id in replay.records} == {"a": 0.25, "b": 0.5}
     kept = [success.token_ids.tolist() for success in replay.records["b"].successes]
     assert kept == [first.rollouts.token_ids[row].tolist() for row in (4, 5)]
     # 7 of 16 are correct: not yet more than half.
@@ -109,7 +109,7 @@ def test_the_same_success_is_kept_once_and_the_oldest_give_way(make_batch):
     assert kept == [
         batch.rollouts.token_ids[row].tolist() for batch, row in ((first, 1), (others[0], 0), (others[1], 0))
     ]
-    assert replay.memory["a"].latest_partial_rate() == 0.25
+    assert latest_partial_rate(replay.memory["a"].visits) == 0.25
 
 
 def test_the_last_questions_give_way_to_the_surest_successes(make_batch):
@@ -149,7 +149,7 @@ def test_a_replayed_success_counts_neither_as_new_nor_towards_the_rate(make_batc
     batch.prompts = [batch.prompts[0]._replace(num_samples=3)]
     observed(replay, batch)
     record = replay.records["a"]
-    assert replay.memory["a"].latest_partial_rate() == pytest.approx(1 / 3)
+    assert latest_partial_rate(replay.memory["a"].visits) == pytest.approx(1 / 3)
     assert [s.token_ids.tolist() for s in record.successes] == [batch.rollouts.token_ids[1].tolist()]
     # The next time round the question gets as many responses as ever.
     assert record.successes[0].prompts[0].num_samples == 4
@@ -254,3 +254,9 @@ def test_state_keeps_everything_of_a_question(make_batch):
     chosen = replayed_in(again.substitute(with_ids(make_batch(PARTLY), "p", "q", "r", "s"), 0, Policy()))
     assert chosen
     assert not any(success.truncated for success in chosen.values())
+
+
+def test_the_latest_partial_success_is_looked_for_backwards():
+    visits = [memory.Visit((4,), (right,)) for right in (1, 3, 0, 4)]
+    assert latest_partial_rate(visits) == 0.75
+    assert latest_partial_rate(visits[2:]) is None

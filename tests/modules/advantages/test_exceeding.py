@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tagrpo.lab.eta import sum_of_absolute_advantage
+from notebooks.eta import sum_of_absolute_advantage
 from tagrpo.modules.advantages import ExceedingPassAtKAdvantage, PassAtKAdvantage
 
 

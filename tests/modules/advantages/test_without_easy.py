@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tagrpo.lab.eta import sum_of_absolute_advantage
+from notebooks.eta import sum_of_absolute_advantage
 from tagrpo.lab.expectations import averaged
 from tagrpo.modules.advantages import (
     EntropyAdaptiveAdvantage,

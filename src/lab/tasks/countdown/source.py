@@ -40,7 +40,7 @@ REPHRASINGS = {"easy": TRAINED, "medium": TRAINED, "hard": COMMON}
 class CountdownSource(ListSource):
     """Generated countdown problems: three or four numbers 2..15, all to be used, and a target of at most 99.
 
-    Regimes differ in how much the policy of `tagrpo.lab.warmstart` can solve, see docs/tasks.md: `easy` has three
+    Regimes differ in how much the policy of `examples/starters` can solve, see docs/tasks.md: `easy` has three
     numbers and `medium` four, told in the trained families. `hard` has four that can be combined in few ways, and tells
     originals in two families that were rarely trained, and rephrasings in common ones. The tests are `test_id`, of the
     same kind as training; `test_phrasing`, in a family never trained; and `test_size`, where at least one number is

@@ -59,7 +59,7 @@ class Grid(NamedTuple):
 class ShortestPathSource(ListSource):
     """Generated grids of 5 × 5 cells, three to six of which are walls; cells are named a1..e5, a1 being top left.
 
-    Regimes differ in how much the policy of `tagrpo.lab.warmstart` can solve, see docs/tasks.md: paths are 3 to 5 steps
+    Regimes differ in how much the policy of `examples/starters` can solve, see docs/tasks.md: paths are 3 to 5 steps
     long in `easy` and 7 or 8 in `medium`, told in the trained families. `hard` has paths of 2 to 4 steps, but tells
     originals in two families that were rarely trained, and rephrasings in common ones. The tests are `test_id`, of the
     same kind as training; `test_phrasing`, in a family never trained; and `test_size`, of 6 × 6 cells.

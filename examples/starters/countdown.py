@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
-from ..starter import Starter, SupervisedExample, build_answer_tokenizer, draw_problem, vocabulary_of
-from .reward import OPERATORS, CountdownReward
-from .source import COUNTS, FAMILIES, LARGEST_TARGET, CountdownSource, sample_problem
+from tagrpo.lab.tasks.countdown.reward import OPERATORS, CountdownReward
+from tagrpo.lab.tasks.countdown.source import COUNTS, FAMILIES, LARGEST_TARGET, CountdownSource, sample_problem
+
+from .parts import Starter, SupervisedExample, build_answer_tokenizer, draw_problem, vocabulary_of
 
 
 def countdown_example(rng: random.Random) -> SupervisedExample:

@@ -11,11 +11,11 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..analysis.plots import looks, panels, styled
-from ..metrics.functional import zero_gradient_probability
-from ..modules.advantages import GroupAdvantage
-from ..types import AdvantageStrategy, RewardGroups
-from .objectives import expected_advantages, expected_weights
+from tagrpo.analysis.plots import looks, panels, styled
+from tagrpo.lab.objectives import expected_advantages, expected_weights
+from tagrpo.metrics.functional import zero_gradient_probability
+from tagrpo.modules.advantages import GroupAdvantage
+from tagrpo.types import AdvantageStrategy, RewardGroups
 
 
 class Setting(NamedTuple):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
-from ..starter import Starter, SupervisedExample, build_answer_tokenizer, draw_problem, vocabulary_of
-from .reward import DIRECTIONS, ShortestPathReward
-from .source import COLUMNS, FAMILIES, WIDTH, ShortestPathSource, sample_problem
+from tagrpo.lab.tasks.shortest_path.reward import DIRECTIONS, ShortestPathReward
+from tagrpo.lab.tasks.shortest_path.source import COLUMNS, FAMILIES, WIDTH, ShortestPathSource, sample_problem
+
+from .parts import Starter, SupervisedExample, build_answer_tokenizer, draw_problem, vocabulary_of
 
 
 def shortest_path_example(rng: random.Random) -> SupervisedExample:

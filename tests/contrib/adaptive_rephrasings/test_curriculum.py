@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagrpo.datamodules.adaptive_rephrasings import AdaptiveRephrasings, uniform_probability
+from tagrpo.contrib.adaptive_rephrasings.curriculum import AdaptiveRephrasings, running_rate, uniform_probability
 from tagrpo.datamodules.memory import Record, Visit
 from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.templates import PlainTemplate
@@ -47,6 +47,18 @@ def test_rephrasings_go_where_the_original_is_likely_to_be_uniform():
         assert adaptive.count(visited(right), available=1) == 1, "no more than there are"
 
 
+def test_the_running_rate_is_an_exponential_average_that_starts_with_the_first():
+    right, decay = [8, 0, 2, 8, 4], 0.7
+    record = Record(visits=[Visit((4, 4), (min(r, 4), max(r - 4, 0))) for r in right])
+    # Σ weight · rate with weights decay^4, then decay^(4−i) (1 − decay).
+    weights = [decay**4, *((1 - decay) * decay ** (4 - i) for i in range(1, 5))]
+    assert sum(weights) == pytest.approx(1)
+    originals = sum(w * min(r, 4) / 4 for w, r in zip(weights, right, strict=True))
+    assert running_rate(record, decay) == pytest.approx(originals)
+    assert running_rate(Record(), decay) is None
+    assert running_rate(Record(visits=[Visit((0, 3), (0, 3))]), decay) is None
+
+
 def test_a_question_that_was_never_seen_gets_all():
     adaptive = AdaptiveRephrasings(low=0, high=3, samples=8)
     assert (adaptive.count(Record(), 3), adaptive.count(Record(), 2), adaptive.count(visited(4), 3)) == (3, 2, 0)
@@ -71,7 +83,7 @@ def make_datamodule(**options):
     options = {
         "train": ArithmeticSource(size=8, num_rephrasings=3), "evaluation": {}, "tokenizer": str(starter_path()),
         "template": PlainTemplate("{question} <sep>"), "batch_size": 4, "num_rephrasings": 3, "samples_per_prompt": 8,
-        "adaptive_rephrasings": AdaptiveRephrasings(low=0, high=3, samples=8), "shuffle": False, **options,
+        "curriculum": AdaptiveRephrasings(low=0, high=3, samples=8), "shuffle": False, **options,
     }  # fmt: skip
     datamodule = QuestionDataModule(**options)
     datamodule.setup("fit")
@@ -109,7 +121,7 @@ def test_the_next_epoch_asks_as_many_rephrasings_as_the_last_one_called_for(make
 
 
 def test_evaluation_and_a_fixed_number_know_nothing_of_rates(make_batch):
-    datamodule = make_datamodule(adaptive_rephrasings=None)
+    datamodule = make_datamodule(curriculum=None)
     loader = datamodule.train_dataloader()
     ids = [group.id for group in next(iter(loader)).groups]
     observed(datamodule, make_batch, [[[1.0, 0.0]]] * 4, ids)

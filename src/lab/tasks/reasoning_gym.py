@@ -18,11 +18,11 @@ from typing import Any
 
 import yaml
 
+from ...datamodules.overlap import words
+from ...datamodules.sources.base import Source, SourceReport, plain
 from ...rewards.plain_answer import PlainAnswerReward
 from ...seeds import derive_seed
 from ...types import QuestionGroup
-from ..overlap import words
-from .base import Source, SourceReport, plain
 
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 """Task → the `form` of its answer and more arguments of its verifier, or `unsupported`: the reason."""
@@ -60,7 +60,7 @@ def question_data(task: str, options: Mapping[str, Any], **settings: Any) -> Any
         options: Settings of the generator, such as `{max_terms: 3}` for `chain_sum`; the sources refer to them.
         settings: Of `QuestionDataModule`.
     """
-    from ..questions import QuestionDataModule
+    from ...datamodules.questions import QuestionDataModule
 
     return QuestionDataModule(**settings)
 

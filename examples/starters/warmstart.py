@@ -1,4 +1,4 @@
-"""Make a starter policy for an embedded task: `python -m tagrpo.lab.warmstart --task countdown --output DIR --seed 0`.
+"""Make a starter policy for an embedded task: `python -m examples.starters.warmstart --task countdown --output DIR`.
 
 A Qwen3 of half a million parameters is trained from random weights on questions with written responses; that of
 `arithmetic`, the one that ships with the package, on chains of arithmetic facts before. Training ends when a validation
@@ -28,18 +28,17 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3ForCausalLM
 
-from ..modules.policy.logprobs import Scorer
-from ..modules.policy.model import save_model
-from ..packing.policy import CausalPolicy
-from ..runs.files import write_json
-from ..types import EnumeratingVerifier, QuestionGroup
-from .exact import correct_tokens, exact_success
-from .tasks.arithmetic import starter as arithmetic
-from .tasks.arithmetic.source import MAX_VALUE, Operation
-from .tasks.arithmetic.starter import ANSWER_MARKER, arithmetic_example
-from .tasks.countdown import starter as countdown
-from .tasks.shortest_path import starter as shortest_path
-from .tasks.starter import Starter, SupervisedExample, build_model, prompt_text
+from tagrpo.lab.exact import correct_tokens, exact_success
+from tagrpo.lab.tasks.arithmetic.source import MAX_VALUE, Operation
+from tagrpo.modules.policy.logprobs import Scorer
+from tagrpo.modules.policy.model import save_model
+from tagrpo.packing.policy import CausalPolicy
+from tagrpo.runs.files import write_json
+from tagrpo.types import EnumeratingVerifier, QuestionGroup
+
+from . import arithmetic, countdown, shortest_path
+from .arithmetic import ANSWER_MARKER, arithmetic_example
+from .parts import Starter, SupervisedExample, build_model, prompt_text
 
 log = logging.getLogger(__name__)
 

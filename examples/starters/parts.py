@@ -11,9 +11,9 @@ import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from ...datamodules.sources.base import Source
-from ...types import EnumeratingVerifier
-from .generated import Asked, Family, ListSource, Split, bucket
+from tagrpo.datamodules.sources.base import Source
+from tagrpo.lab.tasks.generated import Asked, Family, ListSource, Split, bucket
+from tagrpo.types import EnumeratingVerifier
 
 UNKNOWN = "<unk>"
 ANSWER_PATTERN = r"<sep>|[a-z][0-9]\b|[0-9]+|[A-Za-z]+|[^\sA-Za-z0-9]"
@@ -31,7 +31,7 @@ class SupervisedExample(NamedTuple):
 
 
 class Starter(NamedTuple):
-    """What `tagrpo.lab.warmstart` needs to make a task's starter policy."""
+    """A task's part in `warmstart`: its questions, its words, and how long to train."""
 
     source: Callable[..., Source]  # of the validation questions
     example: Callable[[random.Random], SupervisedExample]

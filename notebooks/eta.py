@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..modules.advantages.pools import verdicts
-from ..types import AdvantageStrategy
+from tagrpo.modules.advantages.pools import verdicts
+from tagrpo.types import AdvantageStrategy
 
 
 def sum_of_absolute_advantage(strategy: AdvantageStrategy, num_samples: int) -> Tensor:

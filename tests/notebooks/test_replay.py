@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from notebooks.replay import replay, reward_groups
 from tagrpo.analysis.rollouts import read_rollouts
 from tagrpo.callbacks.recorder import rollout_table
-from tagrpo.lab.replay import replay, reward_groups
 from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage, PassAtKAdvantage
 from tagrpo.types import AdvantageStrategy
 

@@ -1,9 +1,10 @@
 """A method's path without sampling noise: each update is the expectation of what sampling would have given.
 
-For tasks whose correct responses can all be listed. At ratio 1, each response scored under its own prompt and all
-tokens weighing the same, the expected policy gradient is Σ_n w_n ∇p_n (`objectives`), and the success rates p_n and
-their gradients are sums over the correct responses. Not covered are means over a response's own length, scoring under
-another prompt, divergence and entropy terms, which depend on the wrong responses too; see `enumerable.expected_update`.
+For tasks whose correct responses can all be listed. With a ratio of 1, each response scored under its own prompt, and
+equal weights of all tokens, the expected policy gradient is Σ_n w_n ∇p_n (`tagrpo.lab.objectives`); the success rates
+p_n and their gradients are sums over the correct responses. Means over a response's own length, scoring under another
+prompt, divergence and entropy terms depend on the wrong responses too and are not covered here, but by
+`tagrpo.lab.enumerable.expected_update`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..modules.policy.logprobs import Scorer
-from ..types import AdvantageStrategy, Prompt
-from .exact import add_success_gradient, exact_success
-from .objectives import expected_weights
+from tagrpo.lab.exact import exact_success, probabilities
+from tagrpo.lab.objectives import expected_weights
+from tagrpo.modules.policy.logprobs import Scorer
+from tagrpo.types import AdvantageStrategy, Prompt
 
 
 def add_expected_gradient(
@@ -52,3 +53,15 @@ def add_expected_gradient(
         weights[rows] = given * len(given) * samples[rows] / samples.sum()
     add_success_gradient(scorer, token_ids, correct, (weights / max_length).to(scorer.device))
     return success
+
+
+def add_success_gradient(
+    scorer: Scorer, prompts: Sequence[Tensor], correct: Sequence[Sequence[Tensor]], weights: Tensor
+) -> None:
+    """Add −∇ Σ_q w_q p_q to the gradients of the policy: a step of a minimising optimizer ascends the weighted success.
+
+    `weights` are the w, [Q] float; the others as of `exact_success`, at the policy's own temperature.
+    """
+    for part in probabilities(scorer, prompts, correct):
+        if part:
+            torch.stack([-weights[prompt] * p for prompt, p in part]).sum().backward()

@@ -10,8 +10,19 @@ from itertools import product
 
 from transformers import PreTrainedTokenizerFast
 
-from ..starter import LARGE_SHARE, Starter, SupervisedExample, draw_family, draw_training, word_level_tokenizer
-from .source import FAMILIES, PEOPLE, SPLITS, ArithmeticSource, Family, Operation, Problem, phrase, sample_problem
+from tagrpo.lab.tasks.arithmetic.source import (
+    FAMILIES,
+    PEOPLE,
+    SPLITS,
+    ArithmeticSource,
+    Family,
+    Operation,
+    Problem,
+    phrase,
+    sample_problem,
+)
+
+from .parts import LARGE_SHARE, Starter, SupervisedExample, draw_family, draw_training, word_level_tokenizer
 
 ANSWER_MARKER = "####"
 TOKEN_PATTERN = r"####|[0-9]|[A-Za-z]+|[^\sA-Za-z0-9]"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from ..types import QuestionGroup
-from .memory import Record
+from ...datamodules.curricula import Curriculum
+from ...datamodules.memory import Record
+from ...types import QuestionGroup
 
 
 def uniform_probability(rate: float, samples: int) -> float:
@@ -13,12 +14,22 @@ def uniform_probability(rate: float, samples: int) -> float:
     return rate**samples + (1 - rate) ** samples
 
 
-class AdaptiveRephrasings:
+def running_rate(record: Record, decay: float) -> float | None:
+    """The original's success rate at its first visit, then rate ← decay · rate + (1 − decay) · that of the next.
+
+    None where the original was never asked.
+    """
+    running = None
+    for asked, right in ((visit.samples[0], visit.correct[0]) for visit in record.visits if visit.samples[0]):
+        running = decay * (right / asked if running is None else running) + (1 - decay) * (right / asked)
+    return running
+
+
+class AdaptiveRephrasings(Curriculum):
     """N between `low` and `high`, in proportion to the probability that the original's own G responses are uniform.
 
-    N = low + round((high − low) · (p^G + (1 − p)^G)), halves rounded up. p is the running success rate of the original,
-    see `Record.running_rate`; what its rephrasings' responses show does not count. A question that was never seen gets
-    `high`.
+    N = low + round((high − low) · (p^G + (1 − p)^G)), halves rounded up. p is the `running_rate` of the original;
+    responses to its rephrasings do not count. A question that was never seen gets `high`.
 
     With G = 8: p = 1 or 0 → `high`; p = 7/8 → a third of the way (0.344); p = 1/2 → `low`.
 
@@ -32,17 +43,17 @@ class AdaptiveRephrasings:
     def __init__(self, low: int = 0, high: int = 3, samples: int = 8, decay: float = 0.5) -> None:
         if not 0 <= low <= high or samples < 1 or not 0 <= decay <= 1:
             raise ValueError(
-                "Expected 0 ≤ low ≤ high, samples ≥ 1 and decay between 0 and 1 in data.adaptive_rephrasings, but got "
+                "Expected 0 ≤ low ≤ high, samples ≥ 1 and decay between 0 and 1 in data.curriculum, but got "
                 f"low={low}, high={high}, samples={samples} and decay={decay}."
             )
         self.low, self.high, self.samples, self.decay = low, high, samples, decay
 
     def count(self, record: Record, available: int) -> int:
-        """How many rephrasings to sample of a question that has `available` of them and of which this is known."""
-        rate = record.running_rate(self.decay)
+        """How many of the `available` rephrasings of a question to sample."""
+        rate = running_rate(record, self.decay)
         chance = 1.0 if rate is None else uniform_probability(rate, self.samples)
         return min(self.low + math.floor((self.high - self.low) * chance + 0.5), available)
 
-    def chosen(self, group: QuestionGroup, record: Record) -> QuestionGroup:
+    def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:
         """The question with the first `count` of its rephrasings."""
         return group._replace(rephrasings=group.rephrasings[: self.count(record, len(group.rephrasings))])

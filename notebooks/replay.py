@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import pandas as pd
 import torch
 
-from ..metrics.functional import group_index
-from ..types import AdvantageStrategy, RewardGroups, require
+from tagrpo.metrics.functional import group_index
+from tagrpo.types import AdvantageStrategy, RewardGroups, require
 
 
 def reward_groups(rows: pd.DataFrame, progress: float = 0.0) -> RewardGroups:

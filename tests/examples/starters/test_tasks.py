@@ -12,8 +12,7 @@ from math import sqrt
 import pytest
 import yaml
 
-from tagrpo.lab.tasks.arithmetic.source import FAMILIES, Operation, Problem, phrase, sample_problem
-from tagrpo.lab.tasks.arithmetic.starter import (
+from examples.starters.arithmetic import (
     TEMPLATES,
     arithmetic_example,
     arithmetic_vocabulary,
@@ -22,13 +21,13 @@ from tagrpo.lab.tasks.arithmetic.starter import (
     templated_example,
     words,
 )
-from tagrpo.lab.tasks.countdown.starter import countdown_example, countdown_vocabulary
-from tagrpo.lab.tasks.shortest_path.starter import shortest_path_example, shortest_path_vocabulary
-from tagrpo.lab.tasks.starter import LARGE_SHARE, build_answer_tokenizer, prompt_text
+from examples.starters.countdown import countdown_example, countdown_vocabulary
+from examples.starters.parts import LARGE_SHARE, build_answer_tokenizer, prompt_text
+from examples.starters.shortest_path import shortest_path_example, shortest_path_vocabulary
+from tagrpo.lab.tasks.arithmetic.source import FAMILIES, Operation, Problem, phrase, sample_problem
 from tagrpo.settings.methods import options_of
-
-from .arithmetic.test_source import read
-from .test_generated import REGIMES, SPLITS, TASKS, asked, every_task
+from tests.lab.tasks.arithmetic.test_source import read
+from tests.lab.tasks.test_generated import REGIMES, SPLITS, TASKS, asked, every_task
 
 EXAMPLES = {"countdown": countdown_example, "shortest_path": shortest_path_example}
 VOCABULARIES = {"countdown": countdown_vocabulary, "shortest_path": shortest_path_vocabulary}

@@ -8,11 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tagrpo.lab import warmstart as module
-from tagrpo.lab.tasks.arithmetic.source import REPHRASINGS, SPLITS, ArithmeticSource
-from tagrpo.lab.tasks.arithmetic.starter import arithmetic_example, build_tokenizer
-from tagrpo.lab.tasks.starter import build_model, prompt_text
-from tagrpo.lab.warmstart import (
+from examples.starters import warmstart as module
+from examples.starters.arithmetic import arithmetic_example, build_tokenizer
+from examples.starters.parts import build_model, prompt_text
+from examples.starters.warmstart import (
     IGNORED,
     TASKS,
     WarmstartConfig,
@@ -23,6 +22,7 @@ from tagrpo.lab.warmstart import (
     solve_rate,
     warmstart,
 )
+from tagrpo.lab.tasks.arithmetic.source import REPHRASINGS, SPLITS, ArithmeticSource
 from tagrpo.starter import starter_path
 
 TINY = WarmstartConfig(

@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 import torch
 
-from tagrpo.lab.dynamics import add_expected_gradient
-from tagrpo.lab.tasks.starter import build_answer_tokenizer, build_model
+from examples.expected_gradient import add_expected_gradient
+from examples.starters.parts import build_answer_tokenizer, build_model
 from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage, PassAtKAdvantage
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.packing.policy import CausalPolicy

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tagrpo.datamodules.overlap import find_overlaps, words
-from tagrpo.datamodules.sources.reasoning_gym import TASKS, ReasoningGymSource, verifier
+from tagrpo.lab.tasks.reasoning_gym import TASKS, ReasoningGymSource, verifier
 
 pytest.importorskip("reasoning_gym")
 from reasoning_gym.factory import DATASETS, create_dataset

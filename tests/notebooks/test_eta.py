@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tagrpo.lab.eta import sum_of_absolute_advantage
+from notebooks.eta import sum_of_absolute_advantage
 from tagrpo.modules.advantages import (
     CombinationAdvantage,
     EntropyAdaptiveAdvantage,

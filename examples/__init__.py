@@ -1,0 +1,1 @@
+"""Programs that use the package; none of them is part of it."""

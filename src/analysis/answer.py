@@ -42,10 +42,13 @@ def answer(methods: Methods) -> Answer:
     """The gain of each method over `baseline_of` with its 95 % interval; of a single one, its pass@k."""
     (part, k), baseline = headline(methods), baseline_of(methods)
     gains = [c for c in methods.comparisons if (c.quantity, c.baseline) == (f"pass@k/{part}/{k}", baseline)]
+    seeds = max(len(c.seeds) for c in gains) if gains else max(map(len, methods.runs.values()))
+    first = next(iter(methods.runs.values()))[0]
+    questions = sum(first.test[split]["num_questions"] for split in methods.parts[part])
+    note = f"On {questions} questions and {seeds} seed{'s' * (seeds > 1)}, with 95 % intervals."
     if not gains:
         found = ", ".join(f"{m} solves {e} % of {part} at pass@{k}" for m, e in methods.at(k)[part].items())
-        seeds = max(len(runs) for runs in methods.runs.values())
-        return Answer([f"{found}; there is nothing here to compare with."], _measured(methods, part, seeds))
+        return Answer([f"{found}; there is nothing here to compare with."], note)
     untrained = baseline not in methods.trained and bool(methods.trained)
     over = f"the untrained policy ({baseline})" if untrained else baseline
     sentences = [
@@ -53,11 +56,9 @@ def answer(methods: Methods) -> Answer:
         f"{over}."
         for c in sorted(gains, key=lambda c: -c.difference.value)
     ]
-    seeds = max(len(c.seeds) for c in gains)
-    note = (
-        f"{_measured(methods, part, seeds)} Differences on the same questions; ▲ and ▼: beyond noise, at p < "
-        f"{100 * LEVEL:.0f} % after Holm's correction for all {len(methods.comparisons)} comparisons; the intervals "
-        "are not corrected."
+    note += (
+        f" Differences on the same questions; ▲ and ▼: beyond noise, at p < {100 * LEVEL:.0f} % after Holm's "
+        f"correction for all {len(methods.comparisons)} comparisons; the intervals are not corrected."
     )
     if seeds == 1:
         note += " With one seed, the noise between seeds is not measured."
@@ -74,9 +75,3 @@ def without_evaluation(runs: Sequence[RunFiles]) -> Answer:
         if values is not None and len(values)
     ]
     return Answer(sentences or ["Not evaluated yet."], "Single iterations on different questions: a trend, no result.")
-
-
-def _measured(methods: Methods, part: str, seeds: int) -> str:
-    first = next(iter(methods.runs.values()))[0]
-    questions = sum(first.test[split]["num_questions"] for split in methods.parts[part])
-    return f"On {questions} questions and {seeds} seed{'s' * (seeds > 1)}, with 95 % intervals."

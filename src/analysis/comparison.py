@@ -32,7 +32,14 @@ class Methods:
         self.runs = runs
         self.trained = {method: seeds for method, seeds in runs.items() if seeds[0].ledger["updates"]}
         every = [run for seeds in runs.values() for run in seeds]
-        self.splits = shared_splits(every)
+        shared = [split for split in every[0].test if all(split in run.test for run in every)]
+        if not shared:
+            has = "; ".join(f"{run.path} has {', '.join(run.test)}" for run in every[:5])
+            raise ValueError(f"Expected a test split that all runs have, but {has}. Evaluate all of them on one set.")
+        self.splits = {
+            split: sorted(set.intersection(*({int(k) for k in run.test[split]["pass_at_k"]} for run in every)))
+            for split in shared
+        }
         found = [{name: group["splits"] for name, group in run.groups.items()} for run in every]
         self.groups = {name: splits for name, splits in found[0].items() if all(f.get(name) == splits for f in found)}
         averages = {f"{group} (average)": splits for group, splits in self.groups.items()}
@@ -154,7 +161,22 @@ class Methods:
     def results(self) -> dict[str, Any]:
         """Everything as plain data: each run, the means over seeds, the comparisons; None for what is not finite."""
         results = {
-            "runs": [_run_results(run) for seeds in self.runs.values() for run in seeds],
+            "runs": [
+                {
+                    "method": run.method,
+                    "seed": run.seed,
+                    "path": str(run.path),
+                    "splits": {
+                        split: {name: value for name, value in test.items() if name != "questions"}
+                        for split, test in run.test.items()
+                    },
+                    "budget": run.ledger,
+                    "seconds": run.wall_seconds,
+                    "provenance": run.provenance,
+                }
+                for seeds in self.runs.values()
+                for run in seeds
+            ],
             "pass_at_k": {split: self.curves[split] for split in self.splits},
             "averages": {
                 group: {
@@ -178,38 +200,6 @@ class Methods:
         rows = {name: {method: found.get(name) for method, found in settings.items()} for name in names}
         differ = {name: row for name, row in rows.items() if any(x != next(iter(row.values())) for x in row.values())}
         return without_copies(differ)
-
-
-def shared_splits(runs: Sequence[RunFiles]) -> dict[str, list[int]]:
-    """Split → the k that every run has an estimate for; splits that some run lacks are left out.
-
-    Raises:
-        ValueError: no split is common to all runs.
-    """
-    shared = [split for split in runs[0].test if all(split in run.test for run in runs)]
-    if not shared:
-        found = "; ".join(f"{run.path} has {', '.join(run.test)}" for run in runs[:5])
-        raise ValueError(f"Expected a test split that all runs have, but {found}. Evaluate all of them on one set.")
-    return {
-        split: sorted(set.intersection(*({int(k) for k in run.test[split]["pass_at_k"]} for run in runs)))
-        for split in shared
-    }
-
-
-def _run_results(run: RunFiles) -> dict[str, Any]:
-    """One method and seed: its evaluation as in `test.json` without the rows of questions, budgets, seconds, code."""
-    return {
-        "method": run.method,
-        "seed": run.seed,
-        "path": str(run.path),
-        "splits": {
-            split: {name: value for name, value in test.items() if name != "questions"}
-            for split, test in run.test.items()
-        },
-        "budget": run.ledger,
-        "seconds": run.wall_seconds,
-        "provenance": run.provenance,
-    }
 
 
 def finite(value: Any) -> Any:

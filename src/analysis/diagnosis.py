@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from ..metrics.functional import t_intervals
-from .statistics import Estimate
 
 COLUMNS = {
     "uniform_reward/original": "equal rewards, original (G)",
@@ -24,6 +23,8 @@ COLUMNS = {
     "correct/rephrasings": "correct, rephrasings",
 }
 """Column of a table → its title: percentages, and distances of 0..2."""
+PERCENT = "{value:.1f} [{low:.1f}, {high:.1f}]"
+DISTANCE = "{value:.3f} [{low:.3f}, {high:.3f}]"
 NOTE = (
     "In percent of the training questions, with 95 % t-intervals over them. Equal rewards give GRPO no "
     "gradient; more responses are less often equal for their number alone, so that G of the N·G are compared too. "
@@ -51,10 +52,12 @@ def summarised(questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
 def table_of(diagnosis: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and rows, one for each checkpoint."""
     names = [name for name in COLUMNS if any(name in point["metrics"] for point in diagnosis["checkpoints"])]
-    rows = [
-        [stage_name(point), *(_cell(point["metrics"].get(name), name) for name in names), str(len(point["questions"]))]
-        for point in diagnosis["checkpoints"]
-    ]
+    rows = []
+    for point in diagnosis["checkpoints"]:
+        cells = (DISTANCE if "distance" in name else PERCENT for name in names)
+        found = (point["metrics"].get(name) for name in names)
+        shown = [form.format(**x) if x else "–" for form, x in zip(cells, found, strict=True)]
+        rows.append([stage_name(point), *shown, str(len(point["questions"]))])
     return ["training", *(COLUMNS[name] for name in names), "questions"], rows
 
 
@@ -65,11 +68,3 @@ def stage_name(point: Mapping[str, Any]) -> str:
     ('base', '25 %')
     """
     return f"{100 * point['share']:.0f} %" if point["iteration"] else "base"
-
-
-def _cell(number: Mapping[str, float] | None, name: str) -> str:
-    if number is None:
-        return "–"
-    if name.startswith("embedding_distance"):
-        return f"{number['value']:.3f} [{number['low']:.3f}, {number['high']:.3f}]"
-    return str(Estimate(*(number[part] / 100 for part in ("value", "low", "high"))))

@@ -184,9 +184,8 @@ class Figures:
                 rows = [splits[split]["questions"] for splits in seeds if split in splits]
                 success = [torch.tensor([row["success"] for row in of_run], dtype=torch.float64) for of_run in rows]
                 if success:
-                    curve = torch.stack([exact_pass_at_k(p, EXACT_KS).mean(0) for p in success]).mean(0)
-                    own = {"label": method, "group": self.group[method]}
-                    series.append({**own, "x": EXACT_KS, "y": (100 * curve).tolist()})
+                    curve = 100 * torch.stack([exact_pass_at_k(p, EXACT_KS).mean(0) for p in success]).mean(0)
+                    series.append({"label": method, "group": self.group[method], "x": EXACT_KS, "y": curve.tolist()})
             yield {"title": split, "x": "k", "log": True, "from_zero": True, "series": series}
 
 
@@ -204,18 +203,12 @@ def _estimates(label: str, group: int, x: Iterable[float], estimates: Iterable[E
 
 def equal_rewards(run: RunFiles) -> Figure:
     """The panel of a diagnosed run: questions with equal rewards over training, in percent (TA-GRPO, Fig. 3)."""
-    series = []
+    series, checkpoints = [], (run.diagnosis or {"checkpoints": ()})["checkpoints"]
     for group, name in enumerate(name for name in COLUMNS if name.startswith("uniform_reward/")):
-        points = [
-            (point["share"], point["metrics"].get(name))
-            for point in (run.diagnosis or {"checkpoints": ()})["checkpoints"]
-        ]
-        found = [
-            (100 * share, Estimate(*(x[part] / 100 for part in ("value", "low", "high")))) for share, x in points if x
-        ]
-        if found:
-            x, estimates = zip(*found, strict=True)
-            series.append(_estimates(COLUMNS[name].removeprefix("equal rewards, "), group, x, estimates))
+        found = [(100 * point["share"], point["metrics"][name]) for point in checkpoints if name in point["metrics"]]
+        ends = {line: [x[part] for _, x in found] for line, part in (("y", "value"), ("low", "low"), ("high", "high"))}
+        label = COLUMNS[name].removeprefix("equal rewards, ")
+        series += [{"label": label, "group": group, "x": [share for share, _ in found], **ends}] if found else []
     return {"title": run.method, "x": "% of training", "from_zero": True, "series": series}
 
 

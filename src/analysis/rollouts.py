@@ -2,45 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
 
-COLUMNS = ("iteration", "question", "rephrasing", "template", "answer", "correct", "reward")
-OPTIONAL = ("step", "prompt", "response", "advantage", "length", "entropy", "logprob", "score_logprob", "token_ids")
-
-
-def rollout_files(run: Path, required: Sequence[str] = COLUMNS) -> Iterator[tuple[Path, list[str]]]:
-    """The files that `RolloutRecorder` wrote for a run, of all ranks, and their columns.
-
-    Raises:
-        ValueError: a file can't be read, or lacks `required` columns.
-    """
-    for file in sorted((run / "rollouts").glob("*.parquet")):
-        try:
-            names = pq.read_schema(file).names
-        except (OSError, ValueError) as error:
-            raise ValueError(f"Expected a Parquet file at {file}, but it can't be read: {error}. Delete it.") from error
-        if missing := [name for name in required if name not in names]:
-            raise ValueError(f"Expected columns {', '.join(missing)} in {file}, but found {', '.join(names)}.")
-        yield file, names
+REQUIRED = {
+    "iteration", "question", "rephrasing", "template", "prompt", "response", "answer", "correct", "reward", "advantage",
+    "length", "truncated",
+}  # fmt: skip
+TOKENS = ("token_ids", "token_logprobs", "token_entropies")
+"""Columns with a list for each response; any of them may be missing."""
 
 
 def read_rollouts(run: Path) -> pd.DataFrame:
-    """The recorded rollouts of a run: one row per response, in order of iterations.
+    """The recorded rollouts of a run, of all ranks: one row per response, in order of iterations.
 
-    Columns: `COLUMNS`, and those of `OPTIONAL` that all files have. A FileNotFoundError where there are no rollouts.
+    Columns: those of `RolloutRecorder` but `TOKENS`, NaN where a file lacks one; `file` and `line`, the name of the
+    Parquet file and the row in it.
+
+    Raises:
+        FileNotFoundError: there are no rollouts.
+        ValueError: a file can't be read, or lacks a column that all have.
     """
-    frames = [
-        pd.read_parquet(file, columns=[*COLUMNS, *(name for name in OPTIONAL if name in found)])
-        for file, found in rollout_files(run)
-    ]
+    frames = [_read(file) for file in sorted((run / "rollouts").glob("*.parquet"))]
     if not frames:
         raise FileNotFoundError(
             f"Expected rollouts/*.parquet in {run}, but found none. Train with the callback `recorder` (it is one of "
             "callbacks=default)."
         )
-    rows = pd.concat(frames, ignore_index=True, join="inner")
-    return rows.sort_values("iteration", kind="stable", ignore_index=True)
+    return pd.concat(frames, ignore_index=True).sort_values("iteration", kind="stable", ignore_index=True)
+
+
+def _read(file: Path) -> pd.DataFrame:
+    try:
+        names = pq.read_schema(file).names
+    except (OSError, ValueError) as error:
+        raise ValueError(f"Expected a Parquet file at {file}, but it can't be read: {error}. Delete it.") from error
+    if missing := sorted(REQUIRED.difference(names)):
+        raise ValueError(f"Expected columns {', '.join(missing)} in {file}, but found {', '.join(names)}.")
+    frame = pd.read_parquet(file, columns=[name for name in names if name not in TOKENS])
+    return frame.assign(file=file.name, line=range(len(frame)))

@@ -116,12 +116,12 @@ def _differences(methods: Methods) -> Section:
         f"Differences in points with 95 % intervals. ▲ and ▼: beyond noise, at a p-value below {100 * LEVEL:.0f} % "
         f"after Holm's correction for all {len(methods.comparisons)} of them; the intervals are not corrected. Those "
         "of pass@k are paired over questions and seeds, those of the questions without gradient over iterations and "
-        "seeds. `responses` is how many times as many the first method sampled.",
+        "seeds. The third column is how many times as many responses the first method sampled.",
     ]
     if max((len(c.seeds) for c in methods.comparisons), default=0) == 1:
         notes.append(
-            "**With one seed the noise between seeds is not measured**: what is said here of these runs may not hold "
-            "for another seed."
+            "With one seed the noise between seeds is not measured: what is said here of these runs may not hold for "
+            "another seed."
         )
     header = ["method", "against", "responses", *map(_named, quantities)]
     return Section("What differs beyond noise", header, rows, notes)

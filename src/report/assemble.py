@@ -14,7 +14,7 @@ from ..analysis.figures import Figures
 from ..analysis.runs import RunFiles, by_method, find_directories, find_runs
 from ..analysis.sections import Section, about, markdown, sections, title, warned
 from ..runs.files import write_json, write_text
-from .write import MEGABYTES, write_page
+from .write import write_page
 
 
 def write_report(*roots: Path, order: Sequence[str] = ()) -> Path:
@@ -23,12 +23,17 @@ def write_report(*roots: Path, order: Sequence[str] = ()) -> Path:
     Methods come in the given order, and each is compared with those before it. Returns the path of report.html.
     """
     methods = Methods(by_method(find_runs(*roots), order))
+    shown = Figures(methods.runs, methods)
+    captions = {}
+    for name, figure in shown.all().items():
+        plots.save(plots.draw(figure, shown.runs), roots[0] / f"{name}.png")
+        captions[f"{name}.png"] = f"{figure['title']}. {figure['caption']}"
     write_json(roots[0] / "results.json", methods.results())
-    write_text(roots[0] / "report.md", markdown(methods, draw(methods, roots[0])))
+    write_text(roots[0] / "report.md", markdown(methods, captions))
     return explore(*roots, output=roots[0] / "report.html", order=order)
 
 
-def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: float = MEGABYTES) -> Path:
+def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: float = 25) -> Path:
     """Write the page on everything below `roots`: runs, finished or not, sweeps, evaluations.
 
     Args:
@@ -42,13 +47,13 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
     """
     methods = by_method(find_directories(*roots), order)
     runs = [run for seeds in methods.values() for run in seeds]
-    return write_page(output, runs, page_content(methods), megabytes=megabytes)
+    return write_page(output, runs, page_content(methods), megabytes)
 
 
 def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
     """What a page says of runs beside their numbers: `title`, `answer`, `tables`, `figures`, and each of the `runs`."""
     shown = Figures(methods)
-    said, pictured, tables = without_evaluation(shown.runs), None, list[Section]()
+    said, pictured, tables = without_evaluation(shown.runs), "", list[Section]()
     heading = f"Results of {', '.join(methods)}"
     finished = by_method(run for run in shown.runs if (run.path / "test.json").exists())
     try:
@@ -68,26 +73,16 @@ def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
         "answer": {**asdict(said), "figure": first},
         "tables": [asdict(table) for table in [*warned(shown.runs), *tables, *about(shown.runs)]],
         "figures": figures,
-        "runs": [_entry(run, shown) for run in shown.runs],
+        "runs": [
+            {
+                "name": shown.name(run),
+                "group": shown.group[run.method],
+                "path": str(run.path),
+                "iterations": run.ledger["iterations"],
+                "scalars": [str(name) for name in run.metrics],
+                "splits": list(dict.fromkeys(name for found in run.evaluations for name in found["splits"])),
+                "settings": run.config,
+            }
+            for run in shown.runs
+        ],
     }
-
-
-def _entry(run: RunFiles, shown: Figures) -> dict[str, Any]:
-    return {
-        "name": shown.name(run),
-        "group": shown.group[run.method],
-        "path": str(run.path),
-        "iterations": run.ledger["iterations"],
-        "scalars": [str(name) for name in run.metrics],
-        "splits": list(dict.fromkeys(name for evaluation in run.evaluations for name in evaluation["splits"])),
-        "settings": run.config,
-    }
-
-
-def draw(methods: Methods, folder: Path) -> dict[str, str]:
-    """Write the figures as PNGs; returns file name → caption."""
-    shown = Figures(methods.runs, methods)
-    found = {f"{name}.png": figure for name, figure in shown.all().items()}
-    for name, figure in found.items():
-        plots.save(plots.draw(figure, shown.runs), folder / name)
-    return {name: f"{figure['title']}. {figure['caption']}" for name, figure in found.items()}

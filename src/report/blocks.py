@@ -17,19 +17,17 @@ from typing import Any
 
 import numpy as np
 
-NUMBERS = ("f8", "f4", "i4", "u4", "u2", "u1")
-"""Types of numbers: f float, i signed, u unsigned, and the bytes of a value."""
-
 
 def block(name: str, columns: Mapping[str, Any], level: int = 6) -> str:
     """One block as HTML.
 
-    Each of `columns` is an array of a type in `NUMBERS`, another one raises a TypeError; or anything else that JSON can
-    express. Lone surrogates become the escapes of JSON, so that any string survives. `level` is that of zlib.
+    Each of `columns` is a 1-D array, stored as bytes (`u1`, bool), integers (`i4`) or floats (`f4`, `f8`); or anything
+    else that JSON can express. Lone surrogates become the escapes of JSON, so that any string survives. `level` is that
+    of zlib.
     """
     parts, directory = [], []
     for column, values in columns.items():
-        kind, content = _encoded(column, values)
+        kind, content = _encoded(values)
         parts.append(content)
         directory.append([column, kind, len(content)])
     text = base64.b64encode(zlib.compress(b"".join(parts), level)).decode()
@@ -37,11 +35,8 @@ def block(name: str, columns: Mapping[str, Any], level: int = 6) -> str:
     return f'<script type="application/octet-stream" id="{escape(name)}" data-columns="{about}">{text}</script>\n'
 
 
-def _encoded(column: str, values: Any) -> tuple[str, bytes]:
+def _encoded(values: Any) -> tuple[str, bytes]:
     if not isinstance(values, np.ndarray):
         return "json", json.dumps(values, separators=(",", ":")).encode()
-    kind = values.dtype.str.lstrip("<>|=")
-    if kind not in NUMBERS or values.ndim != 1:
-        raise TypeError(f"Expected column {column} to be 1-D and of {', '.join(NUMBERS)}, but got {values.dtype}.")
-    little_endian = np.ascontiguousarray(values, dtype=f"<{kind}")
-    return kind, little_endian.view(np.uint8).reshape(len(values), int(kind[1])).T.tobytes()
+    kind = {"b": "u1", "i": "i4", "u": "i4"}.get(values.dtype.kind, values.dtype.str[1:])
+    return kind, values.astype(f"<{kind}").view(np.uint8).reshape(len(values), int(kind[1])).T.tobytes()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,16 +40,10 @@ class Pieces:
 
 def tokenizer_of(run: Path, config: Mapping[str, Any]) -> Path | None:
     """The `tokenizer.json` of a run: beside its exported model, where its settings point, or in the hub's cache."""
-    return next((path for path in _candidates(run, config) if path.is_file()), None)
+    from huggingface_hub import try_to_load_from_cache
 
-
-def _candidates(run: Path, config: Mapping[str, Any]) -> Iterator[Path]:
-    yield run / "model" / "tokenizer.json"
-    for name in {str((config.get(part) or {}).get(key)) for part, key in (("data", "tokenizer"), ("model", "path"))}:
-        yield Path(name) / "tokenizer.json"
-        if name.count("/") == 1 and not name.startswith(("/", ".")):
-            from huggingface_hub import try_to_load_from_cache
-
-            found = try_to_load_from_cache(name, "tokenizer.json")
-            if isinstance(found, str):
-                yield Path(found)
+    names = [str((config.get(part) or {}).get(key)) for part, key in (("data", "tokenizer"), ("model", "path"))]
+    cached = [try_to_load_from_cache(name, "tokenizer.json") for name in names if re.fullmatch(r"\w[^/]*/[^/]+", name)]
+    found = [Path(folder) / "tokenizer.json" for folder in (run / "model", *names)]
+    found += [Path(path) for path in cached if isinstance(path, str)]
+    return next((path for path in found if path.is_file()), None)

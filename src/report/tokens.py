@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..analysis.rollouts import TOKENS
 from .blocks import block
 from .pieces import Pieces
-from .recorded import TOKENS, Recorded, stretches
+from .recorded import Recorded, stretches
 
 TOKENS_PER_BLOCK = 1 << 17
 LEAST_BYTES = 3
@@ -25,22 +26,20 @@ class Responses:
     A response whose text its tokens do not give back, or that was recorded without tokens, has its text beside them.
 
     Args:
+        folder: The Parquet files.
         recorded: The run's rows.
         pieces: What its tokens stand for.
         prefix: Of the names of its blocks.
     """
 
-    def __init__(self, recorded: Recorded, pieces: Pieces, prefix: str) -> None:
+    def __init__(self, folder: Path, recorded: Recorded, pieces: Pieces, prefix: str) -> None:
         self.recorded, self.pieces, self.prefix = recorded, pieces, prefix
-        self.names = [name for name in TOKENS if all(name in pq.read_schema(file).names for file in recorded.files)]
-        self.has_tokens = "token_ids" in self.names
+        schemas = [pq.read_schema(folder / name) for name in recorded.names["file"]]
+        self.names = [name for name in TOKENS if all(name in schema.names for schema in schemas)]
         # [R] what each response takes, in tokens; a text without tokens counts by its length
         text = recorded.frame["response"].fillna("")
-        self.sizes = (recorded.frame["length"] if self.has_tokens else text.str.len() // 4).to_numpy() + 1
-        self._read = lru_cache(maxsize=4)(self._file)
-
-    def _file(self, index: int) -> pa.Table:
-        return pq.read_table(self.recorded.files[index], columns=self.names).combine_chunks()
+        self.sizes = (recorded.rows["length"] if self.names else text.str.len().to_numpy() // 4) + 1
+        self._file = lru_cache(maxsize=4)(lambda name: pq.read_table(folder / name, columns=self.names))
 
     def blocks(self, room: float) -> tuple[int, list[str]]:
         """How many responses fit into `room` bytes, and their blocks, each named by its first row.
@@ -60,8 +59,7 @@ class Responses:
 
     def _by_importance(self) -> np.ndarray:
         """[R] the rows: the first response to every prompt, then the second ones, …; each time spread over training."""
-        rows = self.recorded.rows
-        start, group = stretches(rows["iteration"], rows.get("prompt", rows["question"]))
+        start, group = stretches(self.recorded.rows["iteration"], self.recorded.rows["prompt"])
         rank = np.arange(len(group)) - start[group]
         golden = (group * 0.618034) % 1
         return np.asarray(np.lexsort((golden, rank)))
@@ -72,9 +70,9 @@ class Responses:
         yield from np.split(rows, np.flatnonzero(np.diff(number)) + 1) if len(rows) else ()
 
     def _block(self, rows: np.ndarray) -> str:
-        columns: dict[str, Any] = {"rows": rows.astype("u4")}
+        columns: dict[str, Any] = {"rows": rows}
         texts: list[str | None] = self.recorded.frame["response"].iloc[rows].tolist()
-        if self.has_tokens:
+        if self.names:
             shown = [self.pieces.shown(ids.tolist()) for ids in self._column("token_ids", rows)]
             joined = ["".join(piece for piece in tokens if isinstance(piece, str)) for tokens in shown]
             texts = [None if text == own else text for text, own in zip(texts, joined, strict=True)]
@@ -88,7 +86,7 @@ class Responses:
     def _column(self, name: str, rows: np.ndarray) -> list[np.ndarray]:
         """The list of each row, NaN for the tokens of one whose list is null."""
         places = self.recorded.frame[["file", "line", "length"]].iloc[rows].itertuples(index=False)
-        found = [(self._read(file)[name].chunk(0)[line].values, length) for file, line, length in places]
+        found = [(self._file(file)[name][line].values, length) for file, line, length in places]
         return [np.full(n, np.nan) if values is None else values.to_numpy(zero_copy_only=False) for values, n in found]
 
 

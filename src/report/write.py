@@ -18,19 +18,15 @@ from ..analysis.runs import RunFiles
 from ..runs.files import write_text
 from .blocks import block
 from .pieces import Pieces, tokenizer_of
-from .recorded import CELL_CAUSES, Recorded
+from .recorded import Recorded
 from .tokens import Responses
 
 ASSETS = Path(__file__).with_name("assets")
-MEGABYTES = 25.0
-"""How large a page may become; responses beyond that are shown without their text."""
 MARGIN = 200
 """Bytes of a run's entry in the index that the number of its kept responses may change."""
 
 
-def write_page(
-    path: Path, runs: Sequence[RunFiles], content: Mapping[str, Any], *, megabytes: float = MEGABYTES
-) -> Path:
+def write_page(path: Path, runs: Sequence[RunFiles], content: Mapping[str, Any], megabytes: float) -> Path:
     """Write the report on `runs` as one HTML file that needs no other file, no server and no network.
 
     Args:
@@ -44,36 +40,33 @@ def write_page(
     responses: dict[int, Responses] = {}
     about = [{**entry, "responses": 0, "kept": 0} for entry in content["runs"]]
     for number, run in enumerate(runs):
-        recorded = Recorded.read(run.path)
-        parts: dict[str, Mapping[str, Any]] = {"iterations": iterations_of(run, recorded)}
-        if recorded is not None:
-            responses[number] = Responses(recorded, Pieces(tokenizer_of(run.path, run.config)), f"run{number}")
+        parts: dict[str, Mapping[str, Any]] = {}
+        if any((run.path / "rollouts").glob("*.parquet")):
+            recorded, pieces = Recorded(run.path), Pieces(tokenizer_of(run.path, run.config))
+            responses[number] = Responses(run.path / "rollouts", recorded, pieces, f"run{number}")
             about[number]["responses"] = about[number]["kept"] = len(recorded.frame)
-            parts |= {"cells": recorded.cells, "names": recorded.names, "rows": recorded.rows}
+            parts = {"cells": recorded.cells, "names": recorded.names, "rows": recorded.rows}
+        parts["iterations"] = iterations_of(run, parts.get("cells", {}))
         blocks += [block(f"run{number}/{name}", columns) for name, columns in parts.items()]
 
     def page(tokens: Sequence[str] = ()) -> str:
-        index = block("index", {"index": finite({**content, "runs": about, "causes": list(CELL_CAUSES)})})
+        index = block("index", {"index": finite({**content, "runs": about})})
         return assembled(str(content["title"]), [index, *blocks, *tokens])
 
     room = megabytes * 1e6 - len(page().encode()) - MARGIN * len(runs)
     tokens: list[str] = []
-    waiting = sum(int(own.sizes.sum()) for own in responses.values())
+    waiting = sum(own.sizes.sum() for own in responses.values())
     for number, own in responses.items():
-        size = int(own.sizes.sum())
-        about[number]["kept"], found = own.blocks(room * size / waiting)
-        room, waiting = room - sum(map(len, found)), waiting - size
+        about[number]["kept"], found = own.blocks(room * own.sizes.sum() / waiting)
         tokens += found
     write_text(path, page(tokens))
     return path
 
 
-def iterations_of(run: RunFiles, recorded: Recorded | None) -> dict[str, np.ndarray]:
+def iterations_of(run: RunFiles, cells: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """`iteration` and every logged scalar, NaN where it was not logged; without a log, the recorded iterations."""
-    if len(run.metrics):
-        scalars = {str(name): run.metrics[name].to_numpy("f8") for name in run.metrics}
-        return {"iteration": run.metrics.index.to_numpy("i4"), **scalars}
-    return {"iteration": np.unique(recorded.rows["iteration"]) if recorded is not None else np.zeros(0, "i4")}
+    scalars = {str(name): run.metrics[name].to_numpy("f8") for name in run.metrics}
+    return {"iteration": run.metrics.index.to_numpy() if scalars else np.unique(cells.get("column", [])), **scalars}
 
 
 def assembled(title: str, blocks: Sequence[str]) -> str:

@@ -281,6 +281,18 @@ def test_no_place_is_wider_than_a_phone(opened, narrow):
         assert fits(opened), place
 
 
+def test_no_place_is_wider_than_paper(opened, narrow):
+    narrow(718, 1000)  # A4 in CSS pixels without its margins
+    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        for place in ("#/", "#/run/0/iteration/0", "#/run/0/iteration/0/question/0/response/0", "#/run/0?responses"):
+            go(opened, place)
+            wait(opened, lambda: find(opened, "table, .token"))
+            assert fits(opened), place
+    finally:
+        opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 def test_nothing_is_loaded_from_anywhere(opened):
     go(opened, "#/run/0/iteration/0/question/0/response/0")
     loaded = opened.execute_script("return performance.getEntriesByType('resource').map((e) => e.name)")

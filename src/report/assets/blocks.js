@@ -1,6 +1,6 @@
 // The data blocks of the page, inflated when they are first asked for.
 
-const TYPES = { f8: Float64Array, f4: Float32Array, i4: Int32Array, u4: Uint32Array, u2: Uint16Array, u1: Uint8Array };
+const TYPES = { f8: Float64Array, f4: Float32Array, i4: Int32Array, u1: Uint8Array };
 const KEPT = 24;
 const found = new Map();
 

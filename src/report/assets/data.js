@@ -2,12 +2,10 @@
 
 import { numbered, read } from "report/blocks";
 
-const FLAGS = { correct: 1, truncated: 2, masked: 4 };
-
 /** One run: what the index says of it (`about`), and its blocks. */
 export class Run {
-  constructor(about, number, causes) {
-    Object.assign(this, { about, number, causes, name: about.name });
+  constructor(about, number) {
+    Object.assign(this, { about, number, name: about.name });
   }
 
   iterations() {
@@ -53,21 +51,17 @@ export class Recorded {
 
   /** Whether a row is `correct`, `truncated` or `masked`. */
   is(flag, row) {
-    return (this.rows.flags[row] & FLAGS[flag]) !== 0;
+    return this.rows[flag][row] === 1;
   }
 
-  /** The value of a column of strings: `question`, `prompt`, `template` or `answer`. */
+  /** The value of a column of strings: `question`, `prompt`, `template`, `answer` or `file`. */
   text(column, row) {
-    return this.names[column]?.[this.rows[column][row]];
+    return this.names[column][this.rows[column][row]];
   }
 
   /** The prompt of a cell's first response. */
   prompt(cell) {
     return this.text("prompt", this.cells.first[cell]) ?? "";
-  }
-
-  cause(cell) {
-    return this.run.causes[this.cells.cause[cell]];
   }
 
   share(cell) {

@@ -22,10 +22,10 @@ export async function showExplorer(main, run) {
   const questions = names.question.map((label) => ({ label, members: [] }));
   cells.question.forEach((question, cell) => questions[question].members.push(cell));
   const map = heatMap({
-    colour: (cell) => (state.colour === "share" ? ofShare(recorded.share(cell)) : CAUSES[recorded.cause(cell)]),
+    colour: (cell) => (state.colour === "share" ? ofShare(recorded.share(cell)) : CAUSES[cells.cause[cell]]),
     told: (row, cell) =>
       `${row.label}, iteration ${cells.column[cell]}: ${cells.correct[cell]} of ${cells.samples[cell]} correct, ` +
-      causeOf(recorded.cause(cell)),
+      causeOf(cells.cause[cell]),
     open: (cell) => go({ run: run.number, iteration: cells.column[cell], question: cells.question[cell] }),
   });
   const status = h("span.soft", { role: "status" });
@@ -34,7 +34,7 @@ export async function showExplorer(main, run) {
   function update() {
     const rows = questions.filter(({ label, members }) => {
       const text = `${label}\n${recorded.prompt(members[0])}`.toLowerCase();
-      const caused = !state.cause || members.some((cell) => recorded.cause(cell) === state.cause);
+      const caused = !state.cause || members.some((cell) => cells.cause[cell] === state.cause);
       return caused && text.includes(state.filter.toLowerCase());
     });
     const mean = ({ members }) => members.reduce((sum, cell) => sum + recorded.share(cell), 0) / members.length;
@@ -42,16 +42,16 @@ export async function showExplorer(main, run) {
     map.update(spread(cells, rows));
     status.textContent = `${number(rows.length)} of ${number(questions.length)} questions`;
     const shares = [0, 0.25, 0.5, 0.75, 1].map((share) => swatch(ofShare(share), percent(share)));
-    const causes = run.causes.map((cause) => swatch(CAUSES[cause], named(cause)));
+    const causes = Object.entries(CAUSES).map(([cause, colour]) => swatch(colour, named(cause)));
     legend.replaceChildren(...(state.colour === "share" ? shares : causes));
   }
 
-  const causes = Object.fromEntries([["", "all questions"], ...run.causes.map((cause) => [cause, named(cause)])]);
+  const causes = Object.keys(CAUSES).map((cause) => [cause, named(cause)]);
   const choices = [
     ["Colour", "colour", COLOURS],
     ["Sort", "order", ORDERS],
     ["Columns", "column", COLUMNS],
-    ["Only", "cause", causes],
+    ["Only", "cause", Object.fromEntries([["", "all questions"], ...causes])],
   ];
   main.append(controls(state, "question or prompt", choices, update, status), legend, map.element);
   update();
@@ -82,7 +82,7 @@ export async function showIteration(main, run, iteration) {
     return [
       h("a", { href: address({ run: run.number, iteration, question }) }, names.question[question]),
       `${cells.correct[cell]} of ${cells.samples[cell]}`,
-      causeOf(recorded.cause(cell)),
+      causeOf(cells.cause[cell]),
       h("span.cut", { dir: "auto" }, recorded.prompt(cell).slice(0, 300)),
     ];
   });

@@ -102,6 +102,7 @@ export function heatMap({ colour, told, open }) {
   box.addEventListener("scroll", () => requestAnimationFrame(draw));
   new ResizeObserver(fit).observe(box);
   addEventListener("theme", draw);
+  matchMedia("print").addEventListener("change", fit);
 
   function fit() {
     left = Math.min(190, 0.35 * box.clientWidth);

@@ -12,7 +12,7 @@ import { above, address, go, place } from "report/router";
 const root = document.documentElement;
 const main = document.getElementById("main");
 const report = (await read("index")).index;
-report.runs = report.runs.map((about, number) => new Run(about, number, report.causes));
+report.runs = report.runs.map((about, number) => new Run(about, number));
 let showing = 0;
 
 /** Show the place that the address names. */

@@ -37,10 +37,10 @@ function section({ title, notes, header, rows }) {
   return h("section", h("h2", title), rows.length > 0 && table(header, cells), notes.map((note) => h("p.soft", note)));
 }
 
-/** Text in which a difference beyond noise, which begins with an arrow, stands out. */
+/** Text in which a difference beyond noise, which begins with an arrow, stands out; a setting has backticks around it. */
 function marked(text) {
   const change = { "▲": "span.up", "▼": "span.down" }[text[0]];
-  return h(change ?? "span", text);
+  return /^`.+`$/.test(text) ? h("code", text.slice(1, -1)) : h(change ?? "span", text);
 }
 
 /** A chooser of everything that was logged. */

@@ -71,7 +71,7 @@ function heading(recorded, here, cells) {
   return h(
     "div",
     h("h2", names.question[question]),
-    h("p", `Iteration ${of.column[here]}: ${share}, ${causeOf(recorded.cause(here))}.`),
+    h("p", `Iteration ${of.column[here]}: ${share}, ${causeOf(of.cause[here])}.`),
     references.length > 0 && h("p", "Reference: ", h("b", { "data-part": "reference" }, references.join(" or "))),
     h("p", "All iterations of this question: ", visits),
   );
@@ -94,7 +94,7 @@ function card(recorded, row, select) {
   const correct = recorded.is("correct", row);
   const { advantage, ratio, length } = recorded.rows;
   const facts = [
-    `A ${number(advantage?.[row], 2)}`,
+    `A ${number(advantage[row], 2)}`,
     ratio && `ratio ${number(ratio[row])}`,
     `${number(length[row])} tokens`,
     recorded.is("truncated", row) && "cut",
@@ -111,7 +111,7 @@ function card(recorded, row, select) {
 
 /** The numbers and the tokens of one response. */
 async function showResponse(box, recorded, row) {
-  const { rows, run, names } = recorded;
+  const { rows, run } = recorded;
   const terms = Object.keys(rows).filter((name) => name.startsWith("reward_term/"));
   const facts = [...Object.keys(LABELS).filter((name) => rows[name]), ...terms].map((name) => {
     const label = LABELS[name] ?? name.replace("reward_term/", "reward term: ");
@@ -123,6 +123,6 @@ async function showResponse(box, recorded, row) {
     h("h3", recorded.is("correct", row) ? "✓ correct" : "✗ wrong", ", answer ", answer),
     h("dl", facts),
     found ? responseText(found) : h("p", "Its tokens are not in this page, which would have become too large."),
-    h("p.soft", `Recorded in ${run.about.path}/rollouts/${names.files[rows.file[row]]}, row ${rows.line[row]}.`),
+    h("p.soft", `Recorded in ${run.about.path}/rollouts/${recorded.text("file", row)}, row ${rows.line[row]}.`),
   );
 }

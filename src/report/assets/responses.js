@@ -66,9 +66,8 @@ function line(recorded, row) {
 /** The rows that a filter leaves; its text may stand in the question, the prompt, the answer, or in `texts`. */
 function filtered(recorded, { filter, verdict, prompt }, texts) {
   const word = filter.trim().toLowerCase();
-  const columns = TEXTS.filter((name) => recorded.names[name]);
-  const has = columns.map((name) => recorded.names[name].map((text) => (text ?? "").toLowerCase().includes(word)));
-  const holds = (row) => columns.some((name, i) => has[i][recorded.rows[name][row]]) || texts[row].includes(word);
+  const has = TEXTS.map((name) => recorded.names[name].map((text) => (text ?? "").toLowerCase().includes(word)));
+  const holds = (row) => TEXTS.some((name, i) => has[i][recorded.rows[name][row]]) || texts[row].includes(word);
   const judged = (row) => recorded.is(verdict === "wrong" ? "correct" : verdict, row) !== (verdict === "wrong");
   const asked = (row) => prompt === "all" || (prompt === "original") === (recorded.rows.rephrasing[row] === 0);
   return Array.from(texts.keys()).filter((row) => (verdict === "all" || judged(row)) && asked(row) && holds(row));

@@ -287,11 +287,11 @@ def test_a_killed_vllm_server_is_waited_for_and_samples_the_same_from_the_same_w
     assert killed
 
 
-class Half:
-    """A file that breaks after ten writes: the description of the weights and some of them."""
+class Breaking:
+    """A file that breaks at a write; the first two are headers and the description of the weights."""
 
-    def __init__(self, file):
-        self.file, self.left = file, 10
+    def __init__(self, file, at):
+        self.file, self.left = file, at
 
     def write(self, content):
         self.left -= 1
@@ -304,24 +304,31 @@ class Half:
 
 
 @pytest.mark.vllm
-def test_a_server_whose_stream_of_weights_breaks_off_takes_the_next_one(tiny_policy, vllm_server, monkeypatch):
+def test_a_server_whose_stream_of_weights_breaks_off_takes_the_next_one_whole(tiny_policy, vllm_server, monkeypatch):
     engine = VLLMServerEngine(str(tiny_policy), vllm_server, dtype="float32", timeout=60, patience=240, retries=1)
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
-    request = Request(PROMPTS, [4, 4, 4], SamplingConfig(max_new_tokens=20), 0)
-    engine.sync(model.named_parameters())
-    expected = [[sample.token_ids.tolist() for sample in samples] for samples in engine.generate(request)]
-    plain, broken = weight_stream._Handler.do_GET, []
+    names = [name.split(".")[-2] for name, _ in model.named_parameters()]
+    request, breaks = Request(PROMPTS, [4, 4, 4], SamplingConfig(max_new_tokens=20), 0), []
+    plain = weight_stream._Handler.do_GET
+
+    def sampled_tokens():
+        return [[sample.token_ids.tolist() for sample in samples] for samples in engine.generate(request)]
 
     def break_once(self):
-        if not broken:
-            broken.append(True)
-            self.wfile = Half(self.wfile)
+        if breaks:
+            self.wfile = Breaking(self.wfile, breaks.pop())
         plain(self)
 
-    monkeypatch.setattr(weight_stream._Handler, "do_GET", break_once)
     engine.sync(model.named_parameters())
-    assert broken
-    assert [[sample.token_ids.tolist() for sample in samples] for samples in engine.generate(request)] == expected
+    expected = sampled_tokens()
+    monkeypatch.setattr(weight_stream._Handler, "do_GET", break_once)
+    for next_one in ("k_proj", "v_proj", "up_proj", "norm"):  # within layers that vLLM fuses, and in the end
+        engine.sync((name, torch.randn_like(parameter)) for name, parameter in model.named_parameters())
+        assert sampled_tokens() != expected
+        breaks.append(3 + names.index(next_one))
+        engine.sync(model.named_parameters())
+        assert not breaks
+        assert sampled_tokens() == expected, next_one
 
 
 @pytest.mark.vllm

@@ -194,7 +194,13 @@ class WorkerExtension:
 
     def take_weights(self, **where: Any) -> None:
         """Load the weights that `weight_stream.offered` offers, as the colocated engine does: one tensor at a time."""
-        self.reload_weights(weights_iterator=receive_weights(**where))
+        try:
+            self.reload_weights(weights_iterator=receive_weights(**where))
+        except Exception:
+            # End what has begun: vLLM counts the parts of a layer as they arrive. It would take those of this stream
+            # and of the next one for a whole layer, and leave out the rest.
+            self.reload_weights(weights_iterator=iter(()))
+            raise
         retie_output_head(self.get_model())
 
 

@@ -24,12 +24,12 @@ def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def gather_objects(value: T) -> list[T]:
-    """[world] the picklable `value` of every rank, in rank order."""
+def gather_objects(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """[world] the picklable `value` of every rank, in rank order; with a `group`, of its ranks alone."""
     if world_size() == 1:
         return [value]
-    gathered: list[T | None] = [None] * world_size()
-    dist.all_gather_object(gathered, value)
+    gathered: list[T | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(gathered, value, group=group)
     return gathered  # type: ignore[return-value]
 
 

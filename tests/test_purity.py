@@ -18,13 +18,12 @@ SHELLS = [
     "lab.exact_zero_gradient",
     "modules.policy_module",
     "modules.strategy",
-    "rollouts.engines.vllm_worker",
     "runs.checkpoints",
     "runs.loggers",
     "runs.scalars",
     "runs.stages",
 ]
-"""Files that connect the pure code of a room with Lightning, or run inside of vLLM."""
+"""Files that connect the pure code of a room with Lightning."""
 FOREIGN = ("lightning", "pytorch_lightning", "vllm", "hydra")
 PROGRAM = """
 import importlib, sys

@@ -10,7 +10,7 @@ from torch import nn
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
-from tagrpo.rollouts.engines.vllm_worker import WorkerExtension
+from tagrpo.rollouts.engines.vllm import WorkerExtension
 
 
 class Digests(WorkerExtension):

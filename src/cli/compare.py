@@ -33,11 +33,11 @@ KEYS = ("overrides", "after", "longer", "demo", "paper")
 
 @dataclass
 class Method:
-    """A row of a comparison: overrides of tagrpo-train, and the row that it goes on from, if any."""
+    """A row of a comparison: overrides of tagrpo-train, and the row that it continues, if any."""
 
     overrides: list[str]
-    after: str | None = None  # the row whose trained policy this one goes on from, in a run of its own
-    longer: str | None = None  # the row whose run this one is a copy of that goes on for longer
+    after: str | None = None  # the row whose trained policy this one starts from, in a run of its own
+    longer: str | None = None  # the row whose run this one copies and continues
 
 
 def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> dict[str, Method]:
@@ -67,7 +67,7 @@ def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> di
 
 
 def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
-    """Refuse methods that no run could be started with, before the first one is."""
+    """Refuse methods whose settings do not compose, before any run is started."""
     if not methods:
         raise ValueError("Expected methods, but got none. Choose a preset (compare=demo) or name them (methods=[…]).")
     GlobalHydra.instance().clear()  # of the configuration of comparisons, which has been read
@@ -83,7 +83,7 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
 
 
 def shared_overrides(cfg: DictConfig) -> list[str]:
-    """The overrides of all runs: the chosen groups, the preset's for its scale, and those of the command line."""
+    """The overrides of all runs: chosen groups, the preset's for this scale, and those of the command line."""
     chosen = [f"{group}={cfg[group]}" for group in ("scale", "recipe", "model") if cfg[group] is not None]
     try:
         return [*chosen, *cfg.overrides_at_scale.get(cfg.scale or "demo", []), *cfg.overrides]
@@ -98,7 +98,7 @@ def shared_overrides(cfg: DictConfig) -> list[str]:
 def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides: list[str]) -> list[GridRun]:
     """Every method with every seed, seed by seed, so that an interrupted comparison has whole seeds.
 
-    All get `overrides`; a method's own come after them and win. One that another goes on from exports its policy.
+    All get `overrides`, which a method's own overrides replace. One that another starts from exports its policy.
     """
     runs: dict[tuple[int, str | None], GridRun] = {}
     continued = {method.after for method in methods.values()}
@@ -114,7 +114,7 @@ def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides:
 
 
 def places_of(workers: int | None, gpus_per_run: int) -> list[Environment]:
-    """The runs that go side by side on this machine, each with GPUs of its own; a ValueError where there are too few.
+    """The environment of each run that goes in parallel on this machine; a ValueError where GPUs are too few.
 
     Without `gpus_per_run` there are as many as cores, and each sees the GPUs that this process sees.
     """
@@ -158,7 +158,7 @@ def main(cfg: DictConfig) -> None:
     root, console = Path(cfg.root), Console()
     with explained():
         check_types(cfg)
-        # What comes from the environment is read by each run, and stands neither in its command nor in its files.
+        # Each run resolves values from the environment itself: they stand neither in its command nor in its files.
         written: DictConfig = OmegaConf.create(unread(OmegaConf.to_container(cfg)))
         methods = methods_of(written.methods, cfg.scale)
         launcher: Any = OmegaConf.to_container(cfg.launcher, resolve=True)

@@ -20,7 +20,7 @@ WRONG_USE = (ValueError, TypeError, OSError, ImportError, RuntimeError, HydraExc
 
 
 def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Callable[[], Any]]:
-    """Make a function a console script, which refuses secrets; one with a `config` gets that and shows help on it."""
+    """Make a function a console script that refuses secrets; with a `config` it gets that, and has its `--help`."""
 
     def decorate(main: Callable[..., Any]) -> Callable[[], Any]:
         if config is not None:
@@ -47,7 +47,7 @@ def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Cal
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """End the program with the message alone of an error of settings; with HYDRA_FULL_ERROR=1 show where, too."""
+    """Turn an error of settings into its message and an exit; HYDRA_FULL_ERROR=1 shows the traceback."""
     try:
         yield
     except WRONG_USE as error:

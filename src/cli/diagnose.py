@@ -1,8 +1,8 @@
-"""`tagrpo-eval diagnose=<run>`: what a run's training questions gave it to learn from (TA-GRPO, Figs. 3 and 4).
+"""`tagrpo-eval diagnose=<run>`: how much a run could learn from its training questions (TA-GRPO, Figs. 3 and 4).
 
-The training questions and their rephrasings are asked anew, sampled as in training: of the policy that training began
-with, and of the kept checkpoints that are nearest to each quarter of training. Nothing is learned, and the run's own
-files stay as they are. A checkpoint that was measured before, on the same questions, is not measured again.
+The training questions and their rephrasings are asked again, and sampled as in training, of the policy that training
+began with, and of the kept checkpoints that are nearest to each quarter of training. Nothing is learned, and the run's
+own files stay as they are. A checkpoint that was measured before, on the same questions, is not measured again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 NEEDED = ("progress", "checkpoint", "embedding_diversity")
-"""Callbacks that stay: what is shown, an orderly end, and the encoder."""
+"""Callbacks that stay: for progress, an orderly end, and the encoder."""
 AS_TRAINED = ("seed", "model", "lora", "template", "reward", "data.train", "data.max_prompt_tokens", "rollout.sampling")
 """Settings, with all below them, that must be those of the run."""
 MAY_DIFFER = ("data.train.num_rephrasings", "data.train.rephrasings")
@@ -30,7 +30,7 @@ MAY_DIFFER = ("data.train.num_rephrasings", "data.train.rephrasings")
 
 
 def ask_training_questions(cfg: DictConfig) -> None:
-    """Change the settings of an evaluation into those of a diagnosis of the run `cfg.diagnose`, or refuse them."""
+    """Turn the settings of an evaluation into those of a diagnosis of the run `cfg.diagnose`, or refuse them."""
     run = Path(cfg.diagnose)
     if not (run / "config.yaml").is_file() or not runs.checkpoints_in(run / "checkpoints"):
         raise FileNotFoundError(
@@ -61,7 +61,7 @@ def ask_training_questions(cfg: DictConfig) -> None:
 
 
 def kept_checkpoints(run: Path) -> dict[int, Path]:
-    """Iteration → the checkpoint there, of those nearest to each quarter of training; a damaged one is an error.
+    """Iteration → its checkpoint, for those nearest to each quarter of training.
 
     Raises:
         DamagedFileError: one of them is damaged.
@@ -76,7 +76,7 @@ def kept_checkpoints(run: Path) -> dict[int, Path]:
 
 
 def diagnose(cfg: DictConfig, run: Run) -> list[str]:
-    """Measure base and checkpoints and show the table; return the names of the files written into `run.directory`.
+    """Measure base and checkpoints, print the table, and return the names of the files written to `run.directory`.
 
     `cfg` comes from `ask_training_questions`; the questions of `run` have been read.
     """
@@ -109,11 +109,11 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
         signal = TrainingSignal(diversity, lambda: before.get(digest(identify()), []))
         run.trainer.callbacks = in_order([*callbacks, signal])  # type: ignore[attr-defined]
         evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
-        if run.trainer.is_global_zero:
+        if runs.is_first_rank():
             point = {"iteration": iteration, "share": iteration / max(checkpoints), "identity": identify()}
             points.append({**point, "metrics": summarised(signal.questions), "questions": signal.questions})
             write_json(kept, {**facts, "checkpoints": points})
-    if run.trainer.is_global_zero:
+    if runs.is_first_rank():
         header, rows = table_of({"checkpoints": points})
         stages, *across = zip(header, *rows, strict=True)  # there is room for the stages side by side
         print("\n".join(table(stages, across)) + f"\ntagrpo-report {trained} has the figures.")

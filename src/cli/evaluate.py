@@ -60,6 +60,7 @@ def main(cfg: DictConfig) -> None:
                 existing(cfg.checkpoint, "checkpoint")
             stack.enter_context(held(directory))
             run = build(cfg)
+            stack.callback(run.close)
             from ..runs.checkpoints import checkpoint_at
 
             checkpoint = None if cfg.checkpoint is None else checkpoint_at(cfg.checkpoint, "checkpoint")
@@ -68,14 +69,11 @@ def main(cfg: DictConfig) -> None:
         if is_first_rank():
             save_resolved(cfg, directory)
             write_provenance(directory)
-        try:
-            if cfg.diagnose is not None:
-                files = diagnose(cfg, run)
-            else:
-                metrics = evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
-        finally:
-            run.close()
-        if run.trainer.is_global_zero:
+        if cfg.diagnose is not None:
+            files = diagnose(cfg, run)
+        else:
+            metrics = evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
+        if is_first_rank():
             if cfg.diagnose is None:
                 show(metrics)
                 files = ["exact.json"] if cfg.exact else write(cfg, directory)
@@ -83,7 +81,7 @@ def main(cfg: DictConfig) -> None:
 
 
 def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> None:
-    """Exchange the evaluator where success is computed exactly, else have counts kept by what they depend on."""
+    """Replace the callbacks for `exact=true`; else have counts kept under what they depend on."""
     from hydra.utils import instantiate
 
     from ..callbacks import PassAtKEvaluator
@@ -102,7 +100,7 @@ def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> None:
 
 
 def write(cfg: DictConfig, directory: Path) -> list[str]:
-    """Write the evaluation as Markdown, beside `against` if that is set; return the names of all files."""
+    """Write the evaluation, with `against` beside it if set, as Markdown; return the names of all files."""
     from ..analysis.comparison import Methods
     from ..analysis.runs import RunFiles
     from ..analysis.sections import evaluation_markdown

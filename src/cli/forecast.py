@@ -1,4 +1,4 @@
-"""Memory and time of a run by arithmetic on the sizes of its model: what `tagrpo-plan` says. Nothing is run.
+"""Memory and time of a run, computed from the sizes of its model, for `tagrpo-plan`. Nothing is run.
 
 Activations are counted for a decoder of the usual kind (two norms, attention, a gated MLP) whose layers are not
 compiled. Of mixtures of experts the memory of weights is right; activations and hours are those of a dense model.
@@ -17,12 +17,12 @@ UPDATE_SHARE = 0.5  # of the peak rate, in an update of large micro-batches; rec
 HALF_TOKENS = 8192  # of a micro-batch that reaches half of that
 ENGINE_SHARE = 0.7  # of bandwidth and peak rate, in a step of the engine
 STEP_SECONDS = 0.004  # of a step beside these
-RATE_SPREAD, LENGTH_SPREAD = 1.8, 1.4  # factors either way: of times, and of a mean response that is a guess
+RATE_SPREAD, LENGTH_SPREAD = 1.8, 1.4  # factors by which times, and a guessed mean response, may be off either way
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A model, the work of an iteration over all ranks with lengths in tokens, how the ranks share it, the engine."""
+    """A model, the work of an iteration over all ranks (lengths in tokens), its distribution over GPUs, the engine."""
 
     memory: float  # GiB of a GPU that programs can have
     rate: float  # dense FLOP/s of a GPU in bfloat16
@@ -119,7 +119,7 @@ class Setup:
         return sizes | {"engine": 0.0 if self.servers else self.awake}
 
     def host(self) -> dict[str, float]:
-        """Part → GiB in the memory of the first node: float32 weights, read and at the end written, and what stays."""
+        """Part → GiB of the first node's host memory: float32 weights in loading and export, and what stays there."""
         whole, own = 4 * self.parameters / GIB, self.ranks / self.nodes
         shards = (self.copies * whole + 12 * self.trained / GIB) * self.replicas / self.nodes
         sleeps = self.utilization and not (self.asleep or self.servers)
@@ -130,7 +130,7 @@ class Setup:
         }
 
     def least(self) -> float:
-        """GiB of each GPU that vLLM needs: weights, one sequence and a tenth of activations; weights and a cache."""
+        """GiB that vLLM needs on a GPU: weights, one sequence and a tenth for activations; a quarter beside weights."""
         return max((self.held + self.context * self.token) / 0.9, self.held / 0.75) if self.utilization else 0.0
 
     def forward_flop(self) -> float:
@@ -159,7 +159,7 @@ class Setup:
         return wanted / rows * self.mean * full + (self.longest - self.mean) * last
 
     def spread(self) -> float:
-        """The factor by which an iteration may take more or fewer seconds; rate and length do not depend on another."""
+        """The factor by which an iteration's seconds may be off; errors of rate and length are independent."""
         return math.exp(math.hypot(math.log(RATE_SPREAD), self.assumed * math.log(LENGTH_SPREAD)))
 
 
@@ -196,7 +196,7 @@ def needed(s: Setup) -> list[str]:
 
 
 def for_update(s: Setup) -> dict[str, dict[str, Any]]:
-    """Change → what it makes of a run, for those that may make an update smaller, the cheapest first."""
+    """Setting to change → the fields that it changes, of what may make an update smaller, the cheapest first."""
     share = max(recomputation(s), s.checkpointing)
     budget = int(s.token_budget * (1 - (total(s) - FILLED * s.memory) / s.updating()["activations"])) // 256 * 256
     enough = budget >= s.prompt + s.longest
@@ -216,7 +216,7 @@ def for_update(s: Setup) -> dict[str, dict[str, Any]]:
 
 
 def for_engine(s: Setup) -> list[str]:
-    """Changes that give the engine the memory that it needs and the training its own, the cheapest first."""
+    """Changes after which engine and training both have the memory that they need, the cheapest first."""
     if not s.utilization:
         return ["rollout.engine.max_rows=<fewer responses at one time>, or rollout=vllm"]
     room = s.awake if s.servers or total(s) > s.memory else utilization(s) * s.memory
@@ -237,7 +237,7 @@ def for_engine(s: Setup) -> list[str]:
 
 
 def better(s: Setup) -> list[str]:
-    """Changes that make a run faster that fits, each by itself, with what they use."""
+    """Changes, each by itself, that make a run that fits faster, with the memory that they use."""
     lines, share = [], recomputation(s)
     if s.utilization and not s.servers and (best := utilization(s)) > s.utilization:
         before, after = (figure(x.sampling_seconds()) for x in (s, replace(s, awake=best * s.memory)))

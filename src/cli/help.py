@@ -36,7 +36,7 @@ def show_help(config: str, groups: list[str]) -> int:
 
 
 def text_of(config: str) -> str:
-    """The text of a configuration without Hydra's own section, and of those that it is made from."""
+    """The text of a configuration without its section for Hydra, followed by those of its bases."""
     text = (configs() / f"{config}.yaml").read_text().partition("\nhydra:")[0]
     bases = {"train": r"^  - train$", "scale/demo": "^  - scale: demo"}
     return "\n".join([text, *(text_of(name) for name, line in bases.items() if re.search(line, text, re.MULTILINE))])

@@ -4,7 +4,7 @@
     tagrpo-rephrase input=questions.jsonl output=rephrased.jsonl rephraser.model=<model>
     tagrpo-rephrase audit input=rephrased.jsonl output=filtered.jsonl
 
-Paid replies are in `<output>.work/replies.jsonl`: the same command, started again after whatever ended it, goes on.
+Paid replies are kept in `<output>.work/replies.jsonl`: after an interruption the same command continues.
 """
 
 from __future__ import annotations

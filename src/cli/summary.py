@@ -1,4 +1,4 @@
-"""The end of a run in the terminal: results, where everything lies, and which commands go on from there."""
+"""The end of a run in the terminal: results, files, and the commands that can follow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def show(metrics: Mapping[str, float]) -> None:
 
 
 def conclude(metrics: Mapping[str, float], directory: Path, overrides: Sequence[str], name: str) -> None:
-    """Print what came out of a training, where it lies, and the commands that go on from it."""
+    """Print the results of a training, its files, and the commands that can follow."""
     show(metrics)
     found = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
     print(f"In {directory}: {', '.join(found)}. Next:")
@@ -40,7 +40,7 @@ def conclude(metrics: Mapping[str, float], directory: Path, overrides: Sequence[
 
 
 def following(directory: Path, overrides: Sequence[str], name: str, found: set[str]) -> list[str]:
-    """Commands that go on from a run: evaluate, export, report, train for longer."""
+    """Commands that can follow a run: evaluate, export, report, train for longer."""
     commands, model = [f"tagrpo-report {directory}"], directory / "model"
     if "model" in found:
         carried = [o for o in overrides if o.partition("=")[0].partition(".")[0] in CARRIED]

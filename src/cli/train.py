@@ -63,7 +63,7 @@ def train(
 
 
 def record(cfg: DictConfig, run: Run, directory: Path) -> None:
-    """Write down the settings, the commit and the versions of packages, also as hyperparameters of every logger."""
+    """Write settings, commit and versions of packages to files, and to every logger as hyperparameters."""
     from ..runs.provenance import write_provenance
 
     save_resolved(cfg, directory)
@@ -94,16 +94,14 @@ def main(cfg: DictConfig) -> float | None:
             stack.enter_context(held(directory))
             begin(cfg, directory)
             run = build(cfg)
+            stack.callback(run.close)
             read_questions(cfg, run, trains=trains)
         if is_first_rank():
             record(cfg, run, directory)
         export = directory / "model" if cfg.export else None
-        try:
-            metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
-        finally:
-            run.close()
-        end(directory)
-        if run.trainer.is_global_zero:
+        metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
+        if is_first_rank():
+            end(directory)
             conclude(metrics, directory, given_overrides(), f"{cfg.name}-seed{cfg.seed}")
     return objective_of(metrics, cfg.objective)
 

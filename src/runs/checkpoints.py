@@ -40,7 +40,7 @@ MARKER = "complete.json"
 METADATA = ".metadata"
 """torch's description of the shards."""
 REST = "meta.pt"
-"""All that is no tensor of the model or the optimizer."""
+"""Everything in a checkpoint but the tensors of the model and the optimizer."""
 SHARD_TYPES = {
     ("collections", "OrderedDict"),
     ("pathlib", "Path"),
@@ -61,7 +61,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             torch.save(checkpoint, file)
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
-        """Load a checkpoint; a folder of shards as the file that one process would have written."""
+        """Load a checkpoint; a folder of shards in the form of the file that a single process writes."""
         if Path(path).is_dir():
             return unsharded(Path(path))
         return super().load_checkpoint(path, map_location, weights_only)
@@ -80,7 +80,7 @@ def commit_folder(partial: Path, path: Path) -> None:
 
 
 def seals_of(files: Sequence[Path]) -> dict[str, list[int]]:
-    """Name → size in bytes and CRC-32 of each file, read side by side."""
+    """Name → size in bytes and CRC-32 of each file; files are read in parallel."""
     with ThreadPoolExecutor() as pool:
         sums = list(pool.map(checksum, files))
     return {file.name: [file.stat().st_size, value] for file, value in zip(files, sums, strict=True)}
@@ -117,7 +117,7 @@ def _check_folder(path: Path) -> None:
 
 
 def check_metadata(path: Path) -> None:
-    """Check that loading a folder of shards runs no foreign code: torch unpickles metadata and entries of bytes."""
+    """Check that loading a folder of shards runs no foreign code: torch unpickles its metadata and entries of bytes."""
     with damage_explained(METADATA), (path / METADATA).open("rb") as file:
         _GuardedUnpickler(file).load()
 
@@ -141,7 +141,7 @@ class _GuardedUnpickler(pickle.Unpickler):
 
 
 def unsharded(path: Path) -> dict[str, Any]:
-    """The content of a folder of shards as Lightning has it without sharding: on the CPU, parameters by number."""
+    """The content of a folder of shards in the form of a checkpoint without sharding, on the CPU."""
     rest: dict[str, Any] = torch.load(path / REST, weights_only=True)
     optimizers = []
     for number, groups in enumerate(rest.pop("param_groups")):
@@ -172,7 +172,7 @@ def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
 
 
 def newest(directory: Path) -> Path | None:
-    """The newest intact checkpoint in `directory`; warns of the others, which are passed over."""
+    """The newest intact checkpoint in `directory`; damaged ones are skipped with a warning."""
     for path in reversed(checkpoints_in(directory)):
         try:
             check(path)
@@ -184,10 +184,10 @@ def newest(directory: Path) -> Path | None:
 
 
 def checkpoint_at(path: str | Path, setting: str) -> Path:
-    """The checkpoint at a path, once it has been checked; of a run's directory the newest intact one.
+    """The checkpoint at a path, after a check of it; for a run's directory, the newest intact one.
 
     Raises:
-        FileNotFoundError, DamagedFileError: there is none that is complete; naming the setting that gave the path.
+        FileNotFoundError, DamagedFileError: there is no intact one; the message names `setting`.
     """
     path = Path(path).expanduser()
     if (path / "checkpoints").is_dir():
@@ -208,9 +208,9 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
 
 
 def resolve(resume: str | Path | None, directory: Path) -> Path | None:
-    """The complete checkpoint that a run is resumed from; None starts anew.
+    """The checkpoint that a run resumes from, after a check of it; None starts a new run.
 
-    `resume` is `auto`, the newest complete one in `directory`, if there is one; or a path, also of a run.
+    `resume` is `auto`, which takes the newest intact one in `directory`, if any, or the path of a checkpoint or a run.
     """
     if resume is None:
         return None
@@ -223,7 +223,7 @@ def resolve(resume: str | Path | None, directory: Path) -> Path | None:
 
 
 def set_aside(directory: Path, after: int) -> None:
-    """Move checkpoints of later iterations, of another run, to `<directory>.previous`; delete what was not finished."""
+    """Move checkpoints of later iterations to `<directory>.previous`, and delete unfinished ones."""
     if not directory.is_dir():
         return
     for path in list(directory.glob(partial_path(directory / "*").name)):

@@ -1,4 +1,4 @@
-"""The directory of a run: one process at a time in it, one run in it, and what of its settings a resume may change."""
+"""The directory of a run: one run and one process at a time in it, and which of its settings a resume may change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .secrets import redacted
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FINISHED = "finished"
-"""File of a run that has come to its end by itself."""
+"""Name of an empty file, written when a run has ended without being stopped."""
 MAY_CHANGE = (
     "iterations", "optimizer.lr", "policy.optimizer.lr", "policy.max_skipped",  # how far and how fast
     "callbacks", "logger", "name", "test", "export", "objective", "resume", "history",  # what is written
@@ -41,7 +41,7 @@ MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfi
 
 
 def name_of(iteration: int) -> str:
-    """File or folder name of the checkpoint after so many iterations.
+    """Name of the file or folder of the checkpoint after `iteration` iterations.
 
     >>> name_of(20)
     'iteration-000020.ckpt'
@@ -50,7 +50,7 @@ def name_of(iteration: int) -> str:
 
 
 def iteration_of(path: Path) -> int | None:
-    """Iterations done before the checkpoint `path`; None where its name is not of `name_of`'s form."""
+    """The number of iterations in a checkpoint's name; None where the name has another form."""
     match = re.fullmatch(r"iteration-(\d+)\.ckpt", path.name)
     return int(match[1]) if match else None
 
@@ -69,7 +69,7 @@ def is_first_rank() -> bool:
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Keep other processes out of a directory while the block runs, or raise a RuntimeError; rank 0 does it for all."""
+    """Lock a directory while the block runs; a RuntimeError names the process that holds it. Rank 0 locks for all."""
     if not is_first_rank():
         yield
         return
@@ -84,11 +84,11 @@ def held(directory: Path) -> Iterator[None]:
 
 
 def begin(cfg: DictConfig, directory: Path) -> None:
-    """Check that a run fits its directory, before anything is written; `cfg.history` gets what resumes have changed.
+    """Check that a run may write to its directory; add what this resume changes to `cfg.history`.
 
     Raises:
         FileExistsError: the directory holds a run, and this one is not to continue it.
-        FileNotFoundError, ValueError: the settings of the run that it continues are missing, others, or none.
+        FileNotFoundError, ValueError: the settings of the run that it continues are missing, unreadable or different.
     """
     if not is_first_rank():
         return
@@ -111,9 +111,8 @@ def begin(cfg: DictConfig, directory: Path) -> None:
 
 
 def end(directory: Path) -> None:
-    """Note that the run has come to its end by itself."""
-    if is_first_rank():
-        write_text(directory / FINISHED, "")
+    """Note that the run has ended without being stopped."""
+    write_text(directory / FINISHED, "")
 
 
 def used(directory: Path) -> bool:
@@ -145,7 +144,7 @@ def existing(path: str | Path, setting: str) -> Path:
 
 
 def may_change(name: str) -> bool:
-    """Whether a resumed run may have another value of this setting.
+    """Whether a resumed run may change this setting.
 
     >>> may_change("optimizer.lr"), may_change("trainer.devices"), may_change("data.batch_size")
     (True, True, False)
@@ -158,7 +157,7 @@ def may_change(name: str) -> bool:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings that a run has written, as plain containers. Nothing in them is resolved: they may be foreign."""
+    """The settings that a run has written, as plain containers; unresolved, as a stranger may have written them."""
     if not path.is_file():
         raise FileNotFoundError(
             f"Expected the settings of the run in {path}, but there is no such file. Leave checkpoints in the "
@@ -180,14 +179,14 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def parsed(text: str) -> Any:
-    """The content of a YAML text without aliases, of which a few lines can make gigabytes."""
+    """The content of a YAML text; one with aliases is an error, as a few lines of them can make gigabytes."""
     if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, LOADER)):
         raise yaml.YAMLError("there are aliases in it")
     return yaml.load(text, LOADER)
 
 
 def changes(then: dict[str, Any], now: dict[str, Any], absent: Any = None) -> dict[str, tuple[Any, Any]]:
-    """Setting → its value then and now, or `absent`, of all that differ.
+    """Setting → its values then and now, for all settings that differ; `absent` stands for a missing one.
 
     >>> changes({"seed": 0, "data": {"size": 2}}, {"seed": 1, "data": {"size": 2}})
     {'seed': (0, 1)}
@@ -199,7 +198,7 @@ def changes(then: dict[str, Any], now: dict[str, Any], absent: Any = None) -> di
 
 
 def without_copies(changed: dict[str, Any]) -> dict[str, Any]:
-    """Changes to be read: of settings that follow one another the one with the shortest name.
+    """Changes for a reader: of settings with the same change and last name, the one with the shortest name.
 
     >>> without_copies({"seed": (0, 1), "data.seed": (0, 1), "data.size": (2, 3)})
     {'seed': (0, 1), 'data.size': (2, 3)}
@@ -219,7 +218,7 @@ def flat(content: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def refuse(changed: dict[str, tuple[Any, Any]], directory: Path) -> None:
-    """Raise a ValueError about settings of the run in `directory` that must stay, if any have changed."""
+    """Raise a ValueError if settings have changed that must stay as they were in the run in `directory`."""
     if changed:
         raise ValueError(
             f"Expected the settings of the run in {directory} that shape what it learns, but got others:\n"
@@ -236,7 +235,7 @@ def then_and_now(changed: dict[str, tuple[Any, Any]]) -> str:
 
 
 def entry(changed: dict[str, tuple[Any, Any]], resume: str, run: Path) -> list[dict[str, Any]]:
-    """The lines that a resume adds to the history: none where it changes nothing."""
+    """The entry that a resume adds to the history; none where it changes nothing."""
     source = [Path(resume)] if resume != "auto" else checkpoints_in(run / "checkpoints")[-1:]
     settings = {name: {"then": old, "now": new} for name, (old, new) in without_copies(changed).items()}
     time = datetime.now(UTC).isoformat(timespec="seconds")
@@ -244,7 +243,7 @@ def entry(changed: dict[str, tuple[Any, Any]], resume: str, run: Path) -> list[d
 
 
 def wandb_run_id(directory: str, resume: str | None) -> str:
-    """The id under which W&B knows the run, from `<directory>/wandb_id`: a new one unless the run is resumed."""
+    """The run's id in W&B, kept in `<directory>/wandb_id`; a new one unless the run is resumed."""
     path = Path(directory) / "wandb_id"
     if resume is not None and path.exists():
         return path.read_text().strip()

@@ -8,7 +8,6 @@ import fcntl
 import json
 import os
 import pickle
-import secrets
 import shutil
 import warnings
 import zipfile
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers: the disk is full, the quota is used up, files may not be as large."""
+"""Error numbers: the disk is full, the quota is used up, files may not be that large."""
 
 
 class DamagedFileError(ValueError):
@@ -34,7 +33,7 @@ def partial_path(path: Path) -> Path:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Give a path to write to in the place of `path`, which it becomes at the end of the block, if that succeeds."""
+    """Yield a path to write a file to; when the block has succeeded, the file is renamed to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
     with disk_full_explained(path), removed_on_error(partial):
@@ -46,7 +45,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_written_whole(path: Path) -> Iterator[Path]:
-    """The same of a folder; where there is one already, files are moved into it, and others in it stay."""
+    """Yield an empty folder to write to, renamed to `path` at the end; other files of an old `path` stay in it."""
     path = path.absolute()
     partial = partial_path(path)
     begin_folder(partial)
@@ -66,7 +65,7 @@ def folder_written_whole(path: Path) -> Iterator[Path]:
 
 
 def begin_folder(partial: Path) -> None:
-    """Make an empty folder, for what has another name once it is complete."""
+    """Make an empty folder `partial`, which is to be renamed once it is complete."""
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
 
@@ -91,10 +90,10 @@ def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, A
 
 
 def append_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows to a CSV file, with a header where it is new; without any, nothing is made."""
+    """Append rows to a CSV file, after a header where the file is new; without rows no file is made."""
     if rows:
         new = not path.exists()
-        with path.open("a", newline="") as file:
+        with disk_full_explained(path), path.open("a", newline="") as file:
             writer = csv.DictWriter(file, columns)
             if new:
                 writer.writeheader()
@@ -102,10 +101,10 @@ def append_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, 
 
 
 def read_rows(path: Path, most: int | None = None) -> tuple[Sequence[str], list[dict[str, str]]]:
-    """Columns and whole rows among the first `most` of a CSV file; a row may be cut off where a process has died.
+    """Columns of a CSV file, and its first `most` rows but those that a dying process has cut off.
 
     Raises:
-        ValueError: it can't be read.
+        ValueError: the file is no CSV file.
     """
     if most == 0 or not path.exists():
         return [], []
@@ -119,17 +118,6 @@ def read_rows(path: Path, most: int | None = None) -> tuple[Sequence[str], list[
             f"Expected a table in {path}, but it can't be read: {error}. Put a copy in its place, or move it away: the "
             "run goes on without it."
         ) from error
-
-
-def create_private(path: Path, text: str) -> None:
-    """Write `text` to `path`, readable by this user alone, unless another process has written it before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".partial-{secrets.token_hex(8)}-{path.name}")
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    with suppress(FileExistsError):
-        os.link(partial, path)  # unlike a rename, it replaces nothing
-    partial.unlink()
 
 
 def sync(path: Path) -> None:
@@ -183,7 +171,7 @@ def check_torch_file(path: Path) -> None:
 
 @contextmanager
 def damage_explained(what: str) -> Iterator[None]:
-    """Turn any error of reading, as damage can cause any, into a `DamagedFileError` that begins with `what`."""
+    """Turn errors of reading, of any type, into a `DamagedFileError` that begins with `what`."""
     try:
         yield
     except (pickle.UnpicklingError, DamagedFileError):
@@ -202,7 +190,7 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def removed_on_error(partial: Path) -> Iterator[None]:
-    """Delete the file or folder `partial` when the block fails, to give its room back."""
+    """Delete the file or folder `partial` when the block fails, to free its space."""
     try:
         yield
     except BaseException:
@@ -220,7 +208,7 @@ def _delete(path: Path) -> None:
 
 @contextmanager
 def disk_full_explained(path: Path) -> Iterator[None]:
-    """Where the block fails because there is no room for `path`, raise an OSError that says what to do about it."""
+    """When the block fails because the disk is full, raise an OSError that says so and what to do."""
     try:
         yield
     except BaseException as error:  # that of several ranks at once is no Exception
@@ -244,7 +232,7 @@ def disk_full_explained(path: Path) -> Iterator[None]:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it was caused by; of torch's `CheckpointException` also what failed on each rank."""
+    """An error and its causes; for torch's `CheckpointException` also the errors of each rank."""
     yield error
     ranks = [failure[0] for failure in getattr(error, "failures", {}).values()]
     for cause in filter(None, [error.__cause__ or error.__context__, *ranks]):

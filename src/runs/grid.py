@@ -24,7 +24,7 @@ from .files import write_json, write_text
 from .secrets import redacted
 
 OWN = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts", "rollout_cache", "wandb*", ".lock")
-"""Files that a copy of a run, which goes on, makes itself."""
+"""Files that a copy of a run writes anew."""
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 10.0
 Environment = Mapping[str, str | None]
@@ -35,14 +35,14 @@ Launcher = Mapping[str, Any]
 
 @dataclass
 class Training(Checkpointable):
-    """The job of a run. Before SLURM ends a job, submitit calls `checkpoint` and requeues it; then the run goes on."""
+    """The job of a run. Before SLURM ends a job, submitit calls `checkpoint` and requeues it; then the run resumes."""
 
     command: list[str]
     directory: Path
     environment: Environment
 
     def __call__(self) -> None:
-        """Execute the command, with its output in `log.txt`, and note in `run.json` how that ended."""
+        """Execute the command, with its output in `log.txt`; write to `run.json` whether it finished."""
         began = time.monotonic()
         if submitit.JobEnvironment().cluster == "local":  # a process group of its own, to be ended as a whole
             os.setsid()
@@ -73,9 +73,9 @@ class Training(Checkpointable):
 
 @dataclass
 class GridRun:
-    """One method and seed, in a directory of its own: what is known of it is in `run.json`, submitit's files in `job/`.
+    """A run of one method and seed in its own directory, with its state in `run.json` and submitit's files in `job/`.
 
-    It waits for the run `after`, whose policy it goes on from; with `longer` it is a copy of that run that goes on.
+    It waits for the run `after`, whose policy it starts from; with `longer` it starts as a copy of that run.
     """
 
     method: str
@@ -99,7 +99,7 @@ class GridRun:
 
     @property
     def active(self) -> bool:
-        """Whether it has a job that has not ended, as far as is known."""
+        """Whether it has a job that had not ended at the last `poll`."""
         return self.state in ("queued", "running")
 
     @property
@@ -180,14 +180,14 @@ class GridRun:
         return json.loads((self.directory / "run.json").read_text())
 
     def progress(self) -> str:
-        """The last line of `IterationProgress`."""
+        """The last line that `IterationProgress` has written to the run's log."""
         lines = tail_of(self.directory / "log.txt", 50) if self.active else []
         return next((line for line in reversed(lines) if line.startswith(("iteration ", "test batch "))), "")
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines that the run wrote, or submitit where the run was not reached."""
+        """The last lines of the run's log; where the run has written none, those of submitit's."""
         if self.after and self.after.state == "failed":
-            return f"{self.directory}: not started, since {self.after.directory}, whose policy it goes on from, failed."
+            return f"{self.directory}: not started, since {self.after.directory}, whose policy it starts from, failed."
         path = self.directory / "log.txt"
         if self.job is not None and not (path.exists() and path.stat().st_size):
             path = self.job.paths.stderr
@@ -204,7 +204,7 @@ def tail_of(path: Path, lines: int) -> list[str]:
 
 
 def copy_run(directory: Path, to: Path) -> None:
-    """Copy what a run goes on from, and what it has logged; not its responses, its end, nor the notes of its job."""
+    """Copy a run's checkpoints, settings and logs, but not its responses, its results or the notes of its job."""
     partial = to.with_name(f".{to.name}")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(directory, partial, ignore=shutil.ignore_patterns(*OWN))
@@ -212,7 +212,7 @@ def copy_run(directory: Path, to: Path) -> None:
 
 
 def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment], console: Console) -> list[GridRun]:
-    """Run what has not finished, as many at a time as there are places; return the runs that failed.
+    """Execute all runs that have not finished, one per place at a time; return the runs that failed.
 
     The console shows a table of all runs, and a line for each that ends. On an interrupt all jobs are stopped.
     """

@@ -1,4 +1,4 @@
-"""Digests of what runs and evaluations depend on, by content: a path does not say what lies there."""
+"""Digests of the content that runs and evaluations depend on: a path does not say what lies there."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def digest(content: Any) -> str:
 def identity_of(
     cfg: DictConfig, policy: PolicyModule, data: QuestionDataModule, checkpoint: Path | None
 ) -> dict[str, str]:
-    """A digest of each part of what `tagrpo-eval` evaluates and how: equal ones may share their counts."""
+    """Digests of all that the counts of `tagrpo-eval` depend on; evaluations with equal digests share counts."""
     splits = {name: loader.groups for name, loader in data.evaluation_loaders().items()}
     parts = (cfg.reward, cfg.data.evaluation_template or cfg.template, cfg.rollout.evaluation_sampling)
     reward, template, sampling = (OmegaConf.to_container(part, resolve=True) for part in parts)
@@ -64,7 +64,7 @@ def _configuration(policy: PolicyModule) -> list[dict[str, Any]]:
 
 
 def _sums_of(checkpoint: Path) -> Any:
-    """The checksums in a checkpoint, which was compared with them before it is loaded."""
+    """The checksums in a checkpoint; before it is loaded, its content is compared with them."""
     if checkpoint.is_dir():
         from .checkpoints import MARKER
 
@@ -74,7 +74,7 @@ def _sums_of(checkpoint: Path) -> Any:
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Of how a tokenizer cuts texts, of its special tokens and of its chat template."""
+    """A digest of how a tokenizer cuts texts, of its special tokens and its chat template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     how = json.loads(backend.to_str()) if backend is not None else tokenizer.get_vocab()
     how = {name: value for name, value in how.items() if name not in ("truncation", "padding")}  # set by each call
@@ -82,7 +82,7 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _code_of(settings: Any) -> list[str]:
-    """The source of all that lies beside the classes that settings name: who changes it changes what they do."""
+    """The source files in the folders of the classes that settings name: a change in one may change what they do."""
     from hydra.utils import get_object
 
     folders = {Path(inspect.getfile(get_object(name))).parent for name in targets(settings)}
@@ -100,7 +100,7 @@ def targets(settings: Any) -> Iterator[str]:
 
 
 def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
-    """Name of each parameter, and the sum of its bits as integers, of this rank's part; hashing would take seconds."""
+    """Name of each parameter and the sum of its bits as integers, on this rank; hashing would take seconds."""
     return [(name, _bit_sum(own_part(parameter))) for name, parameter in module.named_parameters()]
 
 

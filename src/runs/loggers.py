@@ -1,8 +1,7 @@
-"""Loggers that a resumed run goes on with: no row twice, none missing."""
+"""Loggers that a resumed run continues: no row is there twice, and none is missing."""
 
 from __future__ import annotations
 
-import csv
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
-from .files import disk_full_explained, read_rows, sync, write_rows
+from .files import append_rows, read_rows, sync, write_rows
 
 
 class ResumableLogger(Logger, ABC):
@@ -23,7 +22,7 @@ class ResumableLogger(Logger, ABC):
 
     @abstractmethod
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep what had been logged at `state_dict`; what came after it will be logged again."""
+        """Keep the rows that `state_dict` has counted; later ones will be logged again."""
 
 
 class MetricsCSV(ResumableLogger):
@@ -48,11 +47,10 @@ class MetricsCSV(ResumableLogger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Write a row, at once."""
+        """Write a row to disk at once."""
         row = {**metrics, "step": self._rows if step is None else step}
         if self._columns and row.keys() <= set(self._columns):
-            with disk_full_explained(self.path), self.path.open("a", newline="") as file:
-                csv.DictWriter(file, self._columns).writerow(row)
+            append_rows(self.path, self._columns, [row])
         else:
             self._rewrite(row)
         self._rows += 1
@@ -63,13 +61,13 @@ class MetricsCSV(ResumableLogger):
         write_rows(self.path, self._columns, [*kept, row])
 
     def state_dict(self) -> dict[str, Any]:
-        """Rows so far; forces them to disk."""
+        """The number of rows so far, which are forced to disk."""
         if self._columns and self.path.exists():
             sync(self.path)
         return {"rows": self._rows}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep as many rows; warn of those that are missing, unless the run goes on in another directory."""
+        """Keep as many rows; warn if some are missing, unless the run continues in another directory."""
         self._rows, self._columns = state_dict["rows"], []
         found = len(read_rows(self.path, self._rows)[1])
         if found < self._rows and (self.path.exists() or (self.path.parent / "checkpoints").exists()):
@@ -86,7 +84,7 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
     _began = False
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        """Log, and note the step; of a new start, TensorBoard forgets all that came before."""
+        """Log, and note the step; before the first row TensorBoard is told to forget later steps."""
         if not self._began:
             self._forget_later_steps()
         super().log_metrics(metrics, step)
@@ -97,7 +95,7 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         return {"step": self._last_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on after that step, and have TensorBoard forget later ones."""
+        """Continue after that step, and tell TensorBoard to forget later ones."""
         self._last_step = state_dict["step"]
         self._forget_later_steps()
 

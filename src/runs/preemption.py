@@ -20,5 +20,5 @@ def listen() -> None:
 
 
 def asked_to_stop() -> bool:
-    """Whether this process was asked to end, for those who can end safely or wait for something that may take long."""
+    """Whether this process was asked to end; looked up where it can end safely, and during long waits."""
     return bool(RECEIVED)

@@ -1,4 +1,4 @@
-"""Which code a run was made with: the git commit and the versions of packages."""
+"""The code that a run was made with: git commit and versions of packages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def provenance() -> dict[str, str]:
 
 
 def write_provenance(directory: Path) -> dict[str, str]:
-    """Write it to `provenance.json`, and return it."""
+    """Write `provenance()` to `provenance.json`, and return it."""
     found = provenance()
     write_json(directory / "provenance.json", found)
     return found

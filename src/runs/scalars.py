@@ -43,7 +43,7 @@ class ScalarLog(Callback):
         self._row.update(zip(values, tensors.tolist(), strict=True))
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Write the iteration's row, where it is one of every `log_every_n_steps`."""
+        """Write the row of every `log_every_n_steps`-th iteration."""
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         step = trainer.fit_loop.total_batch_idx
         if every and ((step + 1) % every == 0 or trainer.should_stop):
@@ -51,7 +51,7 @@ class ScalarLog(Callback):
         self._row = {}
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the evaluation's row: in training beside the iteration that it follows, else after the last one."""
+        """Write the evaluation's row: in training with the step of the iteration before it, else with the next step."""
         self._write(trainer, trainer.fit_loop.total_batch_idx + (trainer.state.fn != TrainerFn.FITTING))
 
     on_test_epoch_end = on_validation_epoch_end

@@ -84,7 +84,7 @@ def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
 
 
 def secret_pairs(text: str) -> list[str]:
-    """The names in `name=value` and `name: value` inside of a text that have secrets for values."""
+    """The names whose values are secrets, of all `name=value` and `name: value` in a text."""
     pairs = [(name.lstrip("+~"), value) for name, value in _PAIR.findall(text)]
     return [name for name, value in pairs if is_secret(name, value)]
 
@@ -105,7 +105,7 @@ def _leave(found: list[str]) -> None:
 
 
 def unread(content: Any) -> Any:
-    """A copy whose references to environment variables stay as they are written, for who reads it next."""
+    """A copy with escaped references to environment variables, so that the run that gets them resolves them."""
     if isinstance(content, Mapping):
         return {key: unread(value) for key, value in content.items()}
     if isinstance(content, list):
@@ -114,7 +114,7 @@ def unread(content: Any) -> Any:
 
 
 def redacted(content: Any, name: str = "") -> Any:
-    """A copy without secrets: without values of settings whose names say so, and those of such environment variables.
+    """A copy without secrets: those told by a setting's name, by their spelling, and the environment's.
 
     >>> redacted({"api_key": "abc", "model": "qwen"})
     {'api_key': '<removed>', 'model': 'qwen'}
@@ -133,7 +133,7 @@ def redacted(content: Any, name: str = "") -> Any:
 
 
 def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
-    """End the program when a secret was given as a setting, after deleting the copies that Hydra has made of it."""
+    """End the program when a setting holds a secret, after deleting the copies that Hydra has made of it."""
     directory = Path(output_directory)
     found = list(literal_secrets(OmegaConf.to_container(cfg, resolve=False)))
     if is_secret("", str(directory)):  # a name that refers to a variable is resolved before it names a directory
@@ -151,6 +151,6 @@ def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
 
 
 def save_resolved(cfg: DictConfig, directory: Path) -> None:
-    """Write the configuration that runs, every interpolation resolved, to `config.yaml`. Secrets are left out."""
+    """Write the configuration to `config.yaml`, with interpolations resolved and secrets removed."""
     resolved: Any = redacted(OmegaConf.to_container(cfg, resolve=True))
     write_text(directory / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(resolved)))

@@ -9,7 +9,7 @@ from lightning.pytorch import Callback
 
 
 class Stage(IntEnum):
-    """Where among the callbacks one belongs, as its class attribute `stage`."""
+    """A callback's place among the others, which it declares as its class attribute `stage`."""
 
     CHECKPOINT = 0  # before the others change anything
     CLOCK = 1  # measures the others

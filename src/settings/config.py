@@ -160,7 +160,7 @@ def build(cfg: DictConfig) -> Run:
 
 
 def check(cfg: DictConfig) -> None:
-    """Refuse settings that would fail only later, or would train something else than they say."""
+    """Refuse settings that would fail only later, or that would train something else than they say."""
     if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):
         raise ValueError(
             f"Expected an experiment whose authors ran something else than their paper says, since recipe=authors, but "
@@ -211,7 +211,7 @@ def check(cfg: DictConfig) -> None:
 
 
 def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:
-    """Refuse pools so small that every advantage is zero. Strategies are told by their settings, nested ones too."""
+    """Refuse pools so small that every advantage is zero, of a strategy and of those nested in its settings."""
     for name, part in advantage.items():
         if isinstance(part, DictConfig):
             _check_pools(f"{path}." + str(name), part, data)

@@ -80,9 +80,9 @@ class FakeServer:
         self.version = body["new_version"]
         return {}
 
-    def update_weights(self, body):
-        info = body["update_info"]
-        with_two_workers = [dict(receive_weights(**info)) for _ in range(2)]
+    def collective_rpc(self, body):
+        assert body["method"] == "take_weights"
+        with_two_workers = [dict(receive_weights(**body["kwargs"])) for _ in range(2)]
         assert with_two_workers[0].keys() == with_two_workers[1].keys()
         self.weights = with_two_workers[0]
         return {}

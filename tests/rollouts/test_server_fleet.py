@@ -204,7 +204,7 @@ def test_a_server_that_hangs_loses_its_requests_to_another(
     assert sampled(engine) == EVERYTHING, "the sync has brought it back"
 
 
-HANGS = ["update_weight_version", "pause", "start_weight_update", "update_weights", "finish_weight_update", "resume"]
+HANGS = ["update_weight_version", "pause", "collective_rpc", "reset_prefix_cache", "resume"]
 
 
 @pytest.mark.parametrize("route", [*HANGS, "within the stream"])
@@ -215,11 +215,11 @@ def test_a_server_that_hangs_while_it_takes_weights_is_left_for_another(
     engine = make_engine(server.url, other.url, timeout=120.0)
 
     def begin(body):
-        next(receive_weights(**body["update_info"]))
+        next(receive_weights(**body["kwargs"]))
         hanging()
 
     if route == "within the stream":
-        server.update_weights = begin
+        server.collective_rpc = begin
     else:
         server.fail = {route: hanging}
     began = time.monotonic()
@@ -227,7 +227,7 @@ def test_a_server_that_hangs_while_it_takes_weights_is_left_for_another(
     assert time.monotonic() - began < 60
     assert list(engine.fleet.servers) == [other.url]
     assert sampled(engine) == EVERYTHING
-    server.fail, server.update_weights = {}, partial(FakeServer.update_weights, server)
+    server.fail, server.collective_rpc = {}, partial(FakeServer.collective_rpc, server)
     server.restart()
     engine.sync(WEIGHTS)
     assert list(engine.fleet.servers) == [server.url, other.url], "it is used again when it is back"
@@ -245,7 +245,7 @@ def test_where_the_only_server_hangs_while_it_takes_weights_the_error_names_it_a
         server.fail |= dict.fromkeys(["weight_info"] if all_of_it else [], hanging)
         hanging()
 
-    server.fail = {"update_weights": hang}
+    server.fail = {"collective_rpc": hang}
     stalled = f"{server.url}: it took no weights for 1 s: "
     said = f"{server.url}: ReadTimeout" if all_of_it else stalled
     with pytest.raises(EngineError, match=rf"\(rollout.engine.retries\).*\(rollout.engine.patience\).*{said}"):
@@ -370,14 +370,14 @@ def test_one_of_two_real_servers_is_killed_and_then_one_is_stopped_while_they_sa
     assert "ReadTimeout" in engine.fleet.servers[second].state
     vllm_servers.signal(second, signal.SIGCONT)
     wait_until(with_two_servers)
-    plain = server_fleet.Server._start_update
+    plain = server_fleet.Server.post
 
-    def start_and_stop(server):
-        plain(server)
-        if server.url == second:
+    def stop_and_post(server, path, *arguments):
+        if server.url == second and path == "/collective_rpc":
             vllm_servers.signal(second, signal.SIGSTOP)
+        return plain(server, path, *arguments)
 
-    monkeypatch.setattr(server_fleet.Server, "_start_update", start_and_stop)
+    monkeypatch.setattr(server_fleet.Server, "post", stop_and_post)
     began = time.monotonic()
     engine.sync((name, parameter + 1) for name, parameter in model.named_parameters())
     assert time.monotonic() - began < 60, "left while it takes weights"

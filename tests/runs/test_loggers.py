@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import os
 import resource
@@ -15,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning.pytorch.loggers import CSVLogger
 
-from tagrpo.runs import loggers
 from tagrpo.runs.loggers import (
     MetricsCSV,
     ResumableLogger,
@@ -85,7 +85,7 @@ def test_a_process_that_dies_while_it_adds_a_column_leaves_the_file_as_it_was(tm
     logger = MetricsCSV(tmp_path)
     logger.log_metrics({"a": 1.0}, step=0)
     before = rows_of(tmp_path)
-    monkeypatch.setattr(loggers.csv.DictWriter, "writeheader", lambda self: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr(csv.DictWriter, "writeheader", lambda self: os.kill(os.getpid(), signal.SIGKILL))
     child = os.fork()
     if not child:
         logger.log_metrics({"b": 1.0}, step=1)

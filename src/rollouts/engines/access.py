@@ -1,6 +1,6 @@
-"""The secret that our vLLM servers and their trainers share, and the guard that asks for it on every route.
+"""The token that our vLLM servers share with their trainers, and the middleware that asks for it on every route.
 
-vLLM's own `--api-key` guards sampling alone: the routes that replace weights or call a worker stay open beside it.
+vLLM's own `--api-key` guards sampling alone: it leaves the routes open that replace weights or call a worker.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
-
-from ...runs.files import create_private
 
 VARIABLE = "TAGRPO_TOKEN"
 FILE = Path("~/.cache/tagrpo/token")
@@ -19,10 +19,10 @@ SHORTEST = 16
 
 
 def shared_token() -> str:
-    """The token in `TAGRPO_TOKEN`, else in `~/.cache/tagrpo/token`, which whoever comes first makes.
+    """The token in `TAGRPO_TOKEN`, else in `~/.cache/tagrpo/token`, a file that the first caller makes.
 
     Raises:
-        ValueError: it is too short to be a secret.
+        ValueError: the token is too short to be a secret.
         PermissionError: other users of this machine can read the file.
     """
     token = os.environ.get(VARIABLE, "").strip() or _of_file(FILE.expanduser())
@@ -36,7 +36,12 @@ def shared_token() -> str:
 
 def _of_file(path: Path) -> str:
     if not path.exists():
-        create_private(path, secrets.token_hex(32))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile("w", dir=path.parent) as file:  # readable by this user alone
+            file.write(secrets.token_hex(32))
+            file.flush()
+            with suppress(FileExistsError):  # another process was faster
+                os.link(file.name, path)
     if path.stat().st_mode & 0o077:
         raise PermissionError(f"Expected {path} to be readable by you alone. Run `chmod 600 {path}`.")
     return path.read_text().strip()
@@ -50,7 +55,7 @@ class RequireToken:
         self.expected = f"Bearer {shared_token()}".encode()
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """Hand the request on, or refuse it."""
+        """Pass the request on to the application, or refuse it."""
         asks = scope["type"] in ("http", "websocket")
         if not asks or secrets.compare_digest(dict(scope["headers"]).get(b"authorization", b""), self.expected):
             await self.app(scope, receive, send)

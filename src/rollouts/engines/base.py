@@ -1,4 +1,4 @@
-"""Shared by engines: their error, a thread for sampling beside an update, prompt lengths, settings, stop tokens."""
+"""Shared by engines: an error, sampling in a thread, checks of requests and responses, settings, stop tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EngineError(RuntimeError):
 
 
 def in_thread(task: Callable[..., T], *arguments: Any) -> Callable[[], T]:
-    """Run `task(*arguments)` in a thread with this one's device and number of threads; returns what waits for it.
+    """Start `task(*arguments)` in a thread, on the same device; return a function that waits for its result.
 
     >>> in_thread(sum, [1, 2])()
     3
@@ -58,10 +58,10 @@ def check_context(request: Request, context: int) -> None:
 
 
 def checked(finish: Finish, request: Request, policy: nn.Module) -> list[list[Completion]]:
-    """The responses that `finish` returns, if they are as many as asked for and their log-probs finite.
+    """Wait for the responses of `finish`, and check their number and that their log-probs are finite.
 
     Raises:
-        EngineError: there are more or fewer of them.
+        EngineError: there are more or fewer responses than requested.
         FloatingPointError: log-probs are not finite; the message says whether the weights of `policy` are.
     """
     try:
@@ -101,7 +101,7 @@ def vllm_sampling(sampling: SamplingConfig, num_samples: int, stop_ids: list[int
 
 
 def stop_token_ids(model_path: str) -> list[int]:
-    """The end-of-sequence ids of a model, ascending: of its generation config, else its config, and of its tokenizer.
+    """A model's end-of-sequence ids, ascending: those of its generation config (else its config) and its tokenizer.
 
     vLLM stops at the tokenizer's too: a chat model's turn often ends with a token that its generation config, taken
     over from the base model, does not name.

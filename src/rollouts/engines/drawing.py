@@ -1,4 +1,4 @@
-"""Drawing the next token: temperature, top-k, top-p, and the log-prob of what was drawn."""
+"""Drawing the next token: temperature, top-k, top-p, and the log-prob of the drawn token."""
 
 from __future__ import annotations
 

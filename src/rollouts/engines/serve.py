@@ -2,7 +2,7 @@
 
     python -m tagrpo.rollouts.engines.serve Qwen/Qwen3-1.7B --port 8000 --tensor-parallel-size 2
 
-It starts with random weights: the trainer sends its own before the first sample. All options of `vllm serve` can follow
+It starts with random weights: the trainer sends its own before the first sample. Options of `vllm serve` may follow,
 and take precedence. The server listens on 127.0.0.1 unless `--host` says otherwise, and refuses every request without
 the token that it shares with the trainer (see `access.py` and docs/multi_node.md).
 """
@@ -32,8 +32,7 @@ def server_arguments(model: str, options: list[str], cpu: bool) -> list[str]:
         *("--load-format", "dummy"),
         *("--hf-overrides", json.dumps(FLOAT32_HEAD)),
         *("--logprobs-mode", "processed_logprobs"),  # at the sampling temperature, of the tokens that were drawn
-        *("--worker-extension-cls", "tagrpo.rollouts.engines.vllm_worker.WorkerExtension"),
-        *("--weight-transfer-config", json.dumps({"backend": "stream"})),
+        *("--worker-extension-cls", "tagrpo.rollouts.engines.vllm.WorkerExtension"),
         "--enable-scale-out",  # tokens in, tokens out, each response with the version of its weights
         # vLLM can't step a CPU generator back, which it does for requests with a seed when a prefill is cut.
         *(("--no-enable-chunked-prefill",) if cpu else ()),
@@ -55,7 +54,7 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     os.environ[VARIABLE] = shared_token()
-    os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # opens the routes that update weights
+    os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # opens the routes that pause, call workers and name weights
     from vllm.platforms import current_platform
 
     sys.argv[1:] = server_arguments(sys.argv[1], sys.argv[2:], current_platform.is_cpu())

@@ -1,4 +1,4 @@
-"""The vLLM servers of one run: HTTP to each, which of them hold the current weights, and how they get them.
+"""The vLLM servers of one run: calls to each, which of them hold the current weights, and how they get them.
 
 A request whose connection breaks goes to another server at once, and one whose server hangs within 60 s: two failed
 probes in a row end all requests to a server. While it answers them, a request may take as long as `timeout`. A server
@@ -85,11 +85,11 @@ class Server:
         )
 
     def get(self, path: str) -> Json:
-        """GET JSON, within `PROBE_SECONDS`."""
+        """GET JSON within `PROBE_SECONDS`."""
         return self.post(path, None, PROBE_SECONDS, "GET")
 
     def post(self, path: str, body: Json | None = None, timeout: float | None = None, method: str = "POST") -> Json:
-        """POST JSON, get JSON, within `timeout` seconds, by default `CONTROL_SECONDS`, and those of the server."""
+        """POST JSON and return that of the answer, within `timeout` (`CONTROL_SECONDS`) and `self.timeout`."""
         limits = httpx.Timeout(min(timeout or CONTROL_SECONDS, self.timeout), connect=10.0)
         trace = {"trace": self._note_socket}
         response = self.client.request(method, self.url + path, json=body, timeout=limits, extensions=trace)
@@ -106,14 +106,14 @@ class Server:
             self.sockets[threading.get_ident()] = details["return_value"].get_extra_info("socket")
 
     def give_up(self, why: str) -> None:
-        """Ask it no more, and let every call under way, in whatever thread, fail at once."""
+        """Send it no more requests, and make those under way, in any thread, fail at once."""
         self.state = self.state or why
         for connection in list(self.sockets.values()):
             with suppress(OSError):  # it has been closed
                 connection.shutdown(socket.SHUT_RDWR)
 
     def why(self, error: Exception) -> str:
-        """Of a failed call; if the server was given up meanwhile, for what first."""
+        """Why a call failed; if the server was given up meanwhile, why it was comes first."""
         return ": ".join(filter(None, (self.state, type(error).__name__, str(error))))
 
     def exchange_weights(self, weights: Sequence[tuple[str, Tensor]], version: str) -> None:
@@ -123,27 +123,16 @@ class Server:
         """
         self.post("/update_weight_version", {"new_version": "unfinished"})
         self.post("/pause?mode=abort")
-        self._start_update()
         limit, host = min(CONTROL_SECONDS, self.timeout), address_towards(urlsplit(self.url).hostname or "")
         with offered(weights, limit, host, partial(self.give_up, f"it took no weights for {limit:.0f} s")) as where:
-            self.post("/update_weights", {"update_info": where}, self.timeout)
-        self.post("/finish_weight_update")
+            self.post("/collective_rpc", {"method": "take_weights", "kwargs": where}, self.timeout)
         self.post("/reset_prefix_cache")
         self.post("/update_weight_version", {"new_version": version})
         self.post("/resume")
 
-    def _start_update(self) -> None:
-        try:
-            self.post("/start_weight_update")
-        except httpx.HTTPStatusError:
-            # A trainer that died has left a session open. An update that names no sender fails, which ends it.
-            with suppress(httpx.HTTPStatusError):
-                self.post("/update_weights", {"update_info": {}})
-            self.post("/start_weight_update")
-
 
 class ServerFleet:
-    """Servers and the weights that they are to hold. `sync` and `prepare` are collective.
+    """The servers, and the weights that they should hold. `sync` and `prepare` are collective.
 
     Rank 0 alone holds a copy of the weights, in host memory, and sends them; it alone looks where the servers are, at
     each `prepare` and while there is none. All ranks know which servers are ready.
@@ -193,7 +182,7 @@ class ServerFleet:
         return {url: Server(url, self.timeout, self.token) for url in urls}
 
     def _prepared(self) -> tuple[dict[str, int], str]:
-        """URLs and contexts of the servers that hold the current weights, else why there are none, if not asked to."""
+        """Send weights until a server holds them: URL → context of those, or the error; neither if asked to stop."""
         began, failures, said = time.monotonic(), 0, ""
         while not asked_to_stop():
             urls: list[str] = []
@@ -241,10 +230,10 @@ class ServerFleet:
         return "" if held == self.version else f"it holds the weights {held}"
 
     def ask(self, path: str, body: Json, read: Callable[[Json], list[Completion]]) -> list[Completion]:
-        """What `read` makes of the answer of the least busy server, or of the next one where that fails.
+        """Ask the least busy server, and where that fails the next one; return what `read` makes of the answer.
 
         Raises:
-            EngineError: every server has failed, or `timeout` seconds are over; why, for each of them.
+            EngineError: every server has failed, or `timeout` seconds are over; it gives the reason of each.
         """
         failed: dict[str, str] = {}
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""One engine over the life of a run: made late, checked, synced only when the policy has changed, closed at the end."""
+"""The engine of a run: made when first needed, checked, synced only when the policy has changed, closed at the end."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def own_parameters(policy: nn.Module) -> Iterable[tuple[str, Tensor]]:
 class SyncedEngine:
     """Makes an engine when it is first needed, and streams `weights` into it only when they have changed.
 
-    An engine that lacks something, or can't sample while the policy is updated if it has to (`asynchronous`), is
-    refused as soon as its class is known, at the latest when it is made.
+    An engine is refused as soon as its class is known, at the latest when it is made, if it lacks a part of `Engine`,
+    or if `asynchronous` is set and it can't sample while the policy is updated.
     """
 
     def __init__(self, make: Callable[[], Engine], weights: NamedWeights, asynchronous: bool) -> None:
@@ -60,22 +60,22 @@ class SyncedEngine:
         return self._engine
 
     def weights_digest(self, policy: nn.Module, step: int) -> str:
-        """Of the weights of `policy` after `step` optimizer steps. Collective."""
+        """A digest of the weights of `policy` after `step` optimizer steps. Collective."""
         if self._digest is None or self._digest[0] != step:
             self._digest = step, weights_digest(policy)
         return self._digest[1]
 
     def weights_replaced(self) -> None:
-        """Forget what the engine has: weights have changed without an optimizer step."""
+        """Note that weights have changed without an optimizer step: the engine needs them again."""
         self._synced_at = self._digest = None
 
     def sleep(self) -> None:
-        """Give memory back until the engine is needed, if there is one."""
+        """Release the engine's memory until it is needed again, if there is an engine."""
         if self._engine is not None:
             self._engine.sleep()
 
     def close(self) -> None:
-        """Give the engine back; the next call of `at` makes another."""
+        """Close the engine; the next call of `at` makes another."""
         if self._engine is not None:
             self._engine.close()
         self._engine = self._synced_at = None

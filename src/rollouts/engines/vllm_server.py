@@ -1,8 +1,8 @@
-"""vLLM servers on devices of their own; weights go from the trainer's memory into theirs, never through files.
+"""vLLM servers on devices of their own; weights go from the trainer's memory to theirs, never through files.
 
 Every response comes back with the version of the weights that sampled it, which the server keeps beside the weights. A
-server that was killed and started again has none: its responses are recognised, thrown away, and sampled again once it
-has the current weights.
+server that was killed and started again has no such version: its responses are thrown away, and sampled again once it
+holds the current weights.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ class VLLMServerEngine(Engine):
 
     Under several ranks each samples its own prompts; `sync`, `generate` and what `generate_async` returns are
     collective. Each request goes to the least busy server, and to another one at once when its connection breaks, or
-    within 60 s when the server hangs; that one is left out until weights are sent again. What has failed on all of them
-    is tried again, at most `retries` times. When none is left for `patience` seconds, every rank raises.
+    within 60 s when the server hangs; the failed server is left out until weights are sent again. A request that has
+    failed on all servers is tried again, at most `retries` times. When no server answers for `patience` seconds, every
+    rank raises.
 
     Args:
         model_path: Folder or hub name, for the stop tokens.
         url: Of a server, such as `http://10.0.0.7:8000`; `file:/shared/servers.txt`, with one URL a line;
             `dns:http://workers:8000`, all addresses of a host name; or a list of these. Files and names are read again
             at each sync, and while no server is there.
-        dtype: Type in which weights travel; that of the server.
+        dtype: Type of the weights that are sent; that of the server.
         concurrency: HTTP requests of one rank under way at one time, each for samples of one prompt.
-        timeout: Seconds that one request may take, moves to other servers included, or one sending of weights.
-        retries: How often what failed is tried again.
+        timeout: Seconds for one request, including its moves to other servers, or for one transfer of weights.
+        retries: How often failed requests, or a transfer of weights that a server refuses, are tried again.
         patience: Seconds to wait for a server that is being started.
     """
 
@@ -112,7 +113,7 @@ class VLLMServerEngine(Engine):
     def _attempt(
         self, request: Request, results: list[list[Completion]], deliver: Deliver, wanted: Sequence[int]
     ) -> dict[int, str]:
-        """Ask each ready server at most once for the prompts `wanted`; returns why which failed."""
+        """Ask each ready server at most once for responses to the prompts `wanted`; return prompt → why it failed."""
         one_at_a_time = threading.Lock()
 
         def ask(prompt: int) -> str | None:

@@ -1,8 +1,8 @@
 """Weights over HTTP, from the trainer's memory into an engine's: no file, no CUDA, any number of receivers.
 
-The trainer answers for the time of one update, to whoever shows the token of this update: with a line of JSON (names,
-types, shapes), then with the bytes of every tensor in that order. Neither side waits longer than a limit for the next
-bytes to move.
+During one update the trainer listens, and answers whoever shows the token of this update: with a line of JSON (names,
+types, shapes), then with the bytes of every tensor in that order. Neither side waits longer than a time limit for the
+next bytes.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class _Server(ThreadingHTTPServer):
         super().__init__((host, 0), _Handler)
 
     def service_actions(self) -> None:
-        """Look whether anything has moved; called by `serve_forever` all the time."""
+        """Call `stalled` when no bytes have moved for too long; `serve_forever` calls this in every round."""
         if time.monotonic() - self.moved > self.seconds:
             self.stalled()
 
     def handle_error(self, *_: object) -> None:
-        """Say nothing: a receiver that is gone fails at its own end, where the cause is known."""
+        """Log nothing: a receiver that is gone fails at its own end, where the cause is known."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -69,17 +69,17 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.moved = time.monotonic()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def offered(
     weights: Sequence[tuple[str, Tensor]], timeout: float, host: str, stalled: Callable[[], None]
 ) -> Iterator[dict[str, Any]]:
-    """Offer tensors until the block ends, which gets the arguments of `receive_weights`.
+    """Offer tensors while the block runs; yields the arguments of `receive_weights`.
 
-    `weights` are on the CPU and contiguous; `host` is the address of this machine to listen at. Where no receiver has
-    taken any bytes for `timeout` seconds, `stalled` is called, again and again, also after the last of them.
+    `weights` are on the CPU and contiguous; `host` is the address of this machine to listen at. When no receiver has
+    taken any bytes for `timeout` seconds, `stalled` is called, again and again, also after the last byte.
     """
     with _Server(weights, timeout, host, stalled) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()

@@ -14,19 +14,19 @@ class Curriculum(Protocol):
     """Chooses among the training questions and their rephrasings; by default all are served."""
 
     def chance(self, record: Record) -> float:  # noqa: ARG002
-        """Probability that a question of which this is known is served when its turn comes."""
+        """Probability that a question with this record is served when its turn comes."""
         return 1.0
 
     def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:  # noqa: ARG002
-        """The question as it is sampled, of which this is known: with all of its rephrasings, or with some."""
+        """The question with the rephrasings that are sampled; by default all."""
         return group
 
     def observe(self, visits: Sequence[Visit]) -> None:
-        """Called with what each rolled-out batch has shown, those that dynamic sampling throws away included."""
+        """Learn from the visits of a sampled batch; called for batches that dynamic sampling drops, too."""
 
     def state_dict(self) -> dict[str, Any]:
-        """State of a curriculum for a resumed run, besides the memory."""
+        """State for a resumed run, besides the memory."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from what `state_dict` returned."""

@@ -57,7 +57,7 @@ class QuestionLoader:
     def __iter__(self) -> Iterator[QuestionBatch]:
         """The rest of the current epoch, or a new epoch when it is used up.
 
-        Right after a resume where `draw` had used the epoch up, nothing is served: the trainer ends its epoch.
+        If `draw` had used the epoch up before a resume, nothing is served, and the trainer ends its epoch.
         """
         resumed, self._resumed = self._resumed and self.served < len(self), False
         if not resumed:
@@ -68,12 +68,12 @@ class QuestionLoader:
             yield self._next()
 
     def draw(self) -> QuestionBatch:
-        """Take one more batch beside those of `iter`; of the next epoch when this one is used up (dynamic sampling)."""
+        """Take one more batch, for dynamic sampling; from the next epoch if this one is used up."""
         self._begin_epoch_if_used_up()
         return self._next()
 
     def peek(self, count: int) -> list[QuestionBatch]:
-        """The next batches, without taking them; of the next epoch when this one is used up."""
+        """The next batches, without taking them; from the next epoch if this one is used up."""
         before = self.epoch, self.cursor
         try:
             return [self.draw() for _ in range(count)]
@@ -81,15 +81,15 @@ class QuestionLoader:
             self.epoch, self.cursor = before
 
     def serve_by(self, chance: Callable[[str], float]) -> None:
-        """Serve a question only with the probability `chance(id)`, 0 … 1, which may change and is alike on every rank.
+        """Serve a question only with the probability `chance(id)`, 0 … 1, which may change, alike on all ranks.
 
-        Whether it is served follows from seed, epoch and chance alone; several calls leave out what any of them does.
-        Others take its place, so that an epoch is shorter. All are served where fewer than a batch would be left.
+        Whether it is served depends on seed, epoch and chance alone. After several calls it must pass every chance. The
+        next questions take its place, so that an epoch gets shorter. If less than a batch is left, all are served.
         """
         self._chances.append(chance)
 
     def _places(self) -> list[int]:
-        """Where in the epoch's order the questions stand that are still to be served in it."""
+        """Positions of the questions that are still to be served, in the order of the epoch."""
         if self._chances:
             draws = torch.rand(len(self.groups), generator=self._generator("chance")).tolist()
             ids = [group.id for group in self.groups]
@@ -123,13 +123,13 @@ class QuestionLoader:
         return torch.Generator().manual_seed(derive_seed(self.seed, purpose, self.epoch))
 
     def state_dict(self) -> dict[str, Any]:
-        """Epoch, position in it, batches served since `iter`, and the questions and seed that these refer to."""
+        """Epoch, position in it, batches served since `iter`, and a digest of the questions and the seed."""
         place = {"epoch": self.epoch, "cursor": self.cursor, "served": self.served}
         return {**place, "questions": len(self.groups), "digest": self._digest, "seed": self.seed}
 
     @cached_property
     def _digest(self) -> str:
-        """Of ids, texts, rephrasings and answers, in their order."""
+        """Digest of ids, texts, rephrasings and answers, in their order."""
         return hashlib.sha256(repr([tuple(group[:4]) for group in self.groups]).encode()).hexdigest()[:16]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """The memory of questions: how often each was sampled and solved in this run, and with which answers.
 
-It is the same on each rank, and part of checkpoints. A run in which nobody reads it keeps none.
+It is the same on every rank and part of checkpoints. A run that does not read it keeps none.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from ..distributed import gather_objects
 from ..types import History, QuestionBatch, QuestionGroup, Rollouts
 
 MOST_VISITS = 64
-"""Visits kept of each question, the newest; a question is visited about once an epoch."""
+"""Newest visits kept of each question, about one an epoch."""
 MOST_ANSWERS = 256
-"""Answers counted of each question; of more, the rarest are forgotten, the oldest of them first."""
+"""Different answers counted of each question; beyond that the rarest is forgotten, the oldest of equally rare ones."""
 LONGEST_ANSWER = 64
-"""Characters; of longer answers a digest is kept."""
+"""Characters of an answer; longer ones are kept as a digest."""
 
 
 class Visit(NamedTuple):
-    """The new responses of one batch to a question, by rephrasing: the first number is that of the original."""
+    """New responses to one question in one batch, counted for the original and each rephrasing, in this order."""
 
-    samples: tuple[int, ...]  # without those that were replayed
+    samples: tuple[int, ...]  # replayed responses do not count
     correct: tuple[int, ...]
 
     @property
     def rate(self) -> float:
-        """Share of correct responses, those to rephrasings included."""
+        """Share of correct responses over all phrasings."""
         return sum(self.correct) / sum(self.samples)
 
 
@@ -40,7 +40,7 @@ class Visit(NamedTuple):
 class Record:
     """Record of one question."""
 
-    samples: int = 0  # responses so far, those to its rephrasings included
+    samples: int = 0  # responses so far, to all phrasings
     correct: int = 0  # of them
     solved_in_full: bool = False  # whether all responses of some visit were correct
     visits: list[Visit] = field(default_factory=list)  # the newest `MOST_VISITS`, oldest first
@@ -48,7 +48,7 @@ class Record:
     """Final answer → how often it was given; None counts responses without one."""
 
     def add(self, visit: Visit, answers: Counter[str | None]) -> None:
-        """Take in what one batch has shown."""
+        """Add the responses of one batch."""
         self.samples += sum(visit.samples)
         self.correct += sum(visit.correct)
         self.solved_in_full = self.solved_in_full or visit.rate == 1.0
@@ -64,7 +64,7 @@ UNKNOWN = Record()
 
 
 class QuestionMemory:
-    """Question id → `Record`, of all questions that were sampled in training."""
+    """Question id → `Record`, for all questions that were sampled in training."""
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -73,7 +73,7 @@ class QuestionMemory:
         return self.records.get(question_id, UNKNOWN)
 
     def remember(self, batch: QuestionBatch) -> list[Visit]:
-        """Set `batch.rollouts.history`, take in the new responses of all ranks, and return their visits. Collective."""
+        """Set `batch.rollouts.history`, record the new responses of all ranks, return their visits. Collective."""
         assert batch.rollouts is not None
         batch.rollouts = replace(batch.rollouts, history=self._history(batch.groups, batch.rollouts))
         visits = []
@@ -100,7 +100,7 @@ class QuestionMemory:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from what `state_dict` returned."""
         self.records = {
             id: Record(samples, correct, in_full, [Visit(*visit) for visit in visits], dict(answers))
             for id, (samples, correct, in_full, visits, answers) in state.items()

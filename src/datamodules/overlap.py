@@ -15,9 +15,9 @@ _FORMATTING = re.compile(
 )
 _SPELLINGS = ((re.compile(r"\\[dt]frac(?![A-Za-z])"), r"\\frac"), (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""))
 Gram = tuple[str, ...]
-"""Words in a row."""
+"""Consecutive words."""
 _TOKEN = re.compile(r"(?<!\S)(?=\S*\*)[*.se]{5,}(?!\S)|[^\W\d_]+|\d+|[-+*/^=<>!]")
-"""Also a row of a maze: of these, two share hardly six in a row."""
+"""A row of a maze counts as one word: two mazes hardly share six rows in a row."""
 
 
 class Overlap(NamedTuple):
@@ -48,11 +48,11 @@ def words(question: str) -> tuple[str, ...]:
 def find_overlaps(
     train: Sequence[QuestionGroup], tests: Mapping[str, Sequence[QuestionGroup]], n: int = 6, threshold: float = 0.5
 ) -> dict[str, list[Overlap]]:
-    """Split → the most similar overlap of each test question that has one, in their order; any of several equals.
+    """Split → for each test question that overlaps with training, its most similar training question, in order.
 
     An overlap has at least `threshold` (0 … 1) of the question's distinct n-grams in one training question or
-    rephrasing. A question of fewer than n words overlaps only with exactly the same words. N-grams that more than 64
-    and a tenth of the training texts hold are taken for a common layout and do not count.
+    rephrasing. A question of fewer than n words overlaps only with exactly the same words. An n-gram in more than 64
+    training texts and more than a tenth of them is part of a common layout and does not count.
     """
     if n < 1 or not 0 < threshold <= 1:
         raise ValueError(f"Expected n ≥ 1 and a threshold above 0 and up to 1, but got {n} and {threshold}.")

@@ -16,9 +16,9 @@ from ..types import Prompt, QuestionGroup
 from .templates import PlainTemplate, PromptAugmentation
 
 CHUNK = 1024
-"""Prompts that are tokenised at a time to measure them, so that their tokens are not all in memory at once."""
+"""Prompts tokenised at a time when they are measured, so that not all tokens are in memory at once."""
 MARK = re.compile(r"<[^<>\s]+>")
-"""What looks like a special token."""
+"""Text that looks like a special token."""
 
 
 class Fitting(NamedTuple):
@@ -38,7 +38,7 @@ class PromptRenderer:
     tokenizer: PreTrainedTokenizerBase
 
     def prompts(self, groups: Sequence[QuestionGroup], epoch: int, num_samples: int) -> list[Prompt]:
-        """The prompts of `groups` in their order: the original question first, then its rephrasings.
+        """The prompts of `groups`, in order: each original question, then its rephrasings.
 
         The draw of the templates depends on `epoch`; each phrasing gets `num_samples` responses, G.
         """
@@ -55,7 +55,7 @@ class PromptRenderer:
         return prompts
 
     def cautions(self) -> Iterator[str]:
-        """Sentences on plain templates in a form that the tokenizer's model does not know."""
+        """Yield a warning for each plain template whose form the tokenizer's model does not know."""
         for name, template in self.templates.templates.items():
             if not isinstance(template, PlainTemplate):
                 continue
@@ -76,7 +76,7 @@ class PromptRenderer:
     def fitting(self, groups: Sequence[QuestionGroup], limit: int) -> Fitting:
         """Leave out the questions, and of the others the rephrasings, that have a prompt of more than `limit` tokens.
 
-        Where there are several templates, the one that makes the longest prompt counts. Nothing is cut.
+        Of several templates, the one that makes the longest prompt counts. No prompt is cut.
         """
         kept, too_long, dropped, used = [], [], 0, []
         lengths = iter(self._longest([q for group in groups for q in (group.question, *group.rephrasings)]))

@@ -53,7 +53,7 @@ class QuestionDataModule(LightningDataModule):
         max_evaluation_prompt_tokens: Length limit of evaluation prompts; None is `max_prompt_tokens`.
 
     Attributes:
-        memory: What is known of the training questions; `RolloutCallback` puts that of the run in its place.
+        memory: How often training questions were solved; `RolloutCallback` replaces it by the memory of the run.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class QuestionDataModule(LightningDataModule):
         return PromptRenderer(self.templates if training else self.evaluation_templates, self.tokenizer)
 
     def setup(self, stage: str) -> None:
-        """Load the splits that `stage` needs and leave out what does not fit."""
+        """Load the splits that `stage` needs; leave out prompts that are too long."""
         if stage == "fit" and self.train_source is None:
             raise ValueError("Expected a source of training questions in data.train, but it is null.")
         training = [("train", self.train_source)] if stage == "fit" and self.train_source is not None else []
@@ -171,7 +171,7 @@ class QuestionDataModule(LightningDataModule):
         refuse(refused)
 
     def keep_some(self, split: str, count: int) -> None:
-        """Leave `count` random questions of a split that was read, or all where there are fewer; `seed` chooses."""
+        """Keep `count` random questions of a loaded split, or all if it has fewer; `seed` chooses."""
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "keep_some", split))
         groups = self._splits[split]
         rows = torch.randperm(len(groups), generator=generator)[:count].sort().values
@@ -187,11 +187,11 @@ class QuestionDataModule(LightningDataModule):
 
     @property
     def needs_memory(self) -> bool:
-        """Whether `memory` is read, which somebody must then keep up to date: `RolloutCallback` does."""
+        """Whether `memory` is read; `RolloutCallback` then keeps it up to date."""
         return self.curriculum is not None
 
     def observe(self, visits: list[Visit]) -> None:
-        """Tell the curriculum what a sampled batch has shown, whether it is learned from or not."""
+        """Tell the curriculum about a sampled batch, whether it is learned from or not."""
         if self.curriculum is not None:
             self.curriculum.observe(visits)
 
@@ -205,7 +205,7 @@ class QuestionDataModule(LightningDataModule):
         return {"tokenizer": self._tokenizer_digest, **state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned, with the same tokenizer; a curriculum that it does not have begins."""
+        """Continue from what `state_dict` returned, with the same tokenizer; a curriculum that it lacks starts anew."""
         training = self.trainer is not None and self.trainer.training
         if training and state_dict.get("tokenizer", self._tokenizer_digest) != self._tokenizer_digest:
             raise ValueError(

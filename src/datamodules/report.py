@@ -25,11 +25,11 @@ from .prompts import Fitting
 from .sources.base import Source, SourceReport, fingerprint
 
 NUM_NAMED = 5
-"""Questions that a message names; the report has all of them."""
+"""Questions named in a message; the report names all."""
 
 
 def split_report(source: Source, loaded: int, fitting: Fitting) -> dict[str, Any]:
-    """The facts of one split: `source` gave `loaded` questions, of which `fitting` tells the rest."""
+    """The facts of one split: `source` gave `loaded` questions, and `fitting` says which of them are kept."""
     told, lengths = source.report or SourceReport(origin=type(source).__name__, read=loaded), fitting.prompt_tokens
     return {
         "origin": told.origin,
@@ -46,7 +46,7 @@ def split_report(source: Source, loaded: int, fitting: Fitting) -> dict[str, Any
 
 
 def summary(split: str, report: Mapping[str, Any]) -> str:
-    """One sentence on a split."""
+    """One sentence about a split."""
     tokens = report["prompt_tokens"]
     return (
         f"{split}: {report['kept']} of {report['read']} questions; questions by number of rephrasings: "
@@ -55,7 +55,7 @@ def summary(split: str, report: Mapping[str, Any]) -> str:
 
 
 def cautions(split: str, report: Mapping[str, Any], max_prompt_tokens: int) -> Iterator[str]:
-    """Sentences on everything that was left out of a split or is not as expected."""
+    """Yield a sentence for everything that was left out of a split, or is not as expected."""
     for reason, ids in report["excluded"].items():
         if ids and reason != "too_long":
             yield f"{split}: left out {len(ids)} questions ({reason}): {_named(ids)}."
@@ -69,9 +69,9 @@ def cautions(split: str, report: Mapping[str, Any], max_prompt_tokens: int) -> I
 
 
 def add_overlaps(reports: Mapping[str, dict[str, Any]], splits: Mapping[str, Sequence[QuestionGroup]]) -> Iterator[str]:
-    """Add to the reports what the test splits share with the training questions; each split is compared once.
+    """Add the overlaps of test splits with the training questions to the reports; each split is compared once.
 
-    Yields a sentence on each split with copies: overlaps in which all numbers are the same too.
+    Yields a sentence for each split with copies, which are overlaps with the same numbers.
     """
     tests = {name: g for name, g in splits.items() if name != "train" and "train_overlap" not in reports[name]}
     for split, overlaps in find_overlaps(splits["train"], tests).items() if "train" in splits and tests else ():

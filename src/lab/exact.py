@@ -25,8 +25,8 @@ def correct_tokens(
 ) -> list[Tensor]:
     """Every response, [T_r] long each, that reads as one of the correct `texts`.
 
-    A text that leaves room for a stop token is a response with each of them; one that is just as long as a response may
-    be (`max_new_tokens`, stop token included) is a response without; a longer one is none.
+    A text shorter than `max_new_tokens` gives one response for each stop token; a text of exactly this length gives one
+    without a stop token; a longer text gives none.
 
     Raises:
         ValueError: the tokens of a text are decoded to something else, so that no response would read as it.
@@ -60,7 +60,7 @@ def exact_success(
         scorer: Of the policy.
         prompts: [Q] of [L_q] long.
         correct: [Q], all correct responses to each prompt; see `correct_tokens`.
-        temperature: Of sampling; the policy's own is put back afterwards.
+        temperature: Of sampling; the policy's own is restored afterwards.
 
     Raises:
         FloatingPointError: the policy gives no probabilities.
@@ -75,7 +75,7 @@ def exact_success(
             f"Expected the policy to give probabilities, but for {broken} of {len(success)} prompts they are NaN. "
             "Check the weights at model.path, or of the checkpoint."
         )
-    return success.clamp(max=1.0)  # rounding may lead a hair beyond
+    return success.clamp(max=1.0)  # rounding may exceed it slightly
 
 
 def probabilities(
@@ -91,7 +91,7 @@ def probabilities(
 
 @dataclass(frozen=True)
 class BatchSuccess:
-    """The exact success of every prompt of a batch, rephrasings too."""
+    """The exact success probability of every prompt of a batch, rephrasings included."""
 
     verifier: EnumeratingVerifier
     tokenizer: PreTrainedTokenizerBase

@@ -27,11 +27,11 @@ Success = dict[str, dict[str, float]]
 
 
 class ExactCallback(Callback):
-    """Base class of callbacks that know the exact success of every prompt of a batch.
+    """Base class of callbacks that compute the exact success probability of every prompt of a batch.
 
     They need a module with `make_scorer` and a datamodule with `val_dataloader`, `tokenizer` and `tokenizer_path`, as
-    `PolicyModule` and `QuestionDataModule` are. Log-probs are the trainer's: an engine that computes in another
-    precision samples from another distribution.
+    `PolicyModule` and `QuestionDataModule` have. Log-probs are the trainer's: an engine that computes in another
+    precision samples from a slightly different distribution.
 
     Args:
         verifier: Lists the correct responses; `ShortestPathReward` and `CountdownReward` do.
@@ -49,7 +49,7 @@ class ExactCallback(Callback):
         self.sampling = sampling
 
     def batch_success(self, trainer: Trainer) -> BatchSuccess:
-        """Of batches of the trainer's datamodule."""
+        """Computes the success of batches of the trainer's datamodule."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         return BatchSuccess(self.verifier, data.tokenizer, stop_token_ids(data.tokenizer_path), self.sampling)
 
@@ -59,8 +59,9 @@ class ExactPassAtK(ExactCallback):
 
     Logs for each split, as means over its questions,
     - `exact_pass@k/<split>/<k>`: 1 − (1 − p)^k;
-    - `support_gained/<split>/<k>` and `support_lost/<split>/<k>`: shares of the questions that k responses solve more
-      often than not, and with the untrained policy did not, and the other way round.
+    - `support_gained/<split>/<k>`: share of the questions whose pass@k is above one half, and was not with the
+      untrained policy;
+    - `support_lost/<split>/<k>`: the reverse.
 
     Writes `exact.json` into the run directory, and the same to `evaluations/exact-<iterations trained>.json`: p of
     every question, and pass@k with 95 % t-intervals over questions.
@@ -104,7 +105,7 @@ class ExactPassAtK(ExactCallback):
         self._report(trainer, pl_module)
 
     def success(self, trainer: Trainer, pl_module: LightningModule) -> Success:
-        """Of all evaluation questions under the current policy. Collective."""
+        """The success of all evaluation questions under the current policy. Collective."""
         scorer, success = cast(PolicyModule, pl_module).make_scorer(), self.batch_success(trainer)
         found: Success = defaultdict(dict)
         for loader in trainer.datamodule.val_dataloader():  # type: ignore[attr-defined]
@@ -147,11 +148,11 @@ class ExactPassAtK(ExactCallback):
         return exact_pass_at_k(torch.tensor(list(success), dtype=torch.float64), self.ks)
 
     def state_dict(self) -> dict[str, Any]:
-        """The untrained policy's, which a resumed run no longer has."""
+        """The success of the untrained policy, which a resumed run no longer has."""
         return {"untrained": self.untrained}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take it over."""
+        """Restore it."""
         if self.against is None:
             self.untrained = state_dict["untrained"]
 

@@ -1,4 +1,4 @@
-"""The share of questions without gradient that is to be expected, for tasks whose correct responses can be listed."""
+"""The expected share of questions without gradient, for tasks whose correct responses can be listed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from .exact_pass_at_k import ExactCallback
 
 
 class ExactZeroGradient(ExactCallback):
-    """Logs in each iteration what `ZeroGradientMonitor` will find on average, from the exact success of every prompt.
+    """Logs in each iteration the mean of what `ZeroGradientMonitor` measures, from the exact success of every prompt.
 
     - `uniform_reward/original_expected`: percentage of questions whose G responses to the original are all right or all
       wrong; its measured counterpart is `uniform_reward/original`;
     - `uniform_reward/pool_expected`: the same of all responses; its counterpart is `uniform_reward/pool`.
 
-    Both are percentages of the questions that are sampled first: of those that dynamic sampling draws after them, of
-    replayed responses and of shaped rewards nothing is known here, and with `rollout.ahead` the weights that sample are
-    older.
+    Not covered are questions that dynamic sampling draws later, replayed responses and shaped rewards; with
+    `rollout.ahead` the responses come from older weights.
 
     Raises:
         TypeError: the verifier can't list correct responses.
@@ -41,7 +40,7 @@ class ExactZeroGradient(ExactCallback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: QuestionBatch, batch_idx: int
     ) -> None:
-        """Compute and log, under the weights that the batch is about to be sampled with."""
+        """Compute and log, with the weights that the batch is about to be sampled from."""
         p = self.success(cast(PolicyModule, pl_module).make_scorer(), batch)
         question = torch.tensor([prompt.question for prompt in batch.prompts])
         samples = torch.tensor([prompt.num_samples for prompt in batch.prompts])

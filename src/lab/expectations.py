@@ -14,10 +14,10 @@ from ..types import AdvantageStrategy, RewardGroups
 
 
 def averaged(strategy: AdvantageStrategy, groups: RewardGroups) -> Tensor:
-    """[R] the advantages averaged over the random choices of the strategy; those that it gives where it makes none.
+    """[R] advantages, averaged over the strategy's random choices; without such choices, its advantages.
 
-    A strategy with random choices of its own says them by a method `expected`, called with the groups. One that changes
-    another's advantages changes their average, which is exact where the change is linear in the advantages.
+    A strategy with random choices of its own has a method `expected`, which is called with the groups. A
+    `BasedAdvantage` changes the average of its base, which is exact if the change is linear in the advantages.
     """
     if hasattr(strategy, "expected"):
         found: Tensor = strategy.expected(groups)

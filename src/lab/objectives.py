@@ -1,4 +1,4 @@
-"""The objective of an advantage strategy: the weight that it gives to each prompt's success rate, by exact sums.
+"""The objective of an advantage strategy, exactly: the weight that it gives to each prompt's success rate.
 
 Rewards are 1 and 0 and responses independent; prompt n of a question's P prompts has the success rate p_n. At ratio 1,
 each response under its own prompt, the expected policy gradient is
@@ -23,7 +23,7 @@ from ..types import AdvantageStrategy, RewardGroups
 from .expectations import averaged
 
 MAX_RESPONSES = 2**26
-"""Of all configurations of counts together; they take some ten seconds."""
+"""Responses over all configurations of counts; so many take about ten seconds."""
 CHUNK = 2**20
 """Responses per call of a strategy."""
 
@@ -38,9 +38,9 @@ class ByVerdict(NamedTuple):
 def expected_weights(strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor) -> Tensor:
     """w_n = (E[A | correct at n] − E[A | wrong at n]) / P: what the strategy optimises, per prompt.
 
-    The P prompts are those of one question, and the whole batch for strategies that look beyond a question. With
-    unequal samples the expected gradient of a mean over all responses is Σ_n (P · G_n / Σ G) w_n ∇p_n. Strategies with
-    random groups are taken by their expectation.
+    The P prompts are those of one question, or of the whole batch for strategies that look beyond a question. With
+    unequal samples the expected gradient of a mean over all responses is Σ_n (P · G_n / Σ G) w_n ∇p_n. For strategies
+    with random groups it is the expectation over these.
 
     Args:
         strategy: Reads rewards alone, else a ValueError names it.

@@ -1,4 +1,4 @@
-"""Rephrasings checked again, what each check says of them, and a sample for a human to read."""
+"""Checks rephrasings again, counts the verdicts of each check, and draws a sample for a human to read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_reviewed(path: str | Path) -> list[Reviewed]:
 
 
 def recheck(reviewed: Iterable[Reviewed], checks: Mapping[str, Check]) -> None:
-    """Replace the verdicts of the checks given; verdicts under other names (`judge`) stay."""
+    """Replace the verdicts of these checks; verdicts under other names (`judge`) stay."""
     for item in reviewed:
         before: list[str] = []
         for candidate in item.candidates:

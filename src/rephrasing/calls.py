@@ -21,9 +21,7 @@ class ApiCall:
     model: str
     system: str  # the instruction
     user: str  # the problem
-    parameters: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # handed to the server: temperature, max_tokens, seed, …
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # for the server: temperature, max_tokens, seed, …
     attempt: int = 0  # counts repetitions after unusable replies; each is a call of its own
     expected_tokens: int = 0  # roughly how long the completion will be, for the estimate
 
@@ -57,7 +55,7 @@ class Reply:
 
 
 def read_reply(body: str, time: str = "") -> Reply:
-    r"""The reply in the body of a response; what is missing or of another type counts as empty.
+    r"""The reply in the body of a response; values that are missing or of another type count as empty.
 
     >>> read_reply('{"choices": [{"message": {"content": "Add 1 \\ud83d"}}]}').text
     'Add 1 \ufffd'
@@ -81,7 +79,7 @@ def read_reply(body: str, time: str = "") -> Reply:
 
 
 def _at(value: Any, kind: type[T], *path: str | int) -> T:
-    """What stands at a path in parsed JSON if it is of this type, else an empty one."""
+    """The value at a path in parsed JSON; an empty one of this type if it is missing or of another type."""
     for key in path:
         try:
             value = value[key]

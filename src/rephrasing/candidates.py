@@ -1,4 +1,4 @@
-"""Rephrasings with where they come from and what the checks say, and the file that holds them."""
+"""Rephrasings, their provenance and verdicts, and the rows of the file that holds them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..types import QuestionGroup
 
 
 class Pair(NamedTuple):
-    """A question and one rephrasing of it: what the checks look at."""
+    """A question and one rephrasing of it, for the checks."""
 
     question: str
     rephrasing: str
@@ -44,13 +44,13 @@ class Candidate:
 
     text: str
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """Where it comes from: `model`, `instruction` and more; empty for one that this package did not make."""
+    """`model`, `instruction` and more; empty for a rephrasing that this package did not make."""
     verdicts: list[Verdict] = field(default_factory=list)
 
 
 @dataclass
 class Reviewed:
-    """A question and all that was proposed for it."""
+    """A question and all its candidates."""
 
     group: QuestionGroup
     candidates: list[Candidate] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Reviewed:
 
 
 def review(pair: Pair, checks: Mapping[str, Check]) -> list[Verdict]:
-    """The verdict of every check, under its name in `checks`; of a broken or endless text, `readable` alone.
+    """The verdict of every check, under its name in `checks`; for a broken or endless text only `readable`.
 
     >>> review(Pair("Add 1 and 1.", "Add 1 \ufffd 1."), {})
     [Verdict(check='readable', passed=False, reason='holds broken characters', value=None)]

@@ -1,4 +1,4 @@
-r"""Whether a rephrasing is still the same problem, as far as its text shows. Each check gives a verdict with a reason.
+r"""Checks whether a rephrasing is still the same problem, as far as its text shows. A verdict has a reason.
 
 These checks can refuse a good rephrasing (one that writes a condition in words) and accept a bad one (that asks for
 something else with the same numbers). `judge` asks a model instead.
@@ -21,7 +21,7 @@ _SOLVED = re.compile(r"\\boxed|####|\b(?:final )?answer\s*(?:is|=)\s*[-$\\\d]|\b
 
 
 def well_formed(pair: Pair, shortest: float = 0.4, longest: float = 3.0) -> Verdict:
-    r"""Is it a problem statement at all: no chatter, no solution, brackets and dollars in pairs, of similar length.
+    r"""It is a problem statement: no chatter, no solution, brackets and dollars in pairs, a similar length.
 
     `shortest` and `longest` are shares of the original's characters; texts below 200 may be longer.
 
@@ -38,7 +38,7 @@ def well_formed(pair: Pair, shortest: float = 0.4, longest: float = 3.0) -> Verd
         reason = "holds a solution"
     elif _unpaired(text) and not _unpaired(pair.question):
         reason = "a dollar sign or brace without its partner"
-    # Short questions may be told at length: what is missing or added shows in the other checks.
+    # Short questions may get long: the other checks find what is missing or added.
     elif not shortest <= share or (share > longest and len(text) > 200):
         reason = f"{share:.1f} times as long as the original"
     return Verdict("well_formed", not reason, reason or "a problem statement", share)
@@ -54,8 +54,9 @@ def _unpaired(text: str) -> bool:
 def numbers_kept(pair: Pair) -> Verdict:
     r"""Every number of the original is in the rephrasing, and no other.
 
-    Compares which numbers there are, not how often, in digits or as words (`five`); words such as `twice`, `half` and
-    `each` may stand for a number of the other text. Of an example (`For instance, …`) some may be missing.
+    How often a number occurs does not count, nor whether it is written in digits or as a word (`five`). Words such as
+    `twice`, `half` and `each` may stand for a number of the other text. Numbers of an example (`For instance, …`) may
+    be missing.
 
     >>> numbers_kept(Pair("Tom has 3 cats and buys 2.", "Tom, who had three cats, buys two more."))
     Verdict(check='numbers_kept', passed=True, reason='all 2 numbers kept', value=None)

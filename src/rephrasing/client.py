@@ -1,4 +1,4 @@
-"""Asking an OpenAI-compatible server. The `openai` client waits and tries again; a reply is never paid for twice."""
+"""Asks an OpenAI-compatible server. The `openai` client waits and retries; no reply is paid for twice."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Server:
     concurrency: int = 32
     """Calls under way at a time."""
     timeout: float = 120.0
-    """Seconds without a sign of the server, after which a call counts as failed."""
+    """Seconds of silence after which a call has failed."""
     max_retries: int = 8
-    """How often a failed call is repeated by the `openai` client; a Retry-After of more than two minutes fails it."""
+    """How often the `openai` client repeats a failed call; a Retry-After of more than two minutes ends it."""
 
     def __post_init__(self) -> None:
         if not self.api_key_env.isidentifier():  # perhaps the key itself: not to be shown
@@ -107,7 +107,7 @@ class ReplyCache(dict[str, Reply]):
 
 
 class Client:
-    """Answers calls: from the cache where it can, else by asking the server, many at a time.
+    """Answers calls from the cache, else by asking the server, many at a time.
 
     A reply that never arrived (a dropped connection, a timeout, a kill) is asked for again under the same
     `Idempotency-Key`, which servers may use to charge once.
@@ -122,7 +122,7 @@ class Client:
         self._refusal: ServerRefusedError | None = None
 
     async def complete(self, calls: Sequence[ApiCall]) -> list[Reply]:
-        """One reply per call; one without a text says in `fault` why. Equal calls are asked once.
+        """One reply per call; if it has no text, `fault` says why. Equal calls are asked once.
 
         Raises:
             ServerRefusedError: no further call would be answered. What was answered is stored.
@@ -141,7 +141,7 @@ class Client:
         return [self.cache.get(key) or Reply(fault=self.failures[key]) for key in (call.key for call in calls)]
 
     async def _ask(self, connection: openai.AsyncOpenAI, slots: asyncio.Semaphore, key: str, call: ApiCall) -> None:
-        """Ask; afterwards the call is in the cache or among the failures, unless the server has refused for good."""
+        """Ask the server; the reply goes to the cache, an error to the failures. Does nothing after a refusal."""
         body = call.body()
         async with slots:
             if self._refusal:  # no call is begun any more, but those under way are paid and waited for
@@ -159,7 +159,7 @@ class Client:
         self._failed_in_a_row = 0
 
     def _refused(self, error: openai.APIError) -> ServerRefusedError | None:
-        """The refusal of every call, where the error concerns not only this one."""
+        """The refusal of all calls, if the error is not about this one alone."""
         status = error.status_code if isinstance(error, openai.APIStatusError) else 500
         self._failed_in_a_row += status >= 500 or status == 429
         if status in _REFUSES_EVERYBODY or error.code == "insufficient_quota":

@@ -1,4 +1,4 @@
-"""Tokens and money: an estimate before anything is asked, and the account afterwards."""
+"""Tokens and money: an estimate before the first call, and the account afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Prices(NamedTuple):
 
 
 def expected(calls: Iterable[ApiCall], answered: Container[str]) -> list[tuple[ApiCall, Usage]]:
-    """The usage to expect; equal calls are counted once, those whose keys are `answered` not at all."""
+    """Calls with their expected usage; equal calls count once, those whose keys are `answered` not at all."""
     distinct = {call.key: call for call in calls if call.key not in answered}.values()
     tokens = [round((len(call.system) + len(call.user)) / CHARACTERS_PER_TOKEN) for call in distinct]
     return [(call, Usage(prompt, call.expected_tokens)) for call, prompt in zip(distinct, tokens, strict=True)]

@@ -43,7 +43,7 @@ class Instruction:
     task: str
     """The instruction itself, with examples."""
     rules: bool = True
-    """Whether our rules follow, of what must stay as it is; otherwise only the form of the reply is asked for."""
+    """Whether our rules about what must not change follow; the form of the reply is asked for in any case."""
 
     def system(self, count: int) -> str:
         """The system prompt that asks for `count` rephrasings of the question that follows."""
@@ -59,7 +59,7 @@ class Rephraser(Protocol):
         """Rephrasings wanted per question."""
 
     def calls(self, groups: Sequence[QuestionGroup]) -> list[ApiCall]:
-        """The calls that it will surely make; none for one that asks no model."""
+        """The calls that it makes in any case; none if it asks no model."""
 
     async def propose(
         self, groups: Sequence[QuestionGroup], checks: Mapping[str, Check], client: Client
@@ -71,8 +71,8 @@ class Rephraser(Protocol):
 class ModelRephraser:
     """Asks a chat model.
 
-    Each instruction asks for its number of rephrasings in one call. Where the reply holds fewer that pass the checks,
-    the instruction is repeated for the missing ones.
+    Each instruction asks for its number of rephrasings in one call. If fewer of them pass the checks, it is repeated
+    for the missing ones.
     """
 
     model: str
@@ -212,7 +212,7 @@ async def rephrase(
 
 
 def planned_calls(groups: Sequence[QuestionGroup], rephraser: Rephraser, judge: Judge | None) -> list[ApiCall]:
-    """The calls of `rephrase` if all rephrasings pass and are as long as their question, for an estimate."""
+    """The calls of `rephrase`, for an estimate: all rephrasings pass and are as long as their question."""
     questions = distinct(groups)
     pairs = [Pair(q.question, f"{n} {q.question}") for q in questions for n in range(rephraser.count)]
     return rephraser.calls(questions) + ([judge.call(pair) for pair in pairs] if judge else [])

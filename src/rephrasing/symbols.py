@@ -11,7 +11,7 @@ from .texts import compact, figures, formulas, holds, prose, variables, with_nam
 _MOST_RENAMED = 6
 """Variables; a text that renames more is refused."""
 _NO_VARIABLES = re.compile(r"e|(?<!_)i|d(?=[a-z\\])|[CP](?=[_^]|\((?:[A-Z\\]|[^()]*,))")
-"""Letters that may be none: constants, differentials, combinations, probabilities. In formulas without commands."""
+"""Letters that may be no variables: constants, differentials, combinations, probabilities; without LaTeX commands."""
 _NOT_ZERO = re.compile(
     r"\bnon-?zero\b|\bnot (?:equal to )?(?:0|zero)\b|\b(?:none|neither)\b[^.?!]{0,80}\bzero\b", re.IGNORECASE
 )
@@ -20,10 +20,10 @@ _NOT_ZERO = re.compile(
 def symbols_kept(pair: Pair) -> Verdict:
     r"""Every formula of the original is in the rephrasing, and no other; figures are copied.
 
-    Formulas are cut at commas and compared in a compact spelling, in any order; one may stand in the other text without
-    dollars, and that something is not zero may be told in words. Of an example (`For instance, …`) some may be missing.
-    Variables may have other names where that cannot change the answer: each is renamed everywhere, to a letter that the
-    original does not have, and none of them is in the answer, a figure or the text around the formulas.
+    Formulas are cut at commas and compared in a compact spelling, in any order. One may stand in the other text without
+    dollars, `x ≠ 0` may be told in words, and formulas of an example (`For instance, …`) may be missing. Variables may
+    have other names if that cannot change the answer: each is renamed everywhere, to a letter that the original does
+    not have, and none of them is in the answer, a figure or the text around the formulas.
 
     >>> symbols_kept(Pair("If $x^2=4$, find $x$.", "Find $x$ such that $x^2=-4$.")).reason
     'missing: x^2=4; new: x^2=-4'
@@ -49,7 +49,7 @@ def symbols_kept(pair: Pair) -> Verdict:
 
 
 def _not_told(text: str, other: str) -> set[str]:
-    """The formulas of a text, without `x!=0` where the other text alone tells in words that something is not zero."""
+    """The formulas of a text, without `x!=0` if only the other text says in words that something is not zero."""
     in_words = len(_NOT_ZERO.findall(other)) > len(_NOT_ZERO.findall(text))
     return {piece for piece in formulas(text) if not (in_words and re.fullmatch("[A-Za-z]+!=0", piece))}
 

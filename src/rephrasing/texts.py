@@ -1,4 +1,4 @@
-r"""Texts of problems, taken apart: numbers, formulas, figures and words, in spellings that can be compared."""
+r"""Takes texts of problems apart: numbers, formulas, figures and words, in spellings that can be compared."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _LETTER = re.compile(r'"[^"]*"|\\[A-Za-z]+|[A-Za-z]')
 
 
 def without_examples(text: str, other: str) -> str:
-    """The text without its examples, where the other text has one too: it may be told with fewer numbers and formulas.
+    """The text without its examples if the other text has one too, which may have fewer numbers and formulas.
 
     >>> without_examples("Add 1. For example, 3 becomes 4. What becomes 7?", "One is added. For instance, 3 gives 4. …")
     'Add 1.   What becomes 7?'
@@ -102,7 +102,7 @@ def numbers(text: str) -> set[str]:
 
 
 def loose_numbers(text: str) -> set[str]:
-    """Numbers that words of the text may stand for, and need not: 2 for `twice`, 1 for `a`.
+    """Numbers that words of the text may stand for, but need not: 2 for `twice`, 1 for `a`.
 
     >>> sorted(loose_numbers("Twice as many in a week"))
     ['1', '2', '7']

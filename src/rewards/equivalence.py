@@ -47,7 +47,7 @@ def _parse(latex: str) -> tuple[list[Any], complex | None]:
     parsed = parse(rf"\boxed{{{latex}}}", _LATEX, parsing_timeout=None)
     try:
         value = complex(parsed[0])
-    except Exception:  # sets, equations, text, variables, nothing at all: whatever a model wrote
+    except Exception:  # a model may write anything: sets, equations, text, variables, nothing at all
         return parsed, None
     return parsed, value if isfinite(value) else None
 
@@ -69,14 +69,14 @@ def _apart(a: complex, b: complex) -> bool:
 def _apart_at_a_point(one: Any, other: Any) -> bool:
     """Whether two formulas have clearly different values where their variables have certain positive values.
 
-    Avoids simplifying their difference, which is where a wrong answer would take its time. Whatever has no value, is no
-    formula (sets, equations, matrices) or may be a word is never apart.
+    This avoids simplifying their difference, which takes most of the time on wrong answers. False for everything that
+    has no value, is no formula (sets, equations, matrices) or may be a word.
     """
     if not (isinstance(one, Expr) and isinstance(other, Expr)):
         return False
     try:
         return _apart(_value_at_a_point(one), _value_at_a_point(other))
-    except Exception:  # undefined functions, divisions by zero, matrices among the factors: whatever a model wrote
+    except Exception:  # a model may write anything: undefined functions, divisions by zero, matrices as factors
         return False
 
 

@@ -1,7 +1,7 @@
 """From a response to its final answer, and from an answer to a canonical spelling.
 
-Responses are untrusted: they may be megabytes long, hold control characters or never close a brace. Nothing
-here raises on them, backtracks or converts digits to numbers: the cost is proportional to the length.
+Responses are untrusted: they may be megabytes long, hold control characters or never close a brace. No function
+here raises on them, backtracks or converts digits to numbers; the cost is proportional to the length.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from .workers import BackgroundVerifier, Outcome, WorkerPool
 
 _COMPARE = Path(__file__).with_name("equivalence.py")
 _REMEMBERED = 1 << 16
-"""Outcomes kept, for answers that come back under other prompts, in later batches and epochs."""
+"""Outcomes that are kept, since answers repeat under other prompts, in later batches and epochs."""
 _Comparison = tuple[tuple[str, ...], str]
-"""(references, normalised answer): what an outcome depends on."""
+"""(references, normalised answer), which decide the outcome."""
 
 
 class MathReward(BackgroundVerifier):
@@ -52,7 +52,7 @@ class MathReward(BackgroundVerifier):
         self._known: dict[_Comparison, Outcome] = {}
 
     def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
-        """Start comparing; returns what waits for the scores."""
+        """Start comparing; returns a function that waits for the scores."""
         found: list[Score | _Comparison] = []
         written: dict[_Comparison, str] = {}
         for response, reference in zip(responses, references, strict=True):
@@ -73,7 +73,7 @@ class MathReward(BackgroundVerifier):
         return scores
 
     def _without_workers(self, answer: str | None, references: tuple[str, ...]) -> Score | _Comparison:
-        """The score, if spelling, value or an earlier comparison settle it; else the comparison to make."""
+        """The score, if spelling, value or an earlier comparison decides it; else the comparison to make."""
         if answer is None:
             return Score(False, None)
         if len(answer) > self.max_answer_length:

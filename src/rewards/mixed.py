@@ -22,7 +22,7 @@ class MixedReward(BackgroundVerifier):
         self.free = free
 
     def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
-        """Score letters, start comparing free answers; returns what waits for the scores."""
+        """Score letters and start comparing free answers; returns a function that waits for the scores."""
         pairs = list(zip(responses, references, strict=True))
         scores = {row: self.choice(*pair) for row, pair in enumerate(pairs) if self._is_choice(pair[1])}
         free = [row for row in range(len(pairs)) if row not in scores]
@@ -35,7 +35,7 @@ class MixedReward(BackgroundVerifier):
         return finish
 
     def check_reference(self, reference: Reference) -> None:
-        """Have free answers checked; letters are none of them."""
+        """Let `free` check references that are no letters."""
         if not self._is_choice(reference):
             self.free.check_reference(reference)
 

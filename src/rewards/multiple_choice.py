@@ -11,14 +11,14 @@ from .extraction import Reference, last_boxed, normalize_answer, references_of
 class MultipleChoiceReward(Verifier):
     r"""Correct when the chosen letter, one of `choices` (in upper case), is a reference letter.
 
-    The first of these that is there decides:
+    The first of these that a response has decides:
 
     1. the last complete box: `\boxed{B}`, `\boxed{\text{(b)}}`, `\boxed{B: 42}`;
     2. the last statement: `answer: B`, `the correct option is (b)`, `**Answer:** $\mathrm{B}$`;
     3. the last line, when it names one choice as `(B)` or consists of it: `B.`
 
-    A box that holds anything else (`\boxed{42}`, `\boxed{A, C}`) names no choice, and nothing after it is
-    tried: a response cannot hedge between its box and its text. The article in "the answer is a guess" is no
+    A box that holds anything else (`\boxed{42}`, `\boxed{A, C}`) names no choice, and the text is not tried: a
+    response cannot hedge between its box and its text. The article in "the answer is a guess" is no
     choice, nor is a list of the options.
 
     >>> MultipleChoiceReward()(r"A tempting choice is (A), but $\boxed{\text{B}}$.", "B")

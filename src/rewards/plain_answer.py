@@ -44,7 +44,7 @@ def _sequence(text: str, order: Callable[[list[str]], list[str]]) -> str | None:
 
 
 def _matches(text: str, pattern: str, *, every: bool) -> str | None:
-    """What `pattern` or its groups find behind the last `=`, last or every time, bare of decoration."""
+    """The last or every match of `pattern`, or of its groups, behind the last `=`, without decoration."""
     found = (match.groups() or (match[0],) for match in re.finditer(pattern, text.rpartition("=")[2].casefold()))
     bare = [[" ".join(item.split()).strip(" .`'\"*$[]()+") for item in "/".join(g).split(",")] for g in found]
     kept = sorted({", ".join(sorted(items)) for items in bare}) if every else map(", ".join, bare[-1:])
@@ -65,9 +65,9 @@ def _grid(text: str) -> str | None:
 class PlainAnswerReward(Verifier):
     r"""Correct when the final answer, read in a given form, is a reference answer.
 
-    The first of these that has the form decides: the last box, alone, where there is one; what follows `####`, "answer
-    is" or "answer:" (`extract_answer`); the last line, then those before it. `Score.answer` is None where nothing has
-    it. Case, quotes and what else decorates a text never count. Nothing is evaluated.
+    If there is a box, the last box alone decides. Otherwise the first of these that has the form does: what follows
+    `####`, "answer is" or "answer:" (`extract_answer`); the last line; the lines before it. `Score.answer` is None if
+    none has it. Case, quotes and other decoration never count. Nothing is evaluated.
 
     | form | what is read, and when it is correct |
     |---|---|

@@ -18,11 +18,11 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 WALL_FACTOR = 10
-"""Wall seconds per CPU second: ends a comparison that waits without computing, spares one on a crowded machine."""
+"""Wall seconds per CPU second: ends a comparison that waits without computing, but not one on a busy machine."""
 
 
 def outcomes_of(compare: Callable[[Any], Any], jobs: list[Any], cpu_seconds: float, memory_bytes: int) -> list[Any]:
-    """The outcome of each job, whatever the others do to the fork that compares them."""
+    """The outcome of each job, even if others end the fork that compares them."""
     outcomes: list[Any] = []
     while len(outcomes) < len(jobs):
         reading, writing = os.pipe()
@@ -43,7 +43,7 @@ def outcomes_of(compare: Callable[[Any], Any], jobs: list[Any], cpu_seconds: flo
 def _compare_and_exit(
     compare: Callable[[Any], Any], jobs: list[Any], writing: int, cpu_seconds: float, memory_bytes: int
 ) -> NoReturn:
-    """Write a line for each job, under the limits. The child does only this."""
+    """Compare the jobs under the limits, write a line for each, and exit."""
     try:
         for name in (signal.SIGPROF, signal.SIGALRM):
             signal.signal(name, signal.SIG_DFL)  # which ends the process, whatever the file's imports installed

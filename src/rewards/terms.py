@@ -1,4 +1,4 @@
-"""Reward terms: what is added to the verdict before advantages are taken. Pass@k never sees them.
+"""Reward terms, added to the verdict before advantages are computed. Pass@k never sees them.
 
 A term is a callable `(rollouts, groups) -> [R] float32`. It sees the responses of one rank, which always holds all
 responses to a question. Terms are chosen by name; `tagrpo-train --help reward_terms` lists them:
@@ -6,8 +6,8 @@ responses to a question. Terms are chosen by name; `tagrpo-train --help reward_t
     tagrpo-train experiment=grpo 'reward_terms=[overlong,noise]'
 
 The reward is verdict + Σ terms. Where a method's reward *replaces* the verdict, its term is the difference:
-`RewardNoise` is +1 where a wrong response counts as right. Terms do not see each other. They are stateless, randomness
-included: the same rollouts earn the same, before and after a resume.
+`RewardNoise` is +1 where a wrong response counts as right. Terms do not see each other. They have no state, and random
+ones draw by seed: the same rollouts earn the same rewards after a resume.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class RewardNoise:
     draw is seeded by (seed, questions, response tokens), so that it is independent of rank and resume.
 
     Args:
-        probability: Of each wrong response, 0 … 1.
+        probability: Of a reward for each wrong response, 0 … 1.
         seed: Of the draws.
 
     Raises:
@@ -157,7 +157,7 @@ class RewardNoise:
 
 
 def uniform_draws(rollouts: Rollouts, groups: Sequence[QuestionGroup], seed: int) -> Tensor:
-    """[R] float32 in [0, 1) that depend on the seed, the questions and the response tokens alone."""
+    """[R] float32 in [0, 1), which depend on the seed, the questions and the response tokens alone."""
     digest = hashlib.blake2b(repr((seed, [group.id for group in groups])).encode(), digest_size=8)
     for ids in rollouts.token_ids:
         digest.update(repr(ids.tolist()).encode())

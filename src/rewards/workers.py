@@ -1,4 +1,8 @@
-"""Verifiers that score in the background, and a pool of processes that compare untrusted answers within bounds."""
+"""Verifiers that score in the background, and a pool of processes that compare untrusted answers within bounds.
+
+Why no pool of `multiprocessing` or `pebble`: they fork this process with its threads and CUDA, or import its main
+module and torch in each worker; and they bound wall time alone, so that a busy machine would change outcomes.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,11 @@ from .extraction import Reference
 
 _SANDBOX = Path(__file__).with_name("sandbox.py")
 _BATCH = 64
-"""Jobs per message at most: enough that messages cost nothing, few enough that workers share evenly."""
+"""Most jobs per message: enough to make messages cheap, few enough to share work evenly."""
 
 
 class BackgroundVerifier(Verifier):
-    """Scores through `score_async` and `close`, which derived classes define. As a context it ends its workers."""
+    """Base class for verifiers with workers: define `score_async` and `close`. As a context manager it ends them."""
 
     in_background = True
 
@@ -55,13 +59,13 @@ class Outcome(NamedTuple):
 class WorkerPool:
     """Runs `compare(job)` of a Python file on batches of jobs, in `workers` processes.
 
-    Each worker is an interpreter of its own (`sandbox.py`) that compares in forks of itself, so that the pool works
-    from any thread, beside CUDA and under any launcher. Limits hold per job: CPU time (so that a busy machine does not
-    change outcomes), ten times as much wall time, and memory; a job that exceeds one leaves those beside it alone.
+    Each worker is a separate interpreter (`sandbox.py`) that compares in forks of itself, so that the pool works from
+    any thread, beside CUDA and under any launcher. Limits hold per job: CPU time (so that a busy machine does not
+    change outcomes), ten times as much wall time, and memory. A job that exceeds one does not affect other jobs.
 
-    Workers start with the first jobs. `close` ends them at once. Without it they end after their current batch, with
-    the pool object or with this process, which waits for the batches under way unless it was killed. A worker that was
-    killed from outside is replaced and its batch repeated, once. A forked copy of this process starts its own.
+    Workers start with the first jobs, and `close` ends them at once. Otherwise they finish their batch and end when the
+    pool object or this process does; unless it is killed, this process waits for them. A worker that was killed from
+    outside is replaced, and its batch is repeated once. A forked copy of this process starts its own workers.
 
     Args:
         compare: File that defines `compare(job)`, for jobs and values that JSON can carry.
@@ -85,10 +89,10 @@ class WorkerPool:
         self._busy: set[subprocess.Popen[bytes]] = set()
 
     def submit(self, jobs: Sequence[Any]) -> Callable[[], list[Outcome]]:
-        """Start comparing; returns at once what waits for the outcomes, in the order of the jobs.
+        """Start comparing, and return at once a function that waits for the outcomes, in the order of the jobs.
 
-        That raises RuntimeError when workers do not start (for want of a dependency, say) or keep dying, CancelledError
-        when the pool was closed before.
+        It raises RuntimeError if workers do not start (a dependency is missing, say) or keep dying, and CancelledError
+        if the pool is closed before.
         """
         size = max(1, min(_BATCH, -(-len(jobs) // self.workers)))
         with self._lock:
@@ -155,7 +159,7 @@ class WorkerPool:
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes:
-    """The reply line, empty when the process is gone."""
+    """The reply line; empty if the process is gone."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -168,7 +172,7 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes:
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """Kill a process with its forks; returns its exit code, which is its own if it had ended before."""
+    """Kill a process and its forks; returns its exit code, which is that of its own end if it came before."""
     os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(BrokenPipeError), process:  # closes the pipes and waits
         pass
@@ -176,6 +180,6 @@ def _end(process: subprocess.Popen[bytes]) -> int:
 
 
 def _end_all(processes: list[subprocess.Popen[bytes]], owner: int) -> None:
-    """Kill processes that this process owns: a forked copy of it does not."""
+    """Kill the processes, unless this process is a forked copy of their owner."""
     while processes and owner == os.getpid():
         _end(processes.pop())

@@ -1,8 +1,8 @@
 """Clip-Cov and KL-Cov: restrain the few tokens whose log-prob and advantage vary together most: they cost entropy.
 
-Departure: the authors rank the tokens of a micro-batch on one GPU under the policy as it is by then, and Clip-Cov
-leaves those out that the clipping has caught. Here those of the mini-batch on all ranks are ranked under the policy
-before the batch's first update, so that neither micro-batches nor ranks change the choice.
+Departure: the authors rank the tokens of a micro-batch on one GPU under the current policy, and Clip-Cov leaves out
+those that are clipped. Here the tokens of the mini-batch on all ranks are ranked under the policy before the batch's
+first update, so that neither micro-batches nor ranks change the choice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ClipCovCredit(TokenCredit):
 
     arXiv 2505.22617, Eq. 11 and 12. At least one token is drawn, where the range has any; all of it where it has fewer.
     The normalisers count the tokens that are left out, as in the authors' code. Draws depend on `seed`, training
-    progress and what the prompt and the response say, so that ranks and resumed runs agree.
+    progress, prompt and response, so that ranks and resumed runs agree.
 
     Args:
         share: Of all tokens of the mini-batch, above 0.

@@ -49,7 +49,7 @@ def latest_partial_rate(visits: Sequence[Visit]) -> float | None:
 class SuccessReplay:
     """ExGRPO's buffer of past successes.
 
-    Questions that were solved in full are retired: they leave the record for good, and `QuestionLoader.serve_by` keeps
+    Questions that were solved in full are retired: they leave the buffer for good, and `QuestionLoader.serve_by` keeps
     them out of later batches.
 
     Departures from the authors' code: successes before the start are recorded too; the success rate is that of new
@@ -63,7 +63,7 @@ class SuccessReplay:
         seed: Of the draws.
 
     Attributes:
-        memory: How often each question was solved; the pipeline's, which keeps it up to date.
+        memory: How often each question was solved; shared with the pipeline, which keeps it up to date.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class SuccessReplay:
     def draw(self, count: int, iteration: int, without: set[str]) -> list[str]:
         """Ids of up to `count` distinct recorded questions, none of `without`; the same on every rank.
 
-        First a success rate is drawn among those at which they were last solved in part, with weight
-        exp(−(rate − ½)² / 2σ²), then uniformly a question of that rate, without replacement. σ = 1/8 is the authors'
+        First a success rate is drawn with weight exp(−(rate − ½)² / 2σ²), from the rates at which the questions were
+        last solved in part; then a question of that rate, uniformly and without replacement. σ = 1/8 is the authors'
         code at G = 8 (one response out of eight).
         """
         by_rate: dict[float, list[str]] = {}
         for id in self.records:
             if id not in without:
-                # 0 where it was so long ago that it is forgotten
+                # 0 if that visit is forgotten
                 by_rate.setdefault(latest_partial_rate(self.memory[id].visits) or 0.0, []).append(id)
         generator = random.Random(f"{self.seed}/{iteration}")
         drawn: list[str] = []
@@ -106,8 +106,8 @@ class SuccessReplay:
     def substitute(self, batch: QuestionBatch, iteration: int, policy: SampledPolicy) -> QuestionBatch:
         """`batch` with its last ⌊ratio · B⌋ questions replaced by recorded ones, as far as there are any. Collective.
 
-        The prompt that the replayed success answers has it as `past` and asks for one sample less. The draws follow
-        from `iteration`, the number of the batch.
+        The prompt of a replayed success has it as `past` and asks for one sample less. The draws depend on
+        `iteration`, the number of the batch.
         """
         if not (self.started and self.records):  # alike on every rank
             return batch
@@ -126,7 +126,7 @@ class SuccessReplay:
         return replace(batch, groups=[*batch.groups[:kept], *(record.group for record in mine)], prompts=prompts)
 
     def observe(self, batch: QuestionBatch) -> dict[str, float]:
-        """Take in the new successes of all ranks in a training batch, which `memory` remembers. Collective.
+        """Record the new successes of all ranks in a training batch that `memory` has seen. Collective.
 
         Returns what is to be logged:
 
@@ -157,7 +157,7 @@ class SuccessReplay:
         known.successes = known.successes[-self.per_question :]
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole record, in plain containers and tensors."""
+        """The whole buffer, in plain containers and tensors."""
         records = []
         for record in self.records.values():
             group = (*record.group[:-1], dict(record.group.metadata))
@@ -166,7 +166,7 @@ class SuccessReplay:
         return {"started": self.started, "records": records}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from what `state_dict` returned."""
         self.started = state["started"]
         self.records = {}
         for group, successes in state["records"]:
@@ -175,7 +175,7 @@ class SuccessReplay:
 
 
 def _lowest_entropy(records: Sequence[Record], policy: SampledPolicy) -> list[Success]:
-    """Of each record the success of which the policy is surest."""
+    """The success in each record that has the lowest entropy under the policy."""
     candidates = [success for record in records for success in record.successes]
     values = policy.response_entropy([s.prompts[s.row] for s in candidates], [s.token_ids for s in candidates])
     parts = values.split([len(record.successes) for record in records])
@@ -186,7 +186,7 @@ def _found(batch: QuestionBatch) -> list[Record]:
     """The questions of this rank's batch, with the successes among their new responses."""
     rollouts = batch.rollouts
     assert rollouts is not None
-    # Each prompt as it would have to ask for all its responses, replayed ones included.
+    # Each prompt with the number of all its responses, replayed ones included.
     responses = torch.bincount(rollouts.prompt, minlength=len(batch.prompts)).tolist()
     prompts: list[list[Prompt]] = [[] for _ in batch.groups]
     place = []
@@ -196,7 +196,7 @@ def _found(batch: QuestionBatch) -> list[Record]:
     records = [Record(group) for group in batch.groups]
     for row in (rollouts.correct & ~rollouts.replayed).nonzero()[:, 0].tolist():
         asked, question = int(rollouts.prompt[row]), int(rollouts.question[row])
-        # Where it is replayed, at least one new response must be sampled to the same prompt.
+        # In a replay at least one new response must be sampled to the same prompt.
         if responses[asked] > 1:
             success = Success(prompts[question], place[asked], rollouts.token_ids[row], rollouts.logprobs[row])
             records[question].successes.append(success)

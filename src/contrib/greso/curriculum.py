@@ -12,10 +12,10 @@ from ...datamodules.memory import Record, Visit
 class SkipUniform(Curriculum):
     """GRESO (arXiv 2506.02177): questions that had no gradient the last times are skipped with some probability.
 
-    A question whose last z visits were all solved in full, or all in vain, is served with the chance max(p^z, 0.01),
-    p = `easy` or `hard`; one whose last visit had mixed verdicts always. Both p adapt: after every sampled batch p
-    falls by `step` where the share of such visits in it was at least `target`, and else rises by it, between `least`
-    and `most`.
+    A question whose last z visits were all solved in full, or all not at all, is served with probability
+    max(p^z, 0.01), p = `easy` or `hard`; a question whose last visit had mixed verdicts is always served. Both p adapt:
+    after each sampled batch p falls by `step` if the share of such visits in it reached its target, else rises by
+    `step`, within `least` and `most`.
 
     Read in the authors' code (Infini-AI-Lab/GRESO, presampling_selector.py and ray_trainer.py): `target` there is a
     third of the whole share of questions without gradient for easy ones and two thirds for hard ones; all but 2 % right
@@ -51,7 +51,7 @@ class SkipUniform(Curriculum):
         self.step, self.least, self.most = step, least, most
 
     def chance(self, record: Record) -> float:
-        """P to the power of the visits without gradient since the last with one, at least 0.01."""
+        """p^z, at least 0.01, z being the number of visits without gradient since the last with one."""
         latest = record.visits[-1].rate if record.visits else None
         if latest not in self.chances:
             return 1.0
@@ -59,7 +59,7 @@ class SkipUniform(Curriculum):
         return max(self.chances[latest] ** count, 0.01)
 
     def observe(self, visits: Sequence[Visit]) -> None:
-        """Let both p follow the shares of easy and of hard questions; without visits there are none."""
+        """Adapt both p to the shares of easy and of hard questions; without visits nothing changes."""
         if not visits:
             return
         for rate, target in self.targets.items():
@@ -72,5 +72,5 @@ class SkipUniform(Curriculum):
         return {"chances": dict(self.chances)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take both p over."""
+        """Restore both p."""
         self.chances = dict(state["chances"])

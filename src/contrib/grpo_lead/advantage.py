@@ -70,5 +70,5 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
         return advantages * torch.where(advantages > 0, self.weight(share), self.weight(1 - share))
 
     def expected(self, groups: RewardGroups) -> Tensor:
-        """[R] one draw where the base is random: the average of weights that depend on the advantage is not known."""
+        """[R] one draw if the base is random: the mean of weights that depend on the advantage is not known."""
         return self(groups)

@@ -1,4 +1,4 @@
-"""Learns from the tokens at which the policy is least certain alone: the forks of its reasoning (80/20).
+"""Learns only from the tokens at which the policy is least certain, the forks of its reasoning (80/20).
 
 Departure: the authors take the highest entropies of a micro-batch on one GPU under the policy as it is by then; here
 those of the mini-batch on all ranks are taken under the policy before the batch's first update.

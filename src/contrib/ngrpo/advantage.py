@@ -1,4 +1,4 @@
-"""Group advantages with a success that nobody sampled, so that a pool without one is learned from (NGRPO)."""
+"""Group advantages with a virtual success, so that a pool without a success is learned from (NGRPO)."""
 
 from __future__ import annotations
 

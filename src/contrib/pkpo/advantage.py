@@ -1,4 +1,4 @@
-"""Unbiased gradients of pass@k from n ≥ k responses (PKPO). Binary rewards alone: the paper's max@k is not here."""
+"""Unbiased gradients of pass@k from n ≥ k responses (PKPO), for binary rewards. The paper's max@k is not covered."""
 
 from __future__ import annotations
 

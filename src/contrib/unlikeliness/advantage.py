@@ -19,8 +19,8 @@ class UnlikelinessAdvantage(BasedAdvantage):
     Ranks count the less likely responses of the pool, 0 … G − 1, and G is its size: the most likely one loses most.
     Pools of equal rewards keep them, as in the paper. R is at least 0.
 
-    Departure: responses whose log-probs differ by no more than `tolerance`, summed over a response, share the mean of
-    their ranks. The authors' order of equal responses is an accident of sorting and rounding.
+    Departure: responses whose log-probs differ by at most `tolerance`, summed over a response, share the mean of their
+    ranks. The authors rank equal responses as sorting and rounding leave them.
 
     Args:
         base: Strategy for the rewards that result; one of `GroupAdvantage` in the paper.

@@ -24,7 +24,7 @@ class SourceReport:
 
 @runtime_checkable
 class Source(Protocol):
-    """Where questions come from: a file, the hub, or a generator. It knows nothing of templates or tokens.
+    """Loads questions from a file, the hub or a generator. Templates and tokens are not its business.
 
     Derive from it to inherit the default of `report`.
     """
@@ -49,7 +49,7 @@ class Source(Protocol):
 
 
 def fingerprint(groups: Iterable[QuestionGroup]) -> str:
-    """The sum of SHA-256 over questions, answers and rephrasings, as `plain` has them, whatever their order and ids."""
+    """A sum of SHA-256 over the `plain` texts of questions, answers and rephrasings; order and ids do not matter."""
     total = 0
     for group in groups:
         parts = [(group.question,), group.answer, group.rephrasings]
@@ -59,5 +59,5 @@ def fingerprint(groups: Iterable[QuestionGroup]) -> str:
 
 
 def plain(text: str) -> str:
-    """The text after Unicode normalisation (NFKC), with any run of white space as one space."""
+    """The text after Unicode normalisation (NFKC), with each run of white space as one space."""
     return " ".join(unicodedata.normalize("NFKC", text).split())

@@ -1,7 +1,7 @@
 """The public datasets of the papers: where they are, what their columns mean, and what they are known to contain.
 
-To add a dataset, add an entry. Of several column names, which belong to different copies in circulation, the first that
-a copy has is used. A fingerprint is given where a copy was at hand, of the rows that `HubSource` keeps.
+To add a dataset, add an entry. Copies in circulation name their columns differently: the first name that a copy has is
+used. Where a copy was at hand there is a fingerprint, of the rows that `HubSource` keeps.
 """
 
 from __future__ import annotations

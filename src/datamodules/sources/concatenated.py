@@ -10,7 +10,7 @@ from .base import Source, SourceReport
 
 
 class ConcatenatedSource(Source):
-    """The questions of several sources, one source after the other, and their reports joined.
+    """Loads several sources one after the other and joins their reports.
 
     Args:
         sources: Name → source; the name is for messages.
@@ -24,7 +24,7 @@ class ConcatenatedSource(Source):
         self.sources = dict(sources)
 
     def load(self) -> list[QuestionGroup]:
-        """Load all of them; no two may have a question of the same id."""
+        """Load all sources; raise a ValueError if two questions have the same id."""
         groups: dict[str, QuestionGroup] = {}
         reports, notes = [], []
         excluded: dict[str, list[str]] = defaultdict(list)

@@ -24,8 +24,8 @@ LETTERS = "ABCDEFGHIJ"
 class HubSource(Source):
     """A dataset of `catalogue.CATALOGUE`.
 
-    `report` names the rows that are left out: those without an answer, and repetitions where the catalogue says so. It
-    warns of a copy that is of another version or incomplete. The choices of a multiple-choice question are shuffled by
+    `report` names the rows that are left out: those without an answer and, where the catalogue says so, repetitions. It
+    warns if a copy is incomplete or of another version. The choices of a multiple-choice question are shuffled by
     `seed` and the row's id, and follow the question as `A) …`; the answer is the letter.
 
     Args:
@@ -65,7 +65,7 @@ class HubSource(Source):
         self.within = within or {}
 
     def load(self) -> list[QuestionGroup]:
-        """Read the dataset; a ValueError names missing columns and fields, repeated ids, and chunks that are none."""
+        """Read the dataset; a ValueError names missing columns and fields, repeated ids, and missing chunks."""
         known = self.known
         origin = known.hub if self.path is None else locate(self.path, self.dataset, known.hub)
         table = read_table(origin, known.config, known.split, known.columns, known.folder)
@@ -139,7 +139,7 @@ class HubSource(Source):
         )
 
     def _compared(self, rows: int, groups: Sequence[QuestionGroup]) -> tuple[list[str], list[str]]:
-        """A note on what was compared with the catalogue, and warnings of what differs from it."""
+        """A note on the comparison with the catalogue, and a warning if the copy differs from it."""
         known, found = self.known, fingerprint(groups)
         unknown = ", which could not be compared with a known one" if known.fingerprint is None else ""
         compared = {

@@ -1,4 +1,4 @@
-"""The layout that the authors of TA-GRPO train from: one row per prompt, and rows of one index are one question."""
+"""Data as the authors of TA-GRPO publish it: one row per prompt; rows with the same index are one question."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RephrasingRowsSource(Source):
       the layout does not mark it, so look at a few questions of a file that you did not make.
     - Lines that every prompt begins with are the instruction. They are removed, since templates bring their own, and
       `report.notes` quotes them.
-    - Rows without a question or an index only fill groups up to one size; they are left out. Questions whose rows have
+    - Rows without a question or an index pad groups to one size; they are left out. Questions whose rows have
       different answers are left out and named under `answers_differ`, those without an answer under `without_answer`.
 
     Args:

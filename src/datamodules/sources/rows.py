@@ -1,4 +1,8 @@
-"""Tables of questions, wherever they lie, and what the fields of their rows say."""
+"""Reads tables of questions from files and from the hub, and the fields of their rows.
+
+`datasets` reads them all but your own JSON lines, which `read_rows` reads line by line: `datasets` turns the text "2"
+into a number where other rows have a list, and names at most one wrong row.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +73,7 @@ def read_table(
 
 
 class RowError(ValueError):
-    """Says what was expected of a row, and what was found."""
+    """A row is not as expected; the message says what was expected, and what was found."""
 
 
 def refuse(mistakes: Sequence[str], shown: int = 10) -> None:
@@ -80,9 +84,10 @@ def refuse(mistakes: Sequence[str], shown: int = 10) -> None:
 
 
 def read_rows(path: Path, take: Callable[[int, dict[str, Any]], None]) -> None:
-    """Hand each row of a Parquet file or of JSON lines in UTF-8 to `take`, with its number from 1; skip empty lines.
+    """Call `take` with the number (from 1) and the content of each row of a Parquet file or of JSON lines in UTF-8.
 
-    A ValueError names file and row of lines that are no objects in JSON, and of each `RowError` of `take`.
+    Empty lines are skipped. A ValueError names file and row of each line that is no JSON object, and of each `RowError`
+    that `take` raises.
     """
     wrong = []
     for number, row in enumerate(_rows(path), start=1):
@@ -157,7 +162,7 @@ def question_text(field: Any) -> str:
 
 
 def is_known(field: Any) -> bool:
-    """Whether a field says anything: None does not, nor NaN, which is how tables without nulls write it."""
+    """Whether a field has a value: not None, and not NaN, which stands for it in tables without nulls."""
     return field is not None and not (isinstance(field, float) and isnan(field))
 
 

@@ -13,7 +13,7 @@ Ranges = Mapping[str, Sequence[float]]
 
 
 def check_ranges(within: Ranges) -> None:
-    """Raise a ValueError where bounds are no pair of numbers in order."""
+    """Raise a ValueError unless all bounds are [smallest, largest]."""
     for field, bounds in within.items():
         if len(bounds) != 2 or not bounds[0] <= bounds[1]:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Shared by the embedded tasks: splits without a common problem, regimes of difficulty, families of phrasing."""
+"""Parts of the embedded tasks: disjoint splits, regimes of difficulty, families of phrasing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...types import QuestionGroup
 
 NUM_BUCKETS = 10
 PATIENCE = 10_000
-"""Draws without a new problem, after which there are taken to be no more."""
+"""Draws without a new problem after which a split counts as exhausted."""
 
 
 class Asked(NamedTuple):
@@ -24,7 +24,7 @@ class Asked(NamedTuple):
     key: str  # equal for questions that ask the same
     answers: tuple[str, ...]
     facts: Mapping[str, Any]  # for `metadata`
-    told: Any  # what `phrase` needs; of a `ListSource`, the items of a list, and other words by their names
+    told: Any  # argument of `phrase`; of a `ListSource`, the items of a list, and other words by name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Split:
     """The problems of one split, and the phrasing of their originals."""
 
     buckets: range
-    """Part of all problems: splits that own different buckets share none, whatever the seed and the size."""
+    """Hash buckets of the problems: splits with different buckets share none, whatever seed and size."""
     originals: Mapping[str, Sequence[str]]
     """regime → families that original questions are told in."""
 
@@ -41,7 +41,7 @@ class Split:
 class Family:
     """A way of telling a list in any order, and its share of the supervised examples."""
 
-    layout: str  # takes words by their names, and of the list {items}, or {first} and {others}
+    layout: str  # has words by name, and the list as {items}, or as {first} and {others}
     link: str = ", "  # joins the items
     share: float = 0.0  # 0 for a family that is never trained
 

@@ -1,9 +1,9 @@
-"""Mazes in text, the task of Pass@k training (arXiv 2508.10751, A.1, Table 4 and Fig. 14), made by ourselves.
+"""Mazes in text, the task of Pass@k training (arXiv 2508.10751, A.1, Table 4 and Fig. 14), generated here.
 
 From the paper: n × n characters, of which `S` is the start, `E` the end, `.` free and `*` a wall, as in Fig. 14 and in
-the authors' verifier (A.1 has the last two the other way round); sizes and numbers, in `data=maze`. Not
-from it, as it does not say how mazes are made: rooms at odd places, joined by a random tree, and half of all other
-passages (5 of 9 in its only example). Its own mazes are RUC-AIBOX/Passk_Training_Maze on the hub.
+the authors' verifier (A.1 swaps the last two); the sizes and numbers of `data=maze`. The paper does not say how its
+mazes are made; here rooms at odd places are joined by a random tree, and half of all other passages are open (5 of 9 in
+its only example). Its own mazes are RUC-AIBOX/Passk_Training_Maze on the hub.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEPS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 
 class MazeSource(Source):
-    """Generated mazes. A question is the maze alone, and so is its reference: what to do with it says the template.
+    """Generated mazes. Question and reference are the maze alone; the template says what to do with it.
 
     Args:
         split: Training and tests have no maze in common, whatever the seeds.

@@ -1,7 +1,7 @@
-"""Questions of the generators of reasoning-gym (https://pypi.org/project/reasoning-gym), for verifiers of our own.
+"""Questions of the generators of reasoning-gym (https://pypi.org/project/reasoning-gym), scored by our own verifiers.
 
-`reasoning_gym.yaml` says of each task which form its answer has, or why it is left out. The package's scorers are
-never called: several evaluate the answer as Python.
+`reasoning_gym.yaml` gives the form of the answer to each task, or the reason why the task is left out. The package's
+scorers are never called: several evaluate the answer as Python.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ...types import QuestionGroup
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 """Task → the `form` of its answer and more arguments of its verifier, or `unsupported`: the reason."""
 PARTS = 10
-"""Of all questions, which are parted by a hash."""
+"""Into which questions are divided by a hash."""
 SPLITS = {"train": range(7), "test": range(7, PARTS)}
 """Split → its parts."""
 PROGRAM = """
 import json, random, signal, sys
 from reasoning_gym.factory import create_dataset
-signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # an end without words when enough is read
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends silently when the reader has enough
 task, options, seed, size = json.loads(sys.argv[1])
 pipe, sys.stdout = sys.stdout, sys.stderr  # some generators print
 random.seed(seed)  # some do not pass their seed on
@@ -45,7 +45,7 @@ for item in map(create_dataset(task, seed=seed, size=size, **options).__getitem_
 
 
 def verifier(task: str) -> PlainAnswerReward:
-    """What judges the answers to a task; refuses those that are unknown or not supported with a ValueError."""
+    """The verifier of a task; a ValueError refuses tasks that are unknown or not supported."""
     known = TASKS.get(task, {"unsupported": f"it is none of {', '.join(TASKS)}"})
     if "unsupported" in known:
         raise ValueError(f"Expected a supported task in data.task, but got {task!r}: {known['unsupported']}.")
@@ -108,7 +108,7 @@ class ReasoningGymSource(Source):
         return list(found.values())
 
     def _items(self, count: int) -> Iterator[tuple[str, list[str], Any]]:
-        """Question, answers and difficulty, from a process with a fixed hash seed and a numpy state of its own."""
+        """Yield question, answers and difficulty, from a process with a fixed hash seed and its own numpy state."""
         job = json.dumps([self.task, self.options, derive_seed(self.seed, "reasoning_gym", self.task) % 2**31, count])
         command = [sys.executable, "-P", "-W", "ignore", "-c", PROGRAM, job]
         environment = {**os.environ, "PYTHONHASHSEED": "0"}

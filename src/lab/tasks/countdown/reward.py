@@ -103,8 +103,8 @@ def _parts(numbers: tuple[int, ...]) -> set[tuple[tuple[int, ...], tuple[int, ..
 class CountdownReward(EnumeratingVerifier):
     """Correct when the whole response is an expression of the reference's numbers with the reference's value.
 
-    A reference is any correct expression: it says which numbers are to be used, and what is to come out. Nothing may
-    stand beside the expression, no parenthesis may be missing or too many: `correct_responses` is then complete.
+    A reference is any correct expression, which gives the numbers and the target. Nothing may stand beside the
+    expression, and no parenthesis may be missing or too many, so that `correct_responses` is complete.
 
     >>> reward = CountdownReward()
     >>> reward("4 * ( 9 - 3 )", "( 9 - 3 ) * 4")

@@ -1,7 +1,7 @@
 """An embedded task: make a target from all of the given numbers. Many expressions are correct.
 
-Modelled on `countdown` of reasoning-gym, without its dependencies and without its verdict, which evaluates what a model
-wrote. Questions are asked in a few words instead of eighty, in several phrasings, and no two splits share a problem.
+Modelled on `countdown` of reasoning-gym, but not with its verifier, which evaluates the text of a model as Python.
+Questions have a few words instead of eighty, in several phrasings, and no two splits share a problem.
 """
 
 from __future__ import annotations

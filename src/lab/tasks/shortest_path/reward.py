@@ -8,7 +8,7 @@ from ....rewards.extraction import Reference, references_of
 from ....types import EnumeratingVerifier, Score
 
 Cell = tuple[int, int]
-"""Column and row, from wherever they are counted; rows are counted downwards."""
+"""Column and row, counted from any cell; rows are counted downwards."""
 
 DIRECTIONS = {"right": (1, 0), "left": (-1, 0), "down": (0, 1), "up": (0, -1)}
 
@@ -22,10 +22,10 @@ def move(cell: Cell, direction: str) -> Cell:
 class ShortestPathReward(EnumeratingVerifier):
     """Correct when the whole response is a walk that takes only steps of shortest paths, and ends where they end.
 
-    The references are shortest paths between two cells, such as `right right down`. A walk from the start that takes a
-    step of some shortest path each time comes nearer to the goal each time, so that it is a shortest path itself; with
-    all of them as references, or enough to hold every such step, every shortest path is correct. Directions stand one
-    space apart and nothing stands beside them: `correct_responses` is then complete.
+    The references are shortest paths between two cells, such as `right right down`. A walk from the start whose steps
+    all belong to shortest paths comes nearer to the goal with each step, so it is a shortest path itself. If the
+    references hold every such step, every shortest path is correct. Directions stand one space apart and nothing stands
+    beside them, so that `correct_responses` is complete.
 
     >>> reward = ShortestPathReward()
     >>> reward("right down", ("right down", "down right"))

@@ -1,7 +1,7 @@
 """An embedded task: the shortest way through a small grid with walls. Most questions have several answers.
 
-Modelled on `shortest_path` of reasoning-gym, in some twenty words instead of two hundred. Each question has an answer,
-and no two splits share a grid.
+Modelled on `shortest_path` of reasoning-gym, but with twenty words instead of two hundred, an answer to every question,
+and no grid in two splits.
 """
 
 from __future__ import annotations

@@ -84,9 +84,9 @@ class WorkerPool:
         self._command = [sys.executable, "-P", str(_SANDBOX), str(compare), str(cpu_seconds), str(memory_bytes)]
         self._lock = threading.Lock()  # guards what follows
         self._pid = 0  # of the process that owns the threads
-        self._threads: ThreadPoolExecutor | None = None  # each waits for the reply to one batch
-        self._idle: list[subprocess.Popen[bytes]] = []
-        self._busy: set[subprocess.Popen[bytes]] = set()
+        self._threads: ThreadPoolExecutor | None = None  # each has a worker and waits for its replies
+        self._workers: set[subprocess.Popen[bytes]] = set()
+        self._of_thread = threading.local()
 
     def submit(self, jobs: Sequence[Any]) -> Callable[[], list[Outcome]]:
         """Start comparing, and return at once a function that waits for the outcomes, in the order of the jobs.
@@ -98,8 +98,8 @@ class WorkerPool:
         with self._lock:
             if self._threads is None or self._pid != os.getpid():
                 self._pid, self._threads = os.getpid(), ThreadPoolExecutor(self.workers)
-                self._idle, self._busy = [], set()
-                weakref.finalize(self, _end_all, self._idle, self._pid).atexit = False
+                self._workers = set()
+                weakref.finalize(self, _end_all, self._workers, self._pid).atexit = False
             batches = [
                 self._threads.submit(self._outcomes, jobs[start : start + size]) for start in range(0, len(jobs), size)
             ]
@@ -108,12 +108,10 @@ class WorkerPool:
     def _outcomes(self, jobs: Sequence[Any]) -> list[Outcome]:
         for _ in range(2):
             process = self._worker()
-            reply = _exchange(process, json.dumps(jobs).encode() + b"\n")
+            if reply := _exchange(process, json.dumps(jobs).encode() + b"\n"):
+                return [Outcome(*outcome) for outcome in json.loads(reply)]
             with self._lock:
-                self._busy.discard(process)
-                if reply:
-                    self._idle.append(process)
-                    return [Outcome(*outcome) for outcome in json.loads(reply)]
+                self._workers.discard(process)
             code = _end(process)
         raise RuntimeError(
             f"A comparing process ended twice (exit code {code}) on a batch of {len(jobs)} jobs: {self._command}. If "
@@ -122,22 +120,20 @@ class WorkerPool:
         )
 
     def _worker(self) -> subprocess.Popen[bytes]:
-        """An idle worker, or a new one."""
+        """The worker of this thread, or a new one."""
         with self._lock:
             if self._threads is None:
                 raise CancelledError("The worker pool was closed.")
-            process = (
-                self._idle.pop()
-                if self._idle
-                else subprocess.Popen(
+            process: subprocess.Popen[bytes] | None = getattr(self._of_thread, "worker", None)
+            if process is None or process not in self._workers:
+                process = self._of_thread.worker = subprocess.Popen(
                     self._command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     start_new_session=True,  # Ctrl-C is for this process; its forks are killed with it
                     env={**os.environ, "PYTHONHASHSEED": "0"},  # sympy's search order, hence outcomes at the limit
                 )
-            )
-            self._busy.add(process)
+                self._workers.add(process)
             return process
 
     def close(self) -> None:
@@ -146,10 +142,11 @@ class WorkerPool:
             threads, self._threads = self._threads, None
             if threads is None or self._pid != os.getpid():
                 return
-            for process in self._busy:
+            for process in self._workers:
                 os.killpg(process.pid, signal.SIGKILL)
-            _end_all(self._idle, self._pid)
-        threads.shutdown(cancel_futures=True)
+            workers = self._workers
+        threads.shutdown(cancel_futures=True)  # those that wait for a reply clean up after their worker
+        _end_all(workers, self._pid)
 
     def __enter__(self) -> Self:
         return self
@@ -179,7 +176,7 @@ def _end(process: subprocess.Popen[bytes]) -> int:
     return process.wait()
 
 
-def _end_all(processes: list[subprocess.Popen[bytes]], owner: int) -> None:
+def _end_all(processes: set[subprocess.Popen[bytes]], owner: int) -> None:
     """Kill the processes, unless this process is a forked copy of their owner."""
     while processes and owner == os.getpid():
         _end(processes.pop())

@@ -1,1 +1,1 @@
-"""Theory beside the way of a batch: exact objectives, expected updates, the embedded tasks, exact evaluation."""
+"""Theory, off the path of a batch: exact objectives, expected updates, exact evaluation, and the embedded tasks."""

@@ -45,7 +45,7 @@ class Usage(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """A chat completion as far as it could be read, or the reason why there is none."""
+    """A chat completion, or the reason why there is none."""
 
     text: str = ""  # the completion without the reasoning in think tags
     fault: str = ""  # why there is no text; empty where there is one

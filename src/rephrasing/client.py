@@ -72,7 +72,8 @@ class ReplyCache(dict[str, Reply]):
     """Key of a call → reply, in an append-only file of JSON lines; a context manager.
 
     The body of a response is saved as it came and read afterwards, so that a malformed one is not paid for again.
-    Lines that a kill or an editor broke are skipped with a warning. A second process, which would pay too, is refused.
+    People can read the file, unlike a database (`diskcache`). Lines that a kill or an editor broke are skipped with a
+    warning. A second process, which would pay too, is refused.
     """
 
     def __init__(self, path: Path) -> None:

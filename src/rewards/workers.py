@@ -169,7 +169,7 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes:
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """Kill a process and its forks; returns its exit code, which is that of its own end if it came before."""
+    """Kill a process and its forks; returns its exit code, which is its own if it had ended before."""
     os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(BrokenPipeError), process:  # closes the pipes and waits
         pass

@@ -14,7 +14,7 @@ from ...types import RewardGroups
 
 @dataclass(eq=False)
 class UnlikelinessAdvantage(BasedAdvantage):
-    """Another strategy's advantages of R (1 − β · rank(log π) / G) (arXiv 2506.02355).
+    """The advantages that another strategy gives to the rewards R (1 − β · rank(log π) / G) (arXiv 2506.02355).
 
     Ranks count the less likely responses of the pool, 0 … G − 1, and G is its size: the most likely one loses most.
     Pools of equal rewards keep them, as in the paper. R is at least 0.

@@ -1,1 +1,1 @@
-"""The embedded tasks: sources, verifiers and starter policies, one file or folder each."""
+"""The embedded tasks: sources and verifiers, one file or folder each."""

@@ -78,10 +78,10 @@ def draw_maze(rng: random.Random, width: int) -> str:
 class MazeReward(Verifier):
     r"""Correct when the answer leads from `S` to `E` through no wall and stays in the maze (arXiv 2508.10751, A.1).
 
-    The reference is the maze: lines of `*` (wall), `.`, one `S` and one `E`. The answer stands in the last
-    `<answer>…</answer>`, and there in the last box if there is one, or, without tags, in the last box. Its letters U,
-    D, L and R are the steps, in either case; everything else in it is skipped. Any way will do, also one that passes E
-    and comes back.
+    The reference is the maze: lines of `*` (wall), `.`, one `S` and one `E`. The answer is the last box within the last
+    `<answer>…</answer>`, else all text between these tags, else, without tags, the last box. Its letters U, D, L and R
+    are the steps, in either case; everything else in it is skipped. Any way is correct, also one that passes E and
+    comes back.
 
     The authors' verifier (`code/maze_verifier.py` of RUCAIBox/Passk_Training) judges such answers alike. Of a response
     with neither tags nor box it reads every letter; here that is no answer, and wrong.

@@ -61,7 +61,8 @@ class ExactPassAtK(ExactCallback):
     - `exact_pass@k/<split>/<k>`: 1 − (1 − p)^k;
     - `support_gained/<split>/<k>`: share of the questions whose pass@k is above one half, and was not with the
       untrained policy;
-    - `support_lost/<split>/<k>`: the reverse.
+    - `support_lost/<split>/<k>`: share of the questions whose pass@k was above one half with the untrained policy, and
+      is not now.
 
     Writes `exact.json` into the run directory, and the same to `evaluations/exact-<iterations trained>.json`: p of
     every question, and pass@k with 95 % t-intervals over questions.

@@ -1,4 +1,4 @@
-"""What the starter policies of the embedded tasks share: examples to learn from, tokenizers, the network."""
+"""Shared by the starter policies of the embedded tasks: examples to learn from, tokenizers, the network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNKNOWN = "<unk>"
 ANSWER_PATTERN = r"<sep>|[a-z][0-9]\b|[0-9]+|[A-Za-z]+|[^\sA-Za-z0-9]"
 """One token in tasks whose answers can be listed: a word, a number, a cell of a grid, a punctuation mark."""
 LARGE_SHARE = 0.05
-"""Of examples as large as `test_size`: a policy that has never read such a number can't even copy it."""
+"""Share of examples as large as `test_size`: a policy that has never read such a number can't even copy it."""
 
 
 class SupervisedExample(NamedTuple):

@@ -1,7 +1,7 @@
 """Verifiers that score in the background, and a pool of processes that compare untrusted answers within bounds.
 
-Why no pool of `multiprocessing` or `pebble`: they fork this process with its threads and CUDA, or import its main
-module and torch in each worker; and they bound wall time alone, so that a busy machine would change outcomes.
+The pools of `multiprocessing` and `pebble` do not serve: they fork this process with its threads and CUDA, or import
+its main module and torch in each worker, and bound wall time alone, so that a busy machine would change outcomes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Exploration by final answers: a bonus for those that are rare in the run (arXiv 2509.06941).
 
-The paper's abstract was read; its formulas are known at second hand, which do not say how responses without an answer
-count. Here having none is an answer like any other.
+The paper's abstract was read; its formulas are known at second hand, and how they count responses without an answer is
+not. Here, having none is an answer like any other.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def test_a_response_that_two_versions_of_the_weights_have_sampled_is_sampled_aga
 
 
 def test_what_fails_once_is_tried_again(server, make_engine):
-    engine = make_engine(server.url)
+    engine = make_engine(server.url, patience=600.0)
     server.fail = {
         "collective_rpc": raising(Refusal(500), 1),
         "inference/v1/generate": raising(ConnectionAbortedError, 2),

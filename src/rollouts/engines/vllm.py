@@ -198,7 +198,7 @@ class WorkerExtension:
             self.reload_weights(weights_iterator=receive_weights(**where))
         except Exception:
             # End what has begun: vLLM counts the parts of a layer as they arrive. It would take those of this stream
-            # and of the next one for a whole layer, and leave out the rest.
+            # and of the next one for a whole layer, and fail on the rest.
             self.reload_weights(weights_iterator=iter(()))
             raise
         retie_output_head(self.get_model())

@@ -62,19 +62,18 @@ class RunFiles:
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
-        """All evaluations that it kept, by iteration; that in `test.json` where it kept none."""
-        kept = [name for name in self._kept("*-*.json") if not name.startswith("evaluations/exact-")]
-        last = ["test.json"] if (self.path / "test.json").exists() else []
-        found = [self.json(name) for name in kept or last]
+        """All sampled evaluations that it kept, by iteration; that in `test.json` where it kept none."""
+        last = [self.json("test.json")] if (self.path / "test.json").exists() else []
+        found = self._kept("[!e]*-*.json") or last
         return sorted(found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test"))
 
     @cached_property
     def exact(self) -> list[dict[str, Any]]:
         """Content of `exact.json` at each evaluation, by iteration; empty for runs without it."""
-        return [self.json(name) for name in self._kept("exact-*.json")]
+        return self._kept("exact-*.json")
 
-    def _kept(self, pattern: str) -> list[str]:
-        return [f"evaluations/{path.name}" for path in sorted((self.path / "evaluations").glob(pattern))]
+    def _kept(self, pattern: str) -> list[Any]:
+        return [self.json(f"evaluations/{path.name}") for path in sorted((self.path / "evaluations").glob(pattern))]
 
     @cached_property
     def ledger(self) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .answer import answer
@@ -79,10 +79,10 @@ def lines_of(section: Section) -> list[str]:
     return [f"## {section.title}", "", *rows, *(line for note in section.notes for line in (note, ""))]
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
-    lines = [list(header), ["---"] * len(header), *map(list, rows)]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines]
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], line: str = "---") -> list[str]:
+    """Lines of a Markdown table; `line` stands below the header of all columns but the first: `---:` for numbers."""
+    lines = [header, ["---", *[line] * (len(header) - 1)], *rows]
+    return ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |" for cells in lines]
 
 
 def _pass_at_k(methods: Methods) -> Section:

@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: the garbage collector need not look at it again and again."""
+    """Have the garbage collector leave alone what was imported, which stays."""
     gc.collect()
     gc.freeze()
 

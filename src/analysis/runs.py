@@ -103,13 +103,13 @@ class RunFiles:
 
     @cached_property
     def _hydra(self) -> Any:
-        """What Hydra recorded of the command; None where it recorded nothing."""
+        """Hydra's record of the command; None where there is none."""
         path = self.path / ".hydra" / "hydra.yaml"
         return parsed(path.read_text())["hydra"] if path.exists() else None
 
     @property
     def overrides(self) -> list[str]:
-        """The settings that its command gave, but for the seed; empty where nothing was recorded."""
+        """The settings on its command line but for the seed; empty where nothing was recorded."""
         task = self._hydra["overrides"]["task"] if self._hydra else []
         return [override for override in task if not override.startswith("seed=")]
 

@@ -55,7 +55,7 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
 
 
 def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
-    """What a page says of runs beside their numbers: `title`, `answer`, `tables`, `figures`, and each of the `runs`."""
+    """The index of a page: `title`, `answer`, `tables`, `figures`, and an entry for each of the `runs`."""
     shown = Figures(methods)
     said, pictured, tables = without_evaluation(shown.runs), "", list[Section]()
     heading = f"Results of {', '.join(methods)}"

@@ -41,7 +41,7 @@ class Responses:
         self._file = lru_cache(maxsize=4)(lambda name: pq.read_table(folder / name, columns=self.names))
 
     def blocks(self, room: float) -> tuple[int, list[str]]:
-        """How many responses fit into `room` bytes, and their blocks, each named by its first row.
+        """The number of responses that fit into `room` bytes, and their blocks, each named by its first row.
 
         Left out are first the last responses to each prompt, then whole prompts, evenly over training.
         """

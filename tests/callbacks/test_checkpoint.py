@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -24,7 +26,6 @@ from tagrpo.runs.checkpoints import unsharded
 from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.config import build, compose_run
 from tagrpo.starter import starter_path
-from tests.helpers import forked
 
 SMALL = [
     "iterations=3", "threads=1", "callbacks=[zero_gradient,pass_at_k,checkpoint]", "callbacks.checkpoint.every=1",
@@ -199,7 +200,7 @@ def test_without_the_command_a_new_run_in_the_same_directory_sets_the_old_one_as
 
 
 def test_a_finished_run_that_is_resumed_trains_no_more(whole, tmp_path, monkeypatch):
-    trained(tmp_path)
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
     written = (tmp_path / "metrics.csv").read_bytes()
     monkeypatch.setattr(PolicyModule, "training_step", failing(PolicyModule.training_step, [], at=1))
     assert_equal(weights_of(trained(tmp_path, resume="auto")), whole[1])
@@ -207,8 +208,8 @@ def test_a_finished_run_that_is_resumed_trains_no_more(whole, tmp_path, monkeypa
     assert json.loads((tmp_path / "ledger.json").read_text())["iterations"] == 3
 
 
-def test_what_a_kill_after_the_last_checkpoint_has_left_is_cleared_up(tmp_path):
-    trained(tmp_path)
+def test_what_a_kill_after_the_last_checkpoint_has_left_is_cleared_up(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
     extra = tmp_path / "checkpoints" / "iteration-000001.ckpt"
     extra.write_bytes((tmp_path / "checkpoints" / "iteration-000003.ckpt").read_bytes())
     kept = tmp_path / "rollout_cache" / "000002-0-0.pt"
@@ -288,9 +289,18 @@ def test_a_checkpoint_is_evaluated_whatever_weights_it_replaces(whole, tmp_path)
 @pytest.mark.distributed
 def test_the_strategy_may_change_over_a_resume_and_for_an_evaluation(whole, tmp_path):
     def sharded(directory, *overrides):
-        options = ["test=false", "strategy=fsdp2", "trainer.devices=1", "callbacks.checkpoint.keep=null", *overrides]
-        code, output = forked("train", f"hydra.run.dir={directory}", *SMALL, *options)
-        assert code == 0, output[-3000:]
+        command = [
+            sys.executable,
+            "-m",
+            "tagrpo.cli.train",
+            f"hydra.run.dir={directory}",
+            *SMALL,
+            "test=false",
+            *overrides,
+        ]
+        command += ["strategy=fsdp2", "trainer.devices=1", "callbacks.checkpoint.keep=null"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
         return directory / "checkpoints"
 
     save_resolved(composed(whole[0]), whole[0])

@@ -77,18 +77,13 @@ class Phases(Callback):
             row = {**self.named, "encoder": spent.get(ENCODER, 0.0), "diagnostics": diagnostics}
             total = now - self.start
             row |= {"overhead": total - sum(row.values()), "iteration": total, "cpu": time.process_time() - self.cpu}
-            self.rows.append({**row, "tokens": self.tokens, **self.used(trainer)})
+            used = trainer.callback_metrics.get("throughput/mfu")  # none where no response had a gradient
+            self.rows.append({**row, "tokens": self.tokens, **({} if used is None else {"mfu": float(used)})})
         self.start, self.before, self.cpu = now, seen, time.process_time()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.named = {**batch.rollouts.seconds, "update": outputs["seconds_update"]}
         self.tokens = float(batch.rollouts.lengths.sum())
-
-    @staticmethod
-    def used(trainer: Any) -> dict[str, float]:
-        """The share of the peak rate that the update before used; none where no response had a gradient."""
-        found = trainer.callback_metrics.get("throughput/mfu")
-        return {} if found is None else {"mfu": float(found)}
 
 
 def run_cell(method: str, iterations: int, overrides: Sequence[str], folder: str) -> list[dict[str, float]]:

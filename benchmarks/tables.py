@@ -11,6 +11,8 @@ from typing import Any
 
 from workload import MODELS
 
+from tagrpo.analysis.sections import table
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCUMENT = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
 NAMES = {"trl": "TRL 1.16 `GRPOTrainer`", "padded": "padded"}
@@ -19,8 +21,7 @@ UPDATE = "update, seconds, response tokens/s, of matrix rate, peak MiB, times sl
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+    return "\n".join(table(head, rows, "---:"))
 
 
 def origin(figures: dict[str, Any]) -> str:
@@ -41,9 +42,9 @@ def update(figures: dict[str, Any]) -> str:
         ])  # fmt: skip
     tokens = figures["tokens"]
     text = (
-        f"Tokens: {tokens['response']} of responses, {tokens['distinct']} distinct, {tokens['repeated']} with a prompt"
+        f"Tokens: {tokens['response']} of responses, {tokens['distinct']} distinct, {tokens['repeated']} with a prompt "
+        f"for each response, {tokens['padded']} padded. Matrix rate: {figures['matrix_gflops']:.0f} GFLOP/s."
     )
-    text += f" for each response, {tokens['padded']} padded. Matrix rate: {figures['matrix_gflops']:.0f} GFLOP/s."
     return f"{markdown(UPDATE.split(', '), rows)}\n\n{text}{origin(figures)}"
 
 
@@ -121,12 +122,12 @@ def main() -> None:
     for name, (file, make) in TABLES.items():
         path = RESULTS / file
         tables[name] = make(json.loads(path.read_text())) if path.exists() else "*Not measured yet.*"
-    for name, table in tables.items():
+    for name, made in tables.items():
         marks = f"<!-- begin {name} -->", f"<!-- end {name} -->"
         pattern = re.compile(f"{marks[0]}.*?{marks[1]}", re.DOTALL)
         if not pattern.search(text):
             raise SystemExit(f"Expected the marks of the table `{name}` in {DOCUMENT}, but they are not there.")
-        text = pattern.sub(lambda _, t=table, m=marks: f"{m[0]}\n{t}\n{m[1]}", text)
+        text = pattern.sub(lambda _, t=made, m=marks: f"{m[0]}\n{t}\n{m[1]}", text)
     DOCUMENT.write_text(text)
 
 

@@ -218,7 +218,7 @@ def differences(whole: Path, other: Path) -> Iterator[str]:
 
 
 def judged(trial: Trial, whole: Path, first: list[int]) -> str:
-    """How it ended: `same`, or what is wrong."""
+    """Judge how it ended: `same`, or a list of the differences."""
     if any(first) and any(codes := wait(trial.begin())):
         return f"did not end but with {codes}: {trial.directory.with_suffix('.log').read_text().splitlines()[-1]}"
     return "; ".join(sorted(differences(whole, trial.directory))) or "same"

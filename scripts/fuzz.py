@@ -26,14 +26,8 @@ def fuzz(target: str, runs: int) -> None:
     """Does not return: libFuzzer ends the process."""
     import atheris
 
-    with atheris.instrument_imports(
-        include=[
-            "tagrpo.rewards",
-            "tagrpo.rephrasing",
-            "tagrpo.runs.checkpoints",
-            "tagrpo.runs.files",
-        ]
-    ):
+    read_by = ["tagrpo.rewards", "tagrpo.rephrasing", "tagrpo.runs.checkpoints", "tagrpo.runs.files"]
+    with atheris.instrument_imports(include=read_by):
         import tagrpo.rephrasing.calls
         import tagrpo.runs.checkpoints  # noqa: F401
     if target == "replies":

@@ -21,6 +21,7 @@ import docstring_parser
 import yaml
 from hydra.utils import get_object
 
+from tagrpo.analysis.sections import table
 from tagrpo.settings.methods import options_of
 
 ROOT = Path(__file__).parents[1]
@@ -82,7 +83,7 @@ def patterns(names: str) -> Iterator[re.Pattern[str]]:
     for name in re.findall(r"`([^`]+)`", names):
         parts = [part.split(",") for part in re.split(r"[{}]", name)]
         for choice in itertools.product(*parts):
-            yield re.compile(re.sub(r"<\w+>", r"[^/]+", "".join(choice).replace("@", "@")))
+            yield re.compile(re.sub(r"<\w+>", r"[^/]+", "".join(choice)))
 
 
 def settings(text: str) -> list[Setting]:
@@ -128,11 +129,6 @@ def described(target: str) -> dict[str, str]:
     return found
 
 
-def escaped(text: str) -> str:
-    """For a cell of a table."""
-    return text.replace("|", "\\|")
-
-
 def page() -> str:
     """The whole page."""
     lines = [
@@ -143,9 +139,10 @@ def page() -> str:
         "",
         "## Metrics",
         "",
-        "| in `metrics.csv` and every logger | meaning | from |",
-        "|---|---|---|",
-        *(f"| {m.names} | {escaped(m.meaning)} | `{m.place}` |" for m in metrics()),
+        *table(
+            ["in `metrics.csv` and every logger", "meaning", "from"],
+            [(m.names, m.meaning, f"`{m.place}`") for m in metrics()],
+        ),
         "",
         "## Settings",
         "",
@@ -153,21 +150,21 @@ def page() -> str:
         "of a group are below its name: `loss.clip_low=0.1`. Those of `reward_terms` and `dynamic_sampling` are below",
         "`rollout`.",
         "",
-        *table("tagrpo-train", settings((ROOT / "configs/train.yaml").read_text())),
+        *section("tagrpo-train", settings((ROOT / "configs/train.yaml").read_text())),
     ]
     for group in GROUPS:
         files = {option: settings(text) for option, text in options_of(group).items()}
         known = {row.key: row.meaning for rows in files.values() for row in rows if row.meaning}
         for name, rows in files.items():
             if rows:  # what a file overrides is described where it comes from
-                lines += table(f"{group}={name}", [row._replace(meaning=known.get(row.key, "")) for row in rows])
+                lines += section(f"{group}={name}", [row._replace(meaning=known.get(row.key, "")) for row in rows])
     return "\n".join(lines).rstrip() + "\n"
 
 
-def table(title: str, rows: list[Setting]) -> list[str]:
+def section(title: str, rows: list[Setting]) -> list[str]:
     """One section."""
-    body = [f"| `{row.key}` | `{escaped(row.default)}` | {escaped(row.meaning)} |" for row in rows]
-    return [f"### {title}", "", "| setting | default | meaning |", "|---|---|---|", *body, ""]
+    body = [(f"`{row.key}`", f"`{row.default}`", row.meaning) for row in rows]
+    return [f"### {title}", "", *table(["setting", "default", "meaning"], body), ""]
 
 
 if __name__ == "__main__":

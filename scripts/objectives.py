@@ -18,6 +18,7 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from tagrpo.analysis.plots import save
+from tagrpo.analysis.sections import table
 from tagrpo.lab.enumerable import (
     Policies,
     Responses,
@@ -278,15 +279,14 @@ def share(value: float) -> str:
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table whose first column is text."""
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join(table(head, rows, "---:"))
 
 
 def filled(page: str, tables: dict[str, Callable[[], str]]) -> str:
     """`page` with each table between its marks."""
-    for name, table in tables.items():
+    for name, made in tables.items():
         marks = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-        page, count = re.subn(f"{marks[0]}.*?{marks[1]}", f"{marks[0]}\n{table()}\n{marks[1]}", page, flags=re.DOTALL)
+        page, count = re.subn(f"{marks[0]}.*?{marks[1]}", f"{marks[0]}\n{made()}\n{marks[1]}", page, flags=re.DOTALL)
         if count != 1:
             raise ValueError(f"Expected the marks {marks[0]} … {marks[1]} once in {DOCUMENT}, but found {count}.")
     return page

@@ -63,9 +63,8 @@ def record(folder: Path, names: list[str], workers: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with log.open("w") as output:
             command = [sys.executable, "-m", "tagrpo.cli.train", *SMALL, *RUNS[name], f"hydra.run.dir={directory}"]
-            environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-            environment = {**os.environ, **environment}
-            code = subprocess.run(command, stdout=output, stderr=output, env=environment, check=False).returncode
+            quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+            code = subprocess.run(command, stdout=output, stderr=output, env=os.environ | quiet, check=False).returncode
         if code:
             sys.exit(f"{name} ended with {code}:\n{log.read_text()[-3000:]}")
         print(name, flush=True)

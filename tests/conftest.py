@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import json
 import logging
 import os
@@ -25,6 +27,8 @@ os.environ.setdefault("TAGRPO_TOKEN", "the token of the tests")  # of vLLM serve
 import pandas as pd
 import pytest
 import torch
+from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
+from hydra.plugins.config_source import ConfigResult
 from hypothesis import HealthCheck, settings
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -66,6 +70,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("thorough")
     with_vllm = {item.path for item in items if item.get_closest_marker("vllm")}
     items.sort(key=lambda item: item.path in with_vllm)
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector leave alone what was imported, which stays."""
+    gc.collect()
+    gc.freeze()
+
+
+def read_once(source: ImportlibResourcesConfigSource, path: str, read=ImportlibResourcesConfigSource.load_config):
+    """A configuration file of the package, of which a composition reads fifty; those in other folders may change."""
+    if (source.path, path) not in CONFIGURATION:
+        CONFIGURATION[source.path, path] = read(source, path)
+    return copy.deepcopy(CONFIGURATION[source.path, path])
+
+
+CONFIGURATION: dict[tuple[str, str], ConfigResult] = {}
+ImportlibResourcesConfigSource.load_config = read_once
 
 
 @pytest.fixture(autouse=True)

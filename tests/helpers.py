@@ -9,11 +9,14 @@ import re
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
+import traceback
 import zlib
 from dataclasses import replace
 from html import unescape
+from importlib import import_module
 
 import numpy as np
 import torch
@@ -75,6 +78,50 @@ def on_two_ranks(monkeypatch, run, *modules):
         thread.join()
     if failures:
         raise failures[0]
+
+
+def in_fork(work, *arguments):
+    """Call `work()` in a fork of this process, which has its imports. `arguments` become `sys.argv[1:]`.
+
+    Returns exit code and output.
+    """
+    with tempfile.TemporaryFile("w+") as output:
+        if not (child := os.fork()):
+            code = 1
+            try:
+                for stream in (1, 2):
+                    os.dup2(output.fileno(), stream)
+                sys.stdout, sys.stderr = (open(stream, "w", buffering=1) for stream in (1, 2))  # noqa: SIM115
+                sys.argv[1:] = map(str, arguments)
+                work()
+                code = 0
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else int(end.code is not None)
+                print(end.code if isinstance(end.code, str) else "", file=sys.stderr)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        output.seek(0)
+        return code, output.read()
+
+
+def forked(program, *arguments, folder=".", environment=()):
+    """Run a console script, `train` of `tagrpo.cli.train` say, in a fork of this process.
+
+    It runs in a folder, from which it can import, with these variables added to its environment. Returns exit code and
+    output.
+    """
+
+    def work():
+        os.environ.update(environment)
+        os.chdir(folder)
+        sys.path.insert(0, str(folder))
+        import_module(f"tagrpo.cli.{program}").main()
+
+    return in_fork(work, *arguments)
 
 
 def in_forks(worlds):

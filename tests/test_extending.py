@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +13,7 @@ import torch
 
 from tagrpo.datamodules.memory import Record
 from tagrpo.types import CreditInputs, LossInputs, Request, RewardGroups, SamplingConfig
+from tests.helpers import forked
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"```(python|yaml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
@@ -58,10 +56,8 @@ def run(project):
         ]  # fmt: skip
         program, *arguments = shlex.split(COMMANDS.splitlines()[number])
         assert program == "tagrpo-train"
-        command = [sys.executable, "-m", "tagrpo.cli.train", *arguments, *small]
-        environment = {**os.environ, "PYTHONPATH": str(project), "OMP_NUM_THREADS": "1"}
-        result = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
-        assert result.returncode == 0, result.stderr[-3000:]
+        code, output = forked("train", *arguments, *small, folder=project)
+        assert code == 0, output[-3000:]
         return folder
 
     return of

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo import callbacks
 from tagrpo.types import Fields
+from tests.helpers import in_fork
 
 PAGE = (Path(__file__).parents[1] / "docs" / "reuse.md").read_text()
 BLOCKS = dict(re.findall(r"```python\n# (\w+)\n(.*?)```", PAGE, re.DOTALL))
@@ -196,11 +195,12 @@ print(sorted(round(value, 4) for value in seen[0]))
 
 def test_strategies_in_trl(tiny_policy, tmp_path):
     program = TRL.format(block=BLOCKS["trl"], policy=str(tiny_policy), folder=str(tmp_path))
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
+    code, output = in_fork(lambda: exec(program, {"__name__": "__main__"}))
+    assert code == 0, output[-3000:]
     # (r − r̄) / r̄: MaxRL, which TRL does not have.
     expected = sorted([3.0, -1.0, -1.0, -1.0, *[1 / 3] * 3, -1.0])
-    assert eval(result.stdout.splitlines()[-1]) == pytest.approx(expected, abs=1e-4)
+    (told,) = [line for line in output.splitlines() if line.startswith("[")]
+    assert eval(told) == pytest.approx(expected, abs=1e-4)
 
 
 def responses_to_two_prompts():

@@ -33,10 +33,21 @@ def test_no_link_of_a_page_leads_nowhere(site, tmp_path):
     assert broken == []
 
 
+def test_every_file_that_a_page_names_exists():
+    file = r"[\w*-]+(?:/[\w*-]+)+\.(?:py|yaml|sh|c|md|ipynb|lock)"
+    told, run = rf"`(?!runs/)({file})`", rf"(?:python|bash|pytest) (?:-\S+ )*({file})\b(?!` at commit)"
+    pages = [path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")) if path.name != "CHANGELOG.md"]
+    found = [(page.name, names) for page in pages for names in re.findall(f"{told}|{run}", page.read_text())]
+    named = sorted({(page, "".join(names)) for page, names in found})
+    assert len(named) > 80
+    places = [ROOT, ROOT / "src", ROOT / "tests", ROOT / "src" / "modules"]
+    assert [(page, path) for page, path in named if not any(any(place.glob(path)) for place in places)] == []
+
+
 def test_links_out_of_the_pages_become_text_or_lead_to_the_repository(site, tmp_path):
     site.write_sources(tmp_path / "plain")
     site.write_sources(tmp_path / "linked", "https://example.org/blob/main")
-    assert "(what flows" in (tmp_path / "plain/architecture.md").read_text()
+    assert "1. `src/types/` defines what flows" in (tmp_path / "plain/architecture.md").read_text()
     assert (
         "[`src/types/`](https://example.org/blob/main/src/types)" in (tmp_path / "linked/architecture.md").read_text()
     )

@@ -1,1 +1,1 @@
-"""From run directories to tables, statistics and plots. Needs neither a GPU nor Lightning."""
+"""Turns run directories into tables, statistics and plots. Needs neither a GPU nor Lightning."""

@@ -1,4 +1,4 @@
-"""The answer that a report begins with: did it help, by how much, and how sure is that."""
+"""The answer that a report begins with: did training help, by how much, and how sure is that."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ VERDICTS = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a report says first."""
+    """The first lines of a report."""
 
     sentences: Sequence[str]
     """One for each method, the largest gain first."""
     note: str
-    """What they are measured on, and how."""
+    """The questions and seeds that they rest on, and the test."""
 
 
 def baseline_of(methods: Methods) -> str:
@@ -66,7 +66,7 @@ def answer(methods: Methods) -> Answer:
 
 
 def without_evaluation(runs: Sequence[RunFiles]) -> Answer:
-    """What can be said of runs before their evaluation: how often they were right in training."""
+    """Say of runs that are not evaluated yet how often they were right in training."""
     logged = {f"{run.method} seed {run.seed}": run.scalar(PROGRESS) for run in runs}
     sentences = [
         f"{name}, not evaluated yet: {100 * values.iloc[0]:.0f} % of responses to originals were correct in iteration "

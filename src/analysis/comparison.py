@@ -93,7 +93,7 @@ class Methods:
 
     @cached_property
     def budgets(self) -> pd.DataFrame:
-        """What each method was trained with, means over seeds: the columns of `RunFiles.ledger`, and `seconds`."""
+        """The budget of each method, means over seeds: the columns of `RunFiles.ledger`, and `seconds`."""
         used = {
             method: pd.DataFrame([{**run.ledger, "seconds": run.wall_seconds} for run in seeds]).mean()
             for method, seeds in self.runs.items()

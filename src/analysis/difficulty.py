@@ -1,4 +1,4 @@
-"""Whether the rephrasings of a run differ in difficulty."""
+"""Tests whether the rephrasings of a run differ in difficulty."""
 
 from __future__ import annotations
 

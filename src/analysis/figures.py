@@ -50,7 +50,7 @@ class Figures:
         self.group = {method: number for number, method in enumerate(methods)}
 
     def name(self, run: RunFiles) -> str:
-        """What a run is called."""
+        """The name of a run: its method, and its seed where there are several."""
         return run.method if len(self.methods[run.method]) == 1 else f"{run.method} seed {run.seed}"
 
     def all(self) -> dict[str, Figure]:

@@ -62,19 +62,18 @@ class RunFiles:
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
-        """All evaluations that it kept, by iteration; that in `test.json` where it kept none."""
-        kept = [name for name in self._kept("*-*.json") if not name.startswith("evaluations/exact-")]
-        last = ["test.json"] if (self.path / "test.json").exists() else []
-        found = [self.json(name) for name in kept or last]
+        """All sampled evaluations that it kept, by iteration; that in `test.json` where it kept none."""
+        last = [self.json("test.json")] if (self.path / "test.json").exists() else []
+        found = self._kept("[!e]*-*.json") or last
         return sorted(found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test"))
 
     @cached_property
     def exact(self) -> list[dict[str, Any]]:
         """Content of `exact.json` at each evaluation, by iteration; empty for runs without it."""
-        return [self.json(name) for name in self._kept("exact-*.json")]
+        return self._kept("exact-*.json")
 
-    def _kept(self, pattern: str) -> list[str]:
-        return [f"evaluations/{path.name}" for path in sorted((self.path / "evaluations").glob(pattern))]
+    def _kept(self, pattern: str) -> list[Any]:
+        return [self.json(f"evaluations/{path.name}") for path in sorted((self.path / "evaluations").glob(pattern))]
 
     @cached_property
     def ledger(self) -> dict[str, int]:
@@ -104,13 +103,13 @@ class RunFiles:
 
     @cached_property
     def _hydra(self) -> Any:
-        """What Hydra recorded of the command; None where it recorded nothing."""
+        """Hydra's record of the command; None where there is none."""
         path = self.path / ".hydra" / "hydra.yaml"
         return parsed(path.read_text())["hydra"] if path.exists() else None
 
     @property
     def overrides(self) -> list[str]:
-        """The settings that its command gave, but for the seed; empty where nothing was recorded."""
+        """The settings on its command line but for the seed; empty where nothing was recorded."""
         task = self._hydra["overrides"]["task"] if self._hydra else []
         return [override for override in task if not override.startswith("seed=")]
 

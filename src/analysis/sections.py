@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .answer import answer
@@ -22,7 +22,7 @@ MARKS = {"higher": "▲ ", "lower": "▼ ", "undecided": ""}
 
 @dataclass(frozen=True)
 class Section:
-    """A table with its title and what is to be known to read it."""
+    """A table with its title, and the notes that it needs to be read."""
 
     title: str
     header: Sequence[str]
@@ -37,14 +37,14 @@ def sections(methods: Methods) -> list[Section]:
 
 
 def warned(runs: Sequence[RunFiles]) -> list[Section]:
-    """What runs have warned of in their first iterations."""
+    """The warnings of runs about their first iterations."""
     files = [(run, run.path / "warnings.md") for run in runs]
     found = [f"{run.method}, seed {run.seed}. {file.read_text()}" for run, file in files if file.exists()]
     return [Section("Warnings", [], [], [line for text in found for line in text.splitlines()])] if found else []
 
 
 def about(runs: Sequence[RunFiles]) -> list[Section]:
-    """How to repeat runs, and what they were made with, as far as they say so."""
+    """The commands that repeat runs, and their code and versions, as far as they were recorded."""
     repeat = Section("To repeat a run", [], [], [f"    {run.command}" for run in runs if run.command])
     return [section for section in (repeat, _made_with(runs)) if section.rows or section.notes]
 
@@ -79,10 +79,10 @@ def lines_of(section: Section) -> list[str]:
     return [f"## {section.title}", "", *rows, *(line for note in section.notes for line in (note, ""))]
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
-    lines = [list(header), ["---"] * len(header), *map(list, rows)]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines]
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], line: str = "---") -> list[str]:
+    """Lines of a Markdown table; `line` stands below the header of all columns but the first: `---:` for numbers."""
+    lines = [header, ["---", *[line] * (len(header) - 1)], *rows]
+    return ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |" for cells in lines]
 
 
 def _pass_at_k(methods: Methods) -> Section:
@@ -144,7 +144,7 @@ def _named(quantity: str) -> str:
 
 
 def _responses(methods: Methods) -> Section:
-    """How the first seed of each method responded to the questions of each split, where that was counted."""
+    """Length and agreement of the responses of each method's first seed to each split, where they were counted."""
     rows = []
     for split in methods.splits:
         for method, seeds in methods.runs.items():

@@ -23,14 +23,18 @@ def write_report(*roots: Path, order: Sequence[str] = ()) -> Path:
     Methods come in the given order, and each is compared with those before it. Returns the path of report.html.
     """
     methods = Methods(by_method(find_runs(*roots), order))
-    shown = Figures(methods.runs, methods)
-    captions = {}
-    for name, figure in shown.all().items():
-        plots.save(plots.draw(figure, shown.runs), roots[0] / f"{name}.png")
-        captions[f"{name}.png"] = f"{figure['title']}. {figure['caption']}"
     write_json(roots[0] / "results.json", methods.results())
-    write_text(roots[0] / "report.md", markdown(methods, captions))
+    write_text(roots[0] / "report.md", markdown(methods, draw(methods, roots[0])))
     return explore(*roots, output=roots[0] / "report.html", order=order)
+
+
+def draw(methods: Methods, folder: Path) -> dict[str, str]:
+    """Write the figures as PNGs; returns file name → caption."""
+    shown, captions = Figures(methods.runs, methods), {}
+    for name, figure in shown.all().items():
+        plots.save(plots.draw(figure, shown.runs), folder / f"{name}.png")
+        captions[f"{name}.png"] = f"{figure['title']}. {figure['caption']}"
+    return captions
 
 
 def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: float = 25) -> Path:
@@ -51,7 +55,7 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
 
 
 def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
-    """What a page says of runs beside their numbers: `title`, `answer`, `tables`, `figures`, and each of the `runs`."""
+    """The index of a page: `title`, `answer`, `tables`, `figures`, and an entry for each of the `runs`."""
     shown = Figures(methods)
     said, pictured, tables = without_evaluation(shown.runs), "", list[Section]()
     heading = f"Results of {', '.join(methods)}"

@@ -63,7 +63,7 @@ class Recorded:
             masked=torch.tensor(self.rows["masked"]),
             clipped=torch.tensor(self.rows["clipped"]) if "clipped" in self.rows else None,
         )
-        return np.select([causes[name].numpy() for name in CAUSES], CAUSES, "gradient").tolist()
+        return [str(cause) for cause in np.select([causes[name].numpy() for name in CAUSES], CAUSES, "gradient")]
 
     @cached_property
     def names(self) -> dict[str, list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from ..analysis.rollouts import TOKENS
 from .blocks import block
-from .pieces import Pieces
 from .recorded import Recorded, stretches
 
 TOKENS_PER_BLOCK = 1 << 17
@@ -28,12 +27,12 @@ class Responses:
     Args:
         folder: The Parquet files.
         recorded: The run's rows.
-        pieces: What its tokens stand for.
+        shown: Token → what it stands for, see `pieces_of`.
         prefix: Of the names of its blocks.
     """
 
-    def __init__(self, folder: Path, recorded: Recorded, pieces: Pieces, prefix: str) -> None:
-        self.recorded, self.pieces, self.prefix = recorded, pieces, prefix
+    def __init__(self, folder: Path, recorded: Recorded, shown: Callable[[int], str | list[str]], prefix: str) -> None:
+        self.recorded, self.shown, self.prefix = recorded, shown, prefix
         schemas = [pq.read_schema(folder / name) for name in recorded.names["file"]]
         self.names = [name for name in TOKENS if all(name in schema.names for schema in schemas)]
         # [R] what each response takes, in tokens; a text without tokens counts by its length
@@ -42,7 +41,7 @@ class Responses:
         self._file = lru_cache(maxsize=4)(lambda name: pq.read_table(folder / name, columns=self.names))
 
     def blocks(self, room: float) -> tuple[int, list[str]]:
-        """How many responses fit into `room` bytes, and their blocks, each named by its first row.
+        """The number of responses that fit into `room` bytes, and their blocks, each named by its first row.
 
         Left out are first the last responses to each prompt, then whole prompts, evenly over training.
         """
@@ -73,7 +72,7 @@ class Responses:
         columns: dict[str, Any] = {"rows": rows}
         texts: list[str | None] = self.recorded.frame["response"].iloc[rows].tolist()
         if self.names:
-            shown = [self.pieces.shown(ids.tolist()) for ids in self._column("token_ids", rows)]
+            shown = [[self.shown(number) for number in ids.tolist()] for ids in self._column("token_ids", rows)]
             joined = ["".join(piece for piece in tokens if isinstance(piece, str)) for tokens in shown]
             texts = [None if text == own else text for text, own in zip(texts, joined, strict=True)]
             columns["tokens"] = shown

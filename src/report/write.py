@@ -17,7 +17,7 @@ from ..analysis.comparison import finite
 from ..analysis.runs import RunFiles
 from ..runs.files import write_text
 from .blocks import block
-from .pieces import Pieces, tokenizer_of
+from .pieces import pieces_of, tokenizer_of
 from .recorded import Recorded
 from .tokens import Responses
 
@@ -42,7 +42,7 @@ def write_page(path: Path, runs: Sequence[RunFiles], content: Mapping[str, Any],
     for number, run in enumerate(runs):
         parts: dict[str, Mapping[str, Any]] = {}
         if any((run.path / "rollouts").glob("*.parquet")):
-            recorded, pieces = Recorded(run.path), Pieces(tokenizer_of(run.path, run.config))
+            recorded, pieces = Recorded(run.path), pieces_of(tokenizer_of(run.path, run.config))
             responses[number] = Responses(run.path / "rollouts", recorded, pieces, f"run{number}")
             about[number]["responses"] = about[number]["kept"] = len(recorded.frame)
             parts = {"cells": recorded.cells, "names": recorded.names, "rows": recorded.rows}

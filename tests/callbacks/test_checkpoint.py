@@ -200,7 +200,7 @@ def test_without_the_command_a_new_run_in_the_same_directory_sets_the_old_one_as
 
 
 def test_a_finished_run_that_is_resumed_trains_no_more(whole, tmp_path, monkeypatch):
-    trained(tmp_path)
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
     written = (tmp_path / "metrics.csv").read_bytes()
     monkeypatch.setattr(PolicyModule, "training_step", failing(PolicyModule.training_step, [], at=1))
     assert_equal(weights_of(trained(tmp_path, resume="auto")), whole[1])
@@ -208,8 +208,8 @@ def test_a_finished_run_that_is_resumed_trains_no_more(whole, tmp_path, monkeypa
     assert json.loads((tmp_path / "ledger.json").read_text())["iterations"] == 3
 
 
-def test_what_a_kill_after_the_last_checkpoint_has_left_is_cleared_up(tmp_path):
-    trained(tmp_path)
+def test_what_a_kill_after_the_last_checkpoint_has_left_is_cleared_up(whole, tmp_path):
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
     extra = tmp_path / "checkpoints" / "iteration-000001.ckpt"
     extra.write_bytes((tmp_path / "checkpoints" / "iteration-000003.ckpt").read_bytes())
     kept = tmp_path / "rollout_cache" / "000002-0-0.pt"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from tagrpo.callbacks.throughput import PEAKS
 from tagrpo.cli import plan as command
 from tagrpo.cli.forecast import better, needed
 from tagrpo.cli.plan import engine_of, model_of, plan, show, workload_of
+from tests.helpers import forked
 
 
 def composed(*overrides):
@@ -143,7 +142,8 @@ def test_adapters_and_a_list_of_devices_are_planned(tiny_policy):
 
 def test_a_plan_leaves_no_file_behind(tiny_policy, tmp_path):
     options = ["model=pretrained", f"model.path={tiny_policy}", "experiment=grpo"]
-    subprocess.run([sys.executable, "-m", "tagrpo.cli.plan", *options], cwd=tmp_path, capture_output=True, check=True)
+    code, output = forked("plan", *options, folder=tmp_path)
+    assert code == 0, output
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from functools import partial
 
 import pytest
 import torch
 
 from tagrpo import metrics
+from tests.helpers import in_fork
 
 SIZES = [2, 3, 1, 4, 2, 2, 5]
 GENERATOR = torch.Generator().manual_seed(0)
@@ -146,9 +145,5 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.distributed
 def test_two_ranks_equal_one_exactly_even_when_one_has_no_data(tmp_path):
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS)
-    result = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "store")], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
+    code, output = in_fork(lambda: exec(RANKS, {"__name__": "__main__"}), tmp_path / "store")
+    assert code == 0, output[-2000:]

@@ -16,6 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
 
 from tagrpo.modules.strategy import FullyShardedStrategy
+from tests.helpers import in_fork
 
 COMMON = """
 import sys
@@ -60,11 +61,19 @@ def module_of(load, folder, kl_coef):
 
 
 def run(program: str, *arguments: str | Path, environment: dict[str, str] | None = None) -> None:
-    """Run `COMMON` and `program` in the folder that is the first argument."""
+    """Run `COMMON` and `program`, in a fork; with an environment of its own in a new process.
+
+    The first of `arguments` is a folder for what it writes.
+    """
+    source = COMMON.format(tests=str(Path(__file__).parents[1])) + program
+    if environment is None:
+        code, output = in_fork(lambda: exec(source, {"__name__": "__main__"}), *arguments)
+        assert code == 0, output[-4000:]
+        return
     script = Path(arguments[0]) / "script.py"
-    script.write_text(COMMON.format(tests=str(Path(__file__).parents[1])) + program)
+    script.write_text(source)
     result = subprocess.run(
-        [sys.executable, str(script), *map(str, arguments)], env={**os.environ, **(environment or {})},
+        [sys.executable, str(script), *map(str, arguments)], env={**os.environ, **environment},
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-4000:]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from tagrpo.modules.policy.model import load_causal_lm
+from tests.helpers import in_fork
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ["grpo", "outcome_exploration", "greso"]
@@ -89,11 +88,9 @@ for name in {experiments!r}:
 
 @pytest.mark.distributed
 def test_two_ranks_move_the_policy_as_one_process_does_with_what_they_remember(tiny_policy, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(tests=str(ROOT / "tests"), experiments=EXPERIMENTS))
-    command = [sys.executable, str(script), str(tiny_policy), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    script = SCRIPT.format(tests=str(ROOT / "tests"), experiments=EXPERIMENTS)
+    code, output = in_fork(lambda: exec(script, {"__name__": "__main__"}), tiny_policy, tmp_path)
+    assert code == 0, output[-3000:]
     policy = torch.cat([p.detach().flatten() for p in load_causal_lm(tiny_policy).parameters()])
     for name in EXPERIMENTS:
         one, first, second = (torch.load(tmp_path / f"{name}-{key}.pt") for key in ("1-0", "2-0", "2-1"))

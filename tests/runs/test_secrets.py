@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from tagrpo.runs.files import write_json
 from tagrpo.runs.grid import GridRun
 from tagrpo.runs.secrets import literal_secrets, redacted, refuse_secrets, save_resolved
 from tagrpo.settings.config import build, compose_run
+from tests.helpers import forked
 
 SECRET = "sk-4f9a0c7d21"
 HIDDEN = "a plain text, of 27 letters"
@@ -69,11 +68,11 @@ def test_a_secret_given_as_a_setting_ends_the_program_and_its_copies_are_deleted
 @pytest.mark.parametrize(
     "command",
     [
-        ["tagrpo.cli.compare", "overrides=['seed=1','+logger.wandb.api_key=SECRET']", "root=DIRECTORY"],
-        ["tagrpo.cli.train", "-m", "+logger.x.api_key=SECRET,b", "hydra.sweep.dir=DIRECTORY"],
-        ["tagrpo.cli.train", "name=SECRET", "+root=DIRECTORY"],
+        ["compare", "overrides=['seed=1','+logger.wandb.api_key=SECRET']", "root=DIRECTORY"],
+        ["train", "-m", "+logger.x.api_key=SECRET,b", "hydra.sweep.dir=DIRECTORY"],
+        ["train", "name=SECRET", "+root=DIRECTORY"],
         [
-            "tagrpo.cli.rephrase",
+            "rephrase",
             "+server.api_key=SECRET",
             "rephraser.model=m",
             "input=a.jsonl",
@@ -83,13 +82,11 @@ def test_a_secret_given_as_a_setting_ends_the_program_and_its_copies_are_deleted
 )
 def test_comparisons_and_rephrasing_refuse_secrets_too(tmp_path, command):
     filled = [part.replace("SECRET", SECRET).replace("DIRECTORY", str(tmp_path)) for part in command]
-    done = subprocess.run(
-        [sys.executable, "-m", *filled, f"hydra.run.dir={tmp_path}"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert ". Settings are written to files" in done.stderr
+    code, output = forked(*filled, f"hydra.run.dir={tmp_path}")
+    assert code == 1
+    assert ". Settings are written to files" in output
     assert list(tmp_path.iterdir()) == []
-    assert SECRET not in done.stdout + done.stderr
+    assert SECRET not in output
     assert files_with(SECRET, tmp_path) == []
 
 
@@ -142,24 +139,19 @@ def test_a_directory_named_after_a_secret_variable_is_removed(tmp_path, monkeypa
 
 def test_what_a_run_prints_and_advises_holds_no_secret(tmp_path):
     overrides = [*SMALL, "+notes=${oc.env:MY_API_KEY}", "test=false", "logger=csv", f"hydra.run.dir={tmp_path / 'run'}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tagrpo.cli.train", *overrides], capture_output=True, text=True, check=False,
-        env={**os.environ, "MY_API_KEY": HIDDEN},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert HIDDEN not in done.stdout + done.stderr
+    code, output = forked("train", *overrides, environment={"MY_API_KEY": HIDDEN})
+    assert code == 0, output[-2000:]
+    assert HIDDEN not in output
     assert files_with(HIDDEN, tmp_path) == []
-    (again,) = [line for line in done.stdout.splitlines() if "resume=auto" in line]
+    (again,) = [line for line in output.splitlines() if "resume=auto" in line]
     assert "'+notes=${oc.env:MY_API_KEY}'" in again
 
 
 def test_a_message_about_settings_holds_no_secret(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "tagrpo.cli.train", "data.batch_size=${oc.env:MY_API_KEY}", f"hydra.run.dir={tmp_path}"],
-        capture_output=True, text=True, check=False, env={**os.environ, "MY_API_KEY": HIDDEN},
-    )  # fmt: skip
-    assert "Expected data.batch_size to be a whole number, such as 8, but got '<removed>'" in done.stderr
-    assert HIDDEN not in done.stdout + done.stderr
+    settings = ["data.batch_size=${oc.env:MY_API_KEY}", f"hydra.run.dir={tmp_path}"]
+    _, output = forked("train", *settings, environment={"MY_API_KEY": HIDDEN})
+    assert "Expected data.batch_size to be a whole number, such as 8, but got '<removed>'" in output
+    assert HIDDEN not in output
 
 
 def test_a_comparison_hands_on_where_a_secret_is_and_not_what_it_is(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from tagrpo.modules import strategy as strategies
 from tagrpo.modules.policy import sharding
 from tagrpo.modules.policy.sharding import check_layout, decoder_layers
 from tagrpo.modules.strategy import FullyShardedStrategy, prepare, reduced_precision
+from tests.helpers import in_fork
 
 TESTS = str(Path(__file__).parents[2])
 SCRIPT = '''
@@ -136,12 +137,9 @@ LOSSES += ("clip_cov", "kl_cov", "high_entropy", "zero_variance", "unlikeliness"
 def trained(tiny_policy, tmp_path_factory):
     """The folder with the parameters of every kind, loss and rank after three optimizer steps."""
     folder = tmp_path_factory.mktemp("trained")
-    (folder / "script.py").write_text(SCRIPT.format(tests=TESTS))
-    result = subprocess.run(
-        [sys.executable, str(folder / "script.py"), str(tiny_policy), str(folder)],
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr[-3000:]
+    script = SCRIPT.format(tests=TESTS)
+    code, output = in_fork(lambda: exec(script, {"__name__": "__main__"}), tiny_policy, folder)
+    assert code == 0, output[-3000:]
     return folder
 
 
@@ -363,9 +361,8 @@ for lora in (None, LoraSettings(rank=3)):
 
 @pytest.mark.distributed
 def test_shards_of_three_ranks_are_gathered_to_the_bit(tiny_policy):
-    command = [sys.executable, "-c", GATHERING, str(tiny_policy), TESTS]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
+    code, output = in_fork(lambda: exec(GATHERING, {"__name__": "__main__"}), tiny_policy, TESTS)
+    assert code == 0, output[-3000:]
 
 
 @pytest.mark.distributed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,35 @@ from .strategy import ComputeType, FullyShardedStrategy, gradient_sync, prepare,
 from .update import PolicyUpdate, UpdateOptions
 
 
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions(UpdateOptions):
+    """How a policy is trained: its update, the size of its forwards, the schedule, and what it computes in."""
+
+    token_budget: int = 16384
+    """Tokens per forward on one rank; see `Scorer`."""
+    schedule: str = "cosine"
+    """Learning-rate schedule by its name in transformers: `cosine`, `linear`, `constant_with_warmup`, …"""
+    warmup: float | int = 0.1
+    """Warm-up: a share of all optimizer steps where it is below 1, else their number, a whole one."""
+    temperature: float = 1.0
+    """Sampling temperature; log-probs are taken at it."""
+    compute_dtype: ComputeType = "auto"
+    """`bfloat16` computes in it while master weights stay float32; `float32`; `auto` takes bfloat16 on GPUs and float32
+    elsewhere."""
+    compile: bool | None = None
+    """Whether decoder layers are compiled; None compiles them on GPUs in bfloat16."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.token_budget < 1:
+            raise ValueError(f"Expected policy.token_budget to be at least 1, but got {self.token_budget}.")
+        if self.warmup < 0 or (self.warmup >= 1 and not isinstance(self.warmup, int)):
+            raise ValueError(
+                "Expected policy.warmup to be a share of all optimizer steps from 0 to below 1, or a whole number of "
+                f"them such as 10, but got {self.warmup}."
+            )
+
+
 class PolicyModule(LightningModule):
     """A causal language model, and the update that an advantage strategy and a loss make of it (see `update.py`).
 
@@ -41,22 +71,16 @@ class PolicyModule(LightningModule):
         advantage: Strategy, `RewardGroups` → [R] advantages.
         loss: `LossInputs` → `LossOutputs`.
         optimizer: Parameters → optimizer.
+        options: How the policy is trained.
         credit: Credit per token, `CreditInputs` → [T] advantages; None gives each token that of its response.
         mismatch: Correction for the engine that sampled; None corrects for staleness alone.
-        token_budget: Tokens per forward on one rank; see `Scorer`.
-        schedule: Learning-rate schedule by its name in transformers: `cosine`, `linear`, `constant_with_warmup`, …
-        warmup: Warm-up: a share of all optimizer steps where it is below 1, else their number, a whole one.
-        temperature: Sampling temperature; log-probs are taken at it.
-        compute_dtype: `bfloat16` computes in it while master weights stay float32; `float32`; `auto` takes bfloat16 on
-            GPUs and float32 elsewhere.
-        compile: Whether decoder layers are compiled; None compiles them on GPUs in bfloat16.
-        options: Those of `UpdateOptions`: `anchor`, `mini_batches`, `max_grad_norm`, ….
 
     Attributes:
         loaded: Digest of the weights that `load_model` returned, before a checkpoint replaces them.
 
     Raises:
         FileNotFoundError: `model_path` leads nowhere.
+        TypeError: `advantage` or `loss` lacks something that the update needs.
     """
 
     def __init__(
@@ -66,35 +90,19 @@ class PolicyModule(LightningModule):
         advantage: AdvantageStrategy,
         loss: Loss,
         optimizer: Callable[[Iterable[torch.nn.Parameter]], Optimizer],
+        options: PolicyOptions,
         *,
         credit: TokenCredit | None = None,
         mismatch: MismatchCorrection | None = None,
-        token_budget: int = 16384,
-        schedule: str = "cosine",
-        warmup: float | int = 0.1,
-        temperature: float = 1.0,
-        compute_dtype: ComputeType = "auto",
-        compile: bool | None = None,
-        **options: Any,
     ) -> None:
         super().__init__()
         require(advantage, AdvantageStrategy, "advantage")
         require(loss, Loss, "loss")
-        if token_budget < 1:
-            raise ValueError(f"Expected policy.token_budget to be at least 1, but got {token_budget}.")
-        if warmup < 0 or (warmup >= 1 and not isinstance(warmup, int)):
-            raise ValueError(
-                "Expected policy.warmup to be a share of all optimizer steps from 0 to below 1, or a whole number of "
-                f"them such as 10, but got {warmup}."
-            )
         self.model_path = resolve_model_path(model_path)
         self.automatic_optimization = False
         self.load_model, self.make_optimizer = load_model, optimizer
         self.advantage, self.loss, self.credit, self.mismatch = advantage, loss, credit, mismatch
-        self.token_budget, self.temperature = token_budget, temperature
-        self.schedule, self.warmup = schedule, warmup
-        self.compute_dtype, self.compile_layers = compute_dtype, compile
-        self.options = UpdateOptions(**options)
+        self.options = options
         self.loaded: str | None = None
         self.policy: CausalPolicy
         self.reference: CausalPolicy | None
@@ -134,16 +142,16 @@ class PolicyModule(LightningModule):
             return self.load_model()
 
     def _prepared(self, model: PreTrainedModel) -> CausalPolicy:
-        policy = CausalPolicy(model, temperature=self.temperature)
-        return prepare(policy, self.trainer.strategy, self.compute_dtype, self.compile_layers)
+        policy = CausalPolicy(model, temperature=self.options.temperature)
+        return prepare(policy, self.trainer.strategy, self.options.compute_dtype, self.options.compile)
 
     def configure_optimizers(self) -> Any:
         """The optimizer, and a schedule over optimizer steps that the update advances itself."""
         optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
         self._learning_rates = [group["lr"] for group in optimizer.param_groups]
-        total = self.total_updates
-        warmup = int(self.warmup) if self.warmup >= 1 else math.ceil(self.warmup * total)
-        scheduler = get_scheduler(self.schedule, optimizer, num_warmup_steps=warmup, num_training_steps=total)
+        total, warmup = self.total_updates, self.options.warmup
+        warmup = int(warmup) if warmup >= 1 else math.ceil(warmup * total)
+        scheduler = get_scheduler(self.options.schedule, optimizer, num_warmup_steps=warmup, num_training_steps=total)
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     @property
@@ -218,8 +226,8 @@ class PolicyModule(LightningModule):
     def make_scorer(self) -> Scorer:
         """Scores responses under the current policy, where it is and as it computes."""
         # FSDP2 has its own mixed precision.
-        dtype = None if self._sharded else reduced_precision(self.trainer.strategy, self.compute_dtype)
-        budget = self.token_budget
+        dtype = None if self._sharded else reduced_precision(self.trainer.strategy, self.options.compute_dtype)
+        budget = self.options.token_budget
         return Scorer(self.policy, self.reference, token_budget=budget, device=self.device, autocast_dtype=dtype)
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:

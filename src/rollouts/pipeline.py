@@ -62,11 +62,13 @@ class RolloutPipeline:
         sampling: How training responses are drawn.
         evaluation_sampling: How validation and test responses are drawn; None means as in training.
         reward_terms: Name → term added to the verdict in training.
-        dynamic_sampling, replay: Replace questions without gradient, and replay past successes, in training batches.
+        dynamic_sampling: Replaces questions without gradient in training batches.
+        replay: Replays past successes in training batches.
         memory: What is known of the training questions; None keeps none, unless `replay` brings its own.
         seed: Of all sampling.
-        ahead: Batches that `sample_next` is given at a time; 0 does without. Needs an engine that can. Not together
-            with `replay`, nor above 1 with `dynamic_sampling`.
+        ahead: Batches that `sample_next` is given at a time, to be sampled while the policy learns from earlier ones; 0
+            samples each batch before it is learned from. Needs an engine that can (`TransformersEngine`,
+            `VLLMServerEngine`). Not together with `replay`, nor above 1 with `dynamic_sampling`.
         weights: See `NamedWeights`.
         cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
 

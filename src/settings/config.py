@@ -117,7 +117,7 @@ def build(cfg: DictConfig) -> Run:
     from lightning.pytorch import seed_everything
     from lightning.pytorch.callbacks import Checkpoint
 
-    from ..callbacks import Checkpointer
+    from ..callbacks import Checkpointer, RolloutCallback
     from ..rollouts.cache import RolloutCache
     from ..runs.checkpoints import AtomicCheckpointIO
     from ..runs.scalars import ScalarLog
@@ -133,10 +133,11 @@ def build(cfg: DictConfig) -> Run:
     configured = [instantiate(callback) for callback in (cfg.callbacks or {}).values() if callback]
     directory = Path(HydraConfig.get().runtime.output_dir)
     kept = any(isinstance(callback, Checkpointer) for callback in configured)
-    rollout = instantiate(cfg.rollout, cache=RolloutCache(directory / "rollout_cache") if kept else None)
+    cache = RolloutCache(directory / "rollout_cache") if kept else None
+    rollout = RolloutCallback(instantiate(cfg.rollout, cache=cache))
     callbacks = in_order([*configured, rollout, ScalarLog()])
     loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]
-    module = instantiate(cfg.policy)
+    module = policy_module(cfg)
     if cfg.rollout.reward_terms and not module.advantage.reads_rewards:
         raise ValueError(
             f"Expected a strategy that learns from shaped rewards, since rollout.reward_terms are "
@@ -156,6 +157,24 @@ def build(cfg: DictConfig) -> Run:
         ),
         directory=directory,
         rollout=rollout,
+    )
+
+
+def policy_module(cfg: DictConfig) -> PolicyModule:
+    """The policy and its update."""
+    from hydra.utils import instantiate
+
+    from ..modules.policy_module import PolicyModule
+
+    return PolicyModule(
+        load_model=instantiate(cfg.model.load),
+        model_path=cfg.model.path,
+        advantage=instantiate(cfg.advantage),
+        loss=instantiate(cfg.loss),
+        optimizer=instantiate(cfg.optimizer),
+        options=instantiate(cfg.policy),
+        credit=instantiate(cfg.get("credit")),
+        mismatch=instantiate(cfg.get("mismatch")),
     )
 
 

@@ -19,7 +19,7 @@ from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import load_causal_lm
-from tagrpo.modules.policy_module import PolicyModule
+from tagrpo.modules.policy_module import PolicyModule, PolicyOptions
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rollouts import TransformersEngine
@@ -61,7 +61,9 @@ def make_module(folder, *, loss=None, lr=0.1, **options) -> PolicyModule:
         advantage=GroupAdvantage("question"),
         loss=loss or PolicyLoss(kl_coef=0.0),
         optimizer=partial(torch.optim.SGD, lr=lr),
-        **{"schedule": "constant", "warmup": 0.0, "max_grad_norm": 1e9, "token_budget": 60, **options},
+        options=PolicyOptions(
+            **{"schedule": "constant", "warmup": 0.0, "max_grad_norm": 1e9, "token_budget": 60, **options}
+        ),
     )
 
 
@@ -196,14 +198,14 @@ def test_contradicting_options_fail_before_any_model_is_loaded(tiny_policy):
     def never():
         raise AssertionError("loaded a model")
 
-    arguments = (GroupAdvantage(), PolicyLoss(), partial(torch.optim.SGD, lr=0.1))
+    arguments = (GroupAdvantage(), PolicyLoss(), partial(torch.optim.SGD, lr=0.1), PolicyOptions())
     with pytest.raises(ValueError, match="nothing to correct"):
-        PolicyModule(never, str(tiny_policy), *arguments, anchor="own", prompt_correction=2.0)
+        PolicyOptions(anchor="own", prompt_correction=2.0)
     with pytest.raises(ValueError, match="`original` or `own`"):
-        PolicyModule(never, str(tiny_policy), *arguments, anchor="q0")
+        PolicyOptions(anchor="q0")
     with pytest.raises(ValueError, match="staleness_cap to be at least 1"):
-        PolicyModule(never, str(tiny_policy), *arguments, staleness_cap=0.5)
+        PolicyOptions(staleness_cap=0.5)
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         PolicyModule(never, "./no/such/model", *arguments)
     with pytest.raises(TypeError, match=r"loss to be a Loss .*has no by_token, entropy_coef, kl_coef"):
-        PolicyModule(never, str(tiny_policy), GroupAdvantage(), lambda inputs: None, partial(torch.optim.SGD, lr=0.1))
+        PolicyModule(never, str(tiny_policy), arguments[0], lambda inputs: None, *arguments[2:])

@@ -24,7 +24,7 @@ from .shared import another_follows, updates_of
 
 @runtime_checkable
 class Chooser(Protocol):
-    """A data module that can choose questions by what is known of them."""
+    """A data module that may choose questions by earlier results on them."""
 
     needs_memory: bool
     """Whether it chooses by the memory."""
@@ -32,15 +32,15 @@ class Chooser(Protocol):
     """The memory that it reads; replaced by that of the pipeline."""
 
     def observe(self, visits: list[Visit]) -> None:
-        """Take in what a rolled-out training batch has shown, also of those that are thrown away."""
+        """Take in the results of a rolled-out training batch, also of questions that are thrown away."""
         ...
 
 
 class MakePipeline(Protocol):
-    """A pipeline but for what the callback knows, as `functools.partial(RolloutPipeline, engine, verifier, …)` is."""
+    """Makes a pipeline from what the callback adds, as `partial(RolloutPipeline, engine, verifier, …)` does."""
 
     def __call__(self, *, decode: Decode, weights: NamedWeights) -> RolloutPipeline:
-        """The pipeline, of the trainer's tokenizer and module."""
+        """The pipeline: `decode` is of the data module's tokenizer, `weights` of the trainer's module."""
         ...
 
 
@@ -75,7 +75,7 @@ class RolloutCallback(Callback):
         return texts
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Remember questions if somebody reads it. Stream the weights anew: a checkpoint changes them.
+        """Keep a memory of questions if anything reads it. Stream the weights anew: a checkpoint changes them.
 
         Raises:
             TypeError: `replay` with a module that can't tell the entropy of responses.
@@ -94,7 +94,7 @@ class RolloutCallback(Callback):
             end_after_steps(trainer, data.iterations_per_epoch * updates_of(pl_module))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave out questions that replay retires."""
+        """Serve no questions that replay has retired."""
         memory = self.pipeline.memory
         if self.pipeline.replay is not None and memory is not None:
             loader: Any = trainer.train_dataloader
@@ -150,7 +150,7 @@ class RolloutCallback(Callback):
 
 
 def end_after_steps(trainer: Trainer, steps_per_epoch: int) -> None:
-    """Have the trainer, and the learning rate, end after the optimizer steps of its epochs, however much is drawn."""
+    """End training, and the schedule, after the optimizer steps of the epochs, however many batches are drawn."""
     loop: Any = trainer.fit_loop
     steps = loop.max_epochs * steps_per_epoch
     loop.epoch_loop.max_steps = steps if loop.max_steps < 0 else min(loop.max_steps, steps)
@@ -158,7 +158,7 @@ def end_after_steps(trainer: Trainer, steps_per_epoch: int) -> None:
 
 
 def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[str, Tensor]]:
-    """Names and full tensors for the engine, as the policy calls them when it is alone. Collective.
+    """Names, without any prefix of the module, and full tensors for the engine. Collective.
 
     Args:
         module: The trainer's.

@@ -152,7 +152,7 @@ class Experience(PromptedResponses):
         columns.old_known = columns.old_known | replayed
 
     def correct_prompts(self, rollouts: Rollouts, scorer: Scorer, cap: float | None) -> None:
-        """Score responses to other prompts than their score prompt under both, where a correction needs it. Collective.
+        """Score responses that another prompt than their score prompt has sampled under both, where needed. Collective.
 
         `cap` is `UpdateOptions.prompt_correction`.
         """

@@ -110,7 +110,7 @@ class PolicyModule(LightningModule):
         self._skipped_in_a_row = 0
 
     def configure_model(self) -> None:
-        """Load the policy, and a frozen reference for a KL term; with adapters the policy is that, with them off."""
+        """Load the policy and, for a KL term, a frozen reference: with adapters, the policy without them is one."""
         if hasattr(self, "policy"):
             return
         model = self._load()
@@ -130,7 +130,7 @@ class PolicyModule(LightningModule):
 
     @property
     def needs_history(self) -> bool:
-        """Whether the advantage strategy looks back at what is known of the questions."""
+        """Whether the advantage strategy reads earlier results on the questions."""
         return self.advantage.needs_history
 
     @property
@@ -170,7 +170,7 @@ class PolicyModule(LightningModule):
         return min(limits)
 
     def on_train_start(self) -> None:
-        """Connect policy, optimizer and schedule, which are in their places by now, to the update."""
+        """Build the update: by now policy, optimizer and schedule are on their devices."""
         if self.reference is not None and not self._sharded:
             self.reference.to(self.device)  # shards are placed by FSDP2 itself
         self.update = PolicyUpdate(
@@ -190,7 +190,7 @@ class PolicyModule(LightningModule):
         self._apply_learning_rate()
 
     def _apply_learning_rate(self) -> None:
-        """Have the optimizer go on with the learning rate and the schedule of the settings, not of the checkpoint."""
+        """Continue with the learning rate and the schedule of the settings, not with those of the checkpoint."""
         scheduler = self.lr_schedulers()
         assert isinstance(scheduler, LambdaLR)
         scheduler.base_lrs = list(self._learning_rates)
@@ -214,7 +214,7 @@ class PolicyModule(LightningModule):
         return result.outputs()
 
     def validation_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Nothing: the rollout callback samples, and metric callbacks read what it attached."""
+        """Do nothing: the rollout callback samples, and metric callbacks read the rollouts."""
 
     test_step = validation_step
 
@@ -224,7 +224,7 @@ class PolicyModule(LightningModule):
         return full_tensors(self.policy.model)
 
     def make_scorer(self) -> Scorer:
-        """Scores responses under the current policy, where it is and as it computes."""
+        """A scorer of the current policy, on its device and in the precision that it trains in."""
         # FSDP2 has its own mixed precision.
         dtype = None if self._sharded else reduced_precision(self.trainer.strategy, self.options.compute_dtype)
         budget = self.options.token_budget
@@ -244,12 +244,12 @@ class PolicyModule(LightningModule):
         save_model(self.policy.model, tokenizer, folder, write=self.global_rank == 0)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save which weights the run began with, and how many optimizer steps in a row were skipped."""
+        """Save the digest of the first weights, and how many optimizer steps in a row were skipped."""
         checkpoint["loaded"] = self.loaded
         checkpoint["skipped_in_a_row"] = self.update.skipped_in_a_row if self.update else self._skipped_in_a_row
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Continue counting them; refuse to go on with another model, which would be a KL term's reference too."""
+        """Restore both. Refuse another first model, since it would also be the reference of a KL term."""
         if self.loaded and self.trainer.training and checkpoint.get("loaded", self.loaded) != self.loaded:
             raise ValueError(
                 f"Expected the model that the run in the checkpoint began with, but the weights at {self.model_path} "

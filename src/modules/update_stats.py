@@ -40,7 +40,7 @@ class UpdateStats:
         self.flop = 0.0
 
     def add(self, batch: MicroBatch, scores: TokenScores, flop: float) -> None:
-        """Add a micro-batch after its forward, whose loss was taken of all tokens at once or of parts."""
+        """Add a micro-batch after its forward. Its loss was taken of all tokens at once, or part by part."""
         parts, rows = batch.outputs, batch.packed.rows
         scalars = [torch.stack([outputs.loss.detach(), *outputs.sums.values()]) for outputs in parts]
         for loss, *sums in torch.stack(scalars).tolist():  # one wait for the device, not one for each number
@@ -125,7 +125,7 @@ def _k3(log_ratio: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateResult:
-    """Outcome of an update, and what it has learned from, in the order of the rollouts."""
+    """The outcome of an update, in the order of the rollouts that it learned from."""
 
     experience: Experience
     stats: UpdateStats

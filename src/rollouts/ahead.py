@@ -24,7 +24,7 @@ from .scoring import Scoring
 
 @dataclass
 class Generation:
-    """The responses to one batch: to be sampled, being sampled, there, or failed."""
+    """The responses to one batch: not sampled yet, being sampled, complete, or failed."""
 
     key: str
     """`request_key`; empty where the responses were lost, for those of another number of ranks."""
@@ -33,14 +33,14 @@ class Generation:
     scoring: Scoring | None = None
     """Scores the responses, perhaps while others are sampled; None where they come from a checkpoint."""
     finish: Finish | None = None
-    """Samples the responses, or waits for them; None when they are there or have failed."""
+    """Samples the responses, or waits for them; None once they are complete or have failed."""
     completions: list[list[Completion]] | None = None
-    """[P][G_p], once they are there."""
+    """[P][G_p], once they are complete."""
     error: Exception | None = None
-    """Why they will never be there."""
+    """Why sampling them failed."""
 
     def join(self, seconds: Seconds, phase: str = "generate") -> None:
-        """Wait, in `phase` of `seconds`, until responses are there or failed; only `result` raises. Collective."""
+        """Wait until the responses are complete or failed, which `result` raises; counts as `phase`. Collective."""
         if self.finish is None:
             return
         try:
@@ -66,7 +66,7 @@ class Generation:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Generation:
-        """Restore the responses of this rank; lost ones when it had none, or the number of ranks has changed."""
+        """Restore this rank's responses; they are lost if sampling had failed or the number of ranks has changed."""
         mine = state["ranks"][rank()] if len(state["ranks"]) == world_size() else None
         return cls("", state["step"]) if mine is None else cls(mine["key"], state["step"], completions=unpacked(mine))
 
@@ -91,19 +91,19 @@ class Block:
         self.scorings[number].deliver(prompt - self.starts[number], completions)
 
     def generations(self, step: int) -> list[Generation]:
-        """Of each batch, sampled by the weights after `step` optimizer steps."""
+        """One generation for each batch, of the weights after `step` optimizer steps."""
         pairs = zip(map(request_key, self.requests), self.scorings, strict=True)
         return [Generation(key, step, scoring, partial(self.part, n)) for n, (key, scoring) in enumerate(pairs)]
 
     def part(self, number: int) -> list[list[Completion]]:
-        """The responses to one of the batches; the first call waits for those to all of them. Collective."""
+        """The responses to one of the batches; the first call waits for all of them. Collective."""
         if self._completions is None:
             self._completions = self.finish()
         return self._completions[self.starts[number] : self.starts[number + 1]]
 
 
 class Queue:
-    """What has been sampled, or is being sampled, of the batches that follow; as long on every rank.
+    """The generations of the next batches, complete or under way; every rank has equally many.
 
     Attributes:
         generations: In the order of the batches.
@@ -121,13 +121,13 @@ class Queue:
             generation.join(Seconds())
 
     def wait(self, seconds: Seconds) -> None:
-        """Wait, in the phase `wait`, for the first one, and for those of the same weights. Collective."""
+        """Wait for the first one, and for all of the same weights; counts as the phase `wait`. Collective."""
         for generation in self.generations:
             if generation.step == self.generations[0].step:
                 generation.join(seconds, "wait")
 
     def take(self, key: str) -> Generation | None:
-        """The first one if, on every rank, it is of the request with this key; else None, and all are dropped.
+        """Remove and return the first one. If its request has another key on any rank, drop all and return None.
 
         With one that has failed, what follows is dropped too: it was sampled in one request with it. Collective.
         """
@@ -144,7 +144,7 @@ class Queue:
         return None if other else generation
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """The responses to all of these batches. Collective."""
+        """The states of all generations. Collective."""
         return [generation.state_dict() for generation in self.generations]
 
     def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:

@@ -36,7 +36,7 @@ class Replay(Protocol):
     """Lets past successes join the responses to training batches; `tagrpo.contrib.exgrpo` has one."""
 
     memory: QuestionMemory
-    """What is known of the training questions; the pipeline keeps it up to date."""
+    """Earlier results on the training questions; the pipeline keeps them up to date."""
 
     def substitute(self, batch: QuestionBatch, iteration: int, policy: Any) -> QuestionBatch:
         """Give some prompts of a batch a `past` success. `policy` is a `SampledPolicy`. Collective."""
@@ -63,7 +63,7 @@ class RolloutPipeline:
         reward_terms: Name → term added to the verdict in training.
         dynamic_sampling: Replaces questions without gradient in training batches.
         replay: Replays past successes in training batches.
-        memory: What is known of the training questions; None keeps none, unless `replay` brings its own.
+        memory: Takes in the results on training questions; None keeps none, unless `replay` brings its own.
         seed: Of all sampling.
         ahead: Batches that `sample_next` is given at a time, to be sampled while the policy learns from earlier ones; 0
             samples each batch before it is learned from. Needs an engine that can (`TransformersEngine`,
@@ -73,7 +73,7 @@ class RolloutPipeline:
     Attributes:
         iteration: Training batches so far.
         ledger: What the run has paid for, learned from or not.
-        following: What has been sampled, or is being sampled, of the batches that follow.
+        following: The generations of the next batches, complete or under way.
         failures: Name (`timeout`, …) → responses on this rank without a verdict, which count as wrong.
         scalars: Name → value, to be logged of the last training batch over all ranks: `means_of`, what replay says, and
             - `budget/{prompts,rollouts,tokens,discarded_questions}`: the ledger; `budget/updates`: optimizer steps.
@@ -207,7 +207,7 @@ class RolloutPipeline:
         self.following.generations += self._start(batches, policy, step, positions, seconds, ahead=True)
 
     def wait(self, seconds: Seconds) -> None:
-        """Wait for the responses to the next batch, if the engine is sampling them: the phase `wait` of `seconds`.
+        """Wait for the responses to the next batch if the engine is sampling them; counts as the phase `wait`.
 
         `roll_out` raises what prevented them; called once more, it lets the present weights sample them.
         """
@@ -252,7 +252,7 @@ class RolloutPipeline:
         return block.generations(step)
 
     def _sampled_before(self, batch: QuestionBatch, position: Position, seconds: Seconds) -> Generation | None:
-        """The generation that `sample_next` began, if it was of this batch; else None, on every rank."""
+        """The generation that `sample_next` has started for this batch; None, on every rank, if there is none."""
         if not self.following or position[0] != "fit" or position[2]:
             return None
         self.wait(seconds)
@@ -268,13 +268,13 @@ class RolloutPipeline:
         )
 
     def weights_replaced(self) -> None:
-        """Use nothing older: weights have changed without an optimizer step, as when a checkpoint was loaded."""
+        """Drop everything that older weights made: they were replaced without an optimizer step, as by a checkpoint."""
         self.following.join()
         self.following.generations.clear()
         self.engine.weights_replaced()
 
     def close(self) -> None:
-        """Give back engine and workers, which start again when they are needed; what is being sampled is dropped."""
+        """Stop engine and workers, which start again when they are needed; drop what is being sampled."""
         self.following.generations.clear()
         self.engine.close()
         self.verifier.close()

@@ -35,8 +35,6 @@ GROUPS = (
     "rephraser",
 )  # fmt: skip
 FORWARDED = {
-    "tagrpo.modules.policy_module.PolicyModule": "tagrpo.modules.update.UpdateOptions",
-    "tagrpo.callbacks.RolloutCallback": "tagrpo.rollouts.pipeline.RolloutPipeline",
     "tagrpo.lab.tasks.reasoning_gym.question_data": "tagrpo.datamodules.questions.QuestionDataModule",
 }
 """Classes that hand their other options on, and to whom."""

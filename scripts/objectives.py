@@ -68,7 +68,7 @@ def experiments() -> dict[str, Experiment]:
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for name in options_of("experiment"):
             cfg = compose("train", [f"experiment={name}"])
-            if cfg.policy.credit is not None:
+            if cfg.get("credit") is not None:
                 continue
             strategy, sampling = instantiate(cfg.advantage), cfg.rollout.get("dynamic_sampling")
             with suppress(ValueError):  # the strategy reads entropies or answers

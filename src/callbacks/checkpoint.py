@@ -1,4 +1,4 @@
-"""Checkpoints between iterations, and an orderly end when the machine is wanted back."""
+"""Checkpoints between iterations, and an orderly end when the process is told to stop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from ..runs.files import remove
 from ..runs.loggers import ResumableLogger
 from ..runs.preemption import RECEIVED, asked_to_stop, listen
 from ..runs.stages import Stage
-from .rollout import RolloutCallback
 from .shared import check_at_least_one, total_iterations
 
 
@@ -34,10 +33,6 @@ class Checkpointer(Callback):
     When any rank receives SIGTERM or SIGUSR1, all ranks finish their iteration, write a checkpoint, and leave with exit
     code 0. In a single process, an error while a batch is being sampled also leaves a checkpoint: of the state before
     that batch.
-
-    Rollouts since the last checkpoint are kept in `rollout_cache` and used again when a run is resumed with the same
-    weights. On GPUs, where updates differ in bits, these are the weights of the checkpoint alone: use `every=1` where
-    rollouts are expensive.
 
     Args:
         every: Iterations between checkpoints; there is also one at the end of training.
@@ -76,7 +71,7 @@ class Checkpointer(Callback):
             RECEIVED.clear()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen to signals; move away checkpoints that this run will not lead to.
+        """Listen to signals; set aside checkpoints of later iterations, which this run will not reproduce.
 
         Raises:
             RuntimeError: the ranks have not resumed from the same checkpoint.
@@ -95,7 +90,7 @@ class Checkpointer(Callback):
         listen()
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Between two iterations: save when it is time, leave with code 0 when asked to.
+        """Between two iterations: save when one is due, exit with code 0 when told to stop.
 
         Raises:
             SIGTERMException: a rank was asked to stop; it is a `SystemExit` with code 0.
@@ -127,7 +122,7 @@ class Checkpointer(Callback):
         }
 
     def on_test_batch_start(self, *_: Any) -> None:
-        """Leave when asked to; what was trained has been saved."""
+        """Exit when told to stop; training has been saved."""
         if max_over_ranks(asked_to_stop()) > 0:
             raise SIGTERMException
 
@@ -142,13 +137,13 @@ class Checkpointer(Callback):
         self.save(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restore the final epoch where nothing was left to train, and delete what a killed run has left."""
+        """Restore the final epoch where nothing was left to train, and delete leftovers of a killed run."""
         if self._progress is None and self._done:
             trainer.fit_loop.epoch_progress.current.completed = self._epoch
             self._prune(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Save where the policy is still that of the end of the last iteration."""
+        """Save if the policy is still the one after the last iteration, because sampling failed."""
         batches: Any = trainer.fit_loop.epoch_loop.batch_progress.total
         sampling = trainer.training and batches.ready == self._done + 1 and batches.started == self._done
         if sampling and self._before is not None and not self._saving:
@@ -167,10 +162,7 @@ class Checkpointer(Callback):
         self._prune(trainer)
 
     def _prune(self, trainer: Trainer) -> None:
-        """Delete the oldest checkpoints, and rollouts that the newest covers."""
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, RolloutCallback):
-                callback.pipeline.checkpointed()
+        """Delete the oldest checkpoints."""
         if trainer.is_global_zero and self.keep is not None:
             for path in checkpoints_in(_folder(trainer))[: -self.keep]:
                 if iteration_of(path) not in self._milestones(trainer):

@@ -16,25 +16,25 @@ from ..runs.identity import digest
 
 
 class CountStore:
-    """Records of `count_batch`, a line with checksum each, in a folder for each evaluation of another identity.
+    """Records of `count_batch`, one line with a checksum each, in one folder for each identity of an evaluation.
 
     Each rank appends to `<rank>.counts`; all files are read, so that the number of ranks may change in between.
     """
 
     identify: Callable[[], Mapping[str, str]] | None = None
-    """Says part by part what the counts depend on; None keeps all of them together."""
+    """Returns name → value of all that the counts depend on; None: all evaluations share one folder."""
 
     def __init__(self, folder: str | Path) -> None:
         self.root = self.folder = Path(folder)
 
     def resume(self) -> list[Record]:
-        """What was counted so far of what is evaluated now. Collective: no rank appends before one has read for all."""
+        """The counts so far of the present evaluation. Collective: no rank appends before rank 0 has read for all."""
         first = rank() == 0
         self.folder = self.root / gather_objects(self._name() if first else "")[0]
         return gather_objects(self.read() if first else [])[0]
 
     def _name(self) -> str:
-        """Name of the folder for what is evaluated now, which is written there."""
+        """The folder of the present evaluation, whose identity is written there."""
         if self.identify is None:
             return ""
         identity = dict(self.identify())
@@ -48,7 +48,7 @@ class CountStore:
         return name
 
     def read(self) -> list[Record]:
-        """Everything that was counted so far. Damaged lines are left out: their questions are sampled again."""
+        """All counts so far. Damaged lines are left out: their questions are sampled again."""
         records: list[Record] = []
         for file in sorted(self.folder.glob("*.counts")):
             lines = [line.partition("\t") for line in file.read_text(errors="replace").splitlines() if line]
@@ -59,7 +59,7 @@ class CountStore:
         return records
 
     def append(self, number: int, records: Sequence[Record]) -> None:
-        """Add the records of one batch on the rank of this number, at once."""
+        """Append the records of one batch to the file of rank `number`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{number}.counts"
         # The rest of a line that was cut off must not swallow the next one.

@@ -58,11 +58,11 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         self.seed = seed
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make the encoder: where there is none, the run ends before anything is sampled."""
+        """Make the encoder now, so that a run without one fails before anything is sampled."""
         _ = self.encoder
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Drop rows of iterations that are still to come: those of an earlier run, or after the checkpoint."""
+        """Drop rows of later iterations, which an earlier attempt has written."""
         path = _table(trainer)
         if trainer.is_global_zero and path.exists():
             kept = [row for row in read_rows(path)[1] if int(row["iteration"]) <= current_iteration(trainer)]

@@ -72,7 +72,7 @@ class PassAtKEvaluator(Callback):
         )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Delete evaluations of iterations that are still to come, and the test of a run that is continued."""
+        """Delete evaluations of later iterations, and the test of the run that is continued."""
         delete_later(trainer, "evaluations/*.json", current_iteration(trainer) + 1)
         if trainer.is_global_zero:
             (Path(trainer.default_root_dir) / "test.json").unlink(missing_ok=True)
@@ -88,13 +88,13 @@ class PassAtKEvaluator(Callback):
             self._report(trainer, pl_module, "validation")
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start counting, from what the store holds."""
+        """Start from the counts in the store."""
         records = [] if self.store is None else self.store.resume()
         self._known = merge_counts(records)
         self._records = records if rank() == 0 else []
 
     def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
-        """Take out what the store has counted before."""
+        """Leave out questions that the store has counted."""
         if known := self._known.get(Fields("batch", batch).split):
             keep_questions(batch, [not _is_complete(batch, i, known) for i in range(len(batch.groups))])
 
@@ -134,7 +134,7 @@ def _is_complete(batch: Any, row: int, known: Mapping[str, QuestionCounts]) -> b
 
 
 def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
-    """Leave only the questions of `batch` that are to be kept, in place, before it has rollouts."""
+    """Remove the other questions from `batch`, in place, before it has rollouts."""
     row_of = {row: new for new, row in enumerate(row for row, kept in enumerate(keep) if kept)}
     batch.groups = [batch.groups[row] for row in row_of]
     batch.prompts = [p._replace(question=row_of[p.question]) for p in batch.prompts if p.question in row_of]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -12,19 +12,19 @@ from torch import Tensor, nn
 
 from ..datamodules.memory import QuestionMemory, Visit
 from ..modules.policy.sharding import full_tensors
-from ..rollouts.cache import RolloutCache
-from ..rollouts.dynamic_sampling import DynamicSampling
-from ..rollouts.pipeline import Replay, RolloutPipeline
+from ..rollouts.engines.synced import NamedWeights
+from ..rollouts.pipeline import RolloutPipeline
+from ..rollouts.scoring import Decode
 from ..runs.files import write_json
 from ..runs.scalars import log_scalars
 from ..runs.stages import Stage
-from ..types import Engine, RewardTerm, SampledPolicy, SamplingConfig, Verifier, require
+from ..types import SampledPolicy, require
 from .shared import another_follows, updates_of
 
 
 @runtime_checkable
 class Chooser(Protocol):
-    """A data module that can choose questions by what is known of them."""
+    """A data module that may choose questions by earlier results on them."""
 
     needs_memory: bool
     """Whether it chooses by the memory."""
@@ -32,7 +32,15 @@ class Chooser(Protocol):
     """The memory that it reads; replaced by that of the pipeline."""
 
     def observe(self, visits: list[Visit]) -> None:
-        """Take in what a rolled-out training batch has shown, also of those that are thrown away."""
+        """Take in the results of a rolled-out training batch, also of questions that are thrown away."""
+        ...
+
+
+class MakePipeline(Protocol):
+    """Makes a pipeline from what the callback adds, as `partial(RolloutPipeline, engine, verifier, …)` does."""
+
+    def __call__(self, *, decode: Decode, weights: NamedWeights) -> RolloutPipeline:
+        """The pipeline: `decode` is of the data module's tokenizer, `weights` of the trainer's module."""
         ...
 
 
@@ -43,55 +51,23 @@ class RolloutCallback(Callback):
     `tokenizer`; see `SampledPolicy` and `Chooser` for what else they may have. Writes `ledger.json` into the run
     directory when training ends.
 
+    Some options of the pipeline need more of the project:
+
+    - `dynamic_sampling`: a train dataloader with `draw()` and, with `trainer.max_epochs`, a data module with
+      `iterations_per_epoch`; a run makes as many iterations as these epochs have without draws.
+    - `replay`: a train dataloader with `serve_by(chance)` and a module that is a `SampledPolicy`.
+    - `ahead`: a train dataloader with `peek(count)`.
+
     Args:
-        engine, verifier, sampling: As for `RolloutPipeline`.
-        evaluation_sampling: How validation and test responses are drawn; None means as in training.
-        reward_terms: Name → term added to the verdict in training.
-        dynamic_sampling: Replaces questions without gradient in training batches. Needs a train dataloader with
-            `draw()` and, with `trainer.max_epochs`, a data module with `iterations_per_epoch`: a run makes as many
-            iterations as these epochs have without draws.
-        replay: Replays past successes in training batches. Needs a train dataloader with `serve_by(chance)` and a
-            module that is a `SampledPolicy`.
-        seed: Of all sampling.
-        cache: Keeps training rollouts on disk until a checkpoint covers their update; None keeps none.
+        pipeline: Makes the pipeline, `partial(RolloutPipeline, engine, verifier, sampling=…)`.
         policy: Name of the submodule that engines sample from, such as `model`, in modules that are no `SampledPolicy`.
             None finds the one trainable Hugging Face model; without any it is the whole module.
-        ahead: Batches to sample at a time while the module learns from earlier ones, see `RolloutPipeline.sample_next`;
-            0 samples each batch before it is learned from. Needs an engine that can (`TransformersEngine`,
-            `VLLMServerEngine`) and a train dataloader with `peek(count)`.
     """
 
     stage = Stage.ROLLOUT
 
-    def __init__(
-        self,
-        engine: Callable[[], Engine],
-        verifier: Verifier,
-        sampling: SamplingConfig,
-        *,
-        evaluation_sampling: SamplingConfig | None = None,
-        reward_terms: Mapping[str, RewardTerm] | None = None,
-        dynamic_sampling: DynamicSampling | None = None,
-        replay: Replay | None = None,
-        seed: int = 0,
-        cache: RolloutCache | None = None,
-        policy: str | None = None,
-        ahead: int = 0,
-    ) -> None:
-        self.pipeline = RolloutPipeline(
-            engine,
-            verifier,
-            self._decode,
-            sampling,
-            evaluation_sampling=evaluation_sampling,
-            reward_terms=reward_terms,
-            dynamic_sampling=dynamic_sampling,
-            replay=replay,
-            seed=seed,
-            cache=cache,
-            ahead=ahead,
-            weights=partial(weights_of, policy=policy),
-        )
+    def __init__(self, pipeline: MakePipeline, policy: str | None = None) -> None:
+        self.pipeline = pipeline(decode=self._decode, weights=partial(weights_of, policy=policy))
         self._tokenizer: Any = None
 
     def _decode(self, token_ids: list[Tensor]) -> list[str]:
@@ -99,7 +75,7 @@ class RolloutCallback(Callback):
         return texts
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Remember questions if somebody reads it. Stream the weights anew: a checkpoint changes them.
+        """Keep a memory of questions if anything reads it. Stream the weights anew: a checkpoint changes them.
 
         Raises:
             TypeError: `replay` with a module that can't tell the entropy of responses.
@@ -118,7 +94,7 @@ class RolloutCallback(Callback):
             end_after_steps(trainer, data.iterations_per_epoch * updates_of(pl_module))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave out questions that replay retires."""
+        """Serve no questions that replay has retired."""
         memory = self.pipeline.memory
         if self.pipeline.replay is not None and memory is not None:
             loader: Any = trainer.train_dataloader
@@ -174,7 +150,7 @@ class RolloutCallback(Callback):
 
 
 def end_after_steps(trainer: Trainer, steps_per_epoch: int) -> None:
-    """Have the trainer, and the learning rate, end after the optimizer steps of its epochs, however much is drawn."""
+    """End training, and the schedule, after the optimizer steps of the epochs, however many batches are drawn."""
     loop: Any = trainer.fit_loop
     steps = loop.max_epochs * steps_per_epoch
     loop.epoch_loop.max_steps = steps if loop.max_steps < 0 else min(loop.max_steps, steps)
@@ -182,7 +158,7 @@ def end_after_steps(trainer: Trainer, steps_per_epoch: int) -> None:
 
 
 def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[str, Tensor]]:
-    """Names and full tensors for the engine, as the policy calls them when it is alone. Collective.
+    """Names, without any prefix of the module, and full tensors for the engine. Collective.
 
     Args:
         module: The trainer's.

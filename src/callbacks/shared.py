@@ -70,7 +70,7 @@ def batch_means(values: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 class BatchDiagnostic(Callback):
-    """Logs what `measure` says of each training batch."""
+    """Logs what `measure` returns for each training batch."""
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> Mapping[str, float]:
         """Name → scalar over all ranks, of a batch and what the training step returned. Collective."""
@@ -81,7 +81,7 @@ class BatchDiagnostic(Callback):
 
 
 def delete_later(trainer: Trainer, pattern: str, after: int) -> None:
-    """Delete files whose names have, in six digits, an iteration above `after`: those of an earlier attempt."""
+    """Delete files of an earlier attempt, whose names have an iteration above `after` in six digits."""
     for path in Path(trainer.default_root_dir).glob(pattern) if trainer.is_global_zero else ():
         if (number := re.search(r"\d{6,}", path.name)) and int(number[0]) > after:
             path.unlink()

@@ -29,7 +29,8 @@ class TrainingSignal(Callback):
 
     Args:
         diversity: Embeds; None measures no distances.
-        known: Says, once the weights are loaded, what was measured of them before; of that nothing is sampled.
+        known: Returns, once the weights are loaded, the rows that were measured of them before, if any: nothing is then
+            sampled.
     """
 
     def __init__(

@@ -44,10 +44,10 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
     # Settings are read and nothing that they name is called: they may be a stranger's.
     settings = flat(config)
     try:
-        model_path, tokenizer = (str(settings[name]) for name in ("policy.load_model.path", "data.tokenizer"))
+        model_path, tokenizer = (str(settings[name]) for name in ("model.load.path", "data.tokenizer"))
     except KeyError as missing:
         raise ValueError(f"Expected {missing} among the settings of the run of {path}, but it is not there.") from None
-    below = "policy.load_model.lora."
+    below = "model.load.lora."
     lora = {name.removeprefix(below): value for name, value in settings.items() if name.startswith(below)}
     lora.pop("_target_", None)
     model = load_causal_lm(model_path, lora=LoraSettings(**lora) if lora else None)

@@ -180,10 +180,9 @@ def importance_weights(policies: Policies, responses: Responses, score: Tensor, 
     sampled = token_logprobs(policies.old, responses)
     weights = (sampled - token_logprobs(policies.sampler, responses)).exp().clamp(max=options.staleness_cap)
     if options.prompt_correction is not None:
-        elsewhere = [n for n, m in enumerate(score.tolist()) if n != m]
-        pairs = {n: sampled[score[n]] for n in elsewhere}, {n: sampled[n] for n in elsewhere}
-        for n, corrected in truncated_weights(*pairs, options.prompt_correction).items():
-            weights[n] *= corrected
+        for n, m in enumerate(score.tolist()):
+            if n != m:
+                weights[n] *= truncated_weights(sampled[m], sampled[n], options.prompt_correction)
     return weights
 
 

@@ -85,8 +85,9 @@ def probabilities(
     responses = [ids for found in correct for ids in found]
     prompt = torch.repeat_interleave(torch.tensor([len(found) for found in correct], dtype=torch.long))
     scored = PromptedResponses(prompts=prompts, prompt=prompt, responses=responses)
-    for part in scorer.micro_batches(scored, torch.arange(len(responses))):
-        yield [(int(prompt[row]), logprobs.double().sum().exp()) for row, (logprobs, _) in part.items()]
+    for packed, scores in scorer.micro_batches(scored, torch.arange(len(responses))):
+        parts = zip(prompt[packed.rows].tolist(), scores.logprobs.split(packed.lengths.tolist()), strict=True)
+        yield [(row, logprobs.double().sum().exp()) for row, logprobs in parts]
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def merge_counts(records: Iterable[Record]) -> Splits:
 
 
 def summarise(questions: Mapping[str, QuestionCounts], ks: Sequence[int]) -> dict[str, Any]:
-    """Pass@k with intervals, means over questions, and a row for each question, of which one is needed.
+    """Pass@k with intervals, means over questions, and a row for each question; at least one is needed.
 
     Of `ks`, those above the smallest n are left out.
     """

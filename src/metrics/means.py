@@ -20,7 +20,7 @@ def _gather(state: Tensor, group: Any) -> list[Tensor]:  # noqa: ARG001 (torchme
 
 
 class MeanByName(Metric):
-    """Mean of all values of each name. NaN is left out, and so are names without any other value.
+    """Mean of all values of each name. NaN does not count, and names without other values are left out.
 
     torchmetrics gathers tensors, therefore values travel as the bytes of their JSON, which keeps all bits of a float.
     `kwargs` are options of `torchmetrics.Metric`.

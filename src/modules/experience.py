@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ..distributed import max_over_ranks
-from ..packing.batch import PackedBatch
 from ..types import History, RewardGroups, Rollouts
 from .mismatch import MismatchCorrection
 from .policy.logprobs import PromptedResponses, ResponseScores, Scorer
@@ -20,184 +19,37 @@ Anchor = Literal["original", "own"]
 
 
 @dataclass(kw_only=True)
-class Experience(PromptedResponses):
-    """R responses of one rank under the prompts at which log-probs, ratios and KL are computed."""
-
-    anchor: Anchor
-    """Which score prompts were chosen."""
-    question: Tensor
-    """[R] long, row of the question in the batch."""
-    on_score_prompt: Tensor
-    """[R] bool, sampled from its score prompt, and not replayed."""
-    stale: Tensor
-    """[R] bool, responses that were sampled by weights which have been updated since."""
-    replayed: Tensor
-    """[R] bool, responses of an earlier policy: its log-probs are their old ones in every mini-batch."""
-    engine_logprobs: Sequence[Tensor]
-    """[R] of [T_r] float32, log-probs of the engine under the *sample* prompt, nats."""
-    advantages: Tensor
-    """[R] float32, zero until the strategy has run; with token credit the means over a response's tokens."""
-    in_loss: Tensor
-    """[R] bool, responses that the loss is normalised by, with or without a gradient of their own."""
-    has_gradient: Tensor
-    """[R] bool, responses that can have a gradient; the others are left out of every forward."""
-    old_logprobs: dict[int, Tensor] = field(default_factory=dict)
-    """Response → [T_r] float32 log-probs before the batch's first update; absent: the current ones."""
-    scored: bool = False
-    """Whether `old_logprobs` have all responses that can have a gradient."""
-    token_advantages: dict[int, Tensor] = field(default_factory=dict)
-    """Response → [T_r] float32 advantages of its tokens; empty without token credit."""
-    penalty: dict[int, Tensor] = field(default_factory=dict)
-    """Response → [T_r] float32, see `LossInputs.penalty`; empty where there is none."""
-    prompt_weights: dict[int, Tensor] = field(default_factory=dict)
-    """Response → [T_r] float32 truncated importance weights for the change of prompt; absent: ones."""
-    mismatch_weights: dict[int, Tensor] | None = None
-    """Response → [T_r] float32 importance weights between engine and trainer, those for staleness included; absent:
-    ones. None without `policy.mismatch`."""
-    mismatch: Mapping[str, float] = field(default_factory=dict)
-    """Sums over their tokens, see `mismatch.Corrected`."""
-    log_ratio_since_sampling: dict[int, Tensor] = field(default_factory=dict)
-    """Stale response with another score prompt → [T_r] float32, log π − log μ under the prompt that it was sampled
-    from: π is the policy before the batch's first update, μ the policy that sampled the response. Nats."""
-
-    @classmethod
-    def from_rollouts(cls, rollouts: Rollouts, anchor: Anchor) -> Experience:
-        """Choose the score prompts: `original` is q0 (TA-GRPO, Eq. 4), `own` the sampled prompt (GRPO, Eq. 2).
-
-        Anchors that are the same question in the same template become one prompt, encoded once per update.
-        """
-        prompts = [p.token_ids for p in rollouts.prompts]
-        row_of = list(range(len(prompts)))
-        if anchor == "original":
-            keys = [(p.question, *p.anchor_ids.tolist()) for p in rollouts.prompts]
-            distinct = {key: p.anchor_ids for key, p in zip(keys, rollouts.prompts, strict=True)}
-            prompts, rows = list(distinct.values()), {key: row for row, key in enumerate(distinct)}
-            row_of = [rows[key] for key in keys]
-        same = [anchor == "own" or torch.equal(p.anchor_ids, p.token_ids) for p in rollouts.prompts]
-        everything = torch.ones_like(rollouts.truncated)
-        return cls(
-            anchor=anchor,
-            prompts=prompts,
-            prompt=torch.tensor(row_of, dtype=torch.long)[rollouts.prompt],
-            responses=rollouts.token_ids,
-            question=rollouts.question,
-            on_score_prompt=torch.tensor(same)[rollouts.prompt] & ~rollouts.replayed,
-            stale=(rollouts.staleness > 0) & ~rollouts.replayed,
-            replayed=rollouts.replayed,
-            engine_logprobs=rollouts.logprobs,
-            advantages=torch.zeros(len(rollouts)),
-            in_loss=everything,
-            has_gradient=everything,
-        )
-
-    def score(self, scorer: Scorer, rows: Tensor) -> ResponseScores:
-        """Scores of the responses `rows`, all that can have a gradient, which give the old log-probs. Collective."""
-        scores = scorer.score(self, rows)
-        self.old_logprobs, self.scored = dict(scores.logprobs), True
-        return scores
-
-    def learns(self) -> Tensor:
-        """[R] bool, responses of which a token has an advantage or a penalty."""
-        learns = self.advantages != 0
-        for column in (self.token_advantages, self.penalty):
-            for row, values in column.items():
-                learns[row] |= bool((values != 0).any())
-        return learns
-
-    def not_rejected(self) -> Tensor:
-        """[R] bool, responses of which a token is kept by the correction for the engine."""
-        kept = torch.ones_like(self.in_loss)
-        for row, weights in (self.mismatch_weights or {}).items():
-            kept[row] = bool((weights > 0).any())
-        return kept
-
-    def correct_prompts(self, rollouts: Rollouts, scorer: Scorer, cap: float | None) -> None:
-        """Score responses to other prompts than their score prompt under both, where a correction needs it. Collective.
-
-        `cap` is `UpdateOptions.prompt_correction`.
-        """
-        elsewhere = self.has_gradient & ~self.on_score_prompt & ~self.replayed
-        if cap is None:
-            if not max_over_ranks(bool(self.stale.any())):
-                return
-            elsewhere = elsewhere & self.stale
-        rows = elsewhere.nonzero()[:, 0]
-        sampled = scorer.score(Experience.from_rollouts(rollouts, "own"), rows).logprobs
-        if cap is not None:
-            anchored = scorer.score(self, rows).logprobs
-            self.prompt_weights = truncated_weights(anchored, sampled, cap)
-        for row in rows[self.stale[rows]].tolist():
-            engine = self.engine_logprobs[row].to(scorer.device)
-            self.log_ratio_since_sampling[row] = sampled[row] - engine
-
-    def correct_mismatch(self, rollouts: Rollouts, scorer: Scorer, correction: MismatchCorrection) -> None:
-        """Weigh responses by π/μ under the prompt that they were sampled from, whatever the score prompt. Collective.
-
-        Stale responses are among them: their μ are the earlier weights in the engine, so that their weights for
-        staleness are not applied again. Replayed responses have their ratio to μ in the loss.
-        """
-        rows = (self.has_gradient & ~self.replayed).nonzero()[:, 0]
-        if self.anchor == "own":
-            sampled = self.old_logprobs if self.scored else self.score(scorer, rows).logprobs
-        else:
-            sampled = scorer.score(Experience.from_rollouts(rollouts, "own"), rows).logprobs
-        ratios = [sampled[row] - self.engine_logprobs[row].to(scorer.device) for row in rows.tolist()]
-        lengths = self.lengths[rows]
-        response = torch.arange(len(rows)).repeat_interleave(lengths).to(scorer.device)
-        found = correction.of_tokens(torch.cat([torch.zeros(0, device=scorer.device), *ratios]), response)
-        self.mismatch_weights = dict(zip(rows.tolist(), found.weights.split(lengths.tolist()), strict=True))
-        self.mismatch = found.sums
-
-    def columns(self, packed: PackedBatch, reference_logprobs: Tensor | None, device: torch.device) -> TokenColumns:
-        """Fields of the tokens of a packed micro-batch before its forward, on `device`."""
-        rows, response = packed.rows.tolist(), packed.response.to(device)
-        lengths = list(zip(rows, packed.lengths.tolist(), strict=True))
-
-        def column(values: Mapping[int, Tensor], default: float = 0.0) -> Tensor:
-            return torch.cat([values.get(row, torch.full((n,), default)).to(device) for row, n in lengths])
-
-        known = torch.tensor([row in self.old_logprobs for row in rows], device=device)
-        return TokenColumns(
-            response=response,
-            old_logprobs=column(self.old_logprobs),
-            old_known=known[response],
-            reference_logprobs=reference_logprobs,
-            engine_logprobs=torch.cat([self.engine_logprobs[row] for row in rows]).to(device),
-            prompt_weights=column(self.prompt_weights, 1.0),
-            log_ratio_since_sampling=column(self.log_ratio_since_sampling),
-            on_score_prompt=self.on_score_prompt[packed.rows].to(device)[response],
-            stale=self.stale[packed.rows].to(device)[response],
-            advantages=column(self.token_advantages) if self.token_advantages else None,
-            penalty=column(self.penalty) if self.penalty else None,
-            mismatch_weights=column(self.mismatch_weights, 1.0) if self.mismatch_weights else None,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class TokenColumns:
-    """[T] response tokens of a micro-batch; fields that are called as in `Experience` mean the same, per token."""
+    """[T] tokens, responses end to end: of all responses on the CPU, of a micro-batch on the device of the policy."""
 
-    response: Tensor
-    """[T] long, number of the response within the micro-batch, non-decreasing."""
+    engine_logprobs: Tensor
+    """[T] float32, log-probs of the engine under the *sample* prompt, nats."""
     old_logprobs: Tensor
-    """[T] float32, zero where they are not known."""
+    """[T] float32, log-probs under the score prompt before the batch's first update, nats, where `old_known`."""
     old_known: Tensor
     """[T] bool; where false, the policy has not been updated yet and its own log-probs are the old ones."""
-    reference_logprobs: Tensor | None
-    """[T] float32 under the reference policy, None without one."""
-    engine_logprobs: Tensor
-    prompt_weights: Tensor
-    log_ratio_since_sampling: Tensor
     on_score_prompt: Tensor
+    """[T] bool, of responses that were sampled from their score prompt, and are not replayed."""
     stale: Tensor
-    advantages: Tensor | None
-    """[T] float32, None without token credit."""
-    penalty: Tensor | None
-    mismatch_weights: Tensor | None
+    """[T] bool, of responses that were sampled by weights which have been updated since."""
+    log_ratio_since_sampling: Tensor
+    """[T] float32, of stale responses to another prompt than the score prompt log π − log μ under the prompt that was
+    sampled, else zero: π is the policy before the batch's first update, μ the one that sampled the response. Nats."""
+    prompt_weights: Tensor
+    """[T] float32 truncated importance weights for the change of prompt; ones where it is not corrected."""
+    mismatch_weights: Tensor | None = None
+    """[T] float32 importance weights between engine and trainer, those for staleness included; None without a
+    `MismatchCorrection`."""
+    advantages: Tensor | None = None
+    """[T] float32; None without token credit."""
+    penalty: Tensor | None = None
+    """[T] float32, see `LossInputs.penalty`; None where there is none."""
+    reference_logprobs: Tensor | None = None
+    """[T] float32 under the reference policy; None without one, and for tokens that are in no micro-batch yet."""
 
-    def part(self, tokens: slice) -> TokenColumns:
-        """Some of the tokens."""
-        columns: dict[str, Any] = {n: x if x is None else x[tokens] for n, x in vars(self).items()}
+    def map(self, change: Callable[[Tensor], Tensor]) -> TokenColumns:
+        """Other columns, made by `change` from each of these."""
+        columns: dict[str, Any] = {name: x if x is None else change(x) for name, x in vars(self).items()}
         return TokenColumns(**columns)
 
     def old(self, logprobs: Tensor) -> Tensor:
@@ -216,9 +68,132 @@ class TokenColumns:
         return self.prompt_weights * self.log_ratio(old).clamp(max=staleness_log_cap).exp()
 
 
-def truncated_weights(target: Mapping[int, Tensor], sampled: Mapping[int, Tensor], cap: float) -> dict[int, Tensor]:
-    """Response → [T_r] importance weights per token, min(π_target / π_sampled, cap), from log-probs in nats."""
-    return {row: (target[row] - sampled[row]).clamp(max=math.log(cap)).exp() for row in target}
+@dataclass(kw_only=True)
+class Experience(PromptedResponses):
+    """R responses of one rank under the prompts at which log-probs, ratios and KL are computed. On the CPU."""
+
+    anchor: Anchor
+    """Which score prompts were chosen."""
+    question: Tensor
+    """[R] long, row of the question in the batch."""
+    replayed: Tensor
+    """[R] bool, responses of an earlier policy: its log-probs are their old ones in every mini-batch."""
+    advantages: Tensor
+    """[R] float32, zero until the strategy has run; with token credit the means over a response's tokens."""
+    in_loss: Tensor
+    """[R] bool, responses that the loss is normalised by, with or without a gradient of their own."""
+    has_gradient: Tensor
+    """[R] bool, responses that can have a gradient; the others are left out of every forward."""
+    columns: TokenColumns
+    """Of all tokens."""
+    scores: ResponseScores | None = None
+    """Of all responses that can have a gradient, by the policy before the batch's first update; None where nothing
+    needs them."""
+    mismatch: Mapping[str, float] = field(default_factory=dict)
+    """Sums over `columns.mismatch_weights`, see `mismatch.Corrected`."""
+
+    @classmethod
+    def from_rollouts(cls, rollouts: Rollouts, anchor: Anchor) -> Experience:
+        """Choose the score prompts: `original` is q0 (TA-GRPO, Eq. 4), `own` the sampled prompt (GRPO, Eq. 2).
+
+        Anchors that are the same question in the same template become one prompt, encoded once per update.
+        """
+        prompts = [p.token_ids for p in rollouts.prompts]
+        row_of = list(range(len(prompts)))
+        if anchor == "original":
+            keys = [(p.question, *p.anchor_ids.tolist()) for p in rollouts.prompts]
+            distinct = {key: p.anchor_ids for key, p in zip(keys, rollouts.prompts, strict=True)}
+            prompts, rows = list(distinct.values()), {key: row for row, key in enumerate(distinct)}
+            row_of = [rows[key] for key in keys]
+        same = [anchor == "own" or torch.equal(p.anchor_ids, p.token_ids) for p in rollouts.prompts]
+        response = torch.repeat_interleave(rollouts.lengths)
+        on_score_prompt = torch.tensor(same)[rollouts.prompt] & ~rollouts.replayed
+        everything, engine = torch.ones_like(rollouts.truncated), torch.cat([torch.zeros(0), *rollouts.logprobs])
+        return cls(
+            anchor=anchor,
+            prompts=prompts,
+            prompt=torch.tensor(row_of, dtype=torch.long)[rollouts.prompt],
+            responses=rollouts.token_ids,
+            question=rollouts.question,
+            replayed=rollouts.replayed,
+            advantages=torch.zeros(len(rollouts)),
+            in_loss=everything,
+            has_gradient=everything,
+            columns=TokenColumns(
+                engine_logprobs=engine,
+                old_logprobs=torch.zeros_like(engine),
+                old_known=torch.zeros_like(engine, dtype=torch.bool),
+                on_score_prompt=on_score_prompt[response],
+                stale=((rollouts.staleness > 0) & ~rollouts.replayed)[response],
+                log_ratio_since_sampling=torch.zeros_like(engine),
+                prompt_weights=torch.ones_like(engine),
+            ),
+        )
+
+    def any_token(self, flags: Tensor) -> Tensor:
+        """[R] bool, responses of which a token has its flag in `flags` [T]."""
+        return torch.zeros(len(self.lengths)).index_add(0, self.response, flags.float()) > 0
+
+    def learns(self) -> Tensor:
+        """[R] bool, responses of which a token has an advantage or a penalty."""
+        columns = [column for column in (self.columns.advantages, self.columns.penalty) if column is not None]
+        return torch.stack([self.advantages != 0, *(self.any_token(column != 0) for column in columns)]).any(0)
+
+    def take_old_logprobs(self, scorer: Scorer, mini_batches: Sequence[Tensor]) -> None:
+        """Score what the later mini-batches need of the policy before the first step changes it. Collective."""
+        if len(mini_batches) > 1 and self.scores is None:
+            later = torch.cat(list(mini_batches[1:]))
+            self.scores = scorer.score(self, later[self.has_gradient[later] & ~self.replayed[later]])
+        columns, replayed = self.columns, self.replayed[self.response]
+        if self.scores is not None:
+            columns.old_logprobs = self.scores.logprobs
+            columns.old_known = torch.ones_like(self.replayed).index_fill(0, mini_batches[0], False)[self.response]
+        columns.old_logprobs = torch.where(replayed, columns.engine_logprobs, columns.old_logprobs)
+        columns.old_known = columns.old_known | replayed
+
+    def correct_prompts(self, rollouts: Rollouts, scorer: Scorer, cap: float | None) -> None:
+        """Score responses that another prompt than their score prompt has sampled under both, where needed. Collective.
+
+        `cap` is `UpdateOptions.prompt_correction`.
+        """
+        columns = self.columns
+        elsewhere = (self.has_gradient & ~self.replayed)[self.response] & ~columns.on_score_prompt
+        if cap is None:
+            if not max_over_ranks(bool(columns.stale.any())):
+                return
+            elsewhere = elsewhere & columns.stale
+        rows = self.any_token(elsewhere).nonzero()[:, 0]
+        sampled = scorer.score(Experience.from_rollouts(rollouts, "own"), rows).logprobs
+        if cap is not None:
+            weights = truncated_weights(scorer.score(self, rows).logprobs, sampled, cap)
+            columns.prompt_weights = torch.where(elsewhere, weights, 1.0)
+        log_ratio = sampled - columns.engine_logprobs
+        columns.log_ratio_since_sampling = torch.where(elsewhere & columns.stale, log_ratio, 0.0)
+
+    def correct_mismatch(self, rollouts: Rollouts, scorer: Scorer, correction: MismatchCorrection) -> Tensor:
+        """Weigh responses by π/μ under the prompt that they were sampled from, whatever the score prompt. Collective.
+
+        Stale responses are among them: their μ are the earlier weights in the engine, so that their weights for
+        staleness are not applied again. Replayed responses have their ratio to μ in the loss.
+
+        Returns [R] bool, responses of which a token is kept.
+        """
+        rows = (self.has_gradient & ~self.replayed).nonzero()[:, 0]
+        if self.anchor == "own":
+            self.scores = self.scores or scorer.score(self, rows)
+            sampled = self.scores.logprobs
+        else:
+            sampled = scorer.score(Experience.from_rollouts(rollouts, "own"), rows).logprobs
+        tokens = self.tokens(rows)
+        found = correction.of_tokens((sampled - self.columns.engine_logprobs)[tokens], self.response[tokens])
+        self.columns.mismatch_weights = torch.ones_like(sampled).index_copy(0, tokens, found.weights)
+        self.mismatch = found.sums
+        return self.any_token(self.columns.mismatch_weights > 0)
+
+
+def truncated_weights(target: Tensor, sampled: Tensor, cap: float) -> Tensor:
+    """[T] importance weights per token, min(π_target / π_sampled, cap), from log-probs [T] in nats."""
+    return (target - sampled).clamp(max=math.log(cap)).exp()
 
 
 def split_by_question(question: Tensor, num_questions: int, num_mini_batches: int) -> list[Tensor]:
@@ -241,7 +216,7 @@ def reward_groups(rollouts: Rollouts, scores: ResponseScores | None, progress: f
         question=rollouts.question,
         prompt=rollouts.prompt,
         entropy=scores and scores.entropy,
-        logprob=scores and torch.stack([scores.logprobs[row].sum() for row in range(len(rollouts))]).cpu(),
+        logprob=scores and torch.stack([part.sum() for part in scores.logprobs.split(rollouts.lengths.tolist())]),
         lengths=rollouts.lengths,
         history=rollouts.history,
         progress=progress,

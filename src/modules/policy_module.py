@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,35 @@ from .strategy import ComputeType, FullyShardedStrategy, gradient_sync, prepare,
 from .update import PolicyUpdate, UpdateOptions
 
 
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions(UpdateOptions):
+    """How a policy is trained: its update, the size of its forwards, the schedule, and what it computes in."""
+
+    token_budget: int = 16384
+    """Tokens per forward on one rank; see `Scorer`."""
+    schedule: str = "cosine"
+    """Learning-rate schedule by its name in transformers: `cosine`, `linear`, `constant_with_warmup`, …"""
+    warmup: float | int = 0.1
+    """Warm-up: a share of all optimizer steps where it is below 1, else their number, a whole one."""
+    temperature: float = 1.0
+    """Sampling temperature; log-probs are taken at it."""
+    compute_dtype: ComputeType = "auto"
+    """`bfloat16` computes in it while master weights stay float32; `float32`; `auto` takes bfloat16 on GPUs and float32
+    elsewhere."""
+    compile: bool | None = None
+    """Whether decoder layers are compiled; None compiles them on GPUs in bfloat16."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.token_budget < 1:
+            raise ValueError(f"Expected policy.token_budget to be at least 1, but got {self.token_budget}.")
+        if self.warmup < 0 or (self.warmup >= 1 and not isinstance(self.warmup, int)):
+            raise ValueError(
+                "Expected policy.warmup to be a share of all optimizer steps from 0 to below 1, or a whole number of "
+                f"them such as 10, but got {self.warmup}."
+            )
+
+
 class PolicyModule(LightningModule):
     """A causal language model, and the update that an advantage strategy and a loss make of it (see `update.py`).
 
@@ -41,22 +71,16 @@ class PolicyModule(LightningModule):
         advantage: Strategy, `RewardGroups` → [R] advantages.
         loss: `LossInputs` → `LossOutputs`.
         optimizer: Parameters → optimizer.
+        options: How the policy is trained.
         credit: Credit per token, `CreditInputs` → [T] advantages; None gives each token that of its response.
         mismatch: Correction for the engine that sampled; None corrects for staleness alone.
-        token_budget: Tokens per forward on one rank; see `Scorer`.
-        schedule: Learning-rate schedule by its name in transformers: `cosine`, `linear`, `constant_with_warmup`, …
-        warmup: Warm-up: a share of all optimizer steps where it is below 1, else their number, a whole one.
-        temperature: Sampling temperature; log-probs are taken at it.
-        compute_dtype: `bfloat16` computes in it while master weights stay float32; `float32`; `auto` takes bfloat16 on
-            GPUs and float32 elsewhere.
-        compile: Whether decoder layers are compiled; None compiles them on GPUs in bfloat16.
-        options: Those of `UpdateOptions`: `anchor`, `mini_batches`, `max_grad_norm`, ….
 
     Attributes:
         loaded: Digest of the weights that `load_model` returned, before a checkpoint replaces them.
 
     Raises:
         FileNotFoundError: `model_path` leads nowhere.
+        TypeError: `advantage` or `loss` lacks something that the update needs.
     """
 
     def __init__(
@@ -66,35 +90,19 @@ class PolicyModule(LightningModule):
         advantage: AdvantageStrategy,
         loss: Loss,
         optimizer: Callable[[Iterable[torch.nn.Parameter]], Optimizer],
+        options: PolicyOptions,
         *,
         credit: TokenCredit | None = None,
         mismatch: MismatchCorrection | None = None,
-        token_budget: int = 16384,
-        schedule: str = "cosine",
-        warmup: float | int = 0.1,
-        temperature: float = 1.0,
-        compute_dtype: ComputeType = "auto",
-        compile: bool | None = None,
-        **options: Any,
     ) -> None:
         super().__init__()
         require(advantage, AdvantageStrategy, "advantage")
         require(loss, Loss, "loss")
-        if token_budget < 1:
-            raise ValueError(f"Expected policy.token_budget to be at least 1, but got {token_budget}.")
-        if warmup < 0 or (warmup >= 1 and not isinstance(warmup, int)):
-            raise ValueError(
-                "Expected policy.warmup to be a share of all optimizer steps from 0 to below 1, or a whole number of "
-                f"them such as 10, but got {warmup}."
-            )
         self.model_path = resolve_model_path(model_path)
         self.automatic_optimization = False
         self.load_model, self.make_optimizer = load_model, optimizer
         self.advantage, self.loss, self.credit, self.mismatch = advantage, loss, credit, mismatch
-        self.token_budget, self.temperature = token_budget, temperature
-        self.schedule, self.warmup = schedule, warmup
-        self.compute_dtype, self.compile_layers = compute_dtype, compile
-        self.options = UpdateOptions(**options)
+        self.options = options
         self.loaded: str | None = None
         self.policy: CausalPolicy
         self.reference: CausalPolicy | None
@@ -102,7 +110,7 @@ class PolicyModule(LightningModule):
         self._skipped_in_a_row = 0
 
     def configure_model(self) -> None:
-        """Load the policy, and a frozen reference for a KL term; with adapters the policy is that, with them off."""
+        """Load the policy and, for a KL term, a frozen reference: with adapters, the policy without them is one."""
         if hasattr(self, "policy"):
             return
         model = self._load()
@@ -122,7 +130,7 @@ class PolicyModule(LightningModule):
 
     @property
     def needs_history(self) -> bool:
-        """Whether the advantage strategy looks back at what is known of the questions."""
+        """Whether the advantage strategy reads earlier results on the questions."""
         return self.advantage.needs_history
 
     @property
@@ -134,16 +142,16 @@ class PolicyModule(LightningModule):
             return self.load_model()
 
     def _prepared(self, model: PreTrainedModel) -> CausalPolicy:
-        policy = CausalPolicy(model, temperature=self.temperature)
-        return prepare(policy, self.trainer.strategy, self.compute_dtype, self.compile_layers)
+        policy = CausalPolicy(model, temperature=self.options.temperature)
+        return prepare(policy, self.trainer.strategy, self.options.compute_dtype, self.options.compile)
 
     def configure_optimizers(self) -> Any:
         """The optimizer, and a schedule over optimizer steps that the update advances itself."""
         optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
         self._learning_rates = [group["lr"] for group in optimizer.param_groups]
-        total = self.total_updates
-        warmup = int(self.warmup) if self.warmup >= 1 else math.ceil(self.warmup * total)
-        scheduler = get_scheduler(self.schedule, optimizer, num_warmup_steps=warmup, num_training_steps=total)
+        total, warmup = self.total_updates, self.options.warmup
+        warmup = int(warmup) if warmup >= 1 else math.ceil(warmup * total)
+        scheduler = get_scheduler(self.options.schedule, optimizer, num_warmup_steps=warmup, num_training_steps=total)
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     @property
@@ -162,7 +170,7 @@ class PolicyModule(LightningModule):
         return min(limits)
 
     def on_train_start(self) -> None:
-        """Connect policy, optimizer and schedule, which are in their places by now, to the update."""
+        """Build the update: by now policy, optimizer and schedule are on their devices."""
         if self.reference is not None and not self._sharded:
             self.reference.to(self.device)  # shards are placed by FSDP2 itself
         self.update = PolicyUpdate(
@@ -182,7 +190,7 @@ class PolicyModule(LightningModule):
         self._apply_learning_rate()
 
     def _apply_learning_rate(self) -> None:
-        """Have the optimizer go on with the learning rate and the schedule of the settings, not of the checkpoint."""
+        """Continue with the learning rate and the schedule of the settings, not with those of the checkpoint."""
         scheduler = self.lr_schedulers()
         assert isinstance(scheduler, LambdaLR)
         scheduler.base_lrs = list(self._learning_rates)
@@ -206,7 +214,7 @@ class PolicyModule(LightningModule):
         return result.outputs()
 
     def validation_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Nothing: the rollout callback samples, and metric callbacks read what it attached."""
+        """Do nothing: the rollout callback samples, and metric callbacks read the rollouts."""
 
     test_step = validation_step
 
@@ -216,10 +224,10 @@ class PolicyModule(LightningModule):
         return full_tensors(self.policy.model)
 
     def make_scorer(self) -> Scorer:
-        """Scores responses under the current policy, where it is and as it computes."""
+        """A scorer of the current policy, on its device and in the precision that it trains in."""
         # FSDP2 has its own mixed precision.
-        dtype = None if self._sharded else reduced_precision(self.trainer.strategy, self.compute_dtype)
-        budget = self.token_budget
+        dtype = None if self._sharded else reduced_precision(self.trainer.strategy, self.options.compute_dtype)
+        budget = self.options.token_budget
         return Scorer(self.policy, self.reference, token_budget=budget, device=self.device, autocast_dtype=dtype)
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
@@ -236,12 +244,12 @@ class PolicyModule(LightningModule):
         save_model(self.policy.model, tokenizer, folder, write=self.global_rank == 0)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save which weights the run began with, and how many optimizer steps in a row were skipped."""
+        """Save the digest of the first weights, and how many optimizer steps in a row were skipped."""
         checkpoint["loaded"] = self.loaded
         checkpoint["skipped_in_a_row"] = self.update.skipped_in_a_row if self.update else self._skipped_in_a_row
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Continue counting them; refuse to go on with another model, which would be a KL term's reference too."""
+        """Restore both. Refuse another first model, since it would also be the reference of a KL term."""
         if self.loaded and self.trainer.training and checkpoint.get("loaded", self.loaded) != self.loaded:
             raise ValueError(
                 f"Expected the model that the run in the checkpoint began with, but the weights at {self.model_path} "

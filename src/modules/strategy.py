@@ -78,7 +78,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
             self.mesh = init_device_mesh(self.mesh.device_type, shape, mesh_dim_names=("replicate", "shard"))
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:  # noqa: ARG002
-        """Write shards into a folder, on a file system that all nodes share, which gets its name when it is whole."""
+        """Write shards into a folder on a file system of all nodes; it gets its final name once it is complete."""
         path = Path(self.broadcast(filepath))
         partial = partial_path(path)
         if self.is_global_zero:
@@ -99,7 +99,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
         self.barrier()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Load a checkpoint; of a folder of shards, once its metadata are known to be harmless."""
+        """Load a checkpoint, a folder of shards only after its metadata have been checked."""
         path = Path(self.broadcast(checkpoint_path))
         if not path.is_dir():
             return super().load_checkpoint(path, weights_only=True if weights_only is None else weights_only)
@@ -120,7 +120,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
 
 
 def reduced_precision(strategy: Strategy, compute_type: ComputeType) -> torch.dtype | None:
-    """The type to compute in where it is not that of the parameters; `auto` is bfloat16 on GPUs, float32 elsewhere."""
+    """The type to compute in, None for that of the parameters; `auto` is bfloat16 on GPUs, float32 elsewhere."""
     if compute_type not in ("auto", "bfloat16", "float32"):
         raise ValueError(f"Expected policy.compute_dtype to be auto, bfloat16 or float32, but got {compute_type}.")
     reduced = compute_type == "bfloat16" or (compute_type == "auto" and strategy.root_device.type == "cuda")
@@ -128,13 +128,13 @@ def reduced_precision(strategy: Strategy, compute_type: ComputeType) -> torch.dt
 
 
 def values_on_rank_0(strategy: Strategy) -> AbstractContextManager[Any]:
-    """A context in which ranks but the first make models without values, which `prepare` then sends to them."""
+    """A context in which only rank 0 makes models with values; `prepare` then sends them to the other ranks."""
     sent = isinstance(strategy, FullyShardedStrategy | DDPStrategy) and rank() > 0
     return torch.device("meta") if sent else nullcontext()
 
 
 def prepare(policy: CausalPolicy, strategy: Strategy, compute_type: ComputeType, compiled: bool | None) -> CausalPolicy:
-    """Compile the decoder layers of `policy`, then shard it, as far as the strategy and the device ask for it.
+    """Compile the decoder layers of `policy`, then shard it, where strategy and device call for it.
 
     The policy is on the CPU, or comes from `values_on_rank_0`. `compiled` None compiles on GPUs in bfloat16.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -21,9 +21,11 @@ from torch.optim import Optimizer
 
 from ..distributed import gather_objects, rank, sum_over_ranks, world_size
 from ..packing.batch import PackedBatch
-from ..types import AdvantageStrategy, Loss, LossInputs, LossOutputs, Rollouts, TokenCredit, require
+from ..packing.head import TokenScores
+from ..types import AdvantageStrategy, Loss, Rollouts, TokenCredit, require
 from .credit.assign import assign_credit
 from .experience import Anchor, Experience, join_reward_groups, reward_groups, split_by_question
+from .micro_batch import MicroBatch
 from .mismatch import MismatchCorrection
 from .policy.logprobs import ResponseScores, Scorer
 from .update_stats import UpdateResult, UpdateStats
@@ -138,16 +140,17 @@ class PolicyUpdate:
         start = time.perf_counter()
         mini_batches = split_by_question(rollouts.question, num_questions, self.options.mini_batches)
         experience = self._experience(rollouts, mini_batches, progress)
-        self._take_old_logprobs(experience, mini_batches)
-        stats = UpdateStats(experience.mismatch)
+        stats = UpdateStats(len(rollouts), experience.mismatch)
+        entropy = "grad" if self.loss.entropy_coef else "detached"
         for rows in mini_batches:
-            totals = normalisers(experience, rows)
-            learned = rows[experience.has_gradient[rows]]
-            stats.dropped += len(rows) - len(learned)
-            micro_batches = self.scorer.plan(experience, learned)
-            for index, micro_batch in enumerate(micro_batches):
-                with self.gradient_sync(index == len(micro_batches) - 1):
-                    self._accumulate(experience, micro_batch, totals, stats)
+            for packed, batch, last in self._micro_batches(experience, rows, stats):
+                with self.gradient_sync(last):
+                    with self.scorer.autocast():
+                        scores = self.scorer.policy(packed, entropy, batch if self.loss.by_token else None)
+                    # Gradients are averaged over ranks, losses add up over them.
+                    self.backward(loss_of(scores, batch) * world_size())
+                if batch is not None:
+                    stats.add(batch, scores, self.useful_flop(packed))
             self._apply_gradient(stats)
             self.optimizer.zero_grad()  # now, not before the next step: the engine needs the memory while it samples
         return UpdateResult(experience=experience, stats=stats, seconds=time.perf_counter() - start)
@@ -157,20 +160,20 @@ class PolicyUpdate:
         experience = Experience.from_rollouts(rollouts, self.options.anchor)
         if self.options.mask_truncated:
             experience.in_loss = ~rollouts.truncated
-        scores = None
         if self.advantage.needs_entropy or self.advantage.needs_logprobs:
-            scores = experience.score(self.scorer, torch.arange(len(rollouts)))
-        experience.advantages = self._advantages(rollouts, scores, progress)
+            experience.scores = self.scorer.score(experience, torch.arange(len(rollouts)))
+        experience.advantages = self._advantages(rollouts, experience.scores, progress)
         if self.credit is not None:
-            scores = scores or experience.score(self.scorer, experience.in_loss.nonzero()[:, 0])
-            groups = reward_groups(rollouts, None, progress)
-            assign_credit(self.credit, experience, groups, scores, mini_batches)
+            if experience.scores is None:
+                experience.scores = self.scorer.score(experience, experience.in_loss.nonzero()[:, 0])
+            assign_credit(self.credit, experience, reward_groups(rollouts, None, progress), mini_batches)
         every_response = bool(self.loss.kl_coef or self.loss.entropy_coef)
         experience.has_gradient = experience.in_loss & (experience.learns() | every_response)
         if self.mismatch is not None:
-            experience.correct_mismatch(rollouts, self.scorer, self.mismatch)
-            experience.has_gradient &= experience.not_rejected() | every_response
+            kept = experience.correct_mismatch(rollouts, self.scorer, self.mismatch)
+            experience.has_gradient &= kept | every_response
         experience.correct_prompts(rollouts, self.scorer, self.options.prompt_correction)
+        experience.take_old_logprobs(self.scorer, mini_batches)
         return experience
 
     def _advantages(self, rollouts: Rollouts, scores: ResponseScores | None, progress: float) -> Tensor:
@@ -185,68 +188,21 @@ class PolicyUpdate:
         start = sum(len(part.rewards) for part in parts[: rank()])
         return advantages[start : start + len(rollouts)]
 
-    def _take_old_logprobs(self, experience: Experience, mini_batches: list[Tensor]) -> None:
-        """Score what the later mini-batches need of the policy before the first step changes it."""
-        if len(mini_batches) > 1 and not experience.scored:
-            later = torch.cat(mini_batches[1:])
-            later = later[experience.has_gradient[later] & ~experience.replayed[later]]
-            experience.old_logprobs = self.scorer.score(experience, later).logprobs
-        for row in mini_batches[0].tolist():
-            experience.old_logprobs.pop(row, None)
-        for row in experience.replayed.nonzero()[:, 0].tolist():
-            experience.old_logprobs[row] = experience.engine_logprobs[row].to(self.scorer.device)
+    def _micro_batches(
+        self, experience: Experience, rows: Tensor, stats: UpdateStats
+    ) -> Iterator[tuple[PackedBatch, MicroBatch | None, bool]]:
+        """The micro-batches of the mini-batch `rows`, and whether it is the last one. Collective.
 
-    def _accumulate(self, experience: Experience, rows: Tensor, totals: dict[str, float], stats: UpdateStats) -> None:
-        """Forward, loss and backward of one micro-batch, whose gradients add up."""
-        packed = self.scorer.pack(experience, rows)
-        reference = self.scorer.reference_logprobs(packed) if self.loss.kl_coef else None
-        if not len(rows):
-            # FSDP2 gathers in the forward and reduces in the backward: ranks without work do both.
-            with self.scorer.autocast():
-                scores = self.scorer.policy(packed, "none")
-            self.backward(scores.logprobs.sum() * 0)
-            return
-        device, rows = self.scorer.device, packed.rows
-        columns = experience.columns(packed, reference, device)
-        advantages = experience.advantages[rows].to(device)
-        lengths, replayed = packed.lengths.to(device), experience.replayed[rows].to(device)
-        outputs: list[LossOutputs] = []
-
-        def loss(part: slice, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
-            tokens = columns.part(part)
-            old = tokens.old(logprobs)
-            inputs = LossInputs(
-                logprobs=logprobs,
-                old_logprobs=old,
-                reference_logprobs=tokens.reference_logprobs,
-                entropy=entropy,
-                advantages=advantages,
-                response=tokens.response,
-                lengths=lengths,
-                num_responses=totals["responses"],
-                num_tokens=totals["tokens"],
-                weights=tokens.weights(old, self.staleness_log_cap),
-                replayed=replayed,
-                token_advantages=tokens.advantages,
-                penalty=tokens.penalty,
-            )
-            outputs.append(self.loss(inputs))
-            return outputs[-1].loss
-
-        entropy = "grad" if self.loss.entropy_coef else "detached"
-        with self.scorer.autocast():
-            scores = self.scorer.policy(packed, entropy, loss if self.loss.by_token else None)
-        value = loss(slice(None), scores.logprobs, scores.entropy) if scores.loss is None else scores.loss
-        # Gradients are averaged over ranks, losses add up over them.
-        self.backward(value * world_size())
-        stats.add(outputs, rows)
-        stats.flop += self.useful_flop(packed)
-        if scores.entropy is not None:
-            stats.keep_entropies(scores.entropy, rows, packed.lengths)
-        old = columns.old(scores.logprobs)
-        fresh = columns.on_score_prompt & ~columns.stale
-        stats.add_engine_mismatch((old - columns.engine_logprobs)[fresh])
-        stats.add_staleness(columns.log_ratio(old)[columns.stale], self.staleness_log_cap)
+        FSDP2 gathers in the forward and reduces in the backward: ranks without work get None, and tokens to do both.
+        """
+        totals, learned = normalisers(experience, rows), rows[experience.has_gradient[rows]]
+        stats.dropped += len(rows) - len(learned)
+        parts = self.scorer.plan(experience, learned)
+        for number, part in enumerate(parts, 1):
+            packed = self.scorer.pack(experience, part)
+            reference = self.scorer.reference_logprobs(packed) if self.loss.kl_coef else None
+            given = (experience, packed, self.loss, totals, reference, self.staleness_log_cap)
+            yield packed, MicroBatch(*given) if len(part) else None, number == len(parts)
 
     def _apply_gradient(self, stats: UpdateStats) -> None:
         """Clip, step, advance the schedule; a gradient that is not finite or too large is skipped and counted."""
@@ -271,6 +227,13 @@ class PolicyUpdate:
                 )
         if self.scheduler is not None:
             self.scheduler.step()
+
+
+def loss_of(scores: TokenScores, batch: MicroBatch | None) -> Tensor:
+    """[] loss of a micro-batch after its forward; zero where a rank has none."""
+    if batch is None:
+        return scores.logprobs.sum() * 0
+    return batch(slice(None), scores.logprobs, scores.entropy) if scores.loss is None else scores.loss
 
 
 def normalisers(experience: Experience, rows: Tensor) -> dict[str, float]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ..distributed import max_over_ranks, sum_over_ranks
-from ..types import LossOutputs
+from ..packing.head import TokenScores
 from .experience import Experience
+from .micro_batch import MicroBatch
 from .mismatch import mismatch_metrics
 
 
@@ -21,15 +21,16 @@ class UpdateStats:
     """Sums over the micro-batches of one update on one rank.
 
     Args:
+        num_responses: R, responses of this rank.
         corrected: Sums of the correction for the engine's mismatch (`mismatch.Corrected`); empty where there is none.
     """
 
-    def __init__(self, corrected: Mapping[str, float] | None = None) -> None:
+    def __init__(self, num_responses: int, corrected: Mapping[str, float] | None = None) -> None:
         self.corrected = corrected or {}
         self.loss = 0.0
         self.token_sums: Counter[str] = Counter()
-        self.response_sums: dict[str, dict[int, float]] = {}
-        self.token_entropies: dict[int, Tensor] = {}
+        self.response_sums: defaultdict[str, Tensor] = defaultdict(lambda: torch.full((num_responses,), torch.nan))
+        self.token_entropies: list[Tensor | None] = [None] * num_responses
         self.grad_norms: list[float] = []
         self.lr = 0.0
         self.dropped = self.skipped = 0
@@ -38,39 +39,39 @@ class UpdateStats:
         self.largest_mismatch = 0.0
         self.flop = 0.0
 
-    def add(self, parts: Sequence[LossOutputs], rows: Tensor) -> None:
-        """Add a micro-batch of the responses `rows`, whose tokens are in one part or in several."""
+    def add(self, batch: MicroBatch, scores: TokenScores, flop: float) -> None:
+        """Add a micro-batch after its forward. Its loss was taken of all tokens at once, or part by part."""
+        parts, rows = batch.outputs, batch.packed.rows
         scalars = [torch.stack([outputs.loss.detach(), *outputs.sums.values()]) for outputs in parts]
         for loss, *sums in torch.stack(scalars).tolist():  # one wait for the device, not one for each number
             self.loss += loss
             self.token_sums.update(dict(zip(parts[0].sums, sums, strict=True)))
         for name in parts[0].response_sums:
             values = torch.stack([outputs.response_sums[name] for outputs in parts]).sum(0)
-            self.response_sums.setdefault(name, {}).update(zip(rows.tolist(), values.tolist(), strict=True))
+            self.response_sums[name][rows] = values.float().cpu()
+        if scores.entropy is not None:  # with three digits
+            entropies = scores.entropy.detach().half().cpu().split(batch.packed.lengths.tolist())
+            for row, values in zip(rows.tolist(), entropies, strict=True):
+                self.token_entropies[row] = values
+        columns = batch.columns
+        old, fresh = columns.old(scores.logprobs), columns.on_score_prompt & ~columns.stale
+        self._add_engine_mismatch((old - columns.engine_logprobs)[fresh])
+        self._add_staleness(columns.log_ratio(old)[columns.stale], batch.staleness_log_cap)
+        self.flop += flop
 
-    def keep_entropies(self, entropy: Tensor, rows: Tensor, lengths: Tensor) -> None:
-        """Keep the entropies ([t], nats) of the tokens of the responses `rows`, with three digits, on the CPU."""
-        parts = entropy.detach().half().cpu().split(lengths.tolist())
-        self.token_entropies.update(zip(rows.tolist(), parts, strict=True))
-
-    def add_engine_mismatch(self, log_ratio: Tensor) -> None:
+    def _add_engine_mismatch(self, log_ratio: Tensor) -> None:
         """Add log π_trainer − log π_engine ([t], nats) of tokens whose score prompt is the sampled one."""
         if len(log_ratio):
             kl, largest = torch.stack([_k3(log_ratio).sum(), log_ratio.abs().max()]).tolist()
             self.fresh.update({"tokens": len(log_ratio), "kl": kl})
             self.largest_mismatch = max(self.largest_mismatch, largest)
 
-    def add_staleness(self, log_ratio: Tensor, log_cap: float) -> None:
+    def _add_staleness(self, log_ratio: Tensor, log_cap: float) -> None:
         """Add log π − log μ ([t], nats) of tokens that an earlier policy μ has sampled, under the sampled prompt."""
         if len(log_ratio):
             weight, truncated = log_ratio.clamp(max=log_cap).exp().sum(), (log_ratio > log_cap).sum()
             sums = torch.stack([weight, truncated, _k3(log_ratio).sum()]).tolist()
             self.stale.update({"tokens": len(log_ratio), **dict(zip(("weight", "truncated", "kl"), sums, strict=True))})
-
-    def sum_of(self, name: str, num_responses: int) -> Tensor:
-        """[R] float32 sums over the tokens of each response; NaN for responses without a forward."""
-        column = self.response_sums.get(name, {})
-        return torch.tensor([column.get(row, math.nan) for row in range(num_responses)])
 
     def metrics(self) -> dict[str, float]:
         """Scalars to log of an update, over all ranks. Collective.
@@ -124,7 +125,7 @@ def _k3(log_ratio: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateResult:
-    """Outcome of an update, and what it has learned from, in the order of the rollouts."""
+    """The outcome of an update, in the order of the rollouts that it learned from."""
 
     experience: Experience
     stats: UpdateStats
@@ -144,15 +145,13 @@ class UpdateResult:
             `masked`: [R] bool, responses that are left out of the loss;
             `seconds_update`: wall seconds; `flop_update`: this rank's, see `UsefulFlop`.
         """
-        lengths = self.experience.lengths
-        count = len(lengths)
-        means = ("entropy", "ratio", "kl", "clipped")
+        sums, means = self.stats.response_sums, ("entropy", "ratio", "kl", "clipped")
         return {
             "loss": torch.tensor(self.stats.loss / len(self.stats.grad_norms)),
             "advantages": self.experience.advantages,
-            **{name: self.stats.sum_of(name, count) / lengths for name in means},
-            "score_logprob": self.stats.sum_of("old_logprob", count),
-            "token_entropies": [self.stats.token_entropies.get(row) for row in range(count)],
+            **{name: sums[name] / self.experience.lengths for name in means},
+            "score_logprob": sums["old_logprob"],
+            "token_entropies": self.stats.token_entropies,
             "masked": ~self.experience.in_loss,
             "seconds_update": self.seconds,
             "flop_update": self.stats.flop,

@@ -5,41 +5,42 @@ Those responses are off-policy by some updates, which `Rollouts.staleness` tells
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
+import torch
+
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
 from ..types import Completion, Finish, Request, Seconds
-from .cache import packed, unpacked
 from .scoring import Scoring
 
 
 @dataclass
 class Generation:
-    """The responses to one batch: to be sampled, being sampled, there, or failed."""
+    """The responses to one batch: not sampled yet, being sampled, complete, or failed."""
 
     key: str
-    """Cache key of the `Request`; empty where the responses were lost, for those of another number of ranks."""
+    """`request_key`; empty where the responses were lost, for those of another number of ranks."""
     step: int
     """Optimizer steps of the weights that sample."""
     scoring: Scoring | None = None
     """Scores the responses, perhaps while others are sampled; None where they come from a checkpoint."""
     finish: Finish | None = None
-    """Samples the responses, or waits for them; None when they are there or have failed."""
-    keep: Callable[[Sequence[Sequence[Completion]]], None] = lambda _: None
-    """Called with the responses when they have been sampled."""
+    """Samples the responses, or waits for them; None once they are complete or have failed."""
     completions: list[list[Completion]] | None = None
-    """[P][G_p], once they are there."""
+    """[P][G_p], once they are complete."""
     error: Exception | None = None
-    """Why they will never be there."""
+    """Why sampling them failed."""
 
     def join(self, seconds: Seconds, phase: str = "generate") -> None:
-        """Wait, in `phase` of `seconds`, until responses are there or failed; only `result` raises. Collective."""
+        """Wait until the responses are complete or failed, which `result` raises; counts as `phase`. Collective."""
         if self.finish is None:
             return
         try:
@@ -47,8 +48,6 @@ class Generation:
                 self.completions = self.finish()
         except Exception as error:  # of any kind: it is raised where the responses are needed
             self.error = error
-        else:
-            self.keep(self.completions)
         self.finish = None
 
     def result(self, seconds: Seconds) -> list[list[Completion]]:
@@ -67,7 +66,7 @@ class Generation:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Generation:
-        """Restore the responses of this rank; lost ones when it had none, or the number of ranks has changed."""
+        """Restore this rank's responses; they are lost if sampling had failed or the number of ranks has changed."""
         mine = state["ranks"][rank()] if len(state["ranks"]) == world_size() else None
         return cls("", state["step"]) if mine is None else cls(mine["key"], state["step"], completions=unpacked(mine))
 
@@ -81,6 +80,7 @@ class Block:
             num_samples=[count for request in requests for count in request.num_samples],
         )
         self.starts = list(accumulate((len(request.prompts) for request in requests), initial=0))
+        self.requests = requests
         self.scorings = scorings
         self.finish: Finish
         self._completions: list[list[Completion]] | None = None
@@ -90,15 +90,20 @@ class Block:
         number = bisect_right(self.starts, prompt) - 1
         self.scorings[number].deliver(prompt - self.starts[number], completions)
 
+    def generations(self, step: int) -> list[Generation]:
+        """One generation for each batch, of the weights after `step` optimizer steps."""
+        pairs = zip(map(request_key, self.requests), self.scorings, strict=True)
+        return [Generation(key, step, scoring, partial(self.part, n)) for n, (key, scoring) in enumerate(pairs)]
+
     def part(self, number: int) -> list[list[Completion]]:
-        """The responses to one of the batches; the first call waits for those to all of them. Collective."""
+        """The responses to one of the batches; the first call waits for all of them. Collective."""
         if self._completions is None:
             self._completions = self.finish()
         return self._completions[self.starts[number] : self.starts[number + 1]]
 
 
 class Queue:
-    """What has been sampled, or is being sampled, of the batches that follow; as long on every rank.
+    """The generations of the next batches, complete or under way; every rank has equally many.
 
     Attributes:
         generations: In the order of the batches.
@@ -116,13 +121,13 @@ class Queue:
             generation.join(Seconds())
 
     def wait(self, seconds: Seconds) -> None:
-        """Wait, in the phase `wait`, for the first one, and for those of the same weights. Collective."""
+        """Wait for the first one, and for all of the same weights; counts as the phase `wait`. Collective."""
         for generation in self.generations:
             if generation.step == self.generations[0].step:
                 generation.join(seconds, "wait")
 
     def take(self, key: str) -> Generation | None:
-        """The first one if, on every rank, it is of the request with this cache key; else None, and all are dropped.
+        """Remove and return the first one. If its request has another key on any rank, drop all and return None.
 
         With one that has failed, what follows is dropped too: it was sampled in one request with it. Collective.
         """
@@ -139,9 +144,37 @@ class Queue:
         return None if other else generation
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """The responses to all of these batches. Collective."""
+        """The states of all generations. Collective."""
         return [generation.state_dict() for generation in self.generations]
 
     def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
         """Go on from what `state_dict` returned."""
         self.generations = deque(Generation.from_state(following) for following in state)
+
+
+def packed(completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
+    """[P][G] responses as a few tensors; see `unpacked`."""
+    flat = [completion for samples in completions for completion in samples]
+    return {
+        "counts": [len(samples) for samples in completions],
+        "lengths": torch.tensor([len(c.token_ids) for c in flat], dtype=torch.long),
+        "token_ids": torch.cat([torch.zeros(0, dtype=torch.long), *(c.token_ids for c in flat)]).int(),
+        "logprobs": torch.cat([torch.zeros(0), *(c.logprobs for c in flat)]),
+        "truncated": torch.tensor([c.truncated for c in flat], dtype=torch.bool),
+    }
+
+
+def unpacked(content: Mapping[str, Any]) -> list[list[Completion]]:
+    """[P][G] the responses that `packed` was given."""
+    lengths = content["lengths"].tolist()
+    ids, logprobs = content["token_ids"].long().split(lengths), content["logprobs"].split(lengths)
+    parts = zip(ids, logprobs, content["truncated"].tolist(), strict=True)
+    # Views of one large tensor would keep all of it alive.
+    flat = iter([Completion(token_ids=i.clone(), logprobs=p.clone(), truncated=t) for i, p, t in parts])
+    return [[next(flat) for _ in range(count)] for count in content["counts"]]
+
+
+def request_key(request: Request) -> str:
+    """A digest of a request, the same in every process."""
+    content = repr(([prompt.tolist() for prompt in request.prompts], *request[1:]))
+    return hashlib.sha256(content.encode()).hexdigest()[:32]

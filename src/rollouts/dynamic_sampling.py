@@ -25,7 +25,7 @@ COLUMNS = [field.name for field in fields(Rollouts) if field.name not in _OTHERS
 
 
 def no_draw() -> QuestionBatch:
-    """Stands for the `draw` that a caller has not given."""
+    """The default of `roll_out(draw=…)`: raises, since dynamic sampling needs one."""
     raise ValueError("Expected roll_out(…, draw=…) with rollout.dynamic_sampling, but got none. Give a way to draw.")
 
 
@@ -86,7 +86,7 @@ class DynamicSampling:
         return questions
 
     def fill_up(self, batch: QuestionBatch, draw: Callable[[int], QuestionBatch]) -> Filled:
-        """Replace the questions without gradient by ones with, while draws last. Collective.
+        """Replace questions without gradient by others that have one, with at most `max_draws` draws. Collective.
 
         Every rank draws as often as the one that lacks most, so that loaders and engines stay in step. `batch` and what
         `draw` returns, given the number of the draw from 1, are rolled out.
@@ -120,7 +120,7 @@ def _rollouts(batch: QuestionBatch) -> Rollouts:
 
 
 def take_questions(batch: QuestionBatch, rows: Tensor) -> QuestionBatch:
-    """The rolled-out `batch` with the questions `rows` ([n] long, ascending) alone."""
+    """The rolled-out `batch` reduced to the questions `rows` ([n] long, ascending)."""
     rollouts = _rollouts(batch)
     group_of = {row: new for new, row in enumerate(rows.tolist())}
     kept_prompts = [p for p, prompt in enumerate(batch.prompts) if prompt.question in group_of]
@@ -142,7 +142,7 @@ def take_questions(batch: QuestionBatch, rows: Tensor) -> QuestionBatch:
 
 
 def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
-    """Rolled-out batches end to end as one; seconds add up."""
+    """Concatenate rolled-out batches; their seconds add up."""
     every = [_rollouts(part) for part in parts]
     groups = list(accumulate((len(part.groups) for part in parts), initial=0))
     rows = list(accumulate((len(part.prompts) for part in parts), initial=0))

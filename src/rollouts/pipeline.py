@@ -18,11 +18,10 @@ from typing import Any, Protocol
 from torch import nn
 
 from ..datamodules.memory import QuestionMemory, Visit
-from ..distributed import max_over_ranks, rank, sum_over_ranks
+from ..distributed import rank, sum_over_ranks
 from ..seeds import derive_seed
 from ..types import Engine, QuestionBatch, Request, RewardTerm, SamplingConfig, Seconds, Verifier, require
-from .ahead import Block, Generation, Queue
-from .cache import RolloutCache, request_key
+from .ahead import Block, Generation, Queue, request_key
 from .dynamic_sampling import DynamicSampling, no_draw
 from .engines.base import checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
@@ -37,7 +36,7 @@ class Replay(Protocol):
     """Lets past successes join the responses to training batches; `tagrpo.contrib.exgrpo` has one."""
 
     memory: QuestionMemory
-    """What is known of the training questions; the pipeline keeps it up to date."""
+    """Earlier results on the training questions; the pipeline keeps them up to date."""
 
     def substitute(self, batch: QuestionBatch, iteration: int, policy: Any) -> QuestionBatch:
         """Give some prompts of a batch a `past` success. `policy` is a `SampledPolicy`. Collective."""
@@ -62,18 +61,19 @@ class RolloutPipeline:
         sampling: How training responses are drawn.
         evaluation_sampling: How validation and test responses are drawn; None means as in training.
         reward_terms: Name → term added to the verdict in training.
-        dynamic_sampling, replay: Replace questions without gradient, and replay past successes, in training batches.
-        memory: What is known of the training questions; None keeps none, unless `replay` brings its own.
+        dynamic_sampling: Replaces questions without gradient in training batches.
+        replay: Replays past successes in training batches.
+        memory: Takes in the results on training questions; None keeps none, unless `replay` brings its own.
         seed: Of all sampling.
-        ahead: Batches that `sample_next` is given at a time; 0 does without. Needs an engine that can. Not together
-            with `replay`, nor above 1 with `dynamic_sampling`.
+        ahead: Batches that `sample_next` is given at a time, to be sampled while the policy learns from earlier ones; 0
+            samples each batch before it is learned from. Needs an engine that can (`TransformersEngine`,
+            `VLLMServerEngine`). Not together with `replay`, nor above 1 with `dynamic_sampling`.
         weights: See `NamedWeights`.
-        cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
 
     Attributes:
         iteration: Training batches so far.
         ledger: What the run has paid for, learned from or not.
-        following: What has been sampled, or is being sampled, of the batches that follow.
+        following: The generations of the next batches, complete or under way.
         failures: Name (`timeout`, …) → responses on this rank without a verdict, which count as wrong.
         scalars: Name → value, to be logged of the last training batch over all ranks: `means_of`, what replay says, and
             - `budget/{prompts,rollouts,tokens,discarded_questions}`: the ledger; `budget/updates`: optimizer steps.
@@ -101,7 +101,6 @@ class RolloutPipeline:
         seed: int = 0,
         ahead: int = 0,
         weights: NamedWeights = own_parameters,
-        cache: RolloutCache | None = None,
     ) -> None:
         require(verifier, Verifier, "rollout.verifier")
         for name, term in (reward_terms or {}).items():
@@ -129,7 +128,6 @@ class RolloutPipeline:
         self.memory = memory if replay is None else replay.memory
         self.seed = seed
         self.ahead = ahead
-        self.cache = cache
         self.iteration = 0
         self.ledger = dict.fromkeys(("prompts", "rollouts", "tokens", "discarded_questions"), 0)
         self.failures: Counter[str] = Counter()
@@ -209,7 +207,7 @@ class RolloutPipeline:
         self.following.generations += self._start(batches, policy, step, positions, seconds, ahead=True)
 
     def wait(self, seconds: Seconds) -> None:
-        """Wait for the responses to the next batch, if the engine is sampling them: the phase `wait` of `seconds`.
+        """Wait for the responses to the next batch if the engine is sampling them; counts as the phase `wait`.
 
         `roll_out` raises what prevented them; called once more, it lets the present weights sample them.
         """
@@ -241,23 +239,9 @@ class RolloutPipeline:
         seconds: Seconds,
         ahead: bool,
     ) -> list[Generation]:
-        """Responses to each batch by the present weights, from the cache or the engine, which with `ahead` samples now.
-
-        Where the cache lacks one of the batches, all are sampled, in one request.
-        """
+        """Responses to each batch by the present weights, in one request, which the engine begins now with `ahead`."""
         requests = [self._request(*pair) for pair in zip(batches, positions, strict=True)]
-        scorings = [Scoring(batch, self.verifier, self.decode) for batch in batches]
-        block = Block(requests, scorings)
-        generations = [Generation(request_key(r), step, scoring) for r, scoring in zip(requests, scorings, strict=True)]
-        if self.cache is not None and positions[0][0] == "fit":
-            digest = self.engine.weights_digest(policy, step)
-            for generation, position in zip(generations, positions, strict=True):
-                key = f"{digest}/{generation.key}"
-                generation.completions = self.cache.find(position[1:], key)
-                generation.keep = partial(self.cache.keep, position[1:], key)
-            lacking = any(generation.completions is None for generation in generations)
-            if not max_over_ranks(lacking):  # syncing and sampling need every rank
-                return generations
+        block = Block(requests, [Scoring(batch, self.verifier, self.decode) for batch in batches])
         with seconds.measure("sync"):
             engine = self.engine.at(policy, step)
         if ahead:
@@ -265,12 +249,10 @@ class RolloutPipeline:
         else:
             finish = partial(engine.generate, block.request, block.deliver)
         block.finish = partial(checked, finish, block.request, policy)
-        for number, generation in enumerate(generations):
-            generation.finish = partial(block.part, number)
-        return generations
+        return block.generations(step)
 
     def _sampled_before(self, batch: QuestionBatch, position: Position, seconds: Seconds) -> Generation | None:
-        """The generation that `sample_next` began, if it was of this batch; else None, on every rank."""
+        """The generation that `sample_next` has started for this batch; None, on every rank, if there is none."""
         if not self.following or position[0] != "fit" or position[2]:
             return None
         self.wait(seconds)
@@ -286,21 +268,16 @@ class RolloutPipeline:
         )
 
     def weights_replaced(self) -> None:
-        """Use nothing older: weights have changed without an optimizer step, as when a checkpoint was loaded."""
+        """Drop everything that older weights made: they were replaced without an optimizer step, as by a checkpoint."""
         self.following.join()
         self.following.generations.clear()
         self.engine.weights_replaced()
 
     def close(self) -> None:
-        """Give back engine and workers, which start again when they are needed; what is being sampled is dropped."""
+        """Stop engine and workers, which start again when they are needed; drop what is being sampled."""
         self.following.generations.clear()
         self.engine.close()
         self.verifier.close()
-
-    def checkpointed(self) -> None:
-        """Forget rollouts on disk: a checkpoint holds all that was learned from them."""
-        if self.cache is not None:
-            self.cache.prune(self.iteration)
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a resume; the seed of a batch depends on its iteration alone."""

@@ -23,17 +23,16 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FINISHED = "finished"
 """Name of an empty file, written when a run has ended without being stopped."""
 MAY_CHANGE = (
-    "iterations", "optimizer.lr", "policy.optimizer.lr", "policy.max_skipped",  # how far and how fast
+    "iterations", "optimizer.lr", "policy.max_skipped",  # how far and how fast
     "callbacks", "logger", "name", "test", "export", "objective", "resume", "history",  # what is written
     "rollout.evaluation_sampling", "data.evaluation", "data.evaluation_samples", "data.validation_samples",
     "data.evaluation_batch_size", "averages",
     "data.evaluation_template", "data.max_evaluation_prompt_tokens",
     "trainer", "strategy", "threads", "policy.compile", "policy.token_budget", "rollout.engine",  # hardware
-    "optimizer.fused", "policy.optimizer.fused", "model.load.gradient_checkpointing",
-    "policy.load_model.gradient_checkpointing", "reward.workers", "reward.free.workers", "rollout.verifier.workers",
-    "rollout.verifier.free.workers",
+    "optimizer.fused", "model.load.gradient_checkpointing",
+    "reward.workers", "reward.free.workers", "rollout.verifier.workers", "rollout.verifier.free.workers",
     "data_path", "data.train.path", "data.train.rephrasings", "data.tokenizer",  # places: what lies there is
-    "model.path", "model.made_by", "model.load.path", "policy.model_path", "policy.load_model.path",  # compared later
+    "model.path", "model.made_by", "model.load.path",  # compared later
 )  # fmt: skip
 """Settings, with all below them, that a resumed run may have otherwise."""
 MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfit_batches")

@@ -117,8 +117,7 @@ def build(cfg: DictConfig) -> Run:
     from lightning.pytorch import seed_everything
     from lightning.pytorch.callbacks import Checkpoint
 
-    from ..callbacks import Checkpointer
-    from ..rollouts.cache import RolloutCache
+    from ..callbacks import RolloutCallback
     from ..runs.checkpoints import AtomicCheckpointIO
     from ..runs.scalars import ScalarLog
     from ..runs.stages import in_order
@@ -132,11 +131,10 @@ def build(cfg: DictConfig) -> Run:
     seed_everything(cfg.seed, workers=True, verbose=False)
     configured = [instantiate(callback) for callback in (cfg.callbacks or {}).values() if callback]
     directory = Path(HydraConfig.get().runtime.output_dir)
-    kept = any(isinstance(callback, Checkpointer) for callback in configured)
-    rollout = instantiate(cfg.rollout, cache=RolloutCache(directory / "rollout_cache") if kept else None)
+    rollout = RolloutCallback(instantiate(cfg.rollout))
     callbacks = in_order([*configured, rollout, ScalarLog()])
     loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]
-    module = instantiate(cfg.policy)
+    module = policy_module(cfg)
     if cfg.rollout.reward_terms and not module.advantage.reads_rewards:
         raise ValueError(
             f"Expected a strategy that learns from shaped rewards, since rollout.reward_terms are "
@@ -156,6 +154,24 @@ def build(cfg: DictConfig) -> Run:
         ),
         directory=directory,
         rollout=rollout,
+    )
+
+
+def policy_module(cfg: DictConfig) -> PolicyModule:
+    """The policy and its update."""
+    from hydra.utils import instantiate
+
+    from ..modules.policy_module import PolicyModule
+
+    return PolicyModule(
+        load_model=instantiate(cfg.model.load),
+        model_path=cfg.model.path,
+        advantage=instantiate(cfg.advantage),
+        loss=instantiate(cfg.loss),
+        optimizer=instantiate(cfg.optimizer),
+        options=instantiate(cfg.policy),
+        credit=instantiate(cfg.get("credit")),
+        mismatch=instantiate(cfg.get("mismatch")),
     )
 
 

@@ -124,18 +124,18 @@ class Completion:
 
 
 class History(NamedTuple):
-    """Record of the question of each response before the response was sampled; see `QuestionMemory`."""
+    """Earlier results on the question of each response, those of its own batch left out; see `QuestionMemory`."""
 
     samples: Tensor
     """[R] long, earlier responses to the question and its rephrasings, without replayed ones."""
     correct: Tensor
     """[R] long, how many of them were correct."""
     same_answer: Tensor
-    """[R] long, how many of them gave the final answer of this response; having none counts as an answer."""
+    """[R] long, how many of them gave the same final answer as this response; giving none counts as an answer."""
 
     @classmethod
     def joined(cls, parts: Iterable[History | None]) -> History | None:
-        """Those of several parts end to end; None where there are none."""
+        """Concatenate the histories of several parts; None where no part has one."""
         given = [part for part in parts if part is not None]
         return cls(*map(torch.cat, zip(*given, strict=True))) if given else None
 

@@ -67,7 +67,7 @@ Finish = Callable[[], list[list[Completion]]]
 
 
 def ignore(prompt: int, completions: list[Completion]) -> None:
-    """The `Deliver` of callers that wait for everything."""
+    """Do nothing: the `Deliver` of callers that wait for all responses."""
 
 
 @runtime_checkable
@@ -161,7 +161,7 @@ class RewardTerm(Protocol):
 
 @runtime_checkable
 class SampledPolicy(Protocol):
-    """Interface of `PolicyModule` to callbacks and engines. Of any other module engines get the parameters by name."""
+    """The part of `PolicyModule` that callbacks and engines use. Engines get other modules' parameters by name."""
 
     mini_batches: int = 1
     """Optimizer steps on each batch of rollouts, if none is skipped."""
@@ -178,7 +178,7 @@ class SampledPolicy(Protocol):
 
 
 def require(value: object, protocol: type, setting: str) -> None:
-    """Raise a TypeError, when the run is built, about a `value` of `setting` that lacks members of `protocol`."""
+    """Raise a TypeError, when a run is built, if `value`, chosen by `setting`, lacks members of `protocol`."""
     if isinstance(value, protocol):
         return
     members = {*vars(protocol), *protocol.__annotations__}

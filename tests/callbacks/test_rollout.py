@@ -19,7 +19,7 @@ from tagrpo.callbacks import RolloutCallback, ThroughputMonitor
 from tagrpo.callbacks.rollout import weights_of
 from tagrpo.contrib.exgrpo.replay import SuccessReplay
 from tagrpo.datamodules.loader import QuestionLoader
-from tagrpo.rollouts import EngineError, SamplingConfig, VLLMEngine
+from tagrpo.rollouts import EngineError, RolloutPipeline, SamplingConfig, VLLMEngine
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
 from tagrpo.rollouts.engines.transformers import TransformersEngine
 from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Score
@@ -118,8 +118,12 @@ class Even(types.Verifier):
         return Score(int(response) % 2 == 0, response)
 
 
+def made_by(engine, verifier, **options):
+    return partial(RolloutPipeline, engine, verifier, sampling=SamplingConfig(max_new_tokens=4), **options)
+
+
 def make_callback(engine, **options):
-    return RolloutCallback(lambda: engine, Even(), SamplingConfig(max_new_tokens=4), **options)
+    return RolloutCallback(made_by(lambda: engine, Even(), **options))
 
 
 def make_trainer(folder, callback, **options):
@@ -254,7 +258,7 @@ def test_replay_asks_the_module_for_entropies_and_refuses_one_that_has_none(tmp_
             return Score(self.asked % 2 == 0, response)
 
     module = Policy()
-    callback = RolloutCallback(WaitingEngine, Mixed(), SamplingConfig(max_new_tokens=4), replay=replay)
+    callback = RolloutCallback(made_by(WaitingEngine, Mixed(), replay=replay))
     fit(tmp_path / "b", callback, module)
     assert [int(batch.rollouts.replayed.sum()) for batch in module.batches] == [0, 1, 1]
     logged = pd.read_csv(tmp_path / "b" / "metrics.csv")
@@ -272,7 +276,7 @@ def test_retired_questions_are_not_served_again_also_not_after_a_resume(tmp_path
         engine, data = WaitingEngine(), Data(7)
         data.loader.groups = [group._replace(answer=(group.id,)) for group in data.loader.groups]
         replay = SuccessReplay(start=1.0)
-        callback = RolloutCallback(lambda: engine, ThreeIsHard(), SamplingConfig(max_new_tokens=4), replay=replay)
+        callback = RolloutCallback(made_by(lambda: engine, ThreeIsHard(), replay=replay))
         options = {"max_epochs": epochs, "limit_val_batches": 0, "enable_checkpointing": False, "logger": False}
         trainer = Trainer(accelerator="cpu", default_root_dir=folder, callbacks=[callback], barebones=False,
                           enable_progress_bar=False, enable_model_summary=False, **options)  # fmt: skip
@@ -407,7 +411,7 @@ def test_a_state_holds_the_responses_and_the_resumed_run_learns_from_them(tmp_pa
             super().on_train_batch_end(trainer, *arguments)
             states.append((self.state_dict(), trainer.train_dataloader.state_dict()))
 
-    callback = Saving(WaitingEngine, Even(), SamplingConfig(max_new_tokens=4), ahead=True)
+    callback = Saving(made_by(WaitingEngine, Even(), ahead=True))
     with pytest.raises(Stop):
         fit(tmp_path / "a", callback, Interrupted())
     torch.save(states[0], tmp_path / "state")
@@ -424,7 +428,7 @@ def test_a_state_holds_the_responses_and_the_resumed_run_learns_from_them(tmp_pa
 
     with torch.no_grad():
         resumed.weight += 3
-    fit(tmp_path / "c", Loading(lambda: engine, Even(), SamplingConfig(max_new_tokens=4), ahead=True), resumed, data)
+    fit(tmp_path / "c", Loading(made_by(lambda: engine, Even(), ahead=True)), resumed, data)
     assert asked(resumed.batches) == asked(whole.batches)[1:]
     # Sampled before the update that the state holds, and not again.
     assert sampled_by(resumed.batches[0]) == 0
@@ -432,10 +436,9 @@ def test_a_state_holds_the_responses_and_the_resumed_run_learns_from_them(tmp_pa
 
 
 def test_an_engine_that_can_not_is_refused_when_the_run_is_built():
-    options = {"verifier": Even(), "sampling": SamplingConfig()}
     with pytest.raises(ValueError, match=r"VLLMEngine.*rollout=vllm_server"):
-        RolloutCallback(partial(VLLMEngine, model_path="x"), ahead=True, **options)
-    RolloutCallback(partial(VLLMEngine, model_path="x"), **options)
+        RolloutCallback(made_by(partial(VLLMEngine, model_path="x"), Even(), ahead=True))
+    RolloutCallback(made_by(partial(VLLMEngine, model_path="x"), Even()))
 
 
 class Wrapper(LightningModule):

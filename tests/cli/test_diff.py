@@ -34,7 +34,7 @@ def test_settings_are_resolved_and_those_to_be_given_are_named():
     found = diff.settings(["experiment=dr_grpo", "scale=paper"])
     assert found["loss.max_length"] == found["rollout.sampling.max_new_tokens"]
     assert found["data.train.path"] == "???"
-    assert found["policy.loss.max_length"] == found["loss.max_length"]
+    assert found["policy.temperature"] == found["rollout.sampling.temperature"]
 
 
 def test_a_setting_that_others_follow_is_shown_once(capsys, monkeypatch):

@@ -27,15 +27,7 @@ def config_of(lora: LoraSettings | None = None):
     load = {"_target_": "tagrpo.modules.policy.model.load_causal_lm", "_partial_": True, "path": str(starter_path())}
     if lora is not None:
         load["lora"] = {"_target_": "tagrpo.modules.policy.lora.LoraSettings", "rank": lora.rank}
-    policy = {
-        "_target_": "tagrpo.modules.policy_module.PolicyModule",
-        "load_model": load,
-        "model_path": str(starter_path()),
-        "advantage": {"_target_": "tagrpo.modules.advantages.GroupAdvantage"},
-        "loss": {"_target_": "tagrpo.modules.losses.PolicyLoss", "kl_coef": 0.1},
-        "optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True},
-    }
-    return OmegaConf.create({"policy": policy, "data": {"tokenizer": str(starter_path())}})
+    return OmegaConf.create({"model": {"load": load}, "data": {"tokenizer": str(starter_path())}})
 
 
 def trained_weights(lora: LoraSettings | None = None) -> dict[str, torch.Tensor]:
@@ -178,7 +170,7 @@ def checkpoint(tmp_path_factory):
 @settings(max_examples=40)
 def test_of_a_strangers_configuration_nothing_is_called(checkpoint, load, other):
     canary = mock.Mock()
-    content = {"policy": {"load_model": {**load, "path": "missing"}, "loss": other}, "data": {"tokenizer": "x"}}
+    content = {"model": {"load": {**load, "path": "missing"}}, "loss": other, "data": {"tokenizer": "x"}}
     (checkpoint.parents[1] / "config.yaml").write_text(yaml.safe_dump(content))
     with mock.patch.dict(sys.modules, canary=canary), pytest.raises((FileNotFoundError, TypeError, ValueError)):
         export(checkpoint, checkpoint.parent / "out")
@@ -187,10 +179,10 @@ def test_of_a_strangers_configuration_nothing_is_called(checkpoint, load, other)
 
 def test_a_strangers_configuration_reads_no_variable(checkpoint, monkeypatch):
     monkeypatch.setenv("SECRET_OF_MINE", "value-of-the-secret")
-    content = {"policy": {"load_model": {"path": "${oc.env:SECRET_OF_MINE}/x"}}, "data": {"tokenizer": "x"}}
+    content = {"model": {"load": {"path": "${oc.env:SECRET_OF_MINE}/x"}}, "data": {"tokenizer": "x"}}
     (checkpoint.parents[1] / "config.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(ValueError, match=r"policy.load_model.path holds an interpolation") as refused:
+    with pytest.raises(ValueError, match=r"model.load.path holds an interpolation") as refused:
         export(checkpoint, checkpoint.parent / "out")
     assert "value-of-the-secret" not in str(refused.value)
     with pytest.raises(ValueError, match="'data.tokenizer' among the settings"):
-        export(checkpoint, checkpoint.parent / "out", {"policy": {"load_model": {"path": "x"}}})
+        export(checkpoint, checkpoint.parent / "out", {"model": {"load": {"path": "x"}}})

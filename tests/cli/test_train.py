@@ -70,7 +70,7 @@ def test_a_run_leaves_its_files(undisturbed):
     assert (rows["rollout/engine_mismatch_max"] < 1e-4).all()
     assert (rows["uniform_reward/pool"] == rows["zero_gradient/percentage"]).all()
     config = OmegaConf.load(directory / "config.yaml")
-    assert config.policy.model_path == config.model.path
+    assert config.model.load.path == config.model.path
     assert "${" not in (directory / "config.yaml").read_text()
     (split,) = json.loads((directory / "test.json").read_text())["splits"].values()
     assert [question["n"] for question in split["questions"]] == [4] * 6

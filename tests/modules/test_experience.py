@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import pytest
 import torch
 
 from tagrpo.modules.experience import Experience, join_reward_groups, split_by_question
+from tagrpo.modules.micro_batch import MicroBatch
 from tagrpo.packing.batch import pack
-from tagrpo.types import RewardGroups
+from tagrpo.types import LossOutputs, RewardGroups
 
 REWARDS = [[[1.0, 0.0], [0.0]], [[1.0], [0.0, 0.0]]]
 
@@ -20,7 +21,8 @@ def test_under_the_original_all_responses_of_a_question_share_one_prompt(make_ba
     assert len(experience.prompts) == 2
     assert experience.prompt.tolist() == [0, 0, 0, 1, 1, 1]
     assert torch.equal(experience.prompts[1], rollouts.prompts[2].token_ids)
-    assert experience.on_score_prompt.tolist() == [True, True, False, True, False, False]
+    sampled_there = experience.any_token(experience.columns.on_score_prompt)
+    assert sampled_there.tolist() == [True, True, False, True, False, False]
     assert experience.lengths.tolist() == [len(ids) for ids in rollouts.token_ids]
 
 
@@ -29,7 +31,7 @@ def test_under_their_own_prompt_responses_are_scored_where_they_were_sampled(mak
     experience = Experience.from_rollouts(rollouts, "own")
     assert experience.prompt.tolist() == rollouts.prompt.tolist() == [0, 0, 1, 2, 3, 3]
     assert all(torch.equal(a, p.token_ids) for a, p in zip(experience.prompts, rollouts.prompts, strict=True))
-    assert experience.on_score_prompt.all()
+    assert experience.columns.on_score_prompt.all()
 
 
 def test_two_questions_of_equal_text_keep_prompts_of_their_own(make_batch):
@@ -62,22 +64,38 @@ def test_ranks_do_not_share_groups():
     assert (joined.entropy, joined.progress) == (None, 0.5)
 
 
-def test_rows_without_a_value_take_the_default(make_batch):
+def test_a_micro_batch_has_the_columns_of_its_tokens_and_its_parts(make_batch):
     experience = Experience.from_rollouts(make_batch(REWARDS).rollouts, "own")
-    first, second = experience.lengths[1:3].tolist()
-    experience.prompt_weights = experience.mismatch_weights = {2: torch.full((second,), 3.0)}
-    packed = pack(experience.prompts, experience.prompt, experience.responses, torch.tensor([1, 2]))
-    columns = experience.columns(packed, None, torch.device("cpu"))
-    assert columns.prompt_weights.tolist() == columns.mismatch_weights.tolist() == [1.0] * first + [3.0] * second
-    assert columns.old_logprobs.tolist() == [0.0] * (first + second)
-    assert columns.penalty is None
-    assert columns.part(slice(first, None)).prompt_weights.tolist() == [3.0] * second
+    places = torch.arange(int(experience.lengths.sum()))
+    experience.columns.prompt_weights = experience.columns.mismatch_weights = places.float()
+    packed = pack(experience.prompts, experience.prompt, experience.responses, torch.tensor([2, 0]))
+    seen = []
+
+    def loss(inputs):
+        seen.append(inputs)
+        return LossOutputs(loss=inputs.logprobs.sum(), sums={})
+
+    totals = {"responses": 7.0, "tokens": 9.0}
+    batch = MicroBatch(experience, packed, loss, totals, None, staleness_log_cap=0.0)
+    expected = torch.cat([places.split(experience.lengths.tolist())[row] for row in packed.rows.tolist()])
+    assert torch.equal(experience.tokens(packed.rows), expected)
+    assert batch.columns.prompt_weights.tolist() == batch.columns.mismatch_weights.tolist() == expected.tolist()
+    assert (batch.columns.penalty, batch.columns.reference_logprobs) == (None, None)
+    first = int(packed.lengths[0])
+    current = torch.full((len(expected) - first,), -2.0)
+    assert float(batch(slice(first, None), current, None)) == float(current.sum())
+    (inputs,) = seen
+    assert inputs.weights.tolist() == expected[first:].square().tolist()
+    assert inputs.old_logprobs.tolist() == current.tolist(), "not known: the current ones"
+    assert inputs.response.tolist() == [1] * len(current)
+    assert (inputs.num_responses, inputs.num_tokens, inputs.lengths.tolist()) == (7.0, 9.0, packed.lengths.tolist())
 
 
 def test_one_step_of_age_is_stale(make_batch):
     batch = make_batch([[[1.0, 0.0, 1.0]]])
     rollouts = replace(batch.rollouts, staleness=torch.tensor([0, 1, 2]), replayed=torch.tensor([False, False, True]))
-    assert Experience.from_rollouts(rollouts, "own").stale.tolist() == [False, True, False]
+    experience = Experience.from_rollouts(rollouts, "own")
+    assert experience.any_token(experience.columns.stale).tolist() == [False, True, False]
 
 
 def test_entropies_and_progress_of_all_ranks_are_joined():
@@ -97,12 +115,8 @@ def test_entropies_and_progress_of_all_ranks_are_joined():
     assert joined.progress == 0.25
 
 
-def test_fields_are_named_and_columns_cannot_be_changed(make_batch):
+def test_fields_are_named(make_batch):
     experience = Experience.from_rollouts(make_batch(REWARDS).rollouts, "own")
-    packed = pack(experience.prompts, experience.prompt, experience.responses, torch.tensor([0]))
-    columns = experience.columns(packed, None, torch.device("cpu"))
-    with pytest.raises(FrozenInstanceError):
-        columns.stale = None
-    for one in (experience, columns):
+    for one in (experience, experience.columns):
         with pytest.raises(TypeError):
             type(one)(*vars(one).values())

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sys
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,11 +18,12 @@ from lightning.pytorch import Callback, LightningDataModule, Trainer
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM
 
+import tagrpo
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import load_causal_lm
-from tagrpo.modules.policy_module import PolicyModule
+from tagrpo.modules.policy_module import PolicyModule, PolicyOptions
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rollouts import TransformersEngine
@@ -61,7 +65,9 @@ def make_module(folder, *, loss=None, lr=0.1, **options) -> PolicyModule:
         advantage=GroupAdvantage("question"),
         loss=loss or PolicyLoss(kl_coef=0.0),
         optimizer=partial(torch.optim.SGD, lr=lr),
-        **{"schedule": "constant", "warmup": 0.0, "max_grad_norm": 1e9, "token_budget": 60, **options},
+        options=PolicyOptions(
+            **{"schedule": "constant", "warmup": 0.0, "max_grad_norm": 1e9, "token_budget": 60, **options}
+        ),
     )
 
 
@@ -103,6 +109,31 @@ def test_two_training_steps_are_two_updates_in_plain_torch_to_the_bit(tiny_polic
     counted, tokens = attach.outputs["flop_update"], results[1].outputs()["flop_update"]
     layers = sum(6 * weight.numel() for weight in policy.model.model.layers.parameters() if weight.dim() == 2)
     assert 1 < counted / (layers * tokens) < 1.5, "of all its tokens, and besides the head and attention"
+
+
+class Traced(PolicyLoss):
+    """Keeps the files of the frames from the training step to itself."""
+
+    def __call__(self, inputs):
+        frame, files = sys._getframe(), []
+        while frame.f_code is not PolicyModule.training_step.__code__:
+            files.append(Path(frame.f_code.co_filename))
+            frame = frame.f_back
+        self.files = [Path(frame.f_code.co_filename), *reversed(files)]
+        return super().__call__(inputs)
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+def test_a_batch_is_eight_frames_from_the_step_to_the_loss_and_enters_no_room_twice(tiny_policy, make_batch, ratio):
+    loss = Traced(kl_coef=0.0, ratio=ratio)
+    fit(make_module(tiny_policy, loss=loss), make_batch(REWARDS))
+    source = Path(tagrpo.__path__[0]).resolve()
+    own = [path.resolve().relative_to(source).parts[0] for path in loss.files if path.resolve().is_relative_to(source)]
+    assert len(own) + 1 <= 8, f"{own}, and the loss"  # which lies in this file
+    rooms = [room for room, _ in groupby(own)]
+    # Packing calls back for the loss of each chunk of tokens, whose logits are then made once.
+    assert rooms == {"token": ["modules", "packing", "modules"], "sequence": ["modules"]}[ratio]
+    assert own[-1] == "modules", "nothing but the call of the loss"
 
 
 @pytest.mark.parametrize("warmup", [0.25, 2])
@@ -196,14 +227,14 @@ def test_contradicting_options_fail_before_any_model_is_loaded(tiny_policy):
     def never():
         raise AssertionError("loaded a model")
 
-    arguments = (GroupAdvantage(), PolicyLoss(), partial(torch.optim.SGD, lr=0.1))
+    arguments = (GroupAdvantage(), PolicyLoss(), partial(torch.optim.SGD, lr=0.1), PolicyOptions())
     with pytest.raises(ValueError, match="nothing to correct"):
-        PolicyModule(never, str(tiny_policy), *arguments, anchor="own", prompt_correction=2.0)
+        PolicyOptions(anchor="own", prompt_correction=2.0)
     with pytest.raises(ValueError, match="`original` or `own`"):
-        PolicyModule(never, str(tiny_policy), *arguments, anchor="q0")
+        PolicyOptions(anchor="q0")
     with pytest.raises(ValueError, match="staleness_cap to be at least 1"):
-        PolicyModule(never, str(tiny_policy), *arguments, staleness_cap=0.5)
+        PolicyOptions(staleness_cap=0.5)
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         PolicyModule(never, "./no/such/model", *arguments)
     with pytest.raises(TypeError, match=r"loss to be a Loss .*has no by_token, entropy_coef, kl_coef"):
-        PolicyModule(never, str(tiny_policy), GroupAdvantage(), lambda inputs: None, partial(torch.optim.SGD, lr=0.1))
+        PolicyModule(never, str(tiny_policy), arguments[0], lambda inputs: None, *arguments[2:])

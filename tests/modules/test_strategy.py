@@ -36,7 +36,7 @@ from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.policy.lora import LoraSettings
 from tagrpo.modules.policy.model import load_causal_lm
-from tagrpo.modules.policy_module import PolicyModule
+from tagrpo.modules.policy_module import PolicyModule, PolicyOptions
 from tagrpo.modules.strategy import FullyShardedStrategy
 from tagrpo.packing.batch import pack
 from tagrpo.packing.policy import CausalPolicy
@@ -54,8 +54,8 @@ QUIET = dict(
 def module_of(load, folder, kl_coef):
     return PolicyModule(
         load, folder, GroupAdvantage("question"), PolicyLoss(kl_coef=kl_coef),
-        partial(torch.optim.SGD, lr=0.3, momentum=0.9), mini_batches=3, token_budget=25, schedule="constant",
-        warmup=0.0, max_grad_norm=0.5,
+        partial(torch.optim.SGD, lr=0.3, momentum=0.9),
+        PolicyOptions(mini_batches=3, token_budget=25, schedule="constant", warmup=0.0, max_grad_norm=0.5),
     )
 """
 

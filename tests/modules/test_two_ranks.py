@@ -33,7 +33,7 @@ from tagrpo.datamodules.memory import QuestionMemory
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.policy.logprobs import Scorer
-from tagrpo.modules.update import PolicyUpdate, UpdateOptions
+from tagrpo.modules.update import PolicyUpdate
 from tagrpo.rollouts.dynamic_sampling import join_batches, take_questions
 
 torch.set_num_threads(1)
@@ -70,11 +70,10 @@ for name in {experiments!r}:
     torch.manual_seed(0)
     policy, reference = (CausalPolicy(load_causal_lm(folder)) for _ in range(2))
     parameters = list(policy.parameters())
-    options = {{key: cfg.policy[key] for key in cfg.policy if key in UpdateOptions.__dataclass_fields__}}
-    options |= {{"mini_batches": 1, "max_grad_norm": 1e9}}
+    options = instantiate(cfg.policy, mini_batches=1, max_grad_norm=1e9)
     update = PolicyUpdate(
         Scorer(policy, reference, token_budget=10**6, device=torch.device("cpu")), instantiate(cfg.advantage),
-        instantiate(cfg.loss), torch.optim.SGD(parameters, lr=1.0), UpdateOptions(**options),
+        instantiate(cfg.loss), torch.optim.SGD(parameters, lr=1.0), options,
         gradient_sync=lambda last, parameters=parameters: averaged(last, parameters),
     )
     memory = QuestionMemory()

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from tagrpo.modules import update as update_module
 from tagrpo.modules.advantages import GroupAdvantage
-from tagrpo.modules.experience import Experience
 from tagrpo.modules.losses import PolicyLoss
+from tagrpo.modules.micro_batch import MicroBatch
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
@@ -370,13 +370,13 @@ def test_the_first_mini_batch_has_no_old_logprobs_even_where_a_strategy_needed_t
 ):
     strategy = Entropy()
     update = make_update(tiny_policy, advantage=strategy, mini_batches=2)
-    known, columns = [], Experience.columns
+    known, take = [], MicroBatch.__post_init__
 
-    def spy(self, *arguments):
-        known.append(sorted(self.old_logprobs))
-        return columns(self, *arguments)
+    def spy(self):
+        known.append(self.experience.any_token(self.experience.columns.old_known).nonzero()[:, 0].tolist())
+        take(self)
 
-    monkeypatch.setattr(Experience, "columns", spy)
+    monkeypatch.setattr(MicroBatch, "__post_init__", spy)
     batch = make_batch(REWARDS)
     update(batch.rollouts, len(batch.groups))
     assert torch.isfinite(strategy.entropy).all()

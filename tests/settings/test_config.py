@@ -69,7 +69,8 @@ def no_model(monkeypatch):
 def test_every_experiment_composes_and_its_validation_at_the_papers_scale_samples_less_than_a_tenth(experiment, scale):
     cfg = composed(f"experiment={experiment}", *scale)
     assert cfg.name == experiment
-    assert isinstance(instantiate(cfg.policy, model_path="owner/name"), PolicyModule)
+    cfg.model.path = "owner/name"
+    assert isinstance(config.policy_module(cfg), PolicyModule)
     if scale:
         sampled = cfg.data.batch_size * cfg.data.samples_per_prompt * (1 + cfg.data.num_rephrasings)
         sets = [CATALOGUE[source.dataset] for source in cfg.data.evaluation.values()]
@@ -89,7 +90,7 @@ def test_the_papers_settings_are_those_of_table_2(llm):
     assert (cfg.data.batch_size, cfg.policy.mini_batches, cfg.trainer.max_epochs) == (256, 2, 2)
     assert (cfg.data.num_rephrasings, cfg.data.samples_per_prompt) == (3, 8)
     assert (cfg.policy.anchor, cfg.advantage.group_by) == ("original", "question")
-    assert "/" in cfg.policy.model_path
+    assert "/" in cfg.model.path
 
 
 def test_vllm_plans_for_the_longest_prompt_and_response_of_training_or_evaluation():

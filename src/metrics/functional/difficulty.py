@@ -44,7 +44,7 @@ def difficulty_variance(correct: Tensor, prompt: Tensor, question: Tensor) -> Te
 def _by_prompt(
     correct: Tensor, prompt: Tensor, question: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]]:
-    """Of each prompt: responses, correct ones, index of its question; and what sums values of prompts by question."""
+    """Responses, correct ones and question's index of each prompt; and a function that sums prompts by question."""
     row, prompts = group_index(prompt)
     owner, questions = group_index(question)
     owner = owner.new_zeros(prompts).scatter(0, row, owner)

@@ -12,7 +12,7 @@ from .pools import as_rewards
 
 @dataclass(eq=False)
 class BasedAdvantage(AdvantageStrategy):
-    """Advantages of a base strategy: of other rewards than those given (`shaped`), or changed afterwards (`changed`).
+    """A base strategy whose rewards are changed before (`shaped`), or whose advantages are changed after (`changed`).
 
     It needs what the base needs besides its own, and reads rewards where the base does.
 

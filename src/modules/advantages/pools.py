@@ -67,10 +67,10 @@ def accuracy(groups: RewardGroups, group_by: Pool) -> Tensor:
 
 
 def history_of(groups: RewardGroups) -> History:
-    """Records of the questions before this batch, which must be there.
+    """The history of the groups, for strategies that need one.
 
     Raises:
-        ValueError: the groups carry none.
+        ValueError: they carry none.
     """
     if groups.history is None:
         raise ValueError(

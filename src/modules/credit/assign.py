@@ -11,40 +11,37 @@ from torch import Tensor
 from ...distributed import gather_objects
 from ...types import Credit, CreditInputs, RewardGroups, TokenCredit
 from ..experience import Experience
-from ..policy.logprobs import ResponseScores
 
 
 def assign_credit(
-    credit: TokenCredit,
-    experience: Experience,
-    groups: RewardGroups,
-    scores: ResponseScores,
-    mini_batches: Sequence[Tensor],
+    credit: TokenCredit, experience: Experience, groups: RewardGroups, mini_batches: Sequence[Tensor]
 ) -> None:
-    """Set `experience.token_advantages`, `penalty`, and `advantages` to their means per response. Collective.
+    """Set advantages and penalties of tokens, and `experience.advantages` to their means per response. Collective.
 
-    `groups` are those of this rank, `scores` have the responses that count in the loss, `mini_batches` are rows.
+    `groups` are those of this rank, `mini_batches` rows; `experience.scores` has the responses that count in the loss.
 
     Raises:
         FloatingPointError: the credit is not finite.
     """
+    columns = experience.columns
+    columns.advantages = torch.zeros(int(experience.lengths.sum()))
     for rows in mini_batches:
-        learned = rows[experience.in_loss[rows]].tolist()
-        given = credit(_inputs(experience, groups, scores, rows))
+        learned = rows[experience.in_loss[rows]]
+        given, tokens = credit(_inputs(experience, groups, rows)), experience.tokens(learned)
         _check(credit, given)
-        lengths = experience.lengths[learned].tolist()
-        values = dict(zip(learned, given.advantages.float().split(lengths), strict=True))
-        experience.token_advantages |= values
-        for row, advantages in values.items():
-            experience.advantages[row] = advantages.mean()
+        columns.advantages[tokens] = given.advantages.float()
+        parts = columns.advantages[tokens].split(experience.lengths[learned].tolist())
+        experience.advantages[learned] = torch.tensor([float(values.mean()) for values in parts])
         if given.penalty is not None:
-            experience.penalty |= dict(zip(learned, given.penalty.float().split(lengths), strict=True))
+            columns.penalty = torch.zeros_like(columns.advantages) if columns.penalty is None else columns.penalty
+            columns.penalty[tokens] = given.penalty.float()
 
 
-def _inputs(experience: Experience, groups: RewardGroups, scores: ResponseScores, rows: Tensor) -> CreditInputs:
+def _inputs(experience: Experience, groups: RewardGroups, rows: Tensor) -> CreditInputs:
+    assert experience.scores is not None
     in_loss = experience.in_loss[rows]
-    learned = rows[in_loss].tolist()
-    nothing = torch.zeros(0)
+    learned = rows[in_loss]
+    tokens = experience.tokens(learned)
     columns = {name: getattr(groups, name)[rows] for name in ("rewards", "correct", "question", "prompt", "lengths")}
     return CreditInputs(
         groups=replace(groups, **columns, history=None),
@@ -52,8 +49,8 @@ def _inputs(experience: Experience, groups: RewardGroups, scores: ResponseScores
         prompts=[experience.prompts[row] for row in experience.prompt[rows].tolist()],
         responses=[experience.responses[row] for row in rows.tolist()],
         response=in_loss.nonzero()[:, 0].repeat_interleave(experience.lengths[learned]),
-        logprobs=torch.cat([nothing, *(scores.logprobs[row].cpu() for row in learned)]),
-        entropy=torch.cat([nothing, *(scores.entropies[row].cpu() for row in learned)]),
+        logprobs=experience.scores.logprobs[tokens],
+        entropy=experience.scores.entropies[tokens],
     )
 
 

@@ -37,16 +37,26 @@ class PromptedResponses:
     def __post_init__(self) -> None:
         self.lengths = torch.tensor([len(ids) for ids in self.responses], dtype=torch.long)
 
+    @property
+    def response(self) -> Tensor:
+        """[T] long, row of each token's response, where all responses stand end to end."""
+        return torch.repeat_interleave(self.lengths)
+
+    def tokens(self, rows: Tensor) -> Tensor:
+        """[t] long, places of the tokens of the responses `rows` there."""
+        ends, counts = self.lengths.cumsum(0)[rows], self.lengths[rows]
+        return torch.arange(int(counts.sum())) + (ends - counts.cumsum(0)).repeat_interleave(counts)
+
 
 class ResponseScores(NamedTuple):
-    """Log-probs and entropies under the current policy, in nats, of the responses that were scored."""
+    """Log-probs and entropies under the current policy, nats, on the CPU; zero for responses that were not scored."""
 
-    logprobs: dict[int, Tensor]
-    """Row of a response → [T_r] float32, on the policy's device."""
+    logprobs: Tensor
+    """[T] float32, of all tokens, responses end to end."""
+    entropies: Tensor
+    """[T] float32, likewise."""
     entropy: Tensor
-    """[R] float32, mean per token, on the CPU; zero for responses that were not scored."""
-    entropies: dict[int, Tensor]
-    """Row of a response → [T_r] float32, on the policy's device."""
+    """[R] float32, mean of a response's `entropies`."""
 
 
 class Scorer:
@@ -113,24 +123,24 @@ class Scorer:
     @torch.no_grad()
     def score(self, responses: PromptedResponses, rows: Tensor) -> ResponseScores:
         """Log-probs and entropies of the responses `rows`. Collective."""
-        scores = ResponseScores({}, torch.zeros(len(responses.responses)), {})
-        for part in self.micro_batches(responses, rows, "detached"):
-            if part:
-                scores.logprobs.update((row, logprobs) for row, (logprobs, _) in part.items())
-                entropies = {row: values for row, (_, values) in part.items() if values is not None}
-                scores.entropy[list(part)] = torch.stack([values.mean() for values in entropies.values()]).float().cpu()
-                scores.entropies.update(entropies)
-        return scores
+        places, found = [rows[:0]], [torch.zeros(2, 0, device=self.device)]
+        for packed, scores in self.micro_batches(responses, rows, "detached"):
+            assert scores.entropy is not None
+            places.append(responses.tokens(packed.rows))
+            found.append(torch.stack([scores.logprobs, scores.entropy]))
+        values = torch.cat(found, 1).cpu()
+        flat = values.new_zeros(2, int(responses.lengths.sum()))
+        flat[:, torch.cat(places)] = values
+        means = [float(entropies.mean()) for entropies in flat[1].split(responses.lengths.tolist())]
+        return ResponseScores(flat[0], flat[1], torch.tensor(means))
 
     def micro_batches(
         self, responses: PromptedResponses, rows: Tensor, entropy: EntropyMode = "none"
-    ) -> Iterator[dict[int, tuple[Tensor, Tensor | None]]]:
-        """Row → [T_r] log-probs, with gradient, and entropies of the responses `rows`, part by part. Collective."""
+    ) -> Iterator[tuple[PackedBatch, TokenScores]]:
+        """The responses `rows` and their scores, with gradient, part by part. Collective."""
         for part in self.plan(responses, rows):
             packed = self.pack(responses, part)
             with self.autocast():
                 scores: TokenScores = self.policy(packed, entropy=entropy)
-            sizes = packed.lengths.tolist()
-            entropies = [None] * len(sizes) if scores.entropy is None else scores.entropy.split(sizes)
-            pairs = zip(scores.logprobs.split(sizes), entropies, strict=True)
-            yield dict(zip(packed.rows.tolist(), pairs, strict=True)) if len(part) else {}
+            if len(part):  # else another rank has more of them
+                yield packed, scores

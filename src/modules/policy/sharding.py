@@ -47,7 +47,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
 
 
 def receive(module: nn.Module, device: torch.device) -> None:
-    """Give what `module` has on the meta device the values of rank 0, on `device`. Collective, tensor by tensor.
+    """Send the values of rank 0 to the tensors of `module` on the meta device, one by one, onto `device`. Collective.
 
     Other tensors keep their values, and shards are passed over. Tied parameters stay tied.
 
@@ -71,7 +71,7 @@ def receive(module: nn.Module, device: torch.device) -> None:
 
 
 def check_layout(own: list[tuple[str, tuple[int, ...], str]]) -> None:
-    """Raise where rank 0 has other names, shapes or types, since its values would end up elsewhere. Collective."""
+    """Raise if rank 0 has other names, shapes or types, which would misplace its values. Collective."""
     expected = [own]
     dist.broadcast_object_list(expected, src=0)
     if expected[0] != own:
@@ -111,7 +111,7 @@ def compile_layers(policy: CausalPolicy, backend: str | Callable[..., Any] = "in
 
 
 def reshard(root: nn.Module) -> None:
-    """Have the parameters of every FSDP2 module inside `root` be shards of the master weights; else do nothing."""
+    """Turn the parameters of every FSDP2 module in `root` into shards of the master weights again."""
     for module in root.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

@@ -35,13 +35,13 @@ def test_scores_are_those_of_plain_forwards_for_any_token_budget(tiny_policy, re
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
     scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)), token_budget=token_budget)
     scores = scorer.score(responses, torch.tensor([4, 0, 3]))
-    assert set(scores.logprobs) == {0, 3, 4}
-    for row, logprobs in scores.logprobs.items():
-        expected, entropy = plain(model, row)
+    assert not scores.logprobs.requires_grad
+    columns = zip(*(column.split(responses.lengths.tolist()) for column in scores[:2]), scores.entropy, strict=True)
+    for row, (logprobs, entropies, mean) in enumerate(columns):
+        expected, entropy = plain(model, row) if row in (0, 3, 4) else torch.zeros(2, len(logprobs)).double()
         torch.testing.assert_close(logprobs.double(), expected, atol=1e-5, rtol=0)
-        assert float(scores.entropy[row]) == pytest.approx(float(entropy.mean()), abs=1e-5)
-        assert not logprobs.requires_grad
-    assert scores.entropy[[1, 2]].tolist() == [0.0, 0.0], "not asked for"
+        torch.testing.assert_close(entropies.double(), entropy, atol=1e-5, rtol=0)
+        assert float(mean) == pytest.approx(float(entropy.mean()), abs=1e-5)
 
 
 def test_a_plan_has_every_row_once_within_the_budget(tiny_policy, responses):
@@ -56,7 +56,7 @@ def test_a_plan_has_every_row_once_within_the_budget(tiny_policy, responses):
 def test_nothing_to_score_is_one_empty_micro_batch(tiny_policy, responses):
     scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)))
     assert [len(part) for part in scorer.plan(responses, torch.arange(0))] == [0]
-    assert scorer.score(responses, torch.arange(0)).logprobs == {}
+    assert scorer.score(responses, torch.arange(0)).logprobs.tolist() == [0.0] * 11
 
 
 def test_the_reference_is_the_second_model_or_the_policy_without_its_adapters(tiny_policy, responses):

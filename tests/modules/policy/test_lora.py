@@ -18,7 +18,7 @@ from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.policy.lora import LoraSettings, adapters_off, add_adapters
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.policy.sharding import full_tensors
-from tagrpo.modules.policy_module import PolicyModule
+from tagrpo.modules.policy_module import PolicyModule, PolicyOptions
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rollouts import SamplingConfig, TransformersEngine
 from tagrpo.types import Request
@@ -129,7 +129,7 @@ def train(folder, batch, separate_reference=False):
 
     module = PolicyModule(
         partial(load_causal_lm, folder, lora=SETTINGS), folder, GroupAdvantage("question"), PolicyLoss(kl_coef=0.5),
-        partial(torch.optim.SGD, lr=1.0), mini_batches=3, schedule="constant", warmup=0.0,
+        partial(torch.optim.SGD, lr=1.0), PolicyOptions(mini_batches=3, schedule="constant", warmup=0.0),
     )  # fmt: skip
     callback = Metrics()
     trainer = Trainer(
@@ -161,8 +161,9 @@ def test_training_moves_adapters_only_and_needs_no_second_copy_for_the_kl_term(t
 
 def test_an_exported_folder_is_the_merged_policy(adapted, tiny_policy, tmp_path):
     module = PolicyModule(
-        partial(load_causal_lm, tiny_policy), tiny_policy, GroupAdvantage("question"), PolicyLoss(), torch.optim.AdamW
-    )
+        partial(load_causal_lm, tiny_policy), tiny_policy, GroupAdvantage("question"), PolicyLoss(), torch.optim.AdamW,
+        PolicyOptions(),
+    )  # fmt: skip
     module.policy = CausalPolicy(adapted)
     module._trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     module.export(tmp_path, AutoTokenizer.from_pretrained(tiny_policy))

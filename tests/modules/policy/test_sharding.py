@@ -48,7 +48,7 @@ from tagrpo.modules.policy.lora import LoraSettings
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.mismatch import MismatchCorrection
 from tagrpo.modules.policy.model import load_causal_lm
-from tagrpo.modules.policy_module import PolicyModule
+from tagrpo.modules.policy_module import PolicyModule, PolicyOptions
 from tagrpo.modules.strategy import FullyShardedStrategy
 from tagrpo.rollouts import TransformersEngine
 
@@ -106,9 +106,13 @@ for name, loss in LOSSES.items():
     module = PolicyModule(
         partial(load_causal_lm, folder, lora=lora), folder,
         UnlikelinessAdvantage(advantage, 1.0) if name == "unlikeliness" else advantage, loss,
-        partial(torch.optim.SGD, lr=0.2), credit=CREDITS.get(name),
+        partial(torch.optim.SGD, lr=0.2),
+        PolicyOptions(
+            mini_batches=3, token_budget=25, schedule="constant", warmup=0.0,
+            max_grad_norm=0.5 if name == "kl" else 1e9,
+        ),
+        credit=CREDITS.get(name),
         mismatch=MismatchCorrection(weight="token", cap=0.9) if name == "mismatch" else None,
-        mini_batches=3, token_budget=25, schedule="constant", warmup=0.0, max_grad_norm=0.5 if name == "kl" else 1e9,
     )
     strategy = {{
         "fsdp2": lambda: FullyShardedStrategy(),

@@ -20,6 +20,7 @@ from ..runs.files import remove
 from ..runs.loggers import ResumableLogger
 from ..runs.preemption import RECEIVED, asked_to_stop, listen
 from ..runs.stages import Stage
+from .rollout import RolloutCallback
 from .shared import check_at_least_one, total_iterations
 
 
@@ -33,6 +34,10 @@ class Checkpointer(Callback):
     When any rank receives SIGTERM or SIGUSR1, all ranks finish their iteration, write a checkpoint, and leave with exit
     code 0. In a single process, an error while a batch is being sampled also leaves a checkpoint: of the state before
     that batch.
+
+    Rollouts since the last checkpoint are kept in `rollout_cache` and used again when a run is resumed with the same
+    weights. On GPUs, where updates differ in bits, these are the weights of the checkpoint alone: use `every=1` where
+    rollouts are expensive.
 
     Args:
         every: Iterations between checkpoints; there is also one at the end of training.
@@ -162,7 +167,10 @@ class Checkpointer(Callback):
         self._prune(trainer)
 
     def _prune(self, trainer: Trainer) -> None:
-        """Delete the oldest checkpoints."""
+        """Delete the oldest checkpoints, and rollouts that the newest covers."""
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, RolloutCallback):
+                callback.pipeline.checkpointed()
         if trainer.is_global_zero and self.keep is not None:
             for path in checkpoints_in(_folder(trainer))[: -self.keep]:
                 if iteration_of(path) not in self._milestones(trainer):

@@ -5,20 +5,17 @@ Those responses are off-policy by some updates, which `Rollouts.staleness` tells
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
-import torch
-
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
 from ..types import Completion, Finish, Request, Seconds
+from .cache import packed, unpacked
 from .scoring import Scoring
 
 
@@ -27,13 +24,15 @@ class Generation:
     """The responses to one batch: not sampled yet, being sampled, complete, or failed."""
 
     key: str
-    """`request_key`; empty where the responses were lost, for those of another number of ranks."""
+    """Cache key of the `Request`; empty where the responses were lost, for those of another number of ranks."""
     step: int
     """Optimizer steps of the weights that sample."""
     scoring: Scoring | None = None
     """Scores the responses, perhaps while others are sampled; None where they come from a checkpoint."""
     finish: Finish | None = None
     """Samples the responses, or waits for them; None once they are complete or have failed."""
+    keep: Callable[[Sequence[Sequence[Completion]]], None] = lambda _: None
+    """Called with the responses when they have been sampled."""
     completions: list[list[Completion]] | None = None
     """[P][G_p], once they are complete."""
     error: Exception | None = None
@@ -48,6 +47,8 @@ class Generation:
                 self.completions = self.finish()
         except Exception as error:  # of any kind: it is raised where the responses are needed
             self.error = error
+        else:
+            self.keep(self.completions)
         self.finish = None
 
     def result(self, seconds: Seconds) -> list[list[Completion]]:
@@ -80,7 +81,6 @@ class Block:
             num_samples=[count for request in requests for count in request.num_samples],
         )
         self.starts = list(accumulate((len(request.prompts) for request in requests), initial=0))
-        self.requests = requests
         self.scorings = scorings
         self.finish: Finish
         self._completions: list[list[Completion]] | None = None
@@ -89,11 +89,6 @@ class Block:
         """Hand the responses to one prompt of the request to the scoring of its batch."""
         number = bisect_right(self.starts, prompt) - 1
         self.scorings[number].deliver(prompt - self.starts[number], completions)
-
-    def generations(self, step: int) -> list[Generation]:
-        """One generation for each batch, of the weights after `step` optimizer steps."""
-        pairs = zip(map(request_key, self.requests), self.scorings, strict=True)
-        return [Generation(key, step, scoring, partial(self.part, n)) for n, (key, scoring) in enumerate(pairs)]
 
     def part(self, number: int) -> list[list[Completion]]:
         """The responses to one of the batches; the first call waits for all of them. Collective."""
@@ -127,7 +122,7 @@ class Queue:
                 generation.join(seconds, "wait")
 
     def take(self, key: str) -> Generation | None:
-        """Remove and return the first one. If its request has another key on any rank, drop all and return None.
+        """Remove and return the first one. If its request has another cache key on any rank, drop all and return None.
 
         With one that has failed, what follows is dropped too: it was sampled in one request with it. Collective.
         """
@@ -150,31 +145,3 @@ class Queue:
     def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
         """Go on from what `state_dict` returned."""
         self.generations = deque(Generation.from_state(following) for following in state)
-
-
-def packed(completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
-    """[P][G] responses as a few tensors; see `unpacked`."""
-    flat = [completion for samples in completions for completion in samples]
-    return {
-        "counts": [len(samples) for samples in completions],
-        "lengths": torch.tensor([len(c.token_ids) for c in flat], dtype=torch.long),
-        "token_ids": torch.cat([torch.zeros(0, dtype=torch.long), *(c.token_ids for c in flat)]).int(),
-        "logprobs": torch.cat([torch.zeros(0), *(c.logprobs for c in flat)]),
-        "truncated": torch.tensor([c.truncated for c in flat], dtype=torch.bool),
-    }
-
-
-def unpacked(content: Mapping[str, Any]) -> list[list[Completion]]:
-    """[P][G] the responses that `packed` was given."""
-    lengths = content["lengths"].tolist()
-    ids, logprobs = content["token_ids"].long().split(lengths), content["logprobs"].split(lengths)
-    parts = zip(ids, logprobs, content["truncated"].tolist(), strict=True)
-    # Views of one large tensor would keep all of it alive.
-    flat = iter([Completion(token_ids=i.clone(), logprobs=p.clone(), truncated=t) for i, p, t in parts])
-    return [[next(flat) for _ in range(count)] for count in content["counts"]]
-
-
-def request_key(request: Request) -> str:
-    """A digest of a request, the same in every process."""
-    content = repr(([prompt.tolist() for prompt in request.prompts], *request[1:]))
-    return hashlib.sha256(content.encode()).hexdigest()[:32]

@@ -18,10 +18,11 @@ from typing import Any, Protocol
 from torch import nn
 
 from ..datamodules.memory import QuestionMemory, Visit
-from ..distributed import rank, sum_over_ranks
+from ..distributed import max_over_ranks, rank, sum_over_ranks
 from ..seeds import derive_seed
 from ..types import Engine, QuestionBatch, Request, RewardTerm, SamplingConfig, Seconds, Verifier, require
-from .ahead import Block, Generation, Queue, request_key
+from .ahead import Block, Generation, Queue
+from .cache import RolloutCache, request_key
 from .dynamic_sampling import DynamicSampling, no_draw
 from .engines.base import checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
@@ -69,6 +70,7 @@ class RolloutPipeline:
             samples each batch before it is learned from. Needs an engine that can (`TransformersEngine`,
             `VLLMServerEngine`). Not together with `replay`, nor above 1 with `dynamic_sampling`.
         weights: See `NamedWeights`.
+        cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
 
     Attributes:
         iteration: Training batches so far.
@@ -101,6 +103,7 @@ class RolloutPipeline:
         seed: int = 0,
         ahead: int = 0,
         weights: NamedWeights = own_parameters,
+        cache: RolloutCache | None = None,
     ) -> None:
         require(verifier, Verifier, "rollout.verifier")
         for name, term in (reward_terms or {}).items():
@@ -128,6 +131,7 @@ class RolloutPipeline:
         self.memory = memory if replay is None else replay.memory
         self.seed = seed
         self.ahead = ahead
+        self.cache = cache
         self.iteration = 0
         self.ledger = dict.fromkeys(("prompts", "rollouts", "tokens", "discarded_questions"), 0)
         self.failures: Counter[str] = Counter()
@@ -239,9 +243,23 @@ class RolloutPipeline:
         seconds: Seconds,
         ahead: bool,
     ) -> list[Generation]:
-        """Responses to each batch by the present weights, in one request, which the engine begins now with `ahead`."""
+        """Responses to each batch by the present weights, from the cache or the engine, which with `ahead` samples now.
+
+        Where the cache lacks one of the batches, all are sampled, in one request.
+        """
         requests = [self._request(*pair) for pair in zip(batches, positions, strict=True)]
-        block = Block(requests, [Scoring(batch, self.verifier, self.decode) for batch in batches])
+        scorings = [Scoring(batch, self.verifier, self.decode) for batch in batches]
+        block = Block(requests, scorings)
+        generations = [Generation(request_key(r), step, scoring) for r, scoring in zip(requests, scorings, strict=True)]
+        if self.cache is not None and positions[0][0] == "fit":
+            digest = self.engine.weights_digest(policy, step)
+            for generation, position in zip(generations, positions, strict=True):
+                key = f"{digest}/{generation.key}"
+                generation.completions = self.cache.find(position[1:], key)
+                generation.keep = partial(self.cache.keep, position[1:], key)
+            lacking = any(generation.completions is None for generation in generations)
+            if not max_over_ranks(lacking):  # syncing and sampling need every rank
+                return generations
         with seconds.measure("sync"):
             engine = self.engine.at(policy, step)
         if ahead:
@@ -249,7 +267,9 @@ class RolloutPipeline:
         else:
             finish = partial(engine.generate, block.request, block.deliver)
         block.finish = partial(checked, finish, block.request, policy)
-        return block.generations(step)
+        for number, generation in enumerate(generations):
+            generation.finish = partial(block.part, number)
+        return generations
 
     def _sampled_before(self, batch: QuestionBatch, position: Position, seconds: Seconds) -> Generation | None:
         """The generation that `sample_next` has started for this batch; None, on every rank, if there is none."""
@@ -278,6 +298,11 @@ class RolloutPipeline:
         self.following.generations.clear()
         self.engine.close()
         self.verifier.close()
+
+    def checkpointed(self) -> None:
+        """Forget rollouts on disk: a checkpoint holds all that was learned from them."""
+        if self.cache is not None:
+            self.cache.prune(self.iteration)
 
     def state_dict(self) -> dict[str, Any]:
         """The state for a resume; the seed of a batch depends on its iteration alone."""

@@ -23,7 +23,7 @@ from submitit.helpers import Checkpointable, DelayedSubmission, clean_env
 from .files import write_json, write_text
 from .secrets import redacted
 
-OWN = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts", "wandb*", ".lock")
+OWN = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts", "rollout_cache", "wandb*", ".lock")
 """Files that a copy of a run writes anew."""
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 10.0

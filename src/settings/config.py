@@ -117,7 +117,8 @@ def build(cfg: DictConfig) -> Run:
     from lightning.pytorch import seed_everything
     from lightning.pytorch.callbacks import Checkpoint
 
-    from ..callbacks import RolloutCallback
+    from ..callbacks import Checkpointer, RolloutCallback
+    from ..rollouts.cache import RolloutCache
     from ..runs.checkpoints import AtomicCheckpointIO
     from ..runs.scalars import ScalarLog
     from ..runs.stages import in_order
@@ -131,7 +132,9 @@ def build(cfg: DictConfig) -> Run:
     seed_everything(cfg.seed, workers=True, verbose=False)
     configured = [instantiate(callback) for callback in (cfg.callbacks or {}).values() if callback]
     directory = Path(HydraConfig.get().runtime.output_dir)
-    rollout = RolloutCallback(instantiate(cfg.rollout))
+    kept = any(isinstance(callback, Checkpointer) for callback in configured)
+    cache = RolloutCache(directory / "rollout_cache") if kept else None
+    rollout = RolloutCallback(instantiate(cfg.rollout, cache=cache))
     callbacks = in_order([*configured, rollout, ScalarLog()])
     loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]
     module = policy_module(cfg)

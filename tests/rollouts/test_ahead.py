@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
-from dataclasses import replace
-from itertools import chain
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from tagrpo import types
 from tagrpo.rollouts import EngineError, RolloutPipeline, SamplingConfig, TransformersEngine
-from tagrpo.rollouts.ahead import Block, Generation, Queue, packed, request_key, unpacked
-from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Request, Score, Seconds
+from tagrpo.rollouts.ahead import Block, Generation, Queue
+from tagrpo.rollouts.cache import RolloutCache
+from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Request, Score, Seconds
 from tests.helpers import WaitingEngine
 
 
@@ -143,6 +137,31 @@ def test_a_block_asks_for_all_prompts_at_once_and_gives_each_batch_its_own_respo
     assert finished == [1], "sampled once"
 
 
+@pytest.mark.parametrize(("until", "asked"), [(1, [[0], [1, 2]]), (2, [[0], [1, 2], [3, 4]])])
+def test_what_several_batches_have_sampled_survives_a_crash_as_a_whole(until, asked, tmp_path):
+    def run(engine, until):
+        policy, pipeline = make_policy(), make_pipeline(engine, ahead=2)
+        pipeline.cache = RolloutCache(tmp_path)
+        found = []
+        for number in range(until):
+            rollouts = pipeline.roll_out(asking(number), policy, 3 * number).rollouts
+            found.append((sampled_by(rollouts), rollouts.staleness.tolist()))
+            if len(pipeline.following) < 2:
+                following = [asking(number + len(pipeline.following) + n) for n in (1, 2)]
+                pipeline.sample_next(following, policy, 3 * number, rollouts.seconds)
+            update(policy)
+            pipeline.wait(rollouts.seconds)
+        return found
+
+    expected = [(0, [0, 0]), (0, [3, 3]), (0, [6, 6]), (3, [6, 6]), (3, [9, 9]), (9, [6, 6])]
+    engine = WaitingEngine()
+    assert run(engine, until) == expected[:until]
+    assert [call[2] for call in engine.calls] == asked
+    engine = WaitingEngine()
+    assert run(engine, 6) == expected
+    assert [call[2] for call in engine.calls] == [[3, 4], [5, 6], [7, 8]], "what had been waited for comes from disk"
+
+
 def test_after_a_failure_all_of_a_block_are_sampled_anew(recwarn):
     engine, policy = WaitingEngine(fail_at=[1]), make_policy()
     pipeline = make_pipeline(engine, ahead=2)
@@ -153,6 +172,23 @@ def test_after_a_failure_all_of_a_block_are_sampled_anew(recwarn):
         pipeline.roll_out(asking(1), policy, 3)
     assert [sampled_by(pipeline.roll_out(asking(n), policy, 3).rollouts) for n in (1, 2)] == [3, 3]
     assert not recwarn.list, "no other batch came"
+
+
+def test_what_was_sampled_before_the_crash_comes_from_disk(tmp_path):
+    def run(engine):
+        policy, pipeline = make_policy(), make_pipeline(engine)
+        pipeline.cache = RolloutCache(tmp_path)
+        first = pipeline.roll_out(asking(0), policy, 0).rollouts
+        pipeline.sample_next([asking(1)], policy, 0, first.seconds)
+        update(policy)
+        pipeline.wait(first.seconds)
+        return pipeline.roll_out(asking(1), policy, 3).rollouts
+
+    before, engine = run(WaitingEngine()), WaitingEngine()
+    after = run(engine)
+    assert engine.calls == []
+    assert sampled_by(after) == sampled_by(before) == 0
+    assert after.staleness.tolist() == [3, 3]
 
 
 def test_responses_to_other_prompts_than_those_that_came_are_not_used():
@@ -215,56 +251,3 @@ def test_a_thread_samples_what_a_call_does(tiny_policy):
     for a, b in zip(sum(found, []), sum(expected, []), strict=True):
         assert torch.equal(a.token_ids, b.token_ids)
         assert torch.equal(a.logprobs, b.logprobs)
-
-
-def test_keys_of_requests_tell_apart_what_matters():
-    prompts, sampling = [torch.tensor([1, 2]), torch.tensor([3])], SamplingConfig(max_new_tokens=4)
-    base = Request(prompts, [2, 2], sampling, 7)
-    assert request_key(base) == request_key(base._replace(prompts=[prompt.clone() for prompt in prompts]))
-    others = [
-        base._replace(seed=8),
-        base._replace(prompts=[torch.tensor([1]), torch.tensor([2, 3])]),
-        base._replace(num_samples=[2, 3]),
-        *(
-            base._replace(sampling=replace(sampling, **{name: 2}))
-            for name in ("temperature", "top_k", "max_new_tokens")
-        ),
-        base._replace(sampling=replace(sampling, top_p=0.5)),
-    ]
-    assert len({request_key(request) for request in (base, *others)}) == 8
-
-
-def test_a_key_is_the_same_in_another_process():
-    program = (
-        "import torch; from tagrpo.rollouts.ahead import request_key; "
-        "from tagrpo.types import Request, SamplingConfig; "
-        "print(request_key(Request([torch.arange(3)], [2], SamplingConfig(), 1)))"
-    )
-    environment = {**os.environ, "PYTHONHASHSEED": "7"}
-    found = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
-    ).stdout.strip()
-    assert found == request_key(Request([torch.arange(3)], [2], SamplingConfig(), 1))
-
-
-RESPONSES = st.lists(st.lists(st.tuples(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4), st.booleans())))
-
-
-@given(RESPONSES, st.randoms())
-def test_any_responses_come_back_bit_for_bit(responses, random):
-    completions = [
-        [
-            Completion(
-                token_ids=torch.tensor(ids), logprobs=torch.tensor([random.uniform(-99, 0) for _ in ids]), truncated=cut
-            )
-            for ids, cut in samples
-        ]
-        for samples in responses
-    ]
-    found = unpacked(packed(completions))
-    assert [len(samples) for samples in found] == [len(samples) for samples in completions]
-    for ours, theirs in zip(chain(*found), chain(*completions), strict=True):
-        assert torch.equal(ours.token_ids, theirs.token_ids)
-        assert ours.token_ids.dtype == torch.long
-        assert torch.equal(ours.logprobs, theirs.logprobs)
-        assert ours.truncated == theirs.truncated

@@ -14,6 +14,7 @@ from tagrpo import types
 from tagrpo.contrib.exgrpo.replay import SuccessReplay
 from tagrpo.datamodules.memory import QuestionMemory
 from tagrpo.rollouts import EngineError, RolloutPipeline, SamplingConfig, TransformersEngine, VLLMEngine
+from tagrpo.rollouts.cache import RolloutCache
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 
@@ -283,6 +284,29 @@ def test_the_verifier_is_asked_once_a_batch_and_closed():
     assert pipeline.scalars["rollout/without_verdict"] == 3 / 8
     pipeline.close()
     assert (verifier._closed, engine.closed) == (1, 1)
+
+
+def test_after_a_crash_rollouts_come_from_disk_if_nothing_they_follow_from_has_changed(tmp_path):
+    def roll_out(policy, **options):
+        engine = Engine()
+        pipeline = make_pipeline(engine, **options)
+        pipeline.cache = RolloutCache(tmp_path)
+        return pipeline.roll_out(make_batch(), policy, 0).rollouts, pipeline, len(engine.requests)
+
+    policy = make_policy()
+    sampled, _, asked = roll_out(policy)
+    assert asked == 1
+    found, pipeline, asked = roll_out(policy)
+    assert (asked, set(found.seconds)) == (0, {"score"})
+    assert [ids.tolist() for ids in found.token_ids] == [ids.tolist() for ids in sampled.token_ids]
+    assert (found.answers, found.correct.tolist()) == (sampled.answers, sampled.correct.tolist())
+    assert pipeline.ledger["rollouts"] == 8, "they belong to the budget all the same"
+    other = make_policy()
+    step_on(other)
+    assert roll_out(other)[2] == 1
+    assert roll_out(policy, seed=1)[2] == 1
+    pipeline.checkpointed()
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_lacks_something_is_refused_by_name_when_the_pipeline_is_built():

@@ -60,6 +60,20 @@ def test_weights_follow_the_steps_and_a_closed_engine_is_made_anew(policy):
     assert MADE[1].synced == [{"weight": 1.0}]
 
 
+def test_the_digest_is_taken_once_a_step_and_anew_when_weights_were_replaced(policy):
+    synced = SyncedEngine(Engine, own_parameters, False)
+    before = synced.weights_digest(policy, 0)
+    with torch.no_grad():
+        policy.weight += 1
+    assert synced.weights_digest(policy, 0) == before
+    after = synced.weights_digest(policy, 1)
+    assert after != before
+    with torch.no_grad():
+        policy.weight -= 1
+    synced.weights_replaced()
+    assert synced.weights_digest(policy, 1) == before
+
+
 def test_a_class_is_refused_when_the_run_is_built_and_an_object_when_it_is_made(policy):
     class Half:
         def sync(self, parameters):

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...types import Engine, require
+from ..cache import weights_digest
 
 NamedWeights = Callable[[nn.Module], Iterable[tuple[str, Tensor]]]
 """Policy → names and full tensors for an engine, adapters merged. Collective."""
@@ -32,6 +33,7 @@ class SyncedEngine:
         self.asynchronous = asynchronous
         self._engine: Engine | None = None
         self._synced_at: int | None = None
+        self._digest: tuple[int, str] | None = None
         made = make.func if isinstance(make, partial) else make
         if isinstance(made, type):
             self._check(made)
@@ -57,9 +59,15 @@ class SyncedEngine:
             self._synced_at = step
         return self._engine
 
+    def weights_digest(self, policy: nn.Module, step: int) -> str:
+        """A digest of the weights of `policy` after `step` optimizer steps. Collective."""
+        if self._digest is None or self._digest[0] != step:
+            self._digest = step, weights_digest(policy)
+        return self._digest[1]
+
     def weights_replaced(self) -> None:
         """Note that weights have changed without an optimizer step: the engine needs them again."""
-        self._synced_at = None
+        self._synced_at = self._digest = None
 
     def sleep(self) -> None:
         """Release the engine's memory until it is needed again, if there is an engine."""

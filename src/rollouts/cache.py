@@ -1,0 +1,99 @@
+"""Responses on disk until a checkpoint covers their update, so that a crash does not pay for them twice.
+
+For each iteration, draw and rank there is one file. It holds the key of all that its responses follow from: those of
+other weights, prompts or settings are never found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..distributed import gather_objects, rank
+from ..runs.files import DamagedFileError, check_torch_file, written_whole
+from ..runs.identity import bit_sums
+from ..types import Completion, Request
+
+
+class RolloutCache:
+    """Files `<iteration>-<draw>-<rank>.pt` in `folder`; one that is damaged or has another key counts as absent."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def find(self, position: Sequence[int], key: str) -> list[list[Completion]] | None:
+        """[P][G] the responses kept at `position` (iteration, draw) under `key`; None if there are none."""
+        path = self._path(position)
+        if not path.exists():
+            return None
+        try:
+            check_torch_file(path)
+        except DamagedFileError as damage:
+            warnings.warn(f"Skipping the damaged rollouts {path}: {damage}. They are made again.", stacklevel=2)
+            return None
+        found = torch.load(path, weights_only=True)
+        return unpacked(found["content"]) if found["key"] == key else None
+
+    def keep(self, position: Sequence[int], key: str, completions: Sequence[Sequence[Completion]]) -> None:
+        """Write the [P][G] responses to one batch."""
+        path = self._path(position)
+        try:
+            with written_whole(path) as partial_file:
+                torch.save({"key": key, "content": packed(completions)}, partial_file)
+        except (OSError, RuntimeError) as error:
+            # Training can do without it; if the disk is full, the next checkpoint will say so.
+            warnings.warn(
+                f"Could not keep rollouts in {path}: {error}. After a crash they would be sampled again.", stacklevel=2
+            )
+
+    def prune(self, before: int) -> None:
+        """Delete this rank's files of iterations below `before`, with what a killed process left of them."""
+        for path in self.folder.glob(f"*-*-{rank()}.*"):
+            if int(path.name.split("-")[-3]) < before:
+                path.unlink(missing_ok=True)
+
+    def _path(self, position: Sequence[int]) -> Path:
+        iteration, draw = position
+        return self.folder / f"{iteration:06d}-{draw}-{rank()}.pt"
+
+
+def packed(completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
+    """[P][G] responses as a few tensors; see `unpacked`."""
+    flat = [completion for samples in completions for completion in samples]
+    return {
+        "counts": [len(samples) for samples in completions],
+        "lengths": torch.tensor([len(c.token_ids) for c in flat], dtype=torch.long),
+        "token_ids": torch.cat([torch.zeros(0, dtype=torch.long), *(c.token_ids for c in flat)]).int(),
+        "logprobs": torch.cat([torch.zeros(0), *(c.logprobs for c in flat)]),
+        "truncated": torch.tensor([c.truncated for c in flat], dtype=torch.bool),
+    }
+
+
+def unpacked(content: Mapping[str, Any]) -> list[list[Completion]]:
+    """[P][G] the responses that `packed` was given."""
+    lengths = content["lengths"].tolist()
+    ids, logprobs = content["token_ids"].long().split(lengths), content["logprobs"].split(lengths)
+    parts = zip(ids, logprobs, content["truncated"].tolist(), strict=True)
+    # Views of one large tensor would keep all of it alive.
+    flat = iter([Completion(token_ids=i.clone(), logprobs=p.clone(), truncated=t) for i, p, t in parts])
+    return [[next(flat) for _ in range(count)] for count in content["counts"]]
+
+
+def request_key(request: Request) -> str:
+    """A digest of a request, the same in every process."""
+    return _hash(([prompt.tolist() for prompt in request.prompts], *request[1:]))
+
+
+def weights_digest(module: nn.Module) -> str:
+    """A digest of the weights of all ranks, exact to the bit. Collective."""
+    return _hash(gather_objects(bit_sums(module)))
+
+
+def _hash(values: Any) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:32]

@@ -60,6 +60,13 @@ class RunFiles:
         found = (self._optional("data.json") or {}).get("train")
         return None if found is None else int(found["kept"])
 
+    @property
+    def warnings(self) -> list[str]:
+        """What it has warned of: its questions, then its first iterations."""
+        splits, path = (self._optional("data.json") or {}).values(), self.path / "warnings.md"
+        cautions = [text for facts in splits for text in facts.get("cautions", [])]
+        return [*cautions, *([path.read_text()] if path.exists() else [])]
+
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
         """All evaluations that it kept, by iteration; that in `test.json` where it kept none."""

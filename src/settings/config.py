@@ -243,6 +243,14 @@ def exists(settings: str | None) -> bool:
     return known or any((Path(folder) / path).is_file() for folder in sources)
 
 
+class Ours(logging.Filter):
+    """Keeps what libraries say off the console, errors aside; Lightning logs our own messages."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to show a message."""
+        return record.name.startswith(("tagrpo", "lightning")) or record.levelno >= logging.ERROR
+
+
 def quiet() -> None:
     """Keep libraries from saying what nobody asked for; their warnings and errors stay, and so do our own messages.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import random
 import sys
 from contextlib import nullcontext
@@ -22,6 +24,7 @@ class FakeLLM:
         self.settings = settings
         self.llm_engine, self.waiting = self, []
         self.model_config = SimpleNamespace(max_model_len=100)
+        os.write(2, b"a warning of C++\n")
         self.disturb()
 
     def disturb(self):
@@ -57,13 +60,18 @@ class FakeLLM:
         return [SimpleNamespace(finished=True, request_id=name.partition("-")[0], outputs=samples)]
 
 
-@pytest.fixture
-def make_engine(monkeypatch, tiny_policy):
+def stand_in(llm):
+    """A module that takes the place of vLLM."""
     vllm = ModuleType("vllm")
-    vllm.LLM = FakeLLM
+    vllm.LLM = llm
     vllm.SamplingParams = lambda **values: SimpleNamespace(**{"seed": None, **values})
     vllm.TokensPrompt = dict
-    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    return vllm
+
+
+@pytest.fixture
+def make_engine(monkeypatch, tiny_policy):
+    monkeypatch.setitem(sys.modules, "vllm", stand_in(FakeLLM))
     return lambda **options: VLLMEngine(str(tiny_policy), **options)
 
 
@@ -119,6 +127,17 @@ def test_on_cpus_no_request_has_a_seed_since_vllm_fails_on_one_when_a_prefill_is
 def test_the_head_is_float32_as_the_trainers_unless_options_say_otherwise(make_engine):
     assert make_engine().llm.settings["hf_overrides"] == {"head_dtype": "float32"}
     assert make_engine(options={"hf_overrides": {}}).llm.settings["hf_overrides"] == {}
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_what_libraries_say_at_start_goes_to_the_log_file_of_the_run(make_engine, tmp_path, capfd, monkeypatch, log):
+    handler = logging.FileHandler(tmp_path / "train.log")
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler] if log else [])
+    make_engine()
+    handler.close()
+    os.write(2, b"of ours")
+    said = (tmp_path / "train.log").read_text(), capfd.readouterr().err
+    assert said == (("a warning of C++\n", "of ours") if log else ("", "a warning of C++\nof ours"))
 
 
 def test_no_longer_context_is_planned_for_than_the_models(make_engine):

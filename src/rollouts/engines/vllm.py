@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -69,7 +70,7 @@ class VLLMEngine(Engine):
         most = getattr(AutoConfig.from_pretrained(model_path, trust_remote_code=False), "max_position_embeddings", None)
         if max_model_len and most:
             max_model_len = min(max_model_len, most)
-        with undisturbed():
+        with undisturbed(), errors_to_log():
             from vllm import LLM
 
             with patch.dict(os.environ, launch_variables()):
@@ -219,6 +220,23 @@ def launch_variables() -> dict[str, str]:
     """
     device = torch.cuda.current_device() if torch.cuda.is_available() else 0
     return {"RANK": str(rank()), "LOCAL_RANK": str(device), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+
+@contextmanager
+def errors_to_log() -> Iterator[None]:
+    """Write to the log file of the run, if there is one, what any library writes to stderr, from C++ too."""
+    files = [handler for handler in logging.getLogger().handlers if isinstance(handler, logging.FileHandler)]
+    if not files:
+        yield
+        return
+    console = os.dup(2)
+    with open(files[0].baseFilename, "ab") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(console, 2)
+        os.close(console)
 
 
 @contextmanager

@@ -37,8 +37,8 @@ LIGHTNING_WAITS = 30
 """Default process-group timeout, in minutes."""
 FORMAT_WARNING = warnings.formatwarning
 CHATTER = re.compile(
-    r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|All "
-    r"distributed processes registered|-{20}|\n?Initializing distributed"
+    r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|Restored "
+    r"all states|All distributed processes registered|-{20}|\n?Initializing distributed"
 )
 """Messages that Lightning logs of every run."""
 

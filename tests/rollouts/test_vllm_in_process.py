@@ -5,8 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import random
+import subprocess
 import sys
+import threading
+import time
 from contextlib import nullcontext
+from itertools import count
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -14,6 +19,7 @@ import pytest
 import torch
 
 from tagrpo.rollouts import SamplingConfig, VLLMEngine
+from tagrpo.rollouts.engines.vllm import Watch
 from tagrpo.types import Request
 
 
@@ -143,3 +149,56 @@ def test_what_libraries_say_at_start_goes_to_the_log_file_of_the_run(make_engine
 def test_no_longer_context_is_planned_for_than_the_models(make_engine):
     found = [make_engine(max_model_len=size).llm.settings["max_model_len"] for size in (100, 1000, None)]
     assert found == [100, 256, None]
+
+
+HANGS = """
+import sys, threading, time
+sys.path.insert(0, {root!r})
+from tests.rollouts.test_vllm_in_process import FakeLLM, REQUEST, stand_in
+from tagrpo.rollouts import VLLMEngine
+
+class Hanging(FakeLLM):
+    def step(self):
+        if len(self.waiting) == 1:
+            threading.Event().wait()
+        return super().step()
+
+sys.modules["vllm"] = stand_in(Hanging)
+engine = VLLMEngine({model!r}, step_seconds=2)
+engine.watch.steps = 1
+engine.generate(REQUEST)
+"""
+
+
+def test_a_step_that_hangs_ends_the_process_and_says_where_and_how_to_go_on(tiny_policy):
+    code = HANGS.format(root=str(Path(__file__).parents[2]), model=str(tiny_policy))
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 1, done.stderr
+    assert "Expected a step of vLLM within 2 s, but it hangs there" in done.stderr
+    assert "resume=auto" in done.stderr
+    assert "in step" in done.stderr, "the place stands in the trace"
+    assert time.monotonic() - began > 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "allowed"),
+    [
+        pytest.param([], 300, id="the first may take ten times as long"),
+        pytest.param([1, 2, 3], 30, id="after quick ones"),
+        pytest.param([25, 26], 20 * 24, id="after one that took 24 whole seconds"),
+    ],
+)
+def test_a_step_may_take_as_long_as_those_before_it_let_expect(monkeypatch, capsys, steps, allowed):
+    watch, ended, ticks = Watch(seconds=30), [], count(1)
+
+    def wait(seconds):
+        assert seconds == 1.0
+        tick = next(ticks)
+        watch.steps = sum(end <= tick for end in steps)
+        return bool(ended)
+
+    monkeypatch.setattr(os, "_exit", lambda code: ended.append((code, next(ticks) - 1)))
+    watch._wait(SimpleNamespace(wait=wait), threading.get_ident())
+    assert ended == [(1, max([*steps, 1]) + allowed)]
+    assert f"within {allowed} s" in capsys.readouterr().err

@@ -118,7 +118,7 @@ def folder(tmp_path_factory):
 def outcomes(cases, folder, *options):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     environment.pop("HYDRA_FULL_ERROR", None)
-    asked = json.dumps([(command, arguments, str(folder)) for command, arguments, _ in cases])
+    asked = "".join(json.dumps([command, arguments, str(folder)]) + "\n" for command, arguments, _ in cases)
     command = [sys.executable, TESTS / "forked_commands.py", *options]
     done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr

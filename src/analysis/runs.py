@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 
 from ..metrics.functional import pass_at_k
-from ..runs.directory import parsed, read_config
+from ..runs.directory import override, parsed, read_config
 
 BUDGETS = ("prompts", "rollouts", "tokens", "updates", "iterations")
 DIVERSITY = ("iteration", "question", "pool", "responses", "distance")
@@ -59,6 +59,13 @@ class RunFiles:
         """Questions that it was trained on; None where it has not noted them."""
         found = (self._optional("data.json") or {}).get("train")
         return None if found is None else int(found["kept"])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What it has warned of: its questions, then its first iterations."""
+        splits, path = (self._optional("data.json") or {}).values(), self.path / "warnings.md"
+        cautions = [text for facts in splits for text in facts.get("cautions", [])]
+        return [*cautions, *([path.read_text()] if path.exists() else [])]
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
@@ -115,12 +122,13 @@ class RunFiles:
 
     @property
     def command(self) -> str | None:
-        """The command that repeats this run, from what Hydra recorded; None where it recorded nothing."""
+        """The command that repeats this run beside it, from what Hydra recorded; None where it recorded nothing."""
         if not self._hydra:
             return None
-        task, hydra = self._hydra["overrides"]["task"], self._hydra["overrides"]["hydra"]
-        directory = [override for override in hydra if override.startswith("hydra.run.dir=")]
-        return shlex.join(["python", "-m", f"tagrpo.cli.{self._hydra['job']['name']}", *task, *directory])
+        task, name = self._hydra["overrides"]["task"], self.config.get("name", self.method)
+        same = [setting for setting in task if not setting.startswith(("name=", "resume="))]
+        program = {"train": "tagrpo-train", "evaluate": "tagrpo-eval"}[self._hydra["job"]["name"]]
+        return shlex.join([program, *same, override("name", f"{name}-again")])
 
     @cached_property
     def provenance(self) -> dict[str, str]:

@@ -37,10 +37,9 @@ def sections(methods: Methods) -> list[Section]:
 
 
 def warned(runs: Sequence[RunFiles]) -> list[Section]:
-    """The warnings of runs about their first iterations."""
-    files = [(run, run.path / "warnings.md") for run in runs]
-    found = [f"{run.method}, seed {run.seed}. {file.read_text()}" for run, file in files if file.exists()]
-    return [Section("Warnings", [], [], [line for text in found for line in text.splitlines()])] if found else []
+    """The warnings of runs about their questions and first iterations."""
+    lines = [f"{run.method}, seed {run.seed}. {text}" for run in runs for text in run.warnings]
+    return [Section("Warnings", [], [], [part for line in lines for part in line.splitlines()])] if lines else []
 
 
 def about(runs: Sequence[RunFiles]) -> list[Section]:

@@ -22,6 +22,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 from rich.console import Console
 
+from ..runs.directory import override
 from ..runs.grid import Environment, GridRun, Launcher, run_grid
 from ..runs.secrets import refuse_secrets, unread
 from ..settings.checks import check_types
@@ -104,10 +105,11 @@ def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides:
     continued = {method.after for method in methods.values()}
     for seed, (name, method) in product(seeds, methods.items()):
         directory = root / name / f"seed{seed}"
-        arguments = [f"name={name}", f"seed={seed}", f"hydra.run.dir={directory}", *overrides, *method.overrides]
+        own = [override("name", name), f"seed={seed}", override("hydra.run.dir", directory)]
+        arguments = [*own, *overrides, *method.overrides]
         before = runs.get((seed, method.after or method.longer))
         arguments += ["export=true"] if name in continued else []
-        arguments += [f"model.path={before.directory / 'model'}"] if before and method.after else []
+        arguments += [override("model.path", before.directory / "model")] if before and method.after else []
         command = [sys.executable, "-m", "tagrpo.cli.train", *arguments]
         runs[seed, name] = GridRun(name, seed, directory, command, before, longer=method.longer is not None)
     return list(runs.values())

@@ -10,7 +10,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-CARRIED = ("scale", "data", "model", "template", "reward", "rollout", "protocol", "averages")
+from ..runs.directory import override
+
+CARRIED = (
+    "experiment", "recipe", "scale", "data", "data_path", "model", "template", "reward", "rollout", "protocol",
+    "averages",
+)  # fmt: skip
 """Groups and settings of a training that its evaluation needs too."""
 
 
@@ -30,26 +35,31 @@ def show(metrics: Mapping[str, float]) -> None:
     Console().print(table)
 
 
-def conclude(metrics: Mapping[str, float], directory: Path, overrides: Sequence[str], name: str) -> None:
-    """Print the results of a training, its files, and the commands that can follow."""
+def conclude(
+    metrics: Mapping[str, float], directory: Path, overrides: Sequence[str], name: str, iterations: int | None
+) -> None:
+    """Print the results of a training of so many iterations, its files, and the commands that can follow."""
     show(metrics)
+    directory = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
     found = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
     print(f"In {directory}: {', '.join(found)}. Next:")
-    for command in following(directory, overrides, name, set(found)):
-        print(f"  {command}")
+    for command in following(directory, overrides, name, iterations, set(found)):
+        print(f"  {shlex.join(command)}")
 
 
-def following(directory: Path, overrides: Sequence[str], name: str, found: set[str]) -> list[str]:
-    """Commands that can follow a run: evaluate, export, report, train for longer."""
-    commands, model = [f"tagrpo-report {directory}"], directory / "model"
+def following(
+    directory: Path, overrides: Sequence[str], name: str, iterations: int | None, found: set[str]
+) -> list[list[str]]:
+    """Commands that can follow a run: evaluate, export, report, train for twice as long."""
+    commands, model = [["tagrpo-report", str(directory)]], directory / "model"
     if "model" in found:
-        carried = [o for o in overrides if o.partition("=")[0].partition(".")[0] in CARRIED]
+        carried = [o for o in overrides if o.lstrip("+~").partition("=")[0].partition(".")[0] in CARRIED]
         carried = [o for o in carried if not o.startswith(("model=", "model.path="))]
-        evaluate = ["tagrpo-eval", f"name={name}", *carried, "model=pretrained", f"model.path={model}"]
-        commands.insert(0, shlex.join(evaluate))
+        pretrained = ["model=pretrained", override("model.path", model)]
+        commands.insert(0, ["tagrpo-eval", override("name", name), *carried, *pretrained])
     elif "checkpoints" in found:
-        commands.insert(0, f"tagrpo-export {directory} {model}")
-    if "checkpoints" in found:
-        again = [o for o in overrides if not o.startswith(("iterations=", "resume="))]
-        commands.append(shlex.join(["tagrpo-train", *again, "resume=auto"]) + " iterations=…")
+        commands.insert(0, ["tagrpo-export", str(directory), str(model)])
+    if "checkpoints" in found and iterations:
+        own = [override("hydra.run.dir", directory), "resume=auto", f"iterations={2 * iterations}"]
+        commands.append(["tagrpo-train", *(o for o in overrides if not o.startswith(("iterations=", "resume="))), *own])
     return commands

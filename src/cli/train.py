@@ -102,7 +102,7 @@ def main(cfg: DictConfig) -> float | None:
         metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
         if is_first_rank():
             end(directory)
-            conclude(metrics, directory, given_overrides(), f"{cfg.name}-seed{cfg.seed}")
+            conclude(metrics, directory, given_overrides(), f"{cfg.name}-seed{cfg.seed}", cfg.iterations)
     return objective_of(metrics, cfg.objective)
 
 

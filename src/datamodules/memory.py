@@ -46,9 +46,19 @@ class Record:
     visits: list[Visit] = field(default_factory=list)  # the newest `MOST_VISITS`, oldest first
     answers: dict[str | None, int] = field(default_factory=dict)
     """Final answer → how often it was given; None counts responses without one."""
+    _plain: tuple[Any, ...] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def plain(self) -> tuple[Any, ...]:
+        """A copy in plain containers, the same one until something is added."""
+        if self._plain is None:
+            visits = [tuple(visit) for visit in self.visits]
+            self._plain = (self.samples, self.correct, self.solved_in_full, visits, dict(self.answers))
+        return self._plain
 
     def add(self, visit: Visit, answers: Counter[str | None]) -> None:
         """Add the responses of one batch."""
+        self._plain = None
         self.samples += sum(visit.samples)
         self.correct += sum(visit.correct)
         self.solved_in_full = self.solved_in_full or visit.rate == 1.0
@@ -94,10 +104,7 @@ class QuestionMemory:
 
     def state_dict(self) -> dict[str, Any]:
         """All records, in plain containers."""
-        return {
-            id: (r.samples, r.correct, r.solved_in_full, [tuple(visit) for visit in r.visits], dict(r.answers))
-            for id, r in self.records.items()
-        }
+        return {id: record.plain for id, record in self.records.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""

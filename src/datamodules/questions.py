@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -131,8 +131,9 @@ class QuestionDataModule(LightningDataModule):
                 self._read(name, source)
         renderers = [self._renderer(training=part) for part in ([True, False] if training else [False])]
         forms = dict.fromkeys(caution for renderer in renderers for caution in renderer.cautions())
-        for caution in (*forms, *add_overlaps(self.report, self._splits)):
-            rank_zero_warn(caution)
+        self._warn(next(iter(self.report)), forms)
+        for split, caution in add_overlaps(self.report, self._splits):
+            self._warn(split, [caution])
         if self.trainer is not None and self.trainer.is_global_zero:
             write_json(Path(self.trainer.default_root_dir) / "data.json", self.report)
 
@@ -156,8 +157,15 @@ class QuestionDataModule(LightningDataModule):
         self._splits[split] = found.kept
         self.report[split] = split_report(source, len(groups), found)
         rank_zero_info(summary(split, self.report[split]))
-        for caution in cautions(split, self.report[split], limit):
-            rank_zero_warn(caution)
+        self._warn(split, cautions(split, self.report[split], limit))
+
+    def _warn(self, split: str, cautions: Iterable[str]) -> None:
+        """Say each caution once, and note it among the facts of a split."""
+        noted = self.report[split].setdefault("cautions", [])
+        for caution in cautions:
+            if caution not in noted:
+                noted.append(caution)
+                rank_zero_warn(caution)
 
     def check_references(self, verifier: Verifier) -> None:
         """Raise a ValueError that names file and question of the first reference answers that `verifier` refuses."""

@@ -11,6 +11,7 @@
 | `rephrasings_too_long` | rephrasings left out for their length |
 | `prompt_tokens` | tokens of the shortest and the longest prompt, and their mean |
 | `train_overlap` | of a test split: `overlap.Overlap`s with the training questions; missing where none were loaded |
+| `cautions` | what has been warned of |
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from .sources.base import Source, SourceReport, fingerprint
 
 NUM_NAMED = 5
 """Questions named in a message; the report names all."""
+NUM_SHOWN = 3
+"""Questions quoted in a message."""
 
 
 def split_report(source: Source, loaded: int, fitting: Fitting) -> dict[str, Any]:
@@ -68,21 +71,27 @@ def cautions(split: str, report: Mapping[str, Any], max_prompt_tokens: int) -> I
     yield from (f"{split}: {warning}." for warning in report["warnings"])
 
 
-def add_overlaps(reports: Mapping[str, dict[str, Any]], splits: Mapping[str, Sequence[QuestionGroup]]) -> Iterator[str]:
+def add_overlaps(
+    reports: Mapping[str, dict[str, Any]], splits: Mapping[str, Sequence[QuestionGroup]]
+) -> Iterator[tuple[str, str]]:
     """Add the overlaps of test splits with the training questions to the reports; each split is compared once.
 
-    Yields a sentence for each split with copies, which are overlaps with the same numbers.
+    Yields each split with copies, which are overlaps with the same numbers, and a text on them.
     """
     tests = {name: g for name, g in splits.items() if name != "train" and "train_overlap" not in reports[name]}
     for split, overlaps in find_overlaps(splits["train"], tests).items() if "train" in splits and tests else ():
         reports[split]["train_overlap"] = [overlap._asdict() for overlap in overlaps]
-        copies = [f"{overlap.test} ({overlap.train})" for overlap in overlaps if overlap.same_numbers]
+        copies = [overlap for overlap in overlaps if overlap.same_numbers]
         if copies:
-            yield (
+            texts = {group.id: group.question for group in splits[split]}
+            lines = [
                 f"{split}: {len(copies)} of {len(splits[split])} questions share at least half of their words, and all "
-                f"numbers, with a training question: {_named(copies)}. {len(overlaps) - len(copies)} more share the "
-                "words but not all numbers."
-            )
+                f"numbers, with a training question: {_named([f'{copy.test} ({copy.train})' for copy in copies])}. "
+                f"{len(overlaps) - len(copies)} more share the words but not all numbers. Take such questions out of "
+                f"data.train or data.evaluation.{split}, or read its results as those of seen questions. Some of them:",
+                *(f"- {texts[copy.test]!r}" for copy in copies[:NUM_SHOWN]),
+            ]
+            yield split, "\n".join(lines)
 
 
 def _named(ids: Sequence[str]) -> str:

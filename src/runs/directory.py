@@ -60,6 +60,17 @@ def checkpoints_in(directory: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
+def override(name: str, value: object) -> str:
+    r"""A setting as a command gives it: quoted for Hydra, which takes commas, spaces and umlauts apart.
+
+    >>> override("name", "grpo"), override("root", "runs/a, ü")
+    ('name=grpo', "root='runs/a, ü'")
+    """
+    text = str(value)
+    plain = re.fullmatch(r"[A-Za-z_/.][\w/.:@+-]*", text, re.ASCII)
+    return f"{name}={text}" if plain else f"{name}='" + text.replace("'", r"\'") + "'"
+
+
 def is_first_rank() -> bool:
     """Whether this process is rank 0, by the environment alone: importing Lightning takes seconds."""
     names = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")

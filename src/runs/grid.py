@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ OWN = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts
 """Files that a copy of a run writes anew."""
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 10.0
+MOST_ROWS = 40
+"""Of the table of runs."""
 Environment = Mapping[str, str | None]
 """Variables that a run gets besides those of its job; None removes one."""
 Launcher = Mapping[str, Any]
@@ -253,9 +256,12 @@ def stop(runs: list[GridRun]) -> None:
 
 
 def table_of(runs: list[GridRun]) -> Table:
-    """The state of all runs."""
-    table = Table("method", "seed", "state", "seconds", "progress")
-    for run in runs:
+    """The state of all runs; of more than `MOST_ROWS` those under way or failed, and counts of all states."""
+    counts = Counter(run.state for run in runs)
+    many = len(runs) > MOST_ROWS
+    told = ", ".join(f"{count} {state}" for state, count in counts.items())
+    table = Table("method", "seed", "state", "seconds", "progress", caption=told if many else None)
+    for run in [run for run in runs if not many or run.active or run.state == "failed"][:MOST_ROWS]:
         seconds = f"{run.seconds:.0f}" if run.seconds else ""
         table.add_row(run.method, str(run.seed), run.state, seconds, run.progress())
     return table

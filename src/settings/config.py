@@ -37,8 +37,8 @@ LIGHTNING_WAITS = 30
 """Default process-group timeout, in minutes."""
 FORMAT_WARNING = warnings.formatwarning
 CHATTER = re.compile(
-    r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|All "
-    r"distributed processes registered|-{20}|\n?Initializing distributed"
+    r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|Restored "
+    r"all states|All distributed processes registered|-{20}|\n?Initializing distributed"
 )
 """Messages that Lightning logs of every run."""
 
@@ -260,6 +260,14 @@ def exists(settings: str | None) -> bool:
     sources = [source.path for source in HydraConfig.get().runtime.config_sources if source.schema == "file"]
     known = ConfigStore.instance().get_type(path) == ObjectType.CONFIG
     return known or any((Path(folder) / path).is_file() for folder in sources)
+
+
+class Ours(logging.Filter):
+    """Keeps what libraries say off the console, errors aside; Lightning logs our own messages."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to show a message."""
+        return record.name.startswith(("tagrpo", "lightning")) or record.levelno >= logging.ERROR
 
 
 def quiet() -> None:

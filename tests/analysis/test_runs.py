@@ -54,10 +54,13 @@ def test_a_run_says_how_to_repeat_it(tmp_path, write_run):
     path = write_run(tmp_path, "grpo", 0, [1])
     assert find_runs(tmp_path)[0].command is None
     (path / ".hydra").mkdir()
-    overrides = {"task": ["seed=0", "data.train.path=a b.jsonl"], "hydra": ["hydra.run.dir=x", "hydra.mode=RUN"]}
+    overrides = {
+        "task": ["seed=0", "name=x", "data.train.path=a b.jsonl", "resume=auto"],
+        "hydra": ["hydra.run.dir=x", "hydra.mode=RUN"],
+    }
     noted = {"hydra": {"job": {"name": "train"}, "overrides": overrides}}
     (path / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump(noted))
-    command = "python -m tagrpo.cli.train seed=0 'data.train.path=a b.jsonl' hydra.run.dir=x"
+    command = "tagrpo-train seed=0 'data.train.path=a b.jsonl' name=grpo-again"
     assert find_runs(tmp_path)[0].command == command
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from rich.console import Console
 
@@ -38,6 +39,14 @@ def test_every_method_runs_with_every_seed(tmp_path):
         "-m", "tagrpo.cli.train", "name=grpo", "seed=3", f"hydra.run.dir={tmp_path}/grpo/seed3",
         "iterations=2", "experiment=grpo",
     ]  # fmt: skip
+
+
+def test_a_root_with_commas_spaces_quotes_and_umlauts_reaches_the_runs():
+    root = Path("Läufe, a 'b'")
+    *_, run = runs_of(root, {"first": Method([]), "then, ü": Method([], "first")}, [0], [])
+    given = {part.key_or_group: part.value() for part in OverridesParser.create().parse_overrides(run.command[3:])}
+    places = {"hydra.run.dir": str(root / "then, ü" / "seed0"), "model.path": str(root / "first" / "seed0" / "model")}
+    assert given == {"name": "then, ü", "seed": 0, **places}
 
 
 def test_a_list_of_methods_names_experiments():

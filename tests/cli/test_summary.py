@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
 import subprocess
+import sys
+from pathlib import Path
 
+from tagrpo.analysis.runs import find_directories
 from tagrpo.cli.summary import conclude, following
 from tagrpo.runs import provenance
+from tagrpo.runs.directory import override
+from tests import forked_commands
 
 METRICS = {
     "pass@k/easy/1": 0.25, "pass@k/easy/2": 0.5, "pass@k/hard/1": 0.125,
@@ -16,7 +24,7 @@ METRICS = {
 def test_results_places_and_next_commands_are_printed(tmp_path, capsys):
     (tmp_path / "model").mkdir()
     (tmp_path / "metrics.csv").write_text("")
-    conclude(METRICS, tmp_path, ["data=math", "name=a b", "iterations=5"], "a-seed0")
+    conclude(METRICS, tmp_path, ["data=math", "name=a b", "iterations=5"], "a-seed0", 5)
     said = capsys.readouterr().out
     rows = [line.split() for line in said.splitlines() if line.startswith("│")]
     assert rows == [["│", "easy", "│", "25.0", "│", "50.0", "│"], ["│", "hard", "│", "12.5", "│", "│"]]
@@ -25,14 +33,51 @@ def test_results_places_and_next_commands_are_printed(tmp_path, capsys):
     assert f"tagrpo-eval name=a-seed0 data=math model=pretrained model.path={tmp_path / 'model'}" in said
 
 
-def test_next_commands_fit_what_the_run_has_left_behind(tmp_path):
+def test_next_commands_fit_what_the_run_has_left_behind():
+    run = Path("runs/a")
     overrides = ["scale=paper", "model=qwen3_4b", "name=a b", "iterations=5", "resume=auto", "optimizer.lr=1e-6"]
-    export, report, longer = following(tmp_path, overrides, "a-seed0", {"checkpoints"})
-    assert export == f"tagrpo-export {tmp_path} {tmp_path / 'model'}"
-    assert report == f"tagrpo-report {tmp_path}"
-    assert longer == "tagrpo-train scale=paper model=qwen3_4b 'name=a b' optimizer.lr=1e-6 resume=auto iterations=…"
-    evaluate, *_ = following(tmp_path, overrides, "a-seed0", {"model"})
-    assert evaluate == f"tagrpo-eval name=a-seed0 scale=paper model=pretrained model.path={tmp_path / 'model'}"
+    export, report, longer = following(run, overrides, "a-seed0", 5, {"checkpoints"})
+    assert export == ["tagrpo-export", "runs/a", "runs/a/model"]
+    assert report == ["tagrpo-report", "runs/a"]
+    kept = ["scale=paper", "model=qwen3_4b", "name=a b", "optimizer.lr=1e-6"]
+    assert longer == ["tagrpo-train", *kept, "hydra.run.dir=runs/a", "resume=auto", "iterations=10"]
+    assert len(following(run, overrides, "a-seed0", None, {"checkpoints"})) == 2, "it has no number of iterations"
+    overrides += ["experiment=dapo", "recipe=common", "data_path=x", "~data.evaluation.b", "+data.evaluation.c=1"]
+    evaluate, *_ = following(run, overrides, "a-seed0", 5, {"model"})
+    carried = ["scale=paper", *overrides[-5:]]
+    assert evaluate == ["tagrpo-eval", "name=a-seed0", *carried, "model=pretrained", "model.path=runs/a/model"]
+
+
+SMALL = [
+    "iterations=1", "logger=csv", "callbacks=[pass_at_k,checkpoint]", "data.train.size=8", "data.batch_size=2",
+    "data.samples_per_prompt=2", "data.evaluation_samples=2", "data.evaluation.test_id.size=2",
+    "~data.evaluation.test_phrasing", "~data.evaluation.test_size",
+]  # fmt: skip
+
+
+def test_printed_commands_run_as_printed_from_a_folder_with_commas_spaces_and_umlauts(tmp_path):
+    folder = tmp_path / "Läufe, zum Ansehen"
+    folder.mkdir()
+    environment = os.environ | {"PYTHONUTF8": "1", "COLUMNS": "80"}
+    command = [sys.executable, Path(forked_commands.__file__), "ready"]
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    with subprocess.Popen(command, **options) as forks:
+
+        def run(command):
+            name, *arguments = shlex.split(command)
+            print(json.dumps([name, arguments, str(folder)]), file=forks.stdin, flush=True)
+            done = json.loads(forks.stdout.readline())
+            assert done["code"] == 0, f"{command}\n{done['output']}"
+            return done["output"]
+
+        said = run(shlex.join(["tagrpo-train", "-m", "experiment=grpo", *SMALL, override("hydra.sweep.dir", "Ü, ü")]))
+        (swept,) = find_directories(folder)
+        printed = [line.strip() for line in said.splitlines() if line.startswith("  tagrpo-")]
+        assert [line.split()[0] for line in printed] == ["tagrpo-eval", "tagrpo-report", "tagrpo-train"]
+        for line in (*printed, swept.command):
+            run(line)
+    assert json.loads((swept.path / "ledger.json").read_text())["iterations"] == 2, "the run itself was made longer"
+    assert {run.method for run in find_directories(folder)} == {"grpo", "grpo-seed0", "grpo-again"}
 
 
 def test_the_commit_and_what_differs_from_it_are_told(tmp_path, monkeypatch):

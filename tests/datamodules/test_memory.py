@@ -107,3 +107,14 @@ def test_the_state_is_a_copy_in_plain_containers(make_batch, tmp_path):
     assert list(again["a"].answers) == list(memory["a"].answers), "their order decides which is forgotten"
     memory.remember(named(make_batch([[[1.0]]]), "a"))
     assert again.state_dict() == before != memory.state_dict()
+
+
+def test_only_what_has_changed_is_copied_again(make_batch):
+    memory = QuestionMemory()
+    memory.remember(named(make_batch([[[1.0, 0.0]], [[1.0]]]), "a", "b", answers=["5", "7", "7"]))
+    first = memory.state_dict()
+    memory.remember(named(make_batch([[[0.0]]]), "a", answers=["5"]))
+    second = memory.state_dict()
+    assert second["b"] is first["b"]
+    assert first["a"] == (2, 1, False, [((2,), (1,))], {"5": 1, "7": 1}), "a state does not change afterwards"
+    assert second["a"] == (3, 1, False, [((2,), (1,)), ((1,), (0,))], {"5": 2, "7": 1})

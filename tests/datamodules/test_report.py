@@ -76,8 +76,13 @@ def test_copies_of_test_questions_in_the_training_set_are_warned_of_and_patterns
     datamodule = make_datamodule(Fixed(("t", COPY)), test=tests)
     with pytest.warns(
         UserWarning, match=r"test: 1 of 3 questions share .* with a training question: copy \(t\)\. 1 more"
-    ):
+    ) as caught:
         datamodule.setup("fit")
+    (said,) = [str(warning.message) for warning in caught]
+    assert "out of data.train or data.evaluation.test" in said
+    assert said.splitlines()[1:] == [f"- {tests.groups[0].question!r}"], "with the text of the copy"
+    datamodule.setup("fit")
+    assert [facts["cautions"] for facts in datamodule.report.values()] == [[], [said]], "once, also for the report"
     overlaps = datamodule.report["test"]["train_overlap"]
     assert [(o["test"], o["train"], o["same_numbers"]) for o in overlaps] == [
         ("copy", "t", True),

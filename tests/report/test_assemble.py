@@ -203,10 +203,13 @@ def test_what_a_run_has_warned_of_stands_before_all_tables(tmp_path, write_run):
     (tmp_path / "grpo" / "seed0" / "warnings.md").write_text(
         "Iteration 1: No answer was found.\n- 'well', expected '1'\n"
     )
+    facts = {"train": {"kept": 2, "cautions": []}, "test": {"kept": 2, "cautions": ["test: 1 of 2 is seen:\n- 'x?'"]}}
+    (tmp_path / "grpo" / "seed0" / "data.json").write_text(json.dumps(facts))
     page = write_report(tmp_path)
     first = read_blocks(page)["index"]["index"]["tables"][0]
     assert first["title"] == "Warnings"
-    assert first["notes"] == ["grpo, seed 0. Iteration 1: No answer was found.", "- 'well', expected '1'"]
+    seen = ["grpo, seed 0. test: 1 of 2 is seen:", "- 'x?'"]
+    assert first["notes"] == [*seen, "grpo, seed 0. Iteration 1: No answer was found.", "- 'well', expected '1'"]
     text = page.with_name("report.md").read_text()
     assert text.index("## Warnings") < text.index("- 'well', expected '1'") < text.index("## Pass@k")
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import random
+import subprocess
 import sys
+import threading
+import time
 from contextlib import nullcontext
+from itertools import count
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -12,6 +19,7 @@ import pytest
 import torch
 
 from tagrpo.rollouts import SamplingConfig, VLLMEngine
+from tagrpo.rollouts.engines.vllm import Watch
 from tagrpo.types import Request
 
 
@@ -22,6 +30,7 @@ class FakeLLM:
         self.settings = settings
         self.llm_engine, self.waiting = self, []
         self.model_config = SimpleNamespace(max_model_len=100)
+        os.write(2, b"a warning of C++\n")
         self.disturb()
 
     def disturb(self):
@@ -57,13 +66,18 @@ class FakeLLM:
         return [SimpleNamespace(finished=True, request_id=name.partition("-")[0], outputs=samples)]
 
 
-@pytest.fixture
-def make_engine(monkeypatch, tiny_policy):
+def stand_in(llm):
+    """A module that takes the place of vLLM."""
     vllm = ModuleType("vllm")
-    vllm.LLM = FakeLLM
+    vllm.LLM = llm
     vllm.SamplingParams = lambda **values: SimpleNamespace(**{"seed": None, **values})
     vllm.TokensPrompt = dict
-    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    return vllm
+
+
+@pytest.fixture
+def make_engine(monkeypatch, tiny_policy):
+    monkeypatch.setitem(sys.modules, "vllm", stand_in(FakeLLM))
     return lambda **options: VLLMEngine(str(tiny_policy), **options)
 
 
@@ -121,6 +135,70 @@ def test_the_head_is_float32_as_the_trainers_unless_options_say_otherwise(make_e
     assert make_engine(options={"hf_overrides": {}}).llm.settings["hf_overrides"] == {}
 
 
+@pytest.mark.parametrize("log", [False, True])
+def test_what_libraries_say_at_start_goes_to_the_log_file_of_the_run(make_engine, tmp_path, capfd, monkeypatch, log):
+    handler = logging.FileHandler(tmp_path / "train.log")
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler] if log else [])
+    make_engine()
+    handler.close()
+    os.write(2, b"of ours")
+    said = (tmp_path / "train.log").read_text(), capfd.readouterr().err
+    assert said == (("a warning of C++\n", "of ours") if log else ("", "a warning of C++\nof ours"))
+
+
 def test_no_longer_context_is_planned_for_than_the_models(make_engine):
     found = [make_engine(max_model_len=size).llm.settings["max_model_len"] for size in (100, 1000, None)]
     assert found == [100, 256, None]
+
+
+HANGS = """
+import sys, threading, time
+sys.path.insert(0, {root!r})
+from tests.rollouts.test_vllm_in_process import FakeLLM, REQUEST, stand_in
+from tagrpo.rollouts import VLLMEngine
+
+class Hanging(FakeLLM):
+    def step(self):
+        if len(self.waiting) == 1:
+            threading.Event().wait()
+        return super().step()
+
+sys.modules["vllm"] = stand_in(Hanging)
+engine = VLLMEngine({model!r}, step_seconds=2)
+engine.watch.steps = 1
+engine.generate(REQUEST)
+"""
+
+
+def test_a_step_that_hangs_ends_the_process_and_says_where_and_how_to_go_on(tiny_policy):
+    code = HANGS.format(root=str(Path(__file__).parents[2]), model=str(tiny_policy))
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 1, done.stderr
+    assert "Expected a step of vLLM within 2 s, but it hangs there" in done.stderr
+    assert "resume=auto" in done.stderr
+    assert "in step" in done.stderr, "the place stands in the trace"
+    assert time.monotonic() - began > 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "allowed"),
+    [
+        pytest.param([], 300, id="the first may take ten times as long"),
+        pytest.param([1, 2, 3], 30, id="after quick ones"),
+        pytest.param([25, 26], 20 * 24, id="after one that took 24 whole seconds"),
+    ],
+)
+def test_a_step_may_take_as_long_as_those_before_it_let_expect(monkeypatch, capsys, steps, allowed):
+    watch, ended, ticks = Watch(seconds=30), [], count(1)
+
+    def wait(seconds):
+        assert seconds == 1.0
+        tick = next(ticks)
+        watch.steps = sum(end <= tick for end in steps)
+        return bool(ended)
+
+    monkeypatch.setattr(os, "_exit", lambda code: ended.append((code, next(ticks) - 1)))
+    watch._wait(SimpleNamespace(wait=wait), threading.get_ident())
+    assert ended == [(1, max([*steps, 1]) + allowed)]
+    assert f"within {allowed} s" in capsys.readouterr().err

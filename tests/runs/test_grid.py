@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from tagrpo.runs import grid as module
-from tagrpo.runs.grid import run_grid, stop
+from tagrpo.runs.grid import run_grid, stop, table_of
 from tests.helpers import grid_run, wait_until
 
 QUIET = Console(quiet=True)
@@ -222,3 +222,17 @@ def test_progress_is_the_last_line_about_it_that_the_run_has_written(tmp_path):
     assert mine.progress() == "iteration 20000/20000 · reward 0.50"
     (mine.directory / "log.txt").unlink()
     assert mine.progress() == ""
+
+
+def test_a_large_grid_shows_what_is_under_way_or_failed_and_counts_all(tmp_path):
+    runs = [grid_run(tmp_path, f"m{number}", "pass") for number in range(1000)]
+    for run, state in zip(runs, ("done", "done", "failed", "running", "queued"), strict=False):
+        run.state = state
+    with (console := Console(width=100)).capture() as said:
+        console.print(table_of(runs))
+    rows = [line.split("│")[1].strip() for line in said.get().splitlines() if line.startswith("│")]
+    assert rows == ["m2", "m3", "m4"]
+    assert "2 done, 1 failed, 1 running, 1 queued, 995 waiting" in " ".join(said.get().split())
+    with console.capture() as said:
+        console.print(table_of(runs[:40]))
+    assert said.get().count("waiting") == 35

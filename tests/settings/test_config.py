@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from hydra import compose, initialize_config_module
 from hydra.errors import ConfigCompositionException, InstantiationException, MissingConfigException
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer
+from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
@@ -279,3 +281,20 @@ def test_our_own_warnings_are_shown_without_their_place(monkeypatch):
     own = str(Path(config.__file__).parents[1] / "callbacks" / "first_look.py")
     assert warnings.formatwarning(UserWarning("Check it."), UserWarning, own, 3) == "Warning: Check it.\n"
     assert "other.py:3: UserWarning: Check it." in warnings.formatwarning("Check it.", UserWarning, "other.py", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "shown"),
+    [
+        ("tagrpo.rollouts.engines.server_fleet", logging.WARNING, True),
+        ("lightning.pytorch.utilities.rank_zero", logging.INFO, True),
+        ("vllm.triton_utils.importing", logging.INFO, False),
+        ("torch._library.triton", logging.WARNING, False),
+        ("vllm.engine", logging.ERROR, True),
+    ],
+)
+def test_the_console_has_our_messages_and_the_errors_of_libraries(name, level, shown):
+    job_logging = OmegaConf.to_container(OmegaConf.load(CONFIGS / "train.yaml").hydra.job_logging)
+    (kept,) = job_logging["handlers"]["console"]["filters"]
+    assert job_logging["filters"][kept]["()"] == f"{config.__name__}.{config.Ours.__name__}"
+    assert config.Ours().filter(logging.LogRecord(name, level, "file.py", 1, "text", (), None)) is shown

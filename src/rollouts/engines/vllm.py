@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
+import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,6 +43,7 @@ class VLLMEngine(Engine):
         enforce_eager: Whether to run without CUDA graphs.
         sleep: Whether `sleep` gives the memory of weights and cache back during the update; GPUs only.
         tensor_parallel_size: Ranks that share an engine: for models whose weights and cache one GPU does not hold.
+        step_seconds: How long one step of sampling may take before the engine hangs and the run ends, see `Watch`.
         options: Further arguments of `vllm.LLM`.
 
     Raises:
@@ -56,6 +61,7 @@ class VLLMEngine(Engine):
         enforce_eager: bool = False,
         sleep: bool = False,
         tensor_parallel_size: int = 1,
+        step_seconds: float = 60.0,
         options: dict[str, Any] | None = None,
     ) -> None:
         if tensor_parallel_size < 1 or world_size() % tensor_parallel_size:
@@ -69,7 +75,7 @@ class VLLMEngine(Engine):
         most = getattr(AutoConfig.from_pretrained(model_path, trust_remote_code=False), "max_position_embeddings", None)
         if max_model_len and most:
             max_model_len = min(max_model_len, most)
-        with undisturbed():
+        with undisturbed(), errors_to_log():
             from vllm import LLM
 
             with patch.dict(os.environ, launch_variables()):
@@ -97,6 +103,7 @@ class VLLMEngine(Engine):
             from vllm.distributed import get_tp_group
 
             self.team = get_tp_group().cpu_group
+        self.watch = Watch(step_seconds)
         self.can_sleep = sleep
         self.asleep = False
 
@@ -145,7 +152,7 @@ class VLLMEngine(Engine):
             for count, seed in zip(counts, seeds, strict=True)
         ]
         inputs = [TokensPrompt(prompt_token_ids=request.prompts[row].tolist()) for row in wanted]
-        with undisturbed():
+        with undisturbed(), self.watch.over():
             torch.manual_seed(request.seed)
             # vLLM makes its names unique with a suffix, and answers without it.
             names = [name.partition("-")[0] for name in self.llm.enqueue(inputs, params, use_tqdm=False)]
@@ -154,6 +161,7 @@ class VLLMEngine(Engine):
                 for output in self.llm.llm_engine.step():
                     if output.finished and output.request_id in row_of:  # ignore leftovers of an interrupted call
                         take(row_of.pop(output.request_id), list(output.outputs))  # type: ignore[arg-type]
+                self.watch.steps += 1
         if row_of:
             raise EngineError(f"Expected responses to all prompts, but vLLM dropped those to {len(row_of)} of them.")
 
@@ -173,6 +181,43 @@ class VLLMEngine(Engine):
         """Shut the engine down."""
         self.llm.llm_engine.engine_core.shutdown()
         del self.llm
+
+
+class Watch:
+    """Ends the process when the engine in it hangs: nothing else can end a step of vLLM from within.
+
+    A step may take `seconds`, or 20 times as long as the slowest before it; the first, which may compile, 10 times
+    `seconds`. Time in which the process is stopped does not count.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.slowest, self.steps = seconds, 0, 0
+
+    @contextmanager
+    def over(self) -> Iterator[None]:
+        """Watch the steps of the block, which counts them in `steps`."""
+        done = threading.Event()
+        threading.Thread(target=self._wait, args=(done, threading.get_ident()), daemon=True).start()
+        try:
+            yield
+        finally:
+            done.set()
+
+    def _wait(self, done: threading.Event, thread: int) -> None:
+        seen, waited = self.steps, 0
+        while not done.wait(1.0):
+            if self.steps != seen:
+                self.slowest, seen, waited = max(self.slowest, waited), self.steps, 0
+            waited += 1
+            allowed = max(self.seconds, 20 * self.slowest) if seen else 10 * self.seconds
+            if waited > allowed:
+                traceback.print_stack(sys._current_frames()[thread])
+                sys.stderr.write(
+                    f"Expected a step of vLLM within {allowed:.0f} s, but it hangs there, and the run ends. Go on from "
+                    "the newest checkpoint with resume=auto; rollout.engine.step_seconds gives it longer.\n"
+                )
+                sys.stderr.flush()
+                os._exit(1)
 
 
 def _completion(sample: Any) -> Completion:
@@ -219,6 +264,23 @@ def launch_variables() -> dict[str, str]:
     """
     device = torch.cuda.current_device() if torch.cuda.is_available() else 0
     return {"RANK": str(rank()), "LOCAL_RANK": str(device), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+
+@contextmanager
+def errors_to_log() -> Iterator[None]:
+    """Write to the log file of the run, if there is one, what any library writes to stderr, from C++ too."""
+    files = [handler for handler in logging.getLogger().handlers if isinstance(handler, logging.FileHandler)]
+    if not files:
+        yield
+        return
+    console = os.dup(2)
+    with open(files[0].baseFilename, "ab") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(console, 2)
+        os.close(console)
 
 
 @contextmanager

@@ -185,8 +185,6 @@ def check(cfg: DictConfig) -> None:
             f"Expected an experiment whose authors ran something else than their paper says, since recipe=authors, but "
             f"there are no settings {settings} for {cfg.name}. Use recipe=paper."
         )
-    if cfg.policy.mini_batches < 1:
-        raise ValueError(f"Expected policy.mini_batches to be at least 1, but got {cfg.policy.mini_batches}.")
     if not 0 <= cfg.seed < 2**32:
         raise ValueError(f"Expected seed to be from 0 to 4294967295, but got {cfg.seed}.")
     if cfg.data.batch_size < cfg.policy.mini_batches:

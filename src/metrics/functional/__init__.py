@@ -10,7 +10,9 @@ from .difficulty import DifficultyTest, difficulty_test, difficulty_variance
 from .groups import (
     group_index,
     uniform_groups,
+    uniform_reward_percentage,
     uniform_subset_probability,
+    zero_gradient_percentage,
     zero_gradient_probability,
 )
 from .intervals import Interval, t_intervals
@@ -21,6 +23,6 @@ __all__ = [
     "CAUSES", "DifficultyTest", "Interval", "answer_diversity", "answer_entropy",
     "difficulty_test", "difficulty_variance",
     "exact_pass_at_k", "group_index", "majority_vote", "mean_pairwise_distance", "pass_at_k",
-    "support_change", "t_intervals", "uniform_groups", "uniform_subset_probability",
-    "zero_gradient_causes", "zero_gradient_probability",
+    "support_change", "t_intervals", "uniform_groups", "uniform_reward_percentage", "uniform_subset_probability",
+    "zero_gradient_causes", "zero_gradient_percentage", "zero_gradient_probability",
 ]  # fmt: skip

@@ -24,6 +24,25 @@ def uniform_groups(values: Tensor, group: Tensor) -> Tensor:
     return low == high
 
 
+def uniform_reward_percentage(rewards: Tensor, group: Tensor) -> Tensor:
+    """[] float64, percentage of groups whose rewards are all equal (TA-GRPO, Fig. 3).
+
+    >>> uniform_reward_percentage(torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.tensor([0, 0, 1, 1]))
+    tensor(50., dtype=torch.float64)
+    """
+    return 100 * uniform_groups(rewards, group).double().mean()
+
+
+def zero_gradient_percentage(advantages: Tensor, group: Tensor) -> Tensor:
+    """[] float64, percentage of groups whose advantages are all zero: they give the policy no gradient.
+
+    >>> zero_gradient_percentage(torch.tensor([0.0, 0.0, -1.0, 1.0]), torch.tensor([0, 0, 1, 1]))
+    tensor(50., dtype=torch.float64)
+    """
+    index, count = group_index(group)
+    return 100 * (torch.bincount(index[advantages != 0], minlength=count) == 0).double().mean()
+
+
 def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> Tensor:
     """[num_groups] float64, exact probability that s responses of a group, drawn without replacement, are all equal.
 

@@ -12,7 +12,9 @@ from tagrpo.metrics.functional import (
     answer_diversity,
     mean_pairwise_distance,
     uniform_groups,
+    uniform_reward_percentage,
     uniform_subset_probability,
+    zero_gradient_percentage,
     zero_gradient_probability,
 )
 
@@ -28,6 +30,15 @@ def test_uniform_rewards_are_counted_per_group():
         rewards = torch.tensor(rng.choice([0.0, 1.0], 9))
         uniform = [len(set(rewards[group == g].tolist())) == 1 for g in group.unique()]
         assert uniform_groups(rewards, group).tolist() == uniform
+        assert uniform_reward_percentage(rewards, group).item() == pytest.approx(100 * np.mean(uniform))
+
+
+def test_questions_without_gradient_are_those_whose_advantages_are_all_zero():
+    for seed in range(5):
+        rng, group = random_groups(seed, 9)
+        advantages = torch.tensor(rng.choice([0.0, 0.0, -0.5, 0.5], 9))
+        without = [not any(advantages[group == g].tolist()) for g in group.unique()]
+        assert zero_gradient_percentage(advantages, group).item() == pytest.approx(100 * np.mean(without))
 
 
 @pytest.mark.parametrize("seed", range(5))

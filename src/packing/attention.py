@@ -10,8 +10,6 @@ dot products, None means 1/√D. There is no dropout.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.utils.import_utils import is_triton_available
 
 from .batch import PackedBatch
-from .head import GRAPHS
+from .head import compiled
 
 PREFIX_SHARING = frozenset({"llama", "mistral", "olmo2", "qwen2", "qwen3", "qwen3_moe", "smollm3"})
 """Model types with causal softmax attention that goes through `AttentionInterface` with all keyword arguments, and
@@ -75,17 +73,11 @@ def compiles_attention(value: Tensor) -> bool:
     return fits and is_triton_available() and not torch._dynamo.config.disable
 
 
-@cache
-def _compiled_flex_attention() -> Callable[..., Any]:
-    # Where it can't be compiled it must raise: run eagerly it would store all scores.
-    return torch.compile(flex_attention, dynamic=True, fullgraph=True, **GRAPHS)
-
-
 def sparse_attention(
-    query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None, compiled: bool = True
+    query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None, fused: bool = True
 ) -> Tensor:
-    """[1, H, L, D] by FlexAttention over the packed tokens. `compiled=False` stores all scores; for tests."""
-    flex: Any = _compiled_flex_attention() if compiled else flex_attention
+    """[1, H, L, D] by FlexAttention over the packed tokens. `fused=False` stores all scores; for tests."""
+    flex: Any = compiled(flex_attention) if fused else flex_attention
     # Under autocast the rotary embedding leaves float32 where the values are bfloat16.
     query, key = query.to(value.dtype), key.to(value.dtype)
     shared = query.shape[1] != key.shape[1]

@@ -115,6 +115,7 @@ class _HeadScores(torch.autograd.Function):
                 total += head.learn(rows, config.loss, logprobs[rows], entropies[rows])
         ctx.config = config
         ctx.gradients = head.gradients()
+        ctx.set_materialize_grads(False)  # entropies that nothing learns from cost their backward nothing
         if config.loss:
             ctx.mark_non_differentiable(logprobs, entropies)
         else:
@@ -129,9 +130,11 @@ class _HeadScores(torch.autograd.Function):
             gradients, ctx.gradients = ctx.gradients, None  # scaled in place, hence only once
             return *(g if g is None else g.mul_(upstream) for g in gradients), None, None
         hidden, weight, targets, normalisers, entropies = ctx.saved_tensors
-        entropy = "grad" if ctx.config.entropy == "grad" else "none"
+        entropy = "none" if grad_entropies is None else "grad"
         config = ctx.config._replace(entropy=entropy, needs_gradient=ctx.needs_input_grad)
         head = (FusedHead if fuses(weight) else Head)(hidden, weight, targets, config)
+        zeros = torch.zeros_like(normalisers)
+        grad_logprobs, grad_entropies = (zeros if x is None else x for x in (grad_logprobs, grad_entropies))
         for rows in head.chunks:
             head.score_again(rows, normalisers[rows])
             head.backward(rows, grad_logprobs[rows], entropies[rows], grad_entropies[rows])
@@ -169,9 +172,10 @@ class Head:
 
     @cached_property
     def chunks(self) -> list[slice]:
-        """Rows that are scored together."""
-        rows, size = len(self.hidden), self.chunk_size
-        return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+        """Rows that are scored together, in parts of about one size: a part of one row would be compiled on its own."""
+        rows = len(self.hidden)
+        count = -(-rows // self.chunk_size)
+        return [slice(rows * part // count, rows * (part + 1) // count) for part in range(count)]
 
     @cached_property
     def p(self) -> Tensor:
@@ -254,14 +258,6 @@ class Head:
 
 class FusedHead(Head):
     """The same in two compiled passes over the logits, which are all that is kept of a chunk: for GPUs."""
-
-    @cached_property
-    def chunks(self) -> list[slice]:
-        """As of `Head`, but none of a single row, which would be compiled on its own."""
-        chunks, rows = super().chunks, len(self.hidden)
-        if rows > self.chunk_size > 2 and rows % self.chunk_size == 1:
-            chunks[-2:] = [slice(chunks[-2].start, rows - 2), slice(rows - 2, rows)]
-        return chunks
 
     def score(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
         """As of `Head`."""

@@ -6,7 +6,7 @@ grid over the packed tokens as they stand.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -41,10 +41,9 @@ class AttentionBlock(NamedTuple):
 
 def padded_blocks(spans: Sequence[Span]) -> tuple[list[AttentionBlock], Tensor]:
     """Blocks in which every token is the query of exactly one slot, and [L] long, where it stands in their outputs."""
-    prompts = sorted({(span.prompt_length, span.prompt) for span in spans}, reverse=True)
-    responses = sorted(((span.length, span) for span in spans), key=lambda item: -item[0])
-    blocks = [_causal([(start, length) for length, start in part]) for part in _buckets(prompts)]
-    blocks += [_with_prefix([span for _, span in part]) for part in _buckets(responses)]
+    prompts = dict.fromkeys((span.prompt, span.prompt_length) for span in spans)
+    blocks = [_causal(part) for part in _buckets(prompts, lambda prompt: prompt[1])]
+    blocks += [_with_prefix(part) for part in _buckets(spans, lambda span: span.length)]
     slots = torch.empty(spans[-1].start + spans[-1].length, dtype=torch.long)
     offset = 0
     for block, keep in blocks:
@@ -53,11 +52,11 @@ def padded_blocks(spans: Sequence[Span]) -> tuple[list[AttentionBlock], Tensor]:
     return [block for block, _ in blocks], slots
 
 
-def _buckets(items: Sequence[tuple[int, Any]]) -> list[list[tuple[int, Any]]]:
+def _buckets(items: Iterable[Any], length: Callable[[Any], int]) -> list[list[Any]]:
     """Cut items, longest first, into runs in which the shortest fills `MIN_FILL` of the longest."""
-    buckets: list[list[tuple[int, Any]]] = []
-    for item in items:
-        if not buckets or item[0] < MIN_FILL * buckets[-1][0][0]:
+    buckets: list[list[Any]] = []
+    for item in sorted(items, key=length, reverse=True):
+        if not buckets or length(item) < MIN_FILL * length(buckets[-1][0]):
             buckets.append([])
         buckets[-1].append(item)
     return buckets

@@ -60,15 +60,8 @@ class CausalPolicy(nn.Module):
             return TokenScores(scores.logprobs.detach(), spread, total)
         if self.compiled:
             _ = batch.block_mask  # made here, outside of the graphs that read it
-        # Adapters of peft live inside the wrapped model's layers.
-        unwrap: Any = getattr(self.model, "get_base_model", None)
-        model = unwrap() if unwrap else self.model
-        hidden = model.base_model(
-            input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False, packed=batch
-        ).last_hidden_state[0]
-        head = model.get_output_embeddings()
-        hidden = hidden.index_select(0, batch.predictors)
-        return head_scores(hidden, head.weight, batch.targets, self.temperature, entropy, self.chunk_size, loss)
+        hidden, weight = predicting_states(self.model, batch), self.model.get_output_embeddings().weight
+        return head_scores(hidden, weight, batch.targets, self.temperature, entropy, self.chunk_size, loss)
 
     def _padded_logits(self, batch: PackedBatch) -> Tensor:
         """[T, V] logits of the model's own forward on whole, right-padded sequences."""
@@ -76,8 +69,7 @@ class CausalPolicy(nn.Module):
         whole = [torch.cat([tokens[s.prompt :][: s.prompt_length], tokens[s.start :][: s.length]]) for s in spans]
         ids = pad_sequence(whole, batch_first=True)
         mask = (torch.arange(ids.shape[1]) < torch.tensor([[len(sequence)] for sequence in whole])).to(ids)
-        column = torch.cat([torch.arange(s.prompt_length - 1, s.prompt_length + s.length - 1) for s in spans])
-        column = column.to(ids.device)
+        column = batch.position_ids[0, batch.predictors]
         kept: dict[str, Tensor] = {}
         if "logits_to_keep" in inspect.signature(self.model.forward).parameters:
             # Columns in which every row is still in its prompt predict no response token.
@@ -85,3 +77,12 @@ class CausalPolicy(nn.Module):
             column = column - column.min()
         logits: Tensor = self.model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits
         return logits[batch.response, column]
+
+
+def predicting_states(model: Any, batch: PackedBatch) -> Tensor:
+    """[T, d] last hidden states that predict `batch.targets`; `model` attends by `PREFIX_ATTENTION`."""
+    # Adapters of peft live inside the wrapped model's layers.
+    backbone = (model.get_base_model() if hasattr(model, "get_base_model") else model).base_model
+    inputs = {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "packed": batch}
+    hidden: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
+    return hidden[0].index_select(0, batch.predictors)

@@ -1,8 +1,8 @@
 """TRL's `GRPOTrainer` with each prompt of a micro-batch encoded once: one call after it is made. For TRL 1.16.
 
 TRL takes all log-probs (of the policy, before the update, of the reference) from one method, which is replaced on one
-trainer. Loss, masks, metrics and the output head stay TRL's: its forward gets the packed tokens as one row. There every
-response begins with the last token of its prompt, so that each of its tokens follows the one that predicts it.
+trainer. Loss, masks and metrics stay TRL's. The models get a second way through their forward, for packed tokens, so
+that whatever wraps them (adapters, DDP, FSDP2) is called as before.
 """
 
 from __future__ import annotations
@@ -10,25 +10,33 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import wraps
+from importlib.metadata import version
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from .attention import PREFIX_ATTENTION, supports_prefix_sharing
 from .batch import PackedBatch, pack
+from .head import TokenScores, head_scores
+from .policy import predicting_states
 
 METHOD = "_get_per_token_logps_and_entropies"
 SERVED = ["model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"]
 ARGUMENTS = [*SERVED, "compute_aux_loss"]
+TESTED = "1.16"
 
 
 def share_prefixes(trainer: Any) -> None:
-    """Have `trainer`, a `GRPOTrainer`, encode each prompt of a micro-batch once for all its responses.
+    """Have `trainer`, a `GRPOTrainer` whose training has not begun, encode each prompt of a micro-batch once.
 
     Log-probs, entropies and gradients are TRL's up to rounding. A batch that can't be packed (inputs beside tokens, an
-    auxiliary loss, a prompt of one token) is left to TRL's own method, with a warning that says so once. Tested in one
-    process, without torch.compile.
+    auxiliary loss, masked tokens in the midst of a row) is left to TRL's own method, with a warning that says so once.
+    Another version of TRL is served with a warning, if its method takes the same arguments.
 
     Raises:
         ValueError: the trainer or its model can't share prefixes; nothing has been changed then.
@@ -37,9 +45,11 @@ def share_prefixes(trainer: Any) -> None:
     found = list(inspect.signature(plain).parameters)[: len(ARGUMENTS)] if plain else None
     if found != ARGUMENTS:
         raise ValueError(
-            f"Expected the `GRPOTrainer` of TRL 1.16, whose {METHOD} takes {', '.join(ARGUMENTS)}, but that of "
+            f"Expected the `GRPOTrainer` of TRL {TESTED}, whose {METHOD} takes {', '.join(ARGUMENTS)}, but that of "
             f"{type(trainer).__name__} takes {found}."
         )
+    if reason := _unserved(trainer, plain):
+        raise ValueError(f"Expected a trainer that can share prefixes, but {reason}.")
     models = [trainer.accelerator.unwrap_model(m) for m in (trainer.model, trainer.ref_model) if m is not None]
     for model in models:
         shares, reason = supports_prefix_sharing(model)
@@ -47,15 +57,31 @@ def share_prefixes(trainer: Any) -> None:
             shares, reason = False, "its attention has dropout"
         if not shares:
             raise ValueError(f"Expected a model that can share prefixes, but of {type(model).__name__}: {reason}.")
+    if not (installed := version("trl")).startswith(TESTED + "."):
+        warnings.warn(f"Prefixes are shared as with TRL {TESTED}, but TRL {installed} is installed.", stacklevel=2)
     for model in models:
-        _attend_to_prefixes(model)
+        _serve_packed(model, trainer.temperature, getattr(trainer.args, "cast_lm_head_to_fp32", False))
     setattr(trainer, METHOD, SharedLogProbs(trainer, plain))
 
 
-def _attend_to_prefixes(model: Any) -> None:
-    """Have the model use `PREFIX_ATTENTION` wherever it is called with `packed=`, and its own attention elsewhere."""
+def _unserved(trainer: Any, plain: Any) -> str | None:
+    """Why no batch of `trainer` could be packed."""
+    state = trainer.accelerator.state
+    if plain.__module__.split(".")[0] != "trl":
+        return f"{type(trainer).__name__} has a {METHOD} of its own"
+    if trainer.is_deepspeed_enabled:
+        return "DeepSpeed is not served"
+    if trainer.is_fsdp_enabled and state.fsdp_plugin.fsdp_version == 1:
+        return "FSDP is served in version 2 alone (fsdp_version: 2)"
+    if trainer.args.torch_compile:
+        return "compiled models are not served (torch_compile=False)"
+    return "models copied to several GPUs by one process are not served" if trainer.args.n_gpu > 1 else None
+
+
+def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
+    """Have the forward return `TokenScores` where it is called with `packed=`; otherwise the model is as before."""
     model = model.get_base_model() if hasattr(model, "get_base_model") else model
-    config, before = model.config, list[str]()
+    config, before, plain = model.config, list[str](), model.forward
 
     def enter(_module: nn.Module, _inputs: Any, options: dict[str, Any]) -> None:
         before.append(config._attn_implementation)
@@ -70,6 +96,20 @@ def _attend_to_prefixes(model: Any) -> None:
         if module is model.base_model or name.endswith("self_attn"):
             module.register_forward_pre_hook(enter, with_kwargs=True)
             module.register_forward_hook(leave, always_call=True)
+
+    @wraps(type(model).forward)  # `generate` looks at its signature
+    def forward(
+        model: Any, *inputs: Any, packed: PackedBatch | None = None, with_entropy: bool = False, **options: Any
+    ) -> Any:
+        if packed is None:
+            return plain(*inputs, **options)
+        hidden, weight = predicting_states(model, packed), model.get_output_embeddings().weight
+        weight = weight.full_tensor() if isinstance(weight, DTensor) else weight
+        hidden = hidden.float() if float32_head else hidden
+        with torch.autocast(hidden.device.type, enabled=False) if float32_head else nullcontext():
+            return head_scores(hidden, weight, packed.targets, temperature, "grad" if with_entropy else "none")
+
+    model.forward = MethodType(forward, model)
 
 
 class SharedLogProbs:
@@ -93,7 +133,7 @@ class SharedLogProbs:
             self.warned.add(reason)
             return self.plain(model, input_ids, attention_mask, logits_to_keep, **options)  # type: ignore[no-any-return]
         size, entropy = options.get("batch_size") or len(input_ids), bool(options.get("compute_entropy"))
-        parts = zip(input_ids.split(size), attention_mask.bool().split(size), strict=True)
+        parts = zip(input_ids.split(size), attention_mask.split(size), strict=True)
         scores = [self._score(model, ids, mask, logits_to_keep, entropy) for ids, mask in parts]
         logprobs, entropies = zip(*scores, strict=True)
         return torch.cat(logprobs), torch.cat(entropies) if entropy else None, None
@@ -103,35 +143,28 @@ class SharedLogProbs:
     ) -> tuple[Tensor, Tensor | None]:
         """[b, C] log-probs and entropies of some rows."""
         if not mask[:, -width:].any():  # zeros that have a gradient
-            return self.plain(model, ids, mask.long(), width, compute_entropy=entropy)[:2]  # type: ignore[no-any-return]
-        batch = pack_rows(ids, mask, width)
-        scored, place, tokens = batch.owner >= 0, batch.input_ids[0], ids.flatten()
-        row, column = place // ids.shape[1], place % ids.shape[1]
-        labels = torch.where(scored, tokens[place + 1], -100)[None]
-        inputs = {"input_ids": tokens[place][None], "position_ids": column[None], "packed": batch}
+            return self.plain(model, ids, mask, width, compute_entropy=entropy)[:2]  # type: ignore[no-any-return]
+        batch = pack_rows(ids.cpu(), mask.cpu().bool(), width).to(ids.device)
         with self.trainer.accelerator.autocast():
-            outputs = model(**inputs, shift_labels=labels, fused_lm_head=True)
-        target = row[scored], column[scored] + 1 + width - ids.shape[1]
+            scores: TokenScores = model(input_ids=batch.input_ids, packed=batch, with_entropy=entropy)
+        starts = batch.lengths.cumsum(0) - batch.lengths
+        row, first = (x.repeat_interleave(batch.lengths).to(ids.device) for x in (batch.rows, starts))
+        column = torch.arange(len(first), device=ids.device) - first
 
         def padded(values: Tensor) -> Tensor:
-            return values.new_zeros(len(ids), width).index_put(target, values[0, scored])
+            return values.new_zeros(len(ids), width).index_put((row, column), values)
 
-        return padded(outputs.log_probs), padded(outputs.entropy) if entropy else None
+        return padded(scores.logprobs), None if scores.entropy is None else padded(scores.entropy)
 
 
 def pack_rows(ids: Tensor, mask: Tensor, width: int) -> PackedBatch:
-    """Rows as in `SharedLogProbs`, packed; in the place of a token stands its place in the flattened rows.
-
-    A prompt is packed without its last token, which begins each response; a response without its own last one.
-    """
-    last = ids.shape[1] - width - 1
-    heads, mask = ids[:, :last].masked_fill(~mask[:, :last], -1).cpu().numpy(), mask.cpu()
-    places, seen = torch.arange(ids.numel()).view(ids.shape), dict[bytes, int]()
-    prompt = torch.tensor([seen.setdefault(head.tobytes(), row) for row, head in enumerate(heads)])
+    """Rows as in `SharedLogProbs`, on the CPU, packed; those without a completion are left out."""
+    prompts = [row[kept] for row, kept in zip(ids[:, :-width], mask[:, :-width], strict=True)]
+    seen = dict[bytes, int]()
+    prompt = torch.tensor([seen.setdefault(tokens.numpy().tobytes(), row) for row, tokens in enumerate(prompts)])
     lengths = mask[:, -width:].sum(1)
-    prompts = [row[kept] for row, kept in zip(places[:, :last], mask[:, :last], strict=True)]
-    responses = [row[:length] for row, length in zip(places[:, last:], lengths.tolist(), strict=True)]
-    return pack(prompts, prompt, responses, lengths.nonzero()[:, 0]).to(ids.device)
+    responses = [row[:length] for row, length in zip(ids[:, -width:], lengths.tolist(), strict=True)]
+    return pack(prompts, prompt, responses, lengths.nonzero()[:, 0])
 
 
 def _obstacle(mask: Tensor, width: int, options: Mapping[str, Any]) -> str | None:
@@ -142,8 +175,8 @@ def _obstacle(mask: Tensor, width: int, options: Mapping[str, Any]) -> str | Non
     prompts, completions = mask[:, :-width], mask[:, -width:]
     if others:
         return f"it needs more than tokens: {', '.join(others)}"
-    if prompts.shape[1] < 2 or not prompts[:, -2:].all():
-        return "a prompt has a single token"
+    if not prompts.any(1).all():
+        return "a prompt has no tokens"
     if (prompts[:, 1:] < prompts[:, :-1]).any() or (completions[:, 1:] > completions[:, :-1]).any():
         return "tokens in the midst of a row are masked"
     return None

@@ -59,11 +59,11 @@ def test_the_compiled_head_moves_at_most_half_of_the_bytes(entropy, monkeypatch)
 
 @pytest.mark.parametrize(
     ("rows", "size", "expected"),
-    [(9, 4, [4, 3, 2]), (8, 4, [4, 4]), (5, 4, [3, 2]), (10, 4, [4, 4, 2]), (1, 4, [1]), (3, 1, [1, 1, 1])],
+    [(9, 4, [3, 3, 3]), (8, 4, [4, 4]), (5, 4, [2, 3]), (10, 4, [3, 3, 4]), (1, 4, [1]), (3, 1, [1, 1, 1])],
 )
-def test_the_head_of_gpus_leaves_no_chunk_of_one_row(rows, size, expected):
+def test_no_chunk_has_a_single_row_where_chunks_may_have_three(rows, size, expected):
     config = HeadConfig(1.0, "none", size)
-    chunks = head.FusedHead(torch.zeros(rows, 2), torch.zeros(5, 2), torch.zeros(rows), config).chunks
+    chunks = head.Head(torch.zeros(rows, 2), torch.zeros(5, 2), torch.zeros(rows), config).chunks
     assert [part.stop - part.start for part in chunks] == expected
     assert [row for part in chunks for row in range(part.start, part.stop)] == list(range(rows))
 

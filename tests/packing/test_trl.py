@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from transformers import (  # noqa: E402
     Qwen2ForCausalLM,
 )
 
+from tagrpo.packing import trl as packing  # noqa: E402
 from tagrpo.packing.attention import PREFIX_ATTENTION  # noqa: E402
 from tagrpo.packing.trl import METHOD, share_prefixes  # noqa: E402
 
@@ -52,14 +55,14 @@ def tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="</s>")
 
 
-def make_trainer(folder, model=None, lora=False, **options):
+def make_trainer(folder, model=None, lora=False, kind=None, **options):
     arguments = {
         "per_device_train_batch_size": 6, "gradient_accumulation_steps": 1, "num_generations": 3, "bf16": False,
         "max_completion_length": 7, "use_cpu": True, "report_to": [], "save_strategy": "no", "disable_tqdm": True,
         "gradient_checkpointing": False, **options,
     }  # fmt: skip
     rows = ["w5 w6 w7 w8", "w9 w10 w11", "w5 w12", "w9 w10"]
-    trainer = trl.GRPOTrainer(
+    trainer = (kind or trl.GRPOTrainer)(
         model=tiny_model() if model is None else model,
         reward_funcs=lambda completions, **_: [float(len(text) % 3) for text in completions],
         args=trl.GRPOConfig(output_dir=str(folder), **arguments),
@@ -78,9 +81,9 @@ def make_trainer(folder, model=None, lora=False, **options):
     return trainer
 
 
-def batch(prompt=PROMPT, lengths=LENGTHS):
+def batch(prompt=PROMPT, lengths=LENGTHS, seed=2):
     """Of `_compute_loss`; prompts padded on the left and completions on the right, as TRL has them."""
-    generator = torch.Generator().manual_seed(2)
+    generator = torch.Generator().manual_seed(seed)
     heads = [torch.randint(2, 40, (n,), generator=generator) for n in PROMPT_LENGTHS]
     heads = [heads[p] if p < 3 else torch.randint(2, 40, (4 + p % 3,), generator=generator) for p in prompt]
     width, height = max(map(len, heads)), max(7, *lengths)
@@ -146,12 +149,50 @@ def test_batches_of_one_prompt_and_of_distinct_ones(prompt, tmp_path):
     near(scores(trainer, inputs), expected)
 
 
-def test_each_distinct_prompt_is_encoded_once(tmp_path):
-    trainer, inputs, lengths = make_trainer(tmp_path), batch(), []
+def test_a_prompt_of_one_token(tmp_path):
+    trainer, inputs = make_trainer(tmp_path), batch()
+    inputs["prompt_mask"][1, :-1] = 0
+    expected = scores(trainer, inputs)
+    share_prefixes(trainer)
+    near(scores(trainer, inputs), expected)
+
+
+def test_each_distinct_prompt_is_encoded_once_and_logits_are_those_of_completions(tmp_path, monkeypatch):
+    trainer, inputs, lengths, predicted = make_trainer(tmp_path), batch(), [], []
     share_prefixes(trainer)
     trainer.model.model.layers[0].mlp.register_forward_pre_hook(lambda _, x: lengths.append(x[0].shape[:2].numel()))
+    head = packing.head_scores
+    monkeypatch.setattr(packing, "head_scores", lambda x, *rest: predicted.append(len(x)) or head(x, *rest))
     scores(trainer, inputs)
-    assert lengths == [sum(PROMPT_LENGTHS) - 3 + sum(LENGTHS)]
+    assert lengths == [sum(PROMPT_LENGTHS) + sum(LENGTHS)]
+    assert predicted == [sum(LENGTHS)]
+
+
+def test_the_trainer_of_rloo_takes_its_log_probs_from_the_same_method(tmp_path):
+    model = tiny_model()
+    config = trl.RLOOConfig(
+        output_dir=str(tmp_path), per_device_train_batch_size=6, num_generations=3, bf16=False, use_cpu=True,
+        report_to=[], temperature=0.8, beta=0.0,
+    )  # fmt: skip
+    rows = Dataset.from_list([{"prompt": "w5 w6"}] * 8)
+    trainer = trl.RLOOTrainer(model, lambda completions, **_: [0.0] * len(completions), config, rows, None, tokenizer())
+    trainer.model.train()
+    expected = scores(trainer, batch())
+    share_prefixes(trainer)
+    near(scores(trainer, batch()), expected)
+
+
+@pytest.mark.parametrize("float32_head", [False, True])
+def test_bfloat16_weights_are_served_no_less_exactly_than_by_trl(float32_head, tmp_path):
+    inputs = batch()
+    exact = scores(make_trainer(tmp_path, tiny_model()), inputs)
+    trainer = make_trainer(tmp_path, tiny_model().bfloat16(), cast_lm_head_to_fp32=float32_head)
+    theirs = scores(trainer, inputs)
+    share_prefixes(trainer)
+    ours = scores(trainer, inputs)
+    assert {x.dtype for x in ours[:2]} == {torch.float32}
+    for found, same, reference in zip(ours, theirs, exact, strict=True):
+        assert 0 < (found.float() - reference).norm() < 1.5 * (same.float() - reference).norm()
 
 
 @pytest.mark.parametrize("options", [
@@ -222,7 +263,9 @@ def test_three_steps_of_training_are_those_of_trl(options, tmp_path):
 
 def test_generation_is_as_before(tmp_path):
     trainer, inputs = make_trainer(tmp_path), batch()
+    signature = inspect.signature(trainer.model.forward)
     share_prefixes(trainer)
+    assert inspect.signature(trainer.model.forward) == signature
     prompts = {"input_ids": inputs["prompt_ids"], "attention_mask": inputs["prompt_mask"]}
     plain = tiny_model().generate(**prompts, max_new_tokens=6, do_sample=False)
     trainer.model.eval()
@@ -234,8 +277,8 @@ def moe_loss(trainer, inputs):
     return {"compute_aux_loss": True}, inputs
 
 
-def a_single_token(trainer, inputs):
-    inputs["prompt_mask"][1, :-1] = 0
+def no_prompt(trainer, inputs):
+    inputs["prompt_mask"][1] = 0
     return {}, inputs
 
 
@@ -245,12 +288,21 @@ def a_hole(trainer, inputs):
 
 
 def images(trainer, inputs):
+    return {"pixel_values": torch.zeros(6, 3, 2, 2), "num_images": [1] * 6}, inputs
+
+
+def types(trainer, inputs):
     return {"token_type_ids": torch.zeros_like(arguments(inputs)[0])}, inputs
 
 
+def unheard_of(trainer, inputs):
+    return {"sound": torch.zeros(6, 100)}, inputs
+
+
 @pytest.mark.parametrize(("obstacle", "reason"), [
-    (a_single_token, "single token"), (a_hole, "in the midst"), (images, "more than tokens: token_type_ids"),
-    (moe_loss, "more than tokens: compute_aux_loss"),
+    (no_prompt, "no tokens"), (a_hole, "in the midst"), (images, "more than tokens: pixel_values, num_images"),
+    (types, "more than tokens: token_type_ids"), (moe_loss, "more than tokens: compute_aux_loss"),
+    (unheard_of, "more than tokens: sound"),
 ])  # fmt: skip
 def test_what_cannot_be_packed_is_left_to_trl_with_one_warning(obstacle, reason, tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path)
@@ -279,7 +331,24 @@ def bind(trainer, asked):
         asked.append({"options": given | ({"compute_aux_loss": True} if compute_aux_loss else {})})
         return answer
 
+    method.__module__ = "trl.trainer.grpo_trainer"
     return method
+
+
+def accelerator_with(trainer, plugin):
+    return SimpleNamespace(state=SimpleNamespace(fsdp_plugin=plugin), unwrap_model=trainer.accelerator.unwrap_model)
+
+
+def override(
+    model, input_ids, attention_mask, logits_to_keep, batch_size=None, compute_entropy=False, compute_aux_loss=False
+):
+    """What a class of somebody else may have made of the method."""
+
+
+def test_another_version_of_trl_is_served_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(packing, "version", lambda _: "1.17.2")
+    with pytest.warns(UserWarning, match=r"as with TRL 1\.16, but TRL 1\.17\.2 is installed"):
+        share_prefixes(make_trainer(tmp_path))
 
 
 def test_models_and_trainers_that_cannot_share_are_refused_and_unchanged(tmp_path):
@@ -290,6 +359,21 @@ def test_models_and_trainers_that_cannot_share_are_refused_and_unchanged(tmp_pat
             share_prefixes(trainer)
         assert METHOD not in vars(trainer)
     trainer = make_trainer(tmp_path)
+    forward = trainer.model.forward
+    plugin = SimpleNamespace(fsdp_version=1)
+    for holder, changed, reason in (
+        (trainer, {METHOD: override}, "GRPOTrainer has a _get_per_token_logps_and_entropies of its own"),
+        (trainer, {"is_deepspeed_enabled": True}, "DeepSpeed"),
+        (trainer, {"is_fsdp_enabled": True, "accelerator": accelerator_with(trainer, plugin)}, "version 2 alone"),
+        (trainer.args, {"torch_compile": True}, "torch_compile=False"),
+        (trainer.args, {"_n_gpu": 2}, "several GPUs by one process"),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in changed.items():
+                patch.setattr(holder, name, value)
+            with pytest.raises(ValueError, match=reason):
+                share_prefixes(trainer)
+        assert trainer.model.forward == forward
     setattr(trainer, METHOD, lambda model, input_ids, images: None)
     with pytest.raises(ValueError, match=r"Expected the `GRPOTrainer` of TRL 1\.16"):
         share_prefixes(trainer)

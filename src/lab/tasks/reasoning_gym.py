@@ -37,7 +37,12 @@ signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends silently when the reader h
 task, options, seed, size = json.loads(sys.argv[1])
 pipe, sys.stdout = sys.stdout, sys.stderr  # some generators print
 random.seed(seed)  # some do not pass their seed on
-for item in map(create_dataset(task, seed=seed, size=size, **options).__getitem__, range(size)):
+items = create_dataset(task, seed=seed, size=size, **options)
+for number in range(size):
+    try:
+        item = items[number]
+    except RuntimeError:  # a maze may have no path of the length that is asked for
+        continue
     answers = item["metadata"].get("valid_answers") or [item["answer"]]
     row = item["question"], answers, item["metadata"].get("difficulty")
     print(json.dumps(row, default=str), file=pipe, flush=True)

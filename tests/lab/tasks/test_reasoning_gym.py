@@ -125,6 +125,11 @@ def test_an_exhausted_generator_warns():
     assert source.report.warnings == [f"Expected 50 questions, but found {len(groups)}"]
 
 
+def test_what_the_generator_fails_at_is_left_out():
+    source = ReasoningGymSource("maze", split="test", size=64)  # one of these mazes has no path that is long enough
+    assert len(source.load()) == 64
+
+
 def test_questions_without_an_answer_are_left_out():
     assert any(item["answer"] == "" for item in generated("ab", 60)), "some programs end in nothing"
     assert all(answer for group in ReasoningGymSource("ab", size=60).load() for answer in group.answer)

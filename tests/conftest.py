@@ -78,13 +78,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def read_once(source: ImportlibResourcesConfigSource, path: str, read=ImportlibResourcesConfigSource.load_config):
+def read_once(source: ImportlibResourcesConfigSource, config_path: str) -> ConfigResult:
     """A configuration file of the package, of which a composition reads fifty; those in other folders may change."""
-    if (source.path, path) not in CONFIGURATION:
-        CONFIGURATION[source.path, path] = read(source, path)
-    return copy.deepcopy(CONFIGURATION[source.path, path])
+    if (source.path, config_path) not in CONFIGURATION:
+        CONFIGURATION[source.path, config_path] = READ(source, config_path)
+    return copy.deepcopy(CONFIGURATION[source.path, config_path])
 
 
+READ = ImportlibResourcesConfigSource.load_config
 CONFIGURATION: dict[tuple[str, str], ConfigResult] = {}
 ImportlibResourcesConfigSource.load_config = read_once
 

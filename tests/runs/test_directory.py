@@ -34,7 +34,7 @@ from tagrpo.runs.directory import (
 SETTINGS = {
     "seed": 0, "iterations": 4, "resume": None, "name": "a",
     "optimizer": {"lr": 1e-4, "weight_decay": 0.0},
-    "policy": {"mini_batches": 2, "optimizer": {"lr": 1e-4, "weight_decay": 0.0}},
+    "policy": {"mini_batches": 2},
     "data": {"seed": 0, "batch_size": 8, "train": {"path": "/old/place/math.jsonl", "dataset": "math"}},
     "rollout": {"sampling": {"max_new_tokens": 12}, "evaluation_sampling": {"max_new_tokens": 12}},
     "template": {"instruction": "Answer as a/b."},
@@ -191,7 +191,7 @@ def test_what_may_change_is_in_the_history(tmp_path):
     run = a_run_in(tmp_path)
     (run / "finished").touch()
     moved = {"trainer__default_root_dir": "/new", "data__train__path": "/new/math.jsonl"}
-    faster = settings(resume="auto", iterations=6, optimizer__lr=1e-3, policy__optimizer__lr=1e-3, **moved)
+    faster = settings(resume="auto", iterations=6, optimizer__lr=1e-3, **moved)
     begin(faster, run)
     assert not (run / "finished").exists()
     (change,) = faster.history

@@ -195,8 +195,10 @@ def find_directories(*roots: Path) -> list[RunFiles]:
     """All run directories below `roots` that hold anything to show: a log, responses, or an evaluation.
 
     Method and seed are `name` and `seed` of the run's `config.yaml`; without that file, `<method>/seed<k>` of its path,
-    or seed 0. Runs with the same method and seed are told apart by the settings of their commands, or by path. A
-    FileNotFoundError where a root does not exist, or there is nothing below them.
+    or seed 0. Runs with the same method and seed are told apart by the settings of their commands, or by path.
+
+    Raises:
+        FileNotFoundError: a root does not exist, or there is nothing below the roots.
     """
     found: dict[Path, RunFiles] = {}
     for root in roots:

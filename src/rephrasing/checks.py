@@ -21,9 +21,10 @@ _SOLVED = re.compile(r"\\boxed|####|\b(?:final )?answer\s*(?:is|=)\s*[-$\\\d]|\b
 
 
 def well_formed(pair: Pair, shortest: float = 0.4, longest: float = 3.0) -> Verdict:
-    r"""It is a problem statement: no chatter, no solution, brackets and dollars in pairs, a similar length.
+    r"""Check that the rephrasing is a problem statement of similar length, without chatter or a solution.
 
-    `shortest` and `longest` are shares of the original's characters; texts below 200 may be longer.
+    Braces and dollars have to come in pairs. `shortest` and `longest` are shares of the original's characters; texts
+    below 200 may be longer.
 
     >>> well_formed(Pair("What is $1+1$?", "Sure! Here it is: what is $1+1$?")).reason
     'comments instead of rephrasing: Sure! Here it is: wh'
@@ -52,7 +53,7 @@ def _unpaired(text: str) -> bool:
 
 
 def numbers_kept(pair: Pair) -> Verdict:
-    r"""Every number of the original is in the rephrasing, and no other.
+    r"""Check that every number of the original is in the rephrasing, and no other.
 
     How often a number occurs does not count, nor whether it is written in digits or as a word (`five`). Words such as
     `twice`, `half` and `each` may stand for a number of the other text. Numbers of an example (`For instance, …`) may
@@ -71,7 +72,7 @@ def numbers_kept(pair: Pair) -> Verdict:
 
 
 def answer_not_leaked(pair: Pair) -> Verdict:
-    r"""The reference answer is not in the rephrasing, unless the original has it too.
+    r"""Check that the reference answer is not in the rephrasing, unless the original has it too.
 
     >>> answer_not_leaked(Pair("What is $6 \cdot 7$?", r"Show that $6 \cdot 7$ is 42.", ("42",))).reason
     'the answer 42 is in it, and not in the original'
@@ -91,9 +92,9 @@ def _holds(text: str, answer: str) -> bool:
 
 
 def not_identical(pair: Pair) -> Verdict:
-    r"""It does not have the words of the original, or of another rephrasing, in the same order.
+    r"""Check that the rephrasing differs from the original, and from the other rephrasings, in words or their order.
 
-    Line breaks and bullets count as words: a list is another text than its sentences in a row.
+    Line breaks and bullets count as words: a list differs from its sentences in a row.
 
     >>> not_identical(Pair("Find $x$.", "Find  x!")).reason
     'the same words as the original'

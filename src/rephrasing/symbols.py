@@ -18,7 +18,7 @@ _NOT_ZERO = re.compile(
 
 
 def symbols_kept(pair: Pair) -> Verdict:
-    r"""Every formula of the original is in the rephrasing, and no other; figures are copied.
+    r"""Check that every formula of the original is in the rephrasing, and no other; figures are copied.
 
     Formulas are cut at commas and compared in a compact spelling, in any order. One may stand in the other text without
     dollars, `x ≠ 0` may be told in words, and formulas of an example (`For instance, …`) may be missing. Variables may

@@ -42,7 +42,7 @@ def compare(job: tuple[Sequence[str], str]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _parse(latex: str) -> tuple[list[Any], complex | None]:
-    """Parse an answer by math-verify; also its value where that is a finite number."""
+    """Parse an answer with math-verify; the second result is its value, if that is a finite number."""
     latex = _SCIENTIFIC.sub(r"\1 \\times 10^{\2}", _SIGN.sub("", latex))
     parsed = parse(rf"\boxed{{{latex}}}", _LATEX, parsing_timeout=None)
     try:

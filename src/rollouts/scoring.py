@@ -31,7 +31,10 @@ class Scoring:
             self._early[prompt] = text, self.verifier.score_async(text, [self.references[prompt]] * len(text))
 
     def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
-        """[R] texts and [R] scores of all responses, [P][G] by prompt: those delivered early, and the others."""
+        """Texts [R] and scores [R] of all responses, given as [P][G] by prompt.
+
+        Workers have those that were delivered early; the others are scored now.
+        """
         early = [self._early.get(prompt, ([], list)) for prompt in range(len(completions))]
         late = [
             (p, c) for p, samples in enumerate(completions) for c in samples[len(early[p][0]) :]

@@ -167,7 +167,10 @@ def may_change(name: str) -> bool:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The settings that a run has written, as plain containers; unresolved, as a stranger may have written them."""
+    """Read the settings of a run as plain containers.
+
+    Interpolations stay as they are: a stranger may have written the file, and resolving could read the environment.
+    """
     if not path.is_file():
         raise FileNotFoundError(
             f"Expected the settings of the run in {path}, but there is no such file. Leave checkpoints in the "

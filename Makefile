@@ -55,8 +55,8 @@ study: install ## The claims of the papers, tested: some ten hours on two cores;
 	$(BIN)/python -m studies.second.benchmark
 	$(BIN)/python scripts/methods_page.py
 
-test: lint ## Lint, types, all tests.
-	$(BIN)/pytest -n 2 --dist loadfile
+test: lint ## Lint, types, all tests: three processes, of which one often waits for servers.
+	$(BIN)/pytest -n 3 --dist loadfile
 
 test-fast: lint ## Lint, types, and the tests that take no seconds each: no engine, no training, two minutes.
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow and not thorough"

@@ -28,6 +28,7 @@ import pandas as pd
 import pytest
 import torch
 from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
+from hydra.core.config_store import ConfigStore
 from hydra.plugins.config_source import ConfigResult
 from hypothesis import HealthCheck, settings
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -46,7 +47,9 @@ Rewards = Sequence[Sequence[Sequence[float]]]
 
 
 THOROUGH = (Path(__file__).parent / "thorough.txt").read_text().split()
-"""Files of more than two seconds, which train, start processes or count something out."""
+"""Files of more than two seconds, which train, start processes or count something out; the longest first."""
+WITH_VLLM = "rollouts/test_contract.py"
+"""Starts a vLLM engine and comes last: its group of ranks stays in the process, and plans of ranks need their own."""
 
 
 def is_thorough(path: Path) -> bool:
@@ -61,15 +64,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of `THOROUGH`; files that start a vLLM engine come last.
-
-    vLLM leaves its group of ranks in the process, which plans of several ranks need for their own.
-    """
+    """Mark the tests of `THOROUGH`, whose files come first, so that no process is left with a long one at the end."""
     for item in items:
         if is_thorough(item.path):
             item.add_marker("thorough")
-    with_vllm = {item.path for item in items if item.get_closest_marker("vllm")}
-    items.sort(key=lambda item: item.path in with_vllm)
+    folder = Path(__file__).parent
+    places = {folder / name: place for place, name in enumerate(THOROUGH)}
+    items.sort(key=lambda item: (item.path == folder / WITH_VLLM, places.get(item.path, len(places))))
 
 
 def pytest_collection_finish() -> None:
@@ -85,6 +86,8 @@ def read_once(source: ImportlibResourcesConfigSource, config_path: str) -> Confi
     return copy.deepcopy(CONFIGURATION[source.path, config_path])
 
 
+# A composition copies the store of all options, which takes half of its time; nothing changes the copy.
+ConfigStore.__deepcopy__ = lambda store, _: store
 READ = ImportlibResourcesConfigSource.load_config
 CONFIGURATION: dict[tuple[str, str], ConfigResult] = {}
 ImportlibResourcesConfigSource.load_config = read_once

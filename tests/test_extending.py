@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tagrpo.datamodules.memory import Record
-from tagrpo.types import CreditInputs, LossInputs, Request, RewardGroups, SamplingConfig
+from tagrpo.types import CreditInputs, LossInputs, QuestionGroup, Request, RewardGroups, SamplingConfig
 from tests.helpers import forked
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
@@ -39,7 +39,7 @@ def parts():
 
 
 def test_no_example_is_longer_than_twenty_lines():
-    assert len(BLOCKS) == 19
+    assert len(BLOCKS) == 21
     for _, name, content in BLOCKS:
         assert len(content.splitlines()) <= 20, name
 
@@ -77,6 +77,17 @@ def test_credit_a_term_a_curriculum_and_a_correction_train_together(run):
     rows = pd.read_csv(run(1) / "metrics.csv").dropna(subset=["rollout/reward"])
     assert len(rows) == 2
     assert rows["rollout/mismatch_weight"].notna().all()
+
+
+def test_a_reformulation_is_asked_in_place_of_its_question(run):
+    prompts = pd.read_parquet(run(2) / "rollouts")["prompt"]
+    assert prompts.str.contains(r"2 \+ \d").all(), "no response was correct yet"
+
+
+def test_a_solved_reformulation_gives_way_to_its_question(parts):
+    group = QuestionGroup("a", "7 + 8", ("7 + 8: 15 or 16?", "8 + 7"), ("15",), kinds=("format", "wording"))
+    asked = [parts["EasierFirst"]().asked(group, Record(samples=4, correct=correct)) for correct in (0, 1)]
+    assert [(g.question, g.rephrasings, g.kinds) for g in asked] == [("7 + 8: 15 or 16?", (), ()), ("7 + 8", (), ())]
 
 
 def test_the_strategy_divides_by_the_mean(parts):

@@ -24,7 +24,8 @@ class RephrasingSuccessMonitor(BatchDiagnostic):
       a shaped reward;
     - `rephrasing/<n>/{ratio,kl,clipped,entropy}`: policy ratio, divergence from the reference, share of clipped tokens
       and policy entropy, means per token, of the responses that have a gradient, where the training step returns them;
-    - `template/<name>/…`: the same by template;
+    - `template/<name>/…` and `kind/<name>/…`: the same by template, and by kind (`original`, or that of a rephrasing)
+      where questions name the kinds of their rephrasings;
     - `rephrasing/difficulty_variance`: variance of the true success rate over the prompts of one question, without bias
       (`difficulty_variance`), mean over the questions that allow an estimate. Zero, up to noise of either sign, where
       rephrasing does not change how difficult a question is. `tagrpo.analysis.difficulty` tests a whole run.
@@ -34,16 +35,17 @@ class RephrasingSuccessMonitor(BatchDiagnostic):
     """
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
-        means = batch_means(values_by_prompt(batch.rollouts, outputs if isinstance(outputs, Mapping) else {}))
-        for kind in ("rephrasing", "template"):
-            # Where all ranks have but one of a kind, the means over all responses say it already.
-            if len({name.split("/")[1] for name in means if name.count("/") > 1 and name.startswith(kind)}) == 1:
-                means = {name: mean for name, mean in means.items() if not name.startswith(f"{kind}/") or name in WHOLE}
+        means = batch_means(values_by_prompt(batch, outputs if isinstance(outputs, Mapping) else {}))
+        for part in ("rephrasing", "template", "kind"):
+            # Where all ranks have but one, the means over all responses say it already.
+            if len({name.split("/")[1] for name in means if name.count("/") > 1 and name.startswith(part)}) == 1:
+                means = {name: mean for name, mean in means.items() if not name.startswith(f"{part}/") or name in WHOLE}
         return means
 
 
-def values_by_prompt(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
+def values_by_prompt(batch: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
     """Name of `RephrasingSuccessMonitor` → values of the responses, prompts or questions that it is the mean of."""
+    rollouts = batch.rollouts
     columns = {
         "correct": rollouts.correct.double(),
         "length": rollouts.lengths.double(),
@@ -53,14 +55,16 @@ def values_by_prompt(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Ten
     }
     templates = [prompt.template for prompt in rollouts.prompts]
     rephrasings = rollouts.rephrasing.new_full((len(templates),), -1).scatter(0, rollouts.prompt, rollouts.rephrasing)
-    groups = {
-        "rephrasing": {n: rephrasings == n for n in rollouts.rephrasing.unique().tolist()},
-        "template": {name: torch.tensor([t == name for t in templates]) for name in sorted(set(templates))},
+    named = [(prompt.rephrasing, batch.groups[prompt.question].kinds) for prompt in rollouts.prompts]
+    kinds = [("original", *names)[number] if names else "" for number, names in named]
+    members = {
+        **{f"rephrasing/{n}": rephrasings == n for n in rollouts.rephrasing.unique().tolist()},
+        **{f"template/{name}": torch.tensor([t == name for t in templates]) for name in sorted(set(templates))},
+        **{f"kind/{name}": torch.tensor([kind == name for kind in kinds]) for name in sorted({*kinds} - {""})},
     }
-    members = {f"{kind}/{n}": rows for kind, found in groups.items() for n, rows in found.items()}
     values = {
-        f"{kind}/{name}": column[chosen[rollouts.prompt]]
-        for kind, chosen in members.items()
+        f"{part}/{name}": column[chosen[rollouts.prompt]]
+        for part, chosen in members.items()
         for name, column in columns.items()
     }
     variance = difficulty_variance(rollouts.correct, rollouts.prompt, rollouts.question)

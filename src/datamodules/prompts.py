@@ -85,10 +85,10 @@ class PromptRenderer:
             if original > limit:
                 too_long.append(group.id)
                 continue
-            fit = [(q, length) for q, length in zip(group.rephrasings, others, strict=True) if length <= limit]
+            fit = [row for row, length in enumerate(others) if length <= limit]
             dropped += len(others) - len(fit)
-            used += [original, *(length for _, length in fit)]
-            kept.append(group._replace(rephrasings=tuple(q for q, _ in fit)))
+            used += [original, *(others[row] for row in fit)]
+            kept.append(group.with_rephrasings(fit))
         return Fitting(kept, too_long, dropped, used)
 
     def _longest(self, questions: Sequence[str]) -> list[int]:

@@ -42,6 +42,7 @@ class QuestionDataModule(LightningDataModule):
         batch_size: Questions per iteration, over all ranks.
         samples_per_prompt: G, responses to a question, and to each of its rephrasings, in training.
         num_rephrasings: N, the rephrasings used of each question: its first N, or all that it has. None uses all.
+        kinds: Kinds of rephrasings that are used (`QuestionGroup.kinds`); None uses all.
         evaluation_samples: Responses to each evaluation question in the test.
         validation_samples: The same in the validations of a training run; None is `evaluation_samples`.
         evaluation_batch_size: Evaluation questions sampled at a time, over all ranks.
@@ -66,6 +67,7 @@ class QuestionDataModule(LightningDataModule):
         batch_size: int = 256,
         samples_per_prompt: int = 8,
         num_rephrasings: int | None = 3,
+        kinds: Sequence[str] | None = None,
         evaluation_samples: int = 32,
         validation_samples: int | None = None,
         evaluation_batch_size: int = 64,
@@ -100,6 +102,7 @@ class QuestionDataModule(LightningDataModule):
         self.batch_size = batch_size
         self.samples_per_prompt = samples_per_prompt
         self.num_rephrasings = num_rephrasings
+        self.kinds = None if kinds is None else set(kinds)
         self.evaluation_samples = evaluation_samples
         self.validation_samples = validation_samples or evaluation_samples
         self.evaluation_batch_size = evaluation_batch_size
@@ -141,7 +144,8 @@ class QuestionDataModule(LightningDataModule):
         training = split == "train"
         limit = self.max_prompt_tokens if training else self.max_evaluation_prompt_tokens
         used = self.num_rephrasings if training else 0
-        groups = [group._replace(rephrasings=group.rephrasings[:used]) for group in source.load()]
+        read = source.load()
+        groups = [group.with_rephrasings(self._rows(group)[:used]) for group in read]
         found = self._renderer(training).fitting(groups, limit)
         if not found.kept:
             option = f"data.max_{'' if training else 'evaluation_'}prompt_tokens"
@@ -150,14 +154,20 @@ class QuestionDataModule(LightningDataModule):
                 f"them are longer than {option}={limit}. Raise it or check the source."
             )
         if used != 0 and not any(group.rephrasings for group in found.kept):  # that would be another method
+            there = sorted({kind for group in read for kind in _kinds(group)})
             raise ValueError(
                 f"Expected data.num_rephrasings={used} rephrasings of each training question, but none has any. Add "
                 "rephrasings to the source, or lower data.num_rephrasings to 0."
+                + (f" Of data.kinds there are {', '.join(there)}." if there else "")
             )
         self._splits[split] = found.kept
         self.report[split] = split_report(source, len(groups), found)
         rank_zero_info(summary(split, self.report[split]))
         self._warn(split, cautions(split, self.report[split], limit))
+
+    def _rows(self, group: QuestionGroup) -> list[int]:
+        """The rephrasings of a question whose kind is used."""
+        return [row for row, kind in enumerate(_kinds(group)) if self.kinds is None or kind in self.kinds]
 
     def _warn(self, split: str, cautions: Iterable[str]) -> None:
         """Say each caution once, and note it among the facts of a split."""
@@ -268,6 +278,10 @@ class QuestionDataModule(LightningDataModule):
             rank=self.trainer.global_rank if self.trainer else 0,
             world_size=self.trainer.world_size if self.trainer else 1,
         )
+
+
+def _kinds(group: QuestionGroup) -> tuple[str, ...]:
+    return group.kinds or ("wording",) * len(group.rephrasings)
 
 
 def _as_augmentation(template: Template | PromptAugmentation) -> PromptAugmentation:

@@ -24,7 +24,7 @@ def recheck(reviewed: Iterable[Reviewed], checks: Mapping[str, Check]) -> None:
     for item in reviewed:
         before: list[str] = []
         for candidate in item.candidates:
-            verdicts = review(item.pair(candidate, before), checks)
+            verdicts = review(item.pair(candidate, before), checks, candidate.unchecked)
             others = [verdict for verdict in candidate.verdicts if verdict.check not in {"readable", *checks}]
             candidate.verdicts = verdicts + others
             if accepted(verdicts):

@@ -47,6 +47,16 @@ class Candidate:
     """`model`, `instruction` and more; empty for a rephrasing that this package did not make."""
     verdicts: list[Verdict] = field(default_factory=list)
 
+    @property
+    def kind(self) -> str:
+        """How it changes the question."""
+        return str(self.provenance.get("kind", "wording"))
+
+    @property
+    def unchecked(self) -> Sequence[str]:
+        """Checks that it need not pass."""
+        return self.provenance.get("unchecked") or ()
+
 
 @dataclass
 class Reviewed:
@@ -58,7 +68,8 @@ class Reviewed:
 
     def add(self, candidate: Candidate, checks: Mapping[str, Check]) -> bool:
         """Check a candidate against the question and those accepted before, and add it; return whether it passed."""
-        candidate.verdicts = review(self.pair(candidate, [other.text for other in self.kept()]), checks)
+        pair = self.pair(candidate, [other.text for other in self.kept()])
+        candidate.verdicts = review(pair, checks, candidate.unchecked)
         self.candidates.append(candidate)
         return accepted(candidate.verdicts)
 
@@ -82,6 +93,8 @@ class Reviewed:
             "provenance": [_described(candidate) for candidate in kept],
             "refused": [{"text": c.text, **_described(c)} for c in self.candidates if c not in kept],
         }
+        kinds = [candidate.kind for candidate in kept]
+        row |= {"kinds": kinds} if {*kinds} - {"wording"} else {}
         return row | ({"shortfall": self.shortfall} if self.shortfall else {})
 
     @classmethod
@@ -99,11 +112,11 @@ class Reviewed:
                 f"Question {group.id}: expected `provenance`, one entry per rephrasing, and `refused` as "
                 f"tagrpo-rephrase writes them, but: {error}. Remove `provenance` where rephrasings were edited."
             ) from error
-        return cls(group._replace(metadata=metadata, rephrasings=()), candidates, str(shortfall or ""))
+        return cls(group._replace(metadata=metadata, rephrasings=(), kinds=()), candidates, str(shortfall or ""))
 
 
-def review(pair: Pair, checks: Mapping[str, Check]) -> list[Verdict]:
-    """The verdict of every check, under its name in `checks`; for a broken or endless text only `readable`.
+def review(pair: Pair, checks: Mapping[str, Check], unchecked: Sequence[str] = ()) -> list[Verdict]:
+    """The verdict of every check but the `unchecked`, by its name; for a broken or endless text only `readable`.
 
     >>> review(Pair("Add 1 and 1.", "Add 1 \ufffd 1."), {})
     [Verdict(check='readable', passed=False, reason='holds broken characters', value=None)]
@@ -112,7 +125,7 @@ def review(pair: Pair, checks: Mapping[str, Check]) -> list[Verdict]:
         return [Verdict("readable", False, "holds broken characters")]
     if len(pair.rephrasing) > max(2000, 4 * len(pair.question)):
         return [Verdict("readable", False, f"{len(pair.rephrasing):,} characters are too many")]
-    return [check(pair)._replace(check=name) for name, check in checks.items()]
+    return [check(pair)._replace(check=name) for name, check in checks.items() if name not in unchecked]
 
 
 def write_rows(path: Path, reviewed: Sequence[Reviewed]) -> None:

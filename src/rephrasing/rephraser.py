@@ -36,7 +36,7 @@ Give your reason in one sentence, then a last line: EQUIVALENT: yes, or EQUIVALE
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """A way of rephrasing; the paper's own, and ours, are in `configs/rephraser/instructions`."""
+    """A way of rephrasing or reformulating; TA-GRPO's and ours are in `configs/rephraser`."""
 
     count: int
     """Rephrasings wanted per question."""
@@ -44,6 +44,10 @@ class Instruction:
     """The instruction itself, with examples."""
     rules: bool = True
     """Whether our rules about what must not change follow; the form of the reply is asked for in any case."""
+    kind: str = "wording"
+    """How it changes the question, for `data.kinds`."""
+    unchecked: Sequence[str] = ()
+    """Checks that this kind can't pass, such as `numbers_kept` where numbers are replaced; also `judge`."""
 
     def system(self, count: int) -> str:
         """The system prompt that asks for `count` rephrasings of the question that follows."""
@@ -112,7 +116,8 @@ class ModelRephraser:
             asked, wanted = wanted, []
             for (item, name, count), call, reply in zip(asked, calls, replies, strict=True):
                 texts = read_rephrasings(reply.text)[:count]
-                missing = count - sum([item.add(_candidate(text, name, call, reply), checks) for text in texts])
+                made = [_candidate(text, name, self.instructions[name], call, reply) for text in texts]
+                missing = count - sum([item.add(candidate, checks) for candidate in made])
                 if missing and attempt + 1 < self.attempts and call.key not in client.failures:
                     wanted.append((item, name, missing))
                 elif missing:
@@ -132,8 +137,10 @@ class ModelRephraser:
         )
 
 
-def _candidate(text: str, instruction: str, call: ApiCall, reply: Reply) -> Candidate:
-    made = {"model": reply.model or call.model, "instruction": instruction, "time": reply.time}
+def _candidate(text: str, name: str, instruction: Instruction, call: ApiCall, reply: Reply) -> Candidate:
+    made: dict[str, Any] = {"model": reply.model or call.model, "instruction": name, "time": reply.time}
+    if instruction.kind != "wording":
+        made |= {"kind": instruction.kind, "unchecked": list(instruction.unchecked)}
     return Candidate(text, {**made, "key": call.key, "seed": call.parameters.get("seed")})
 
 
@@ -176,7 +183,7 @@ class Judge:
         for item in reviewed:
             for candidate in item.candidates:
                 candidate.verdicts = [verdict for verdict in candidate.verdicts if verdict.check != "judge"]
-                if accepted(candidate.verdicts):
+                if accepted(candidate.verdicts) and "judge" not in candidate.unchecked:
                     places.append((candidate, self.call(item.pair(candidate))))
         replies = await client.complete([call for _, call in places])
         for (candidate, _), reply in zip(places, replies, strict=True):

@@ -29,6 +29,19 @@ class QuestionGroup(NamedTuple):
     """Reference answers, any of which is correct. Never empty."""
     metadata: Mapping[str, Any] = {}
     """Source-specific facts (level, subject, phrasing family), kept for analysis."""
+    kinds: tuple[str, ...] = ()
+    """[N] how each rephrasing changes the question (`wording`, `harder`, `hint`, …); empty where all are wordings."""
+
+    def with_rephrasings(self, rows: Iterable[int]) -> QuestionGroup:
+        """The question with the rephrasings in `rows` alone, 0 being the first.
+
+        >>> group = QuestionGroup("a", "1 + 1", ("add 1 to 1", "1 + 1: 2 or 3?"), ("2",), kinds=("wording", "format"))
+        >>> group.with_rephrasings([1])[2:]
+        (('1 + 1: 2 or 3?',), ('2',), {}, ('format',))
+        """
+        rows = list(rows)
+        kinds = tuple(self.kinds[row] for row in rows) if self.kinds else ()
+        return self._replace(rephrasings=tuple(self.rephrasings[row] for row in rows), kinds=kinds)
 
 
 class Prompt(NamedTuple):

@@ -166,6 +166,20 @@ def test_templates_are_told_apart_where_there_are_several(tmp_path, make_batch):
     assert (found["template/plain/correct"], found["template/boxed/correct"]) == (0.5, 1)
 
 
+def test_kinds_are_told_apart_where_questions_name_them(tmp_path, make_batch):
+    batch = make_batch([[[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 0.0], [1.0, 0.0]]])
+    groups = [
+        group._replace(kinds=kinds)
+        for group, kinds in zip(batch.groups, (("hint", "harder"), ("harder", "hint")), strict=True)
+    ]
+    (found,) = fit(tmp_path, [replace(batch, groups=groups)], RephrasingSuccessMonitor()).to_dict("records")
+    rates = {kind: found[f"kind/{kind}/correct"] for kind in ("original", "hint", "harder")}
+    assert rates == {"original": 0.5, "hint": 3 / 4, "harder": 0}
+    assert not [
+        name for name in fit(tmp_path / "none", [batch], RephrasingSuccessMonitor()) if name.startswith("kind/")
+    ]
+
+
 def test_variety_of_answers_by_hand(tmp_path, make_batch):
     # Answers cycle 0 1 2 0 1 2 …; two questions of four responses: right, wrong, wrong, wrong.
     batch = make_batch([[[1.0, 0.0, 0.0, 0.0]], [[1.0, 0.0, 0.0, 0.0]]])

@@ -46,6 +46,8 @@ def test_the_longest_template_decides_what_fits(tokenizer):
     longer = renderer(tokenizer, "{question}", "{question} <sep> <sep>")
     found = longer.fitting([GROUP], limit=lengths[0] + 2)
     assert found.kept == [GROUP._replace(rephrasings=GROUP.rephrasings[:1])]
+    (kept,) = longer.fitting([GROUP._replace(kinds=("hint", "harder"))], limit=lengths[0] + 2).kept
+    assert (kept.rephrasings, kept.kinds) == (GROUP.rephrasings[:1], ("hint",))
     assert (found.too_long, found.rephrasings_too_long) == ([], 1)
     assert found.prompt_tokens == [lengths[0] + 2, lengths[1] + 2]
     assert longer.fitting([GROUP], limit=lengths[0] + 1) == ([], ["a"], 0, [])

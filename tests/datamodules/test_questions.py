@@ -150,6 +150,25 @@ def test_questions_may_have_different_numbers_of_rephrasings():
     assert sorted(sum(p.question == row for p in batch.prompts) for row in (0, 1)) == [1, 3]
 
 
+def test_rephrasings_of_the_kinds_that_are_asked_for_are_the_first_n():
+    q = "compute 1 + 2 = ?"
+    texts, kinds = tuple(f"{q} {n}" for n in range(4)), ("hint", "harder", "wording", "harder")
+    source = Fixed(QuestionGroup("a", q, texts, ("3",), kinds=kinds), QuestionGroup("b", q, texts, ("3",)))
+
+    def served(**options):
+        module = make_datamodule(train=source, batch_size=2, **options)
+        module.setup("fit")
+        (batch,) = module.train_dataloader()
+        return {group.id: (group.rephrasings, group.kinds) for group in batch.groups}
+
+    assert served(num_rephrasings=None)["a"] == (texts, kinds)
+    assert served(num_rephrasings=1, kinds=["harder"]) == {"a": (texts[1:2], ("harder",)), "b": ((), ())}
+    assert served(num_rephrasings=2, kinds=["harder", "wording"])["a"] == (texts[1:3], ("harder", "wording"))
+    assert served(num_rephrasings=3, kinds=["wording"])["b"] == (texts[:3], ()), "what names no kind is a wording"
+    with pytest.raises(ValueError, match=r"none has any.*Of data.kinds there are harder, hint, wording\."):
+        served(num_rephrasings=1, kinds=["easier"])
+
+
 def test_every_epoch_has_its_own_order_and_every_question_once():
     loader = loader_of(9)
     first, second = ids(loader), ids(loader)

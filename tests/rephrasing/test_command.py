@@ -134,7 +134,7 @@ def test_the_output_is_read_by_the_sources_and_says_where_each_rephrasing_comes_
     run(tmp_path, server, "rephraser.model=m", "seed=7")
     groups = JsonLinesSource(tmp_path / "out.jsonl").load()
     assert [len(group.rephrasings) for group in groups] == [3, 3]
-    assert read_rephrasings(tmp_path / "out.jsonl")[groups[0].question] == groups[0].rephrasings
+    assert read_rephrasings(tmp_path / "out.jsonl")[groups[0].question].rephrasings == groups[0].rephrasings
     for group, row in zip(groups, rows(tmp_path / "out.jsonl"), strict=True):
         assert row["answer"] == group.answer[0]
         for entry in row["provenance"]:
@@ -160,6 +160,34 @@ def test_the_first_version_asks_one_rephrasing_of_each_of_three_instructions(ser
     run(tmp_path, server, "rephraser=first_version", "rephraser.model=m")
     (row,) = rows(tmp_path / "out.jsonl")
     assert [entry["instruction"] for entry in row["provenance"]] == ["paraphrase", "renaming", "format"]
+
+
+def test_reformulations_have_their_kind_and_need_not_pass_the_checks_that_it_cannot(server, questions, tmp_path):
+    questions(1)
+    texts = {
+        "story": "On a day of wind, 7 sailors count 11 gulls and then 40 more. How many gulls is that?",
+        "Invent": "Let the join of numbers be what they make together. What is the join of 11 and 40?",
+        "small problem": "Add 40 to the least prime above 7.",
+    }
+
+    def reply(body):
+        system = body["messages"][0]["content"]
+        return rephrasings([next(text for word, text in texts.items() if word in system)])
+
+    server.reply = reply
+    run(tmp_path, server, "rephraser=harder", "rephraser.model=m", "judge.model=j")
+    (row,) = rows(tmp_path / "out.jsonl")
+    assert (row["rephrasings"], row["kinds"]) == (list(texts.values()), ["harder"] * 3)
+    checked = [{verdict["check"] for verdict in entry["verdicts"]} for entry in row["provenance"]]
+    assert [{"numbers_kept", "answer_not_leaked", "judge"} & checks for checks in checked] == [
+        {"answer_not_leaked"},
+        {"numbers_kept", "answer_not_leaked"},
+        {"answer_not_leaked"},
+    ]
+    assert call("audit", f"input={tmp_path}/out.jsonl", f"output={tmp_path}/again.jsonl")
+    assert rows(tmp_path / "again.jsonl") == [row]
+    (group,) = JsonLinesSource(tmp_path / "again.jsonl").load()
+    assert group.kinds == ("harder",) * 3
 
 
 def test_refused_rephrasings_are_asked_for_again_once_and_kept_with_their_reasons(server, questions, tmp_path):

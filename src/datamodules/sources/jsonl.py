@@ -8,7 +8,7 @@ from typing import Any
 from ...rewards.extraction import extract_reference
 from ...types import QuestionGroup
 from .base import Source, SourceReport
-from .rows import RowError, answers, is_known, read_rows
+from .rows import RowError, answers, is_known, kinds_of, read_rows
 from .selection import Ranges, check_ranges, select
 
 
@@ -25,7 +25,8 @@ class JsonLinesSource(Source):
             `{success_rate: [0, 0.75]}`.
         worked: Whether the answer is a worked solution, of which the last `\boxed{}` or what follows `####` counts.
 
-    All other fields are kept in the metadata.
+    A field `kinds` may say of each rephrasing how it changes the question, for `data.kinds`. All other fields are kept
+    in the metadata.
     """
 
     def __init__(
@@ -82,11 +83,12 @@ class JsonLinesSource(Source):
         accepted = answers(extract_reference(str(answer)) if self.worked and is_known(answer) else answer)
         if not accepted:
             raise RowError(f"an answer in `{self.answer}`, but it is empty. Correct the row, or leave it out")
-        known = (self.question, self.answer, self.rephrasings, self.id)
+        known = (self.question, self.answer, self.rephrasings, self.id, "kinds")
         return QuestionGroup(
             id=str(name) if is_known(name) else f"{self.path.stem}-{number}",
             question=question,
             rephrasings=tuple(rephrasings),
             answer=accepted,
             metadata={name: value for name, value in row.items() if name not in known},
+            kinds=kinds_of(row, len(rephrasings)),
         )

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...types import QuestionGroup
 from .base import plain
-from .rows import RowError, read_rows
+from .rows import RowError, kinds_of, read_rows
 
-Rephrasings = Mapping[str, tuple[str, ...]]
+
+class Rephrased(NamedTuple):
+    """The rephrasings of a question, as in `QuestionGroup`."""
+
+    rephrasings: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+
+
+Rephrasings = Mapping[str, Rephrased]
 """`plain` text of a question → its rephrasings."""
 
 
 def read_rephrasings(path: str | Path) -> Rephrasings:
-    """Read JSON lines with `question` and `rephrasings`, a list of texts; other fields are ignored.
+    """Read JSON lines with `question`, `rephrasings`, a list of texts, and perhaps `kinds`; other fields are ignored.
 
     A ValueError names the rows that are broken or repeat a question with other rephrasings.
     """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"Expected a file of rephrasings at {path}, but found none. Set `rephrasings`.")
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, Rephrased] = {}
 
     def take(_: int, row: dict[str, Any]) -> None:
         question, texts = row.get("question"), row.get("rephrasings")
@@ -35,7 +43,8 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
                 "`question`, a text, and `rephrasings`, a list of texts, but got "
                 f"{str(question)[:80]!r} and {str(texts)[:80]!r}"
             )
-        if found.setdefault(plain(question), tuple(texts)) != tuple(texts):
+        rephrased = Rephrased(tuple(texts), kinds_of(row, len(texts)))
+        if found.setdefault(plain(question), rephrased) != rephrased:
             raise RowError(f"each question once, but an earlier row has other rephrasings of {question[:80]!r}")
 
     read_rows(path, take)
@@ -44,7 +53,7 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
 
 def with_rephrasings(groups: Sequence[QuestionGroup], rephrasings: Rephrasings) -> tuple[list[QuestionGroup], str]:
     """The questions with the rephrasings of their text, and a sentence on how many have any; none is a ValueError."""
-    joined = [group._replace(rephrasings=rephrasings.get(plain(group.question), ())) for group in groups]
+    joined = [group._replace(**rephrasings.get(plain(group.question), Rephrased())._asdict()) for group in groups]
     count = sum(bool(group.rephrasings) for group in joined)
     if groups and not count:
         raise ValueError(

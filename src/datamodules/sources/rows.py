@@ -175,3 +175,17 @@ def answers(field: Any) -> tuple[str, ...]:
     found = field if isinstance(field, list) else [field]
     texts = (str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in found if is_known(v))
     return tuple(text.strip() for text in texts if text.strip())
+
+
+def kinds_of(row: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    """The field `kinds` of a row with `count` rephrasings; empty where the row has none.
+
+    >>> kinds_of({"kinds": ["wording", "harder"]}, 2), kinds_of({}, 2)
+    (('wording', 'harder'), ())
+    """
+    kinds = row.get("kinds") or []
+    if not isinstance(kinds, list) or not all(isinstance(kind, str) and kind for kind in kinds):
+        raise RowError(f"a list of names in `kinds`, but got {kinds!r}")
+    if kinds and len(kinds) != count:
+        raise RowError(f"a kind for each of its {count} rephrasings in `kinds`, but got {kinds!r}")
+    return tuple(kinds)

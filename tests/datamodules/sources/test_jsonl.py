@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tagrpo.datamodules.sources.jsonl import JsonLinesSource
-from tagrpo.datamodules.sources.rephrased import read_rephrasings
+from tagrpo.datamodules.sources.rephrased import read_rephrasings, with_rephrasings
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 
@@ -31,8 +31,22 @@ def test_rows_become_groups(tmp_path):
         {"question": "x ?", "answer": ["1/2", "0.5"]},
     )
     first, second = JsonLinesSource(path).load()
-    assert first == ("a", "1 + 1 ?", ("what is 1 + 1 ?",), ("2",), {"level": 3})
-    assert second == ("questions-3", "x ?", (), ("1/2", "0.5"), {})
+    assert first == ("a", "1 + 1 ?", ("what is 1 + 1 ?",), ("2",), {"level": 3}, ())
+    assert second == ("questions-3", "x ?", (), ("1/2", "0.5"), {}, ())
+
+
+def test_rephrasings_have_the_kinds_that_their_row_names(tmp_path):
+    row = {"question": "1 + 1 ?", "answer": "2", "rephrasings": ["add 1 to 1", "1 + 1: 2 or 3 ?"]}
+    path = write(tmp_path / "q.jsonl", {**row, "kinds": ["wording", "format"]})
+    (group,) = JsonLinesSource(path).load()
+    assert (group.kinds, group.metadata) == (("wording", "format"), {})
+    joined, _ = with_rephrasings([group.with_rephrasings([])], read_rephrasings(path))
+    assert joined == [group]
+    for kinds, message in ((["wording"], "a kind for each of its 2"), ("format", "a list of names"), ([1, 2], "names")):
+        write(path, {**row, "kinds": kinds})
+        for read in (JsonLinesSource(path).load, lambda: read_rephrasings(path)):
+            with pytest.raises(ValueError, match=rf"row 1: expected {message}|row 1: .*{message}"):
+                read()
 
 
 def test_parquet_reads_like_json_lines(tmp_path):

@@ -23,8 +23,8 @@ TABLE = [  # index, sub_index, question, answer: two questions of two rows each;
     (3, 2, "", "5"),
 ]
 EXPECTED = [
-    ("7", "What is 1 + 1?", ("1 plus 1 is?", "Sum of 1 and 1?"), ("2",), {}),
-    ("3", "Let x = 5.\nFind x.", ("Solve for x:\nx = 5",), ("5",), {}),
+    ("7", "What is 1 + 1?", ("1 plus 1 is?", "Sum of 1 and 1?"), ("2",), {}, ()),
+    ("3", "Let x = 5.\nFind x.", ("Solve for x:\nx = 5",), ("5",), {}, ()),
 ]
 
 

@@ -1,7 +1,7 @@
-"""The output head: log-probs, entropies and losses of tokens without ever keeping their logits.
+"""The output head: log-probs, entropies and losses of tokens without all of their logits in memory.
 
 Logits exist for one chunk of tokens at a time. A loss that is a sum over tokens is taken with its gradient chunk by
-chunk; for any other use the backward makes the logits again.
+chunk; for any other use few logits are kept for the backward, and more are made again in it.
 
 With z = ln Σ exp xᵥ and p = exp(x − z): ∂(log pₜ)/∂xᵥ = [v = t] − pᵥ and ∂H/∂xᵥ = −pᵥ (ln pᵥ + H), all in float32.
 """
@@ -20,6 +20,9 @@ from torch.autograd.function import once_differentiable
 
 EntropyMode = Literal["none", "detached", "grad"]
 """Of each token's distribution: not at all; without gradient; with it."""
+
+KEPT = 2**26
+"""Logits of a batch that are kept for its backward where it has no more: 256 MiB."""
 
 TokenLoss = Callable[[slice, Tensor, Tensor | None], Tensor]
 """(tokens, their [t] log-probs, their [t] entropies) → [] loss of these tokens; the losses of all tokens add up."""
@@ -69,8 +72,9 @@ def head_scores(
 ) -> TokenScores:
     """`token_scores` of the logits hidden · weightᵀ, of which `chunk_size` rows exist at one time.
 
-    The backward computes them again: 8 instead of 6 FLOP per token and element of the head. With a `loss` it is 6: a
-    chunk's gradient is taken while its logits exist, and kept for a backward that runs once. Logits must be finite.
+    The backward computes them again: 8 instead of 6 FLOP per token and element of the head. It is 6 where no more than
+    2^26 are there in all, which are kept unless there is a `chunk_size`, and with a `loss`: a chunk's gradient is taken
+    while its logits exist, and kept for a backward that runs once. Logits must be finite.
 
     Args:
         hidden: [T, d].
@@ -91,9 +95,11 @@ def head_scores(
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         hidden, weight = (x.to(torch.get_autocast_dtype(device)) for x in (hidden, weight))
-    learns = [loss is not None and torch.is_grad_enabled() and x.requires_grad for x in (hidden, weight)]
+    learns = [torch.is_grad_enabled() and x.requires_grad for x in (hidden, weight)]
     rows = chunk_size or max((2**22 if device == "cpu" else 2**27) // len(weight), 1)
-    config = HeadConfig(temperature, entropy, rows, loss, learns)
+    keeps = loss is None and chunk_size is None and any(learns) and len(hidden) * len(weight) <= KEPT
+    kept = hidden.new_empty(len(hidden), len(weight), dtype=torch.float32) if keeps else None
+    config = HeadConfig(temperature, entropy, rows, kept, loss, (False, False) if loss is None else learns)
     with torch.autocast(device, enabled=False):
         logprobs, entropies, total = _HeadScores.apply(hidden, weight, targets, config)  # type: ignore[no-untyped-call]
     return TokenScores(logprobs, None if entropy == "none" else entropies, None if loss is None else total)
@@ -113,13 +119,13 @@ class _HeadScores(torch.autograd.Function):
             logprobs[rows], normalisers[rows], entropies[rows] = head.score(rows)
             if config.loss:
                 total += head.learn(rows, config.loss, logprobs[rows], entropies[rows])
-        ctx.config = config
+        ctx.config = config._replace(kept=None)
         ctx.gradients = head.gradients()
         ctx.set_materialize_grads(False)  # entropies that nothing learns from cost their backward nothing
         if config.loss:
             ctx.mark_non_differentiable(logprobs, entropies)
         else:
-            ctx.save_for_backward(hidden, weight, targets, normalisers, entropies)
+            ctx.save_for_backward(hidden, weight, targets, normalisers, entropies, config.kept)
             ctx.mark_non_differentiable(total, *([] if config.entropy == "grad" else [entropies]))
         return logprobs, entropies, total
 
@@ -129,9 +135,9 @@ class _HeadScores(torch.autograd.Function):
         if ctx.config.loss:
             gradients, ctx.gradients = ctx.gradients, None  # scaled in place, hence only once
             return *(g if g is None else g.mul_(upstream) for g in gradients), None, None
-        hidden, weight, targets, normalisers, entropies = ctx.saved_tensors
+        hidden, weight, targets, normalisers, entropies, kept = ctx.saved_tensors
         entropy = "none" if grad_entropies is None else "grad"
-        config = ctx.config._replace(entropy=entropy, needs_gradient=ctx.needs_input_grad)
+        config = ctx.config._replace(entropy=entropy, kept=kept, needs_gradient=ctx.needs_input_grad)
         head = (FusedHead if fuses(weight) else Head)(hidden, weight, targets, config)
         zeros = torch.zeros_like(normalisers)
         grad_logprobs, grad_entropies = (zeros if x is None else x for x in (grad_logprobs, grad_entropies))
@@ -147,6 +153,7 @@ class HeadConfig(NamedTuple):
     temperature: float
     entropy: EntropyMode
     chunk_size: int
+    kept: Tensor | None = None  # [T, V] float32 logits for the backward
     loss: TokenLoss | None = None
     needs_gradient: Sequence[bool] = (False, False)  # of hidden states and weight
 
@@ -159,23 +166,16 @@ def fuses(weight: Tensor) -> bool:
 class Head:
     """Logits of one chunk after the other, operation by operation in buffers that are reused: for CPUs."""
 
-    normalisers: Tensor
-    total: Tensor
-
     def __init__(self, hidden: Tensor, weight: Tensor, targets: Tensor, config: HeadConfig) -> None:
         self.hidden, self.weight, self.targets = hidden, weight, targets
-        self.temperature, self.entropy, self.chunk_size, _, needs_gradient = config
+        self.temperature, self.entropy, self.chunk_size, self.kept, _, needs_gradient = config
+        # Parts of about one size: one of a single row would be compiled on its own.
+        size, count = len(hidden), -(-len(hidden) // self.chunk_size)
+        self.chunks = [slice(size * part // count, size * (part + 1) // count) for part in range(count)]
         self.x = weight.new_empty(min(self.chunk_size, len(hidden)), len(weight), dtype=torch.float32)
         self.grad_hidden = torch.empty_like(hidden) if needs_gradient[0] else None
         # Sums over chunks are taken in float32, whatever the type of the products.
         self.grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_gradient[1] else None
-
-    @cached_property
-    def chunks(self) -> list[slice]:
-        """Rows that are scored together, in parts of about one size: a part of one row would be compiled on its own."""
-        rows = len(self.hidden)
-        count = -(-rows // self.chunk_size)
-        return [slice(rows * part // count, rows * (part + 1) // count) for part in range(count)]
 
     @cached_property
     def p(self) -> Tensor:
@@ -185,7 +185,7 @@ class Head:
     def _multiply(self, rows: slice) -> Tensor:
         """[rows, V] float32, hidden · weightᵀ; of two-byte types CUDA has it at once, without a copy."""
         hidden, weight = self.hidden[rows], self.weight.t()
-        out = self.x[: len(hidden)]
+        self.logits = out = self.x[: len(hidden)] if self.kept is None else self.kept[rows]
         if weight.dtype == torch.float32:
             return torch.mm(hidden, weight, out=out)
         return torch.mm(hidden, weight, out_dtype=out.dtype, out=out) if weight.is_cuda else out.copy_(hidden @ weight)
@@ -199,7 +199,7 @@ class Head:
         x = self._logits(rows)
         top = x.amax(1)
         chosen = x.gather(1, self.targets[rows, None])[:, 0]
-        x.sub_(top[:, None])
+        x = torch.sub(x, top[:, None], out=self.x[: len(x)])
         p = torch.exp(x, out=self.p[: len(x)])
         self.total = p.sum(1)
         log_total = self.total.log()
@@ -210,7 +210,8 @@ class Head:
 
     def score_again(self, rows: slice, normalisers: Tensor) -> None:
         """A chunk whose normalisers are known."""
-        x = self._logits(rows).sub_(normalisers[:, None])
+        x = self._logits(rows) if self.kept is None else self.kept[rows]
+        x = torch.sub(x, normalisers[:, None], out=self.x[: len(x)])
         torch.exp(x, out=self.p[: len(x)])
         self.total = torch.ones_like(normalisers)
 
@@ -267,13 +268,12 @@ class FusedHead(Head):
 
     def score_again(self, rows: slice, normalisers: Tensor) -> None:
         """As of `Head`."""
-        self._multiply(rows)
+        self.logits = self._multiply(rows) if self.kept is None else self.kept[rows]
         self.normalisers = normalisers
 
     def _gradient(self, targets: Tensor, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor) -> Tensor:
-        x = self.x[: len(targets)]
         spread = (entropies, grad_entropies) if self.entropy == "grad" else None
-        inputs = (x, targets, self.normalisers, grad_logprobs, spread, self.temperature, self.weight.dtype)
+        inputs = (self.logits, targets, self.normalisers, grad_logprobs, spread, self.temperature, self.weight.dtype)
         gradient: Tensor = compiled(gradient_of_logits)(*inputs)
         return gradient
 

@@ -37,7 +37,7 @@ both = pytest.mark.parametrize("taken", [inside, outside])
 
 @both
 @pytest.mark.parametrize("entropy", ["none", "detached", "grad"])
-@pytest.mark.parametrize(("chunk_size", "temperature"), [(1, 1.0), (4, 0.7), (3, 2.0), (99, 1.3)])
+@pytest.mark.parametrize(("chunk_size", "temperature"), [(1, 1.0), (4, 0.7), (3, 2.0), (99, 1.3), (None, 0.7)])
 def test_the_chunked_head_equals_autograd_through_all_logits(taken, entropy, chunk_size, temperature):
     torch.manual_seed(0)
     inputs = hidden, weight = [torch.randn(10, 6).requires_grad_(), (torch.randn(20, 6) * 2).requires_grad_()]
@@ -79,6 +79,27 @@ def test_a_backward_from_log_probs_or_entropies_alone_costs_nothing_for_the_othe
     found, expected = (torch.autograd.grad(x, [hidden, weight], upstream) for x in (ours, plain))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     assert modes == ["grad"] * 3 + ["none" if used == "logprobs" else "grad"] * 3
+
+
+@pytest.mark.parametrize("entropy", ["none", "grad"])
+def test_few_logits_are_kept_for_any_number_of_backwards_and_more_are_made_again(entropy, monkeypatch):
+    torch.manual_seed(0)
+    rows, vocabulary, made = 10, 2**19, []  # two chunks
+    multiply = head.Head._multiply
+    monkeypatch.setattr(head.Head, "_multiply", lambda self, part: made.append(part) or multiply(self, part))
+    inputs = [torch.randn(rows, 2).requires_grad_(), torch.randn(vocabulary, 2).requires_grad_()]
+    targets, gradients = torch.randint(vocabulary, (rows,)), []
+    for most in (rows * vocabulary, rows * vocabulary - 1):
+        monkeypatch.setattr(head, "KEPT", most)
+        scores = head_scores(*inputs, targets, 0.7, entropy)
+        value = scores.logprobs.exp().sum() if entropy == "none" else scores.entropy.square().sum()
+        gradients += [torch.autograd.grad(value, inputs, retain_graph=True) for _ in range(2)]
+    assert len(made) == 2 + (2 + 4)
+    for found in gradients[1:]:
+        torch.testing.assert_close(found, gradients[0], atol=0, rtol=0)
+    made.clear()
+    head_scores(*inputs, targets, 0.7, entropy, chunk_size=5).logprobs.sum().backward()
+    assert len(made) == 4, "a chunk size bounds the logits"
 
 
 def test_the_loss_sees_every_token_once_and_in_order():

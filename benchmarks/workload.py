@@ -139,7 +139,7 @@ class Updates:
         self.trainer = trl_trainer(self.model, shape, data) if {"trl", "trl_shared"} & {*ways} else None
         if self.trainer is not None:
             share_prefixes(self.trainer)
-            self.shared = vars(self.trainer).pop(METHOD)
+            self.shared = {name: vars(self.trainer).pop(name) for name in (METHOD, "_prepare_inputs")}
 
     def run(self, way: str) -> None:
         """One update; leaves gradients on the model."""
@@ -148,7 +148,7 @@ class Updates:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         {
             "trl": lambda: self._trl({}),
-            "trl_shared": lambda: self._trl({METHOD: self.shared}),
+            "trl_shared": lambda: self._trl(self.shared),
             "padded": self._padded,
             "padding_free": lambda: self._packed(share_prefix=False),
             "prefix_shared": lambda: self._packed(share_prefix=True),
@@ -161,7 +161,8 @@ class Updates:
 
     def _trl(self, methods: Mapping[str, Any]) -> None:
         assert self.trainer is not None
-        vars(self.trainer).pop(METHOD, None)
+        for name in self.shared:
+            vars(self.trainer).pop(name, None)
         vars(self.trainer).update(methods)
         self.trainer._step, self.trainer._buffered_inputs = 0, None
         for _ in range(self.trainer.args.gradient_accumulation_steps):

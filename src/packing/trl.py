@@ -8,8 +8,9 @@ that whatever wraps them (adapters, DDP, FSDP2) is called as before.
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import wraps
 from importlib.metadata import version
@@ -34,7 +35,9 @@ TESTED = "1.16"
 def share_prefixes(trainer: Any) -> None:
     """Have `trainer`, a `GRPOTrainer` whose training has not begun, encode each prompt of a micro-batch once.
 
-    Log-probs, entropies and gradients are TRL's up to rounding. A batch that can't be packed (inputs beside tokens, an
+    Log-probs, entropies and gradients are TRL's up to rounding. TRL shuffles what it generated before it cuts it into
+    micro-batches; the rows of an optimizer step are ordered by prompt again, unless its loss depends on which rows
+    share a micro-batch. A batch that can't be packed (inputs beside tokens, an
     auxiliary loss, masked tokens in the midst of a row) is left to TRL's own method, with a warning that says so once.
     Another version of TRL is served with a warning, if its method takes the same arguments.
 
@@ -62,6 +65,52 @@ def share_prefixes(trainer: Any) -> None:
     for model in models:
         _serve_packed(model, trainer.temperature, getattr(trainer.args, "cast_lm_head_to_fp32", False))
     setattr(trainer, METHOD, SharedLogProbs(trainer, plain))
+    if not _mixes_rows(trainer):
+        _keep_prompts_together(trainer)
+
+
+def _mixes_rows(trainer: Any) -> bool:
+    """Whether the loss of a row depends on the others in its micro-batch."""
+    off = {"entropy_coef": 0.0, "use_adaptive_entropy": False, "top_entropy_quantile": 1.0}  # `RLOOTrainer` has none
+    mixes = any(getattr(trainer, name, value) != value for name, value in off.items())
+    return mixes or getattr(trainer, "loss_type", None) == "bnpo"
+
+
+def _keep_prompts_together(trainer: Any) -> None:
+    """Have the micro-batches of an optimizer step hold few prompts each."""
+    plain, args = trainer._prepare_inputs, trainer.args
+    size = math.gcd(args.steps_per_generation, args.gradient_accumulation_steps)
+
+    def prepare(generation_batch: Any) -> Any:
+        before, inputs = trainer._buffered_inputs, plain(generation_batch)
+        parts = trainer._buffered_inputs
+        if parts is before or size == 1:
+            return inputs
+        steps = range(0, len(parts), size)
+        trainer._buffered_inputs = [part for step in steps for part in order_by_prompt(parts[step : step + size])]
+        return trainer._buffered_inputs[trainer._step % args.steps_per_generation]
+
+    trainer._prepare_inputs = prepare
+
+
+def order_by_prompt(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """TRL's micro-batches of one size with their rows cut anew, those of a prompt together; left alone with images."""
+    prompts = [part["prompt_ids"] for part in parts]
+    order, size = torch.cat(prompts).unique(dim=0, return_inverse=True)[1].argsort(stable=True), len(prompts[0])
+
+    def has_rows(value: Any) -> bool:
+        return isinstance(value, list) or (isinstance(value, Tensor) and value.ndim > 0)
+
+    def cut(values: list[Any]) -> Sequence[Any]:
+        if isinstance(values[0], list):
+            rows = [row for value in values for row in value]
+            return [[rows[row] for row in chosen.tolist()] for chosen in order.split(size)]
+        return torch.cat(values)[order].split(size) if has_rows(values[0]) else values
+
+    if any(has_rows(value) and len(value) != size for part in parts for value in part.values()):
+        return parts
+    columns = {name: cut([part[name] for part in parts]) for name in parts[0]}
+    return [{name: column[index] for name, column in columns.items()} for index in range(len(parts))]
 
 
 def _unserved(trainer: Any, plain: Any) -> str | None:

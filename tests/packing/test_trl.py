@@ -261,6 +261,63 @@ def test_three_steps_of_training_are_those_of_trl(options, tmp_path):
     torch.testing.assert_close(weights[1], weights[0], atol=1e-6, rtol=0)
 
 
+def generated():
+    """TRL's generation: four rows of each of three prompts."""
+    numbers = torch.arange(12)
+    inputs = batch(prompt=(numbers % 3).tolist(), lengths=(1 + numbers % 7).tolist())
+    return inputs | {"advantages": 0.1 * (numbers + 1), "names": numbers.tolist()}
+
+
+def rows(parts):
+    """(name, advantage, prompt, completion) of each row."""
+    fields = ("names", "advantages", "prompt_ids", "completion_ids")
+    found = [zip(*(part[name] for name in fields), strict=True) for part in parts]
+    return [(name, float(a), p.tolist(), c.tolist()) for part in found for name, a, p, c in part]
+
+
+@pytest.mark.parametrize(("options", "window"), [
+    ({"gradient_accumulation_steps": 4}, 4),
+    ({"gradient_accumulation_steps": 2, "steps_per_generation": 4}, 2),
+    ({"gradient_accumulation_steps": 1, "steps_per_generation": 4}, None),
+    ({"gradient_accumulation_steps": 4, "loss_type": "bnpo"}, None),
+    ({"gradient_accumulation_steps": 4, "top_entropy_quantile": 0.4}, None),
+    ({"gradient_accumulation_steps": 4, "entropy_coef": 0.1}, None),
+], ids=str)  # fmt: skip
+def test_rows_of_an_optimizer_step_are_ordered_by_prompt_and_stay_in_it(options, window, tmp_path):
+    found, gradients = [], []
+    for shared in (False, True):
+        trainer = make_trainer(tmp_path, per_device_train_batch_size=3, **options)
+        trainer.current_gradient_accumulation_steps = options["gradient_accumulation_steps"]
+        trainer._generate_and_score_completions = lambda _: generated()
+        if shared:
+            share_prefixes(trainer)
+        torch.manual_seed(6)
+        trainer.model.zero_grad()
+        for _ in range(options["gradient_accumulation_steps"]):
+            trainer.training_step(trainer.model, [{}], None)
+        found.append(trainer._buffered_inputs)
+        gradients.append(gradient(trainer))
+    theirs, ours = found
+    assert (gradients[1] - gradients[0]).norm() < 1e-6 * gradients[0].norm()
+    if window is None:
+        assert rows(ours) == rows(theirs)
+        return
+    distinct = [len({tuple(prompt) for _, _, prompt, _ in rows([part])}) for part in ours]
+    for start in range(0, 4, window):
+        found, expected = (rows(parts[start : start + window]) for parts in (ours, theirs))
+        assert sorted(found) == sorted(expected)
+        together = sorted(tuple(prompt) for _, _, prompt, _ in expected)
+        assert distinct[start : start + window] == [len({*together[n : n + 3]}) for n in range(0, 3 * window, 3)]
+    if window == 4:
+        assert distinct == [1, 2, 2, 1]  # aaa abb bbc ccc
+    assert all(torch.equal(part["num_items_in_batch"], ours[0]["num_items_in_batch"]) for part in ours)
+
+
+def test_rows_with_images_are_left_in_the_order_of_trl():
+    parts = [{"prompt_ids": torch.tensor([[p], [1 - p]]), "pixel_values": torch.zeros(5, 2)} for p in (0, 1)]
+    assert packing.order_by_prompt(parts) is parts
+
+
 def test_generation_is_as_before(tmp_path):
     trainer, inputs = make_trainer(tmp_path), batch()
     signature = inspect.signature(trainer.model.forward)

@@ -83,6 +83,11 @@ def measure(shape: argparse.Namespace) -> dict[str, object]:
     ways = [way for way in WAYS if way in shape.ways]
     updates = Updates(shape, data, ways)
     times, gradients, peak = rounds(updates, ways, shape.rounds, device)
+    if (device, shape.dtype) == ("cpu", "bfloat16"):
+        exact = Updates(argparse.Namespace(**{**vars(shape), "dtype": "float32"}), data, ())
+        exact.model.load_state_dict(updates.model.state_dict())
+        exact.run("prefix_shared")
+        gradients["exact"] = exact.gradient()
     flop, rate = useful_flop(updates.model, data.tokens), MatrixRate(device, updates.model.dtype)
     unit = rate.flop / flop  # seconds of the update at the matrix rate, over those of one product
     pairs = [("padded", "prefix_shared"), ("padding_free", "prefix_shared"), ("trl", "prefix_shared")]
@@ -99,6 +104,7 @@ def measure(shape: argparse.Namespace) -> dict[str, object]:
             way: median(p[0] / t[0] / unit for p, t in zip(times["product"], times[way], strict=True)) for way in ways
         },
         "gradient_difference": {way: difference(gradients, way, ways[0]) for way in ways[1:]},
+        "gradient_error": {way: difference(gradients, way, "exact") for way in ways if "exact" in gradients},
     }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -60,6 +62,36 @@ def test_a_prefix_shared_update_multiplies_distinct_tokens_and_nothing_twice(upd
         assert [len(part["prompt_ids"].unique(dim=0)) for part in updates.trainer._buffered_inputs] == [1] * 4
         encoded = tokens["response"] + 4 * SHAPE.prompt
     assert products == 6 * layers * encoded + 6 * head * tokens["response"]
+
+
+def test_the_page_says_what_was_measured_and_what_its_formula_gives():
+    text = (ROOT / "docs" / "performance.md").read_text()
+    rows = re.findall(
+        r"^\| `(\w+)` \| (.*) \|$", text.split("## When the call helps")[1].split("\n## ")[0], re.MULTILINE
+    )
+    assert len(rows) == 7
+    for name, row in rows:
+        found = json.loads((tables.RESULTS / f"trl_shared_{name}.json").read_text())
+        shape, response = argparse.Namespace(**found["shape"]), found["tokens"]["response"]
+        b, s, p, t, m, v, products, formula, measured = (float(x.replace(",", "")) for x in row.split(" | "))
+        assert (p, m, v, t) == (
+            shape.prompt,
+            shape.max,
+            shape.vocabulary,
+            round(response / len(experience(shape).prompt)),
+        )
+        assert b <= shape.token_budget // (p + m)
+        assert s == max(b // shape.responses, 1)
+        head = v * tables.MODELS[shape.model][0]
+        layers, mean = found["parameters"] - head, response / len(experience(shape).prompt)
+        padded, predicted, shared = b * (p + m), b * (p + m - 1), s * p + b * mean
+        alone = 3 * layers * padded + 4 * head * predicted, 3 * layers * shared + 3 * head * b * mean
+        assert alone[0] / alone[1] == pytest.approx(products, abs=0.006)
+        theirs = 4.5 * layers * padded + (4 * head + 1400 * v) * predicted
+        ours = 4.5 * layers * shared + (3 * head + 100 * v) * b * mean
+        assert theirs / ours == pytest.approx(formula, abs=0.006)
+        assert found["speedup"]["trl_shared over trl"]["median"] == pytest.approx(measured, abs=0.006)
+        assert formula == pytest.approx(measured, rel=0.15)
 
 
 def test_peak_memory_sees_what_was_held_and_given_back():

@@ -83,8 +83,7 @@ def _keep_prompts_together(trainer: Any) -> None:
 
     def prepare(generation_batch: Any) -> Any:
         before, inputs = trainer._buffered_inputs, plain(generation_batch)
-        parts = trainer._buffered_inputs
-        if parts is before or size == 1:
+        if (parts := trainer._buffered_inputs) is before:
             return inputs
         steps = range(0, len(parts), size)
         trainer._buffered_inputs = [part for step in steps for part in order_by_prompt(parts[step : step + size])]
@@ -97,19 +96,12 @@ def order_by_prompt(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """TRL's micro-batches of one size with their rows cut anew, those of a prompt together; left alone with images."""
     prompts = [part["prompt_ids"] for part in parts]
     order, size = torch.cat(prompts).unique(dim=0, return_inverse=True)[1].argsort(stable=True), len(prompts[0])
-
-    def has_rows(value: Any) -> bool:
-        return isinstance(value, list) or (isinstance(value, Tensor) and value.ndim > 0)
-
-    def cut(values: list[Any]) -> Sequence[Any]:
-        if isinstance(values[0], list):
-            rows = [row for value in values for row in value]
-            return [[rows[row] for row in chosen.tolist()] for chosen in order.split(size)]
-        return torch.cat(values)[order].split(size) if has_rows(values[0]) else values
-
-    if any(has_rows(value) and len(value) != size for part in parts for value in part.values()):
-        return parts
-    columns = {name: cut([part[name] for part in parts]) for name in parts[0]}
+    columns: dict[str, Sequence[Any]] = {name: [part[name] for part in parts] for name in parts[0]}
+    for name, values in columns.items():
+        if isinstance(values[0], list) or any(x is not None and x.ndim and len(x) != size for x in values):
+            return parts
+        if values[0] is not None and values[0].ndim:
+            columns[name] = torch.cat(values).index_select(0, order).split(size)
     return [{name: column[index] for name, column in columns.items()} for index in range(len(parts))]
 
 

@@ -265,20 +265,20 @@ def generated():
     """TRL's generation: four rows of each of three prompts."""
     numbers = torch.arange(12)
     inputs = batch(prompt=(numbers % 3).tolist(), lengths=(1 + numbers % 7).tolist())
-    return inputs | {"advantages": 0.1 * (numbers + 1), "names": numbers.tolist()}
+    return inputs | {"advantages": 0.1 * (numbers + 1), "names": numbers}
 
 
 def rows(parts):
     """(name, advantage, prompt, completion) of each row."""
     fields = ("names", "advantages", "prompt_ids", "completion_ids")
     found = [zip(*(part[name] for name in fields), strict=True) for part in parts]
-    return [(name, float(a), p.tolist(), c.tolist()) for part in found for name, a, p, c in part]
+    return [(int(name), float(a), p.tolist(), c.tolist()) for part in found for name, a, p, c in part]
 
 
 @pytest.mark.parametrize(("options", "window"), [
     ({"gradient_accumulation_steps": 4}, 4),
     ({"gradient_accumulation_steps": 2, "steps_per_generation": 4}, 2),
-    ({"gradient_accumulation_steps": 1, "steps_per_generation": 4}, None),
+    ({"gradient_accumulation_steps": 1, "steps_per_generation": 4}, 1),
     ({"gradient_accumulation_steps": 4, "loss_type": "bnpo"}, None),
     ({"gradient_accumulation_steps": 4, "top_entropy_quantile": 0.4}, None),
     ({"gradient_accumulation_steps": 4, "entropy_coef": 0.1}, None),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import wraps
 from importlib.metadata import version
@@ -96,7 +96,7 @@ def order_by_prompt(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """TRL's micro-batches of one size with their rows cut anew, those of a prompt together; left alone with images."""
     prompts = [part["prompt_ids"] for part in parts]
     order, size = torch.cat(prompts).unique(dim=0, return_inverse=True)[1].argsort(stable=True), len(prompts[0])
-    columns: dict[str, Sequence[Any]] = {name: [part[name] for part in parts] for name in parts[0]}
+    columns: dict[str, Any] = {name: [part[name] for part in parts] for name in parts[0]}
     for name, values in columns.items():
         if isinstance(values[0], list) or any(x is not None and x.ndim and len(x) != size for x in values):
             return parts

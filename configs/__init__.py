@@ -1,5 +1,6 @@
 """The Hydra configuration tree, shipped as package data. Importing it makes the options of methods known to Hydra."""
 
-from tagrpo.settings.methods import register
+from tagrpo.settings import absent, methods
 
-register()
+methods.register()
+absent.register()

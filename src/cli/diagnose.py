@@ -56,7 +56,8 @@ def ask_training_questions(cfg: DictConfig) -> None:
         cfg.data.evaluation = {"train": cfg.data.train}
         cfg.data.evaluation_samples = cfg.data.samples_per_prompt
         cfg.data.curriculum = None
-        cfg.callbacks = {name: cfg.callbacks[name] for name in NEEDED if cfg.callbacks.get(name)}
+        given = cfg.callbacks or {}
+        cfg.callbacks = {name: given[name] for name in NEEDED if given.get(name)}
         cfg.logger = None
 
 

@@ -94,8 +94,14 @@ def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> None:
     def identify() -> dict[str, str]:
         return identity_of(cfg, run.module, run.datamodule, checkpoint)
 
-    for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, PassAtKEvaluator) and callback.store is not None:
+    counting = [callback for callback in run.trainer.callbacks if isinstance(callback, PassAtKEvaluator)]  # type: ignore[attr-defined]
+    if not (counting or cfg.exact or cfg.diagnose):
+        raise ValueError(
+            "Expected callbacks.pass_at_k, which counts correct responses, but it is not among the callbacks. Use "
+            "callbacks=pass_at_k, or leave `callbacks` out."
+        )
+    for callback in counting:
+        if callback.store is not None:
             callback.store.identify = identify
 
 

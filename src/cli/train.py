@@ -40,7 +40,7 @@ def train(
         module: The policy and its update.
         datamodule: Questions.
         trainer: With the rollout callback and the diagnostics.
-        test: Whether to evaluate.
+        test: Whether to evaluate, where there are test splits.
         resume: Checkpoint to continue from, see `resolve`; None starts anew.
         export: Folder to write the trained policy to in Hugging Face format; None writes none.
 
@@ -56,7 +56,7 @@ def train(
         metrics = dict(trainer.callback_metrics)
         if export is not None:
             module.export(export, datamodule.tokenizer)
-    if test:
+    if test and datamodule.evaluation_sources:
         trainer.test(module, datamodule=datamodule, verbose=False)
         metrics |= trainer.callback_metrics
     return {name: float(value) for name, value in metrics.items()}

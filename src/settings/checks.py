@@ -37,6 +37,10 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
     """Refuse, by a ValueError or OSError that names the setting, what can be told before heavy imports."""
     if trains and cfg.data.train is None:
         raise ValueError("Expected questions to train on, but data.train is null. Choose another set, as data=math.")
+    if not trains and not cfg.data.evaluation:
+        raise ValueError(
+            "Expected questions to ask, but data.evaluation is empty. Choose some, as data/evaluation=arithmetic."
+        )
     check_types(cfg)
     check_given(cfg)
     check(cfg)

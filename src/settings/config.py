@@ -115,7 +115,7 @@ def build(cfg: DictConfig) -> Run:
     import transformers
     from hydra.utils import instantiate
     from lightning.pytorch import seed_everything
-    from lightning.pytorch.callbacks import Checkpoint
+    from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 
     from ..callbacks import Checkpointer, RolloutCallback
     from ..rollouts.cache import RolloutCache
@@ -154,6 +154,10 @@ def build(cfg: DictConfig) -> Run:
             plugins=[AtomicCheckpointIO()],
             # Otherwise Lightning adds a ModelCheckpoint of its own where none is configured.
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+            # Likewise a bar, which would count epochs.
+            enable_progress_bar=cfg.trainer.get(
+                "enable_progress_bar", any(isinstance(callback, ProgressBar) for callback in callbacks)
+            ),
         ),
         directory=directory,
         rollout=rollout,

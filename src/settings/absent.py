@@ -1,0 +1,61 @@
+"""`<group>=null` and `~<group>` on a command line: none of a group's options, where a run can do without.
+
+By itself Hydra ends at the first with an error that names no setting, leaves out what a run needs at the second, and
+keeps what experiments and recipes set in a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hydra._internal import defaults_list
+from hydra._internal.config_repository import IConfigRepository
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import ConfigCompositionException
+
+from .methods import options_of
+
+NEEDED = (
+    "advantage", "loss", "optimizer", "policy", "scale", "recipe", "model", "template", "reward", "rollout", "trainer",
+    "strategy", "data", "launcher", "rephraser", "source",
+)  # fmt: skip
+"""Groups of which every run has an option."""
+PLACES = {name: name for name in ("lora", "credit", "mismatch", "callbacks", "logger")} | {
+    "curriculum": "data.curriculum",
+    "dynamic_sampling": "rollout.dynamic_sampling",
+    "reward_terms": "rollout.reward_terms",
+}
+"""Group that a run can do without → the setting that is null then. Others are left out of the defaults."""
+
+
+class Overrides(defaults_list.Overrides):
+    """Hydra's overrides, the last of which can say of a group that there is none."""
+
+    def __init__(self, repo: IConfigRepository, overrides_list: Sequence[Override]) -> None:
+        last = {(o.key_or_group, o.package): o for o in overrides_list if repo.group_exists(o.key_or_group)}
+        none = {key: o for key, o in last.items() if o.is_delete() or o.value() in (None, "none", [])}
+        others = [
+            o for o in overrides_list if (key := (o.key_or_group, o.package)) not in none and o is last.get(key, o)
+        ]
+        left = [_left_out(override) for override in none.values()]
+        super().__init__(repo, [*others, *(override for override in left if override.is_delete())])
+        self.config_overrides[:0] = [override for override in left if not override.is_delete()]
+
+
+def _left_out(override: Override) -> Override:
+    group = override.key_or_group
+    if group in NEEDED:
+        options = [name for name in options_of(group) or options_of(f"comparisons/{group}") if name != "base"]
+        raise ConfigCompositionException(
+            f"Expected {group} to be one of {', '.join(options)}, since every run needs one, but got "
+            f"{override.input_line}. Choose one, or leave it out for the default."
+        )
+    if group in PLACES and override.package is None:
+        return replace(override, type=OverrideType.FORCE_ADD, key_or_group=PLACES[group], _value=None)
+    return replace(override, type=OverrideType.DEL, _value=None)
+
+
+def register() -> None:
+    """Have Hydra read overrides so."""
+    defaults_list.Overrides = Overrides  # type: ignore[misc]

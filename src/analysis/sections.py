@@ -68,7 +68,7 @@ def title(methods: Methods) -> str:
 def evaluation_markdown(methods: Methods) -> str:
     """The tables of an evaluation, or of two, as Markdown."""
     runs = [run for seeds in methods.runs.values() for run in seeds]
-    lines = [line for section in (*sections(methods), *about(runs)) for line in lines_of(section)]
+    lines = [line for section in (*warned(runs), *sections(methods), *about(runs)) for line in lines_of(section)]
     return "\n".join([f"# {title(methods)}", "", *lines]) + "\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,8 +20,9 @@ from ..types import QuestionBatch, QuestionGroup, Verifier, require
 from .curricula import Curriculum
 from .loader import QuestionLoader
 from .memory import QuestionMemory, Visit
+from .overlap import digests
 from .prompts import PromptRenderer
-from .report import add_overlaps, cautions, split_report, summary
+from .report import add_overlaps, cautions, of_seen, split_report, summary
 from .sources.base import Source
 from .sources.rows import refuse
 from .templates import PromptAugmentation, Template
@@ -162,6 +164,8 @@ class QuestionDataModule(LightningDataModule):
             )
         self._splits[split] = found.kept
         self.report[split] = split_report(source, len(groups), found)
+        if training:
+            self.report[split]["digests"] = digests(found.kept)
         rank_zero_info(summary(split, self.report[split]))
         self._warn(split, cautions(split, self.report[split], limit))
 
@@ -176,6 +180,13 @@ class QuestionDataModule(LightningDataModule):
             if caution not in noted:
                 noted.append(caution)
                 rank_zero_warn(caution)
+
+    def warn_of_seen(self, run: Path) -> None:
+        """Warn of evaluation questions that a run was trained on, by the `data.json` in its directory, if any."""
+        if (path := run / "data.json").is_file():
+            noted = json.loads(path.read_text()).get("train", {}).get("digests", "")
+            for split, groups in self._splits.items():
+                self._warn(split, of_seen(split, groups, noted, run))
 
     def check_references(self, verifier: Verifier) -> None:
         """Raise a ValueError that names file and question of the first reference answers that `verifier` refuses."""

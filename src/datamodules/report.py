@@ -11,6 +11,7 @@
 | `rephrasings_too_long` | rephrasings left out for their length |
 | `prompt_tokens` | tokens of the shortest and the longest prompt, and their mean |
 | `train_overlap` | of a test split: `overlap.Overlap`s with the training questions; missing where none were loaded |
+| `digests` | of the split `train`: of the words of all questions and rephrasings (`overlap.digests`) |
 | `cautions` | what has been warned of |
 """
 
@@ -18,10 +19,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..types import QuestionGroup
-from .overlap import find_overlaps
+from .overlap import find_overlaps, seen
 from .prompts import Fitting
 from .sources.base import Source, SourceReport, fingerprint
 
@@ -83,15 +85,28 @@ def add_overlaps(
         reports[split]["train_overlap"] = [overlap._asdict() for overlap in overlaps]
         copies = [overlap for overlap in overlaps if overlap.same_numbers]
         if copies:
-            texts = {group.id: group.question for group in splits[split]}
-            lines = [
+            questions = {group.id: group.question for group in splits[split]}
+            text = (
                 f"{split}: {len(copies)} of {len(splits[split])} questions share at least half of their words, and all "
                 f"numbers, with a training question: {_named([f'{copy.test} ({copy.train})' for copy in copies])}. "
                 f"{len(overlaps) - len(copies)} more share the words but not all numbers. Take such questions out of "
-                f"data.train or data.evaluation.{split}, or read its results as those of seen questions. Some of them:",
-                *(f"- {texts[copy.test]!r}" for copy in copies[:NUM_SHOWN]),
-            ]
-            yield split, "\n".join(lines)
+                f"data.train or data.evaluation.{split}, or read its results as those of seen questions."
+            )
+            yield split, _with_examples(text, [questions[copy.test] for copy in copies])
+
+
+def of_seen(split: str, groups: Sequence[QuestionGroup], noted: str, run: Path) -> Iterator[str]:
+    """Yield a text on the questions of a split that are among those that a run has `noted` as trained on."""
+    if copies := [group.question for group in seen(groups, noted)]:
+        yield _with_examples(
+            f"{split}: this policy was trained on {len(copies)} of {len(groups)} questions, in {run}. Ask others by "
+            f"data.evaluation.{split}, or read its results as those of seen questions.",
+            copies,
+        )
+
+
+def _with_examples(text: str, questions: Sequence[str]) -> str:
+    return "\n".join([f"{text} Some of them:", *(f"- {question!r}" for question in questions[:NUM_SHOWN])])
 
 
 def _named(ids: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from tagrpo.settings.checks import read_questions
 from tagrpo.settings.config import build, compose_run
 from tagrpo.settings.methods import options_of
 from tagrpo.starter import starter_path
+from tests.helpers import forked
 
 PROTOCOLS = list(options_of("protocol"))
 SMALL = [
@@ -97,6 +98,28 @@ def test_the_command_records_the_code_and_the_settings_beside_its_results(tmp_pa
     made_with = json.loads((tmp_path / "provenance.json").read_text())
     assert made_with == provenance()
     assert f"torch {made_with['version/torch']}" in (tmp_path / "test.md").read_text()
+
+
+def test_questions_that_training_has_seen_are_warned_of_in_the_report(tmp_path):
+    for name, start in (("seen", 0), ("new", 50)):
+        rows = [{"question": f"{i} + {i + 1} = ?", "answer": str(2 * i + 1)} for i in range(start, start + 5)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = ["data=jsonl", "data.train.path=seen.jsonl", "data.num_rephrasings=0", "data.batch_size=2"]
+    few = ["callbacks=[pass_at_k,checkpoint]", "callbacks.pass_at_k.ks=[1]", "data.evaluation_samples=2", "logger=csv"]
+    train = ["experiment=grpo", "iterations=1", "test=false", "trainer.limit_val_batches=0"]
+    code, said = forked(
+        "train", *train, *data, *few, "data.evaluation.test.path=new.jsonl", "hydra.run.dir=run", folder=tmp_path
+    )
+    assert code == 0, said
+    for policy in (["model=pretrained", "model.path=run/model"], ["checkpoint=run"]):
+        for questions in ("seen", "new"):
+            asked = [*data, *few, *policy, f"data.evaluation.test.path={questions}.jsonl"]
+            code, said = forked("evaluate", *asked, f"name={questions}", folder=tmp_path)
+            assert code == 0, said
+            page = (tmp_path / "runs" / "evaluation" / questions / "test.md").read_text()
+            assert page.count("trained on 5 of 5 questions, in run.") == (questions == "seen"), page
+            assert page.count("'1 + 2 = ?'") == (questions == "seen")
+        shutil.rmtree(tmp_path / "runs")
 
 
 def test_counts_are_kept_for_the_same_weights_and_not_for_others(tmp_path):

@@ -7,6 +7,7 @@ import json
 import pytest
 from lightning.pytorch import LightningModule, Trainer
 
+from tagrpo.datamodules.overlap import digests
 from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.sources.base import Source, SourceReport, fingerprint
 from tagrpo.datamodules.templates import PlainTemplate
@@ -96,6 +97,39 @@ def test_without_training_questions_nothing_is_said_of_overlap():
     assert "train_overlap" not in datamodule.report["test"]
     with pytest.raises(ValueError, match=r"data\.train, but it is null"):
         datamodule.setup("fit")
+
+
+def test_questions_that_the_run_of_a_policy_was_trained_on_are_warned_of_once(tmp_path):
+    trained = make_datamodule(Fixed(("a", COPY), *((str(i), f"{i} + {i} = ?") for i in range(4))))
+    trained.setup("fit")
+    trained.report["train"]["digests"] = digests(
+        [group._replace(rephrasings=(f"Add {group.id}",)) for group in trained.train_source.load()]
+    )
+    (tmp_path / "data.json").write_text(json.dumps(trained.report))
+    tests = Fixed(
+        ("x", COPY.replace(".", " ;")), ("y", "3  + 3 = ?"), ("z", "1 + 2 = ?"), ("w", "add 2"), ("v", "2 + 2 =")
+    )
+    datamodule = make_datamodule(None, other=Fixed(("n", "7 + 7 = ?")), test=tests)
+    datamodule.setup("test")
+    with pytest.warns(UserWarning, match="trained on") as caught:
+        datamodule.warn_of_seen(tmp_path)
+    datamodule.warn_of_seen(tmp_path)
+    (said,) = [str(warning.message) for warning in caught]
+    assert said.splitlines() == [
+        f"test: this policy was trained on 4 of 5 questions, in {tmp_path}. Ask others by data.evaluation.test, or "
+        "read its results as those of seen questions. Some of them:",
+        *(f"- {group.question!r}" for group in (tests.groups[0], tests.groups[1], tests.groups[3])),
+    ]
+    assert [facts["cautions"] for facts in datamodule.report.values()] == [[], [said]]
+
+
+def test_a_policy_without_a_run_is_not_warned_of(tmp_path, recwarn):
+    datamodule = make_datamodule(None, test=Fixed(("a", COPY)))
+    datamodule.setup("test")
+    datamodule.warn_of_seen(tmp_path)
+    (tmp_path / "data.json").write_text(json.dumps({"test": {}}))
+    datamodule.warn_of_seen(tmp_path)
+    assert not recwarn.list
 
 
 def test_evaluation_questions_may_be_longer_than_training_questions():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,6 +83,13 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
 
     _last_step = -1
     _began = False
+
+    @property
+    def experiment(self) -> Any:
+        """The writer. TensorBoard reads files by the second in their names, then by process number, as text."""
+        while not self._experiment and any(Path(self.log_dir).glob(f"events.out.tfevents.{int(time.time())}.*")):
+            time.sleep(0.05)
+        return super().experiment
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         """Log, and note the step; before the first row TensorBoard is told to forget later steps."""

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lightning.pytorch.loggers import CSVLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tagrpo.runs.loggers import (
     MetricsCSV,
@@ -110,6 +111,21 @@ def test_a_full_disk_is_explained(tmp_path):
 def test_which_loggers_are_resumed(tmp_path):
     assert isinstance(ResumableTensorBoard(tmp_path), ResumableLogger)
     assert not isinstance(CSVLogger(tmp_path), ResumableLogger)
+
+
+def test_a_run_that_goes_on_within_a_second_shows_its_own_curve(tmp_path, monkeypatch):
+    for number, (state, values) in enumerate([(None, [0.0, 1.0, 2.0, 3.0]), (1, [7.0])]):
+        monkeypatch.setattr(os, "getpid", lambda number=number: [9, 10][number])  # "10" stands before "9"
+        logger = ResumableTensorBoard(tmp_path, name="", version="tensorboard", default_hp_metric=False)
+        logger.log_hyperparams({"seed": 0})
+        if state is not None:
+            logger.load_state_dict({"step": state})
+        first = -1 if state is None else state
+        for step, value in enumerate(values, first + 1):
+            logger.log_metrics({"a": value}, step)
+        logger.experiment.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("a")] == [(0, 0.0), (1, 1.0), (2, 7.0)]
 
 
 ROWS = st.lists(st.dictionaries(st.sampled_from("abcd"), st.floats(-9, 9), min_size=1), min_size=1, max_size=8)

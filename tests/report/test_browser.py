@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pandas as pd
 import pytest
 from chromium import browser, missing, ready
@@ -264,6 +266,50 @@ def test_the_first_screen_holds_the_answer(driver, narrow, tmp_path, write_run, 
     assert sentence.rect["y"] + sentence.rect["height"] <= driver.execute_script("return innerHeight")
     assert len(find(driver, ".lead svg")) == 1
     assert fits(driver)
+
+
+NAMES = ["a method in many words, " * 9, "x" * 200, "שיטה של למידה " * 15]
+
+
+def test_names_of_200_characters_leave_the_numbers_in_sight(driver, narrow, tmp_path, write_run):
+    (write_run(tmp_path, "untrained", 0, [1] * 30) / "ledger.json").unlink()
+    for number, name in enumerate(NAMES):
+        run = write_run(tmp_path, f"m{number}", 0, [2 + number] * 29 + [1])
+        (run / "config.yaml").write_text(json.dumps({"name": name, "seed": 0}))
+    page = explore(tmp_path, output=tmp_path / "report.html").as_uri()
+    for width, media in ((360, ""), (1360, ""), (718, "print")):
+        narrow(width, 800)
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media})
+        driver.get("about:blank")
+        driver.get(page)
+        ready(driver)
+        try:
+            assert fits(driver)
+            seconds = find(driver, "tbody tr > :nth-child(2)")
+            assert len(seconds) > 12
+            assert all(cell.rect["x"] < width - 40 for cell in seconds), width
+        finally:
+            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_the_answer_on_sixty_runs_names_the_best_and_unfolds_by_keys(driver, narrow, tmp_path, write_run):
+    from selenium.webdriver.common.keys import Keys
+
+    (write_run(tmp_path, "untrained", 0, [1] * 9) / "ledger.json").unlink()
+    for method in range(12):
+        for seed in range(5):
+            write_run(tmp_path, f"method_{method:02d}", seed, [min(8, 1 + method % 7 + i % 2) for i in range(9)])
+    narrow(360, 640)
+    driver.get(explore(tmp_path, output=tmp_path / "report.html").as_uri())
+    ready(driver)
+    assert fits(driver)
+    shown = [line for line in find(driver, ".lead li") if line.is_displayed()]
+    assert len(find(driver, ".lead li")) == 12
+    assert shown[0].text.split()[:3] == ["▲", "method_06", "helped:"]
+    assert len(shown) == 5
+    find(driver, ".lead summary")[0].send_keys(Keys.ENTER)
+    wait(driver, lambda: all(line.is_displayed() for line in find(driver, ".lead li")))
+    assert len(find(driver, "#top option")) == 62
 
 
 def test_no_place_is_wider_than_a_phone(opened, narrow):

@@ -3,10 +3,16 @@
 import { choice, h, number, table } from "report/dom";
 import { drawn } from "report/plot";
 
+/** Sentences of the answer that are shown at once. */
+const MOST = 5;
+
 /** Show everything that is about more than one response. */
 export async function showOverview(main, report) {
   const { sentences, note, figure } = report.answer;
-  const said = h("ul", sentences.map((sentence) => h("li", marked(sentence))));
+  const lines = sentences.map((sentence) => h("li", marked(sentence)));
+  const said = [h("ul", lines.slice(0, MOST))];
+  const more = lines.slice(MOST);
+  if (more.length) said.push(h("details", h("summary", `${more.length} more`), h("ul", more)));
   const picture = figure && (await drawn(report, figure));
   main.append(
     h("h1", report.title),

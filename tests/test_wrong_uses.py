@@ -49,8 +49,6 @@ AT_ONCE = [
     (TRAIN, ["+logger.wandb.api_key=sk-1234567890abcdef"], "logger.wandb.api_key"),
     (EVAL, ["protocol=ta_gpro"], "ta_grpo"),
     (EVAL, ["model=pretrained"], "model.path=…"),
-    (EVAL, ["against=nothing"], "`against` .*nothing"),
-    (EVAL, ["exact=true", "against=run"], "`against` .*exact.json"),
     (EVAL, ["checkpoint=none.ckpt"], "none.ckpt.* checkpoint"),
     (EVAL, ["diagnose=nowhere"], "`diagnose` .*nowhere has no config.yaml"),
     (EVAL, ["callbacks.pass_at_k.ks=[64]"], "callbacks.pass_at_k.ks .*data.evaluation_samples"),

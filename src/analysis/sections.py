@@ -48,13 +48,14 @@ def about(runs: Sequence[RunFiles]) -> list[Section]:
     return [section for section in (repeat, _made_with(runs)) if section.rows or section.notes]
 
 
-def markdown(methods: Methods, figures: Mapping[str, str]) -> str:
+def markdown(methods: Methods, figures: Mapping[str, str] | None = None) -> str:
     """The report as Markdown. `figures`: file name → caption."""
     found = answer(methods)
-    shown = [line for name, caption in figures.items() for line in (f"![{caption}]({name})", caption)]
+    shown = [line for name, caption in (figures or {}).items() for line in (f"![{caption}]({name})", caption)]
+    drawn = [Section("Figures", [], [], shown)] if shown else []
     runs = [run for seeds in methods.runs.values() for run in seeds]
     lines = [f"# {title(methods)}", "", *(f"- {sentence}" for sentence in found.sentences), "", found.note, ""]
-    for section in (*warned(runs), *sections(methods), Section("Figures", [], [], shown), *about(runs)):
+    for section in (*warned(runs), *sections(methods), *drawn, *about(runs)):
         lines += lines_of(section)
     return "\n".join(lines) + "\n"
 
@@ -63,13 +64,6 @@ def title(methods: Methods) -> str:
     """Title of a report: the methods that it compares."""
     names = list(methods.runs)
     return f"Comparison of {', '.join(names)}" if len(names) > 1 else f"Results of {names[0]}"
-
-
-def evaluation_markdown(methods: Methods) -> str:
-    """The tables of an evaluation, or of two, as Markdown."""
-    runs = [run for seeds in methods.runs.values() for run in seeds]
-    lines = [line for section in (*warned(runs), *sections(methods), *about(runs)) for line in lines_of(section)]
-    return "\n".join([f"# {title(methods)}", "", *lines]) + "\n"
 
 
 def lines_of(section: Section) -> list[str]:
@@ -117,11 +111,6 @@ def _differences(methods: Methods) -> Section:
         "of pass@k are paired over questions and seeds, those of the questions without gradient over iterations and "
         "seeds. The third column is how many times as many responses the first method sampled.",
     ]
-    if max((len(c.seeds) for c in methods.comparisons), default=0) == 1:
-        notes.append(
-            "With one seed the noise between seeds is not measured: what is said here of these runs may not hold for "
-            "another seed."
-        )
     header = ["method", "against", "responses", *map(_named, quantities)]
     return Section("What differs beyond noise", header, rows, notes)
 

@@ -37,8 +37,8 @@ def ask_training_questions(cfg: DictConfig) -> None:
             f"Expected `diagnose` to be the directory of a run with checkpoints, but {run} has no config.yaml or no "
             "checkpoints/iteration-….ckpt. Give the directory that tagrpo-train wrote."
         )
-    if cfg.exact or cfg.checkpoint or cfg.against:
-        raise ValueError("Expected `diagnose` without exact, checkpoint and against, but got both. Drop them.")
+    if cfg.exact or cfg.checkpoint:
+        raise ValueError("Expected `diagnose` without exact and checkpoint, but got both. Drop them.")
     if cfg.diagnose_questions is not None and cfg.diagnose_questions < 1:
         raise ValueError(f"Expected diagnose_questions to be at least 1, or null, but got {cfg.diagnose_questions}.")
     names = tuple(f"{name}." for name in AS_TRAINED)

@@ -15,10 +15,10 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from ..runs.directory import existing, held, is_first_rank
-from ..runs.files import write_json, write_text
+from ..runs.files import write_text
 from ..runs.provenance import write_provenance
 from ..runs.secrets import refuse_secrets, save_resolved
-from ..settings.checks import check_against, check_run, read_questions
+from ..settings.checks import check_run, read_questions
 from ..settings.config import build
 from .console import entry_point, explained
 from .diagnose import ask_training_questions, diagnose
@@ -55,7 +55,6 @@ def main(cfg: DictConfig) -> None:
             if cfg.diagnose is not None:
                 ask_training_questions(cfg)
             check_run(cfg, trains=False)
-            check_against(cfg.against, cfg.exact)
             if cfg.checkpoint is not None:
                 existing(cfg.checkpoint, "checkpoint")
             stack.enter_context(held(directory))
@@ -108,22 +107,14 @@ def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> None:
 
 
 def write(cfg: DictConfig, directory: Path) -> list[str]:
-    """Write the evaluation, with `against` beside it if set, as Markdown; return the names of all files."""
+    """Write the evaluation as Markdown; return the names of all files."""
     from ..analysis.comparison import Methods
     from ..analysis.runs import RunFiles
-    from ..analysis.sections import evaluation_markdown
+    from ..analysis.sections import markdown
 
-    runs, files = {str(cfg.name): [RunFiles(str(cfg.name), 0, directory)]}, ["test.json", "test.md"]
-    if cfg.against is not None:
-        name = Path(cfg.against).resolve().name
-        name = name if name not in runs else str(cfg.against)
-        runs = {name: [RunFiles(name, 0, Path(cfg.against))], **runs}
-        write_json(directory / "comparison.json", Methods(runs).results()["comparisons"])
-        files.append("comparison.json")
-    write_text(directory / "test.md", text := evaluation_markdown(Methods(runs)))
-    if cfg.against is not None:
-        print(text)
-    return files
+    runs = {str(cfg.name): [RunFiles(str(cfg.name), 0, directory)]}
+    write_text(directory / "test.md", markdown(Methods(runs)))
+    return ["test.json", "test.md"]
 
 
 if __name__ == "__main__":

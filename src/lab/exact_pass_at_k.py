@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -68,11 +66,10 @@ class ExactPassAtK(ExactCallback):
     every question, and pass@k with 95 % t-intervals over questions.
 
     The untrained policy is the one that training starts from: it is evaluated before the first batch, and its p are
-    part of checkpoints. `against` names another evaluation instead.
+    part of checkpoints.
 
     Args:
         ks: The k of interest.
-        against: Run directory whose `exact.json` is the untrained policy's.
 
     Raises:
         TypeError: the verifier can't list correct responses.
@@ -84,15 +81,13 @@ class ExactPassAtK(ExactCallback):
         verifier: EnumeratingVerifier,
         sampling: SamplingConfig,
         ks: Sequence[int] = (1, 10, 100, 1000, 10_000, 100_000, 1_000_000),
-        against: str | Path | None = None,
     ) -> None:
         super().__init__(verifier, sampling)
         self.ks = tuple(ks)
-        self.against = against
-        self.untrained: Success = {} if against is None else read_success(against)
+        self.untrained: Success = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Evaluate the untrained policy, unless a checkpoint or another evaluation has."""
+        """Evaluate the untrained policy, unless a checkpoint has."""
         if not self.untrained:
             self.untrained = self.success(trainer, pl_module)
 
@@ -154,11 +149,4 @@ class ExactPassAtK(ExactCallback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore it."""
-        if self.against is None:
-            self.untrained = state_dict["untrained"]
-
-
-def read_success(folder: str | Path) -> Success:
-    """Content of an `exact.json`."""
-    splits = json.loads((Path(folder) / "exact.json").read_text())["splits"]
-    return {name: {row["id"]: row["success"] for row in split["questions"]} for name, split in splits.items()}
+        self.untrained = state_dict["untrained"]

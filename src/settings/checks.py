@@ -122,16 +122,6 @@ def check_model(cfg: DictConfig) -> None:
         )
 
 
-def check_against(against: str | None, exact: bool) -> None:
-    """Refuse another evaluation to compare with that is none."""
-    name = "exact.json" if exact else "test.json"
-    if against is not None and not (Path(against) / name).is_file():
-        raise FileNotFoundError(
-            f"Expected `against` to be the directory of a finished evaluation, but there is no {name} in {against}. "
-            "Give the directory that tagrpo-eval wrote, such as against=runs/evaluation/grpo."
-        )
-
-
 def check_machine(cfg: DictConfig) -> None:
     """Refuse settings that need what this machine lacks: GPUs, vLLM."""
     engine = cfg.rollout.engine

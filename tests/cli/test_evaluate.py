@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
-from omegaconf import OmegaConf
 from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tagrpo.cli.evaluate import evaluate, main, prepare, write
+from tagrpo.cli.evaluate import evaluate, main, prepare
 from tagrpo.metrics.evaluation import QuestionCounts, summarise
+from tagrpo.report.assemble import write_report
 from tagrpo.runs.provenance import provenance
 from tagrpo.settings.checks import read_questions
 from tagrpo.settings.config import build, compose_run
@@ -153,35 +153,30 @@ def evaluation(folder, correct):
     split = summarise({f"q{i:02d}": counts for i, counts in enumerate(questions)}, [1, 2, 4])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "test.json").write_text(json.dumps({"splits": {"amc": split}}))
+    (folder / "config.yaml").write_text(json.dumps({"name": folder.name, "seed": 0}))
 
 
-def test_two_evaluations_are_compared_by_the_paired_t_test_with_holms_correction(tmp_path, capsys):
+def test_two_evaluations_are_compared_by_the_paired_t_test_with_holms_correction(tmp_path):
     theirs = np.random.default_rng(0).integers(0, 3, 40)
     ours = np.minimum(theirs + (np.arange(40) % 2), 4)
-    for name, correct in (("ours", ours), ("theirs", theirs)):
+    for name, correct in (("mine", ours), ("theirs", theirs)):
         evaluation(tmp_path / name, correct.tolist())
-    cfg = OmegaConf.create({"name": "mine", "against": str(tmp_path / "theirs")})
-    assert write(cfg, tmp_path / "ours") == ["test.json", "test.md", "comparison.json"]
-    first, last = json.loads((tmp_path / "ours" / "comparison.json").read_text())
+    write_report(tmp_path, order=["theirs", "mine"])
+    first, last = json.loads((tmp_path / "results.json").read_text())["comparisons"]
     assert (first["quantity"], last["quantity"]) == ("pass@k/amc/1", "pass@k/amc/4")
     test = stats.ttest_rel(ours / 4, theirs / 4)
     assert first["difference"]["value"] == pytest.approx((ours - theirs).mean() / 4)
     assert (first["difference"]["low"], first["difference"]["high"]) == pytest.approx(tuple(test.confidence_interval()))
     assert first["p_value"] == pytest.approx(2 * test.pvalue)
-    text = (tmp_path / "ours" / "test.md").read_text()
-    assert text in capsys.readouterr().out
+    text = (tmp_path / "report.md").read_text()
     assert text.startswith("# Comparison of theirs, mine\n")
     assert re.search(r"\| mine \| theirs \| – \| ▲ \+12\.5 \[", text)
     length, cut = 1000 + ours.mean() / 4, 100 * (ours % 2).sum() / 160
     assert f"| amc | mine | 160 | {100 * (ours > 0).mean():.1f} | {length:,.0f} | {cut:.1f} |" in text
 
 
-def test_an_evaluation_is_compared_with_itself_by_its_path_and_not_on_other_questions(tmp_path):
+def test_evaluations_on_other_questions_are_not_compared(tmp_path):
     evaluation(tmp_path / "a", [1, 2, 3])
-    cfg = OmegaConf.create({"name": "a", "against": str(tmp_path / "a")})
-    write(cfg, tmp_path / "a")
-    comparisons = json.loads((tmp_path / "a" / "comparison.json").read_text())
-    assert {(c["baseline"], c["p_value"]) for c in comparisons} == {(str(tmp_path / "a"), 1)}
     evaluation(tmp_path / "b", [1, 2])
     with pytest.raises(ValueError, match="same questions"):
-        write(cfg, tmp_path / "b")
+        write_report(tmp_path)

@@ -234,18 +234,3 @@ def for_engine(s: Setup) -> list[str]:
         lines = {f"gpus_per_server={team}, servers with --tensor-parallel-size {team}": True}
     needs = f"of {s.awake:.1f} GiB {s.held:.1f} are weights, and a sequence of {s.context:,} tokens takes"
     return [f"{line}: {needs} {s.context * s.token:.1f}" for line, right in lines.items() if right]
-
-
-def better(s: Setup) -> list[str]:
-    """Changes, each by itself, that make a run that fits faster, with the memory that they use."""
-    lines, share = [], recomputation(s)
-    if s.utilization and not s.servers and (best := utilization(s)) > s.utilization:
-        before, after = (figure(x.sampling_seconds()) for x in (s, replace(s, awake=best * s.memory)))
-        lines.append(
-            f"rollout.engine.gpu_memory_utilization={best:.2f} would fit: sampling leaves "
-            f"{s.memory - sum(s.sampling().values()):.1f} GiB unused; {after} seconds instead of {before}"
-        )
-    if share < s.checkpointing:
-        saved = 1 - replace(s, checkpointing=share).update_seconds() / s.update_seconds()
-        lines.append(f"model.load.gradient_checkpointing={share or 'false'} would fit: updates are {saved:.0%} shorter")
-    return lines

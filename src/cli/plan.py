@@ -19,7 +19,7 @@ from rich.table import Table
 from ..settings.checks import check_given, check_types
 from ..settings.config import check
 from .console import entry_point, explained
-from .forecast import CONTEXT, ENGINE_SHARE, GIB, HALF_TOKENS, RATE_SPREAD, Setup, better, figure, needed
+from .forecast import CONTEXT, ENGINE_SHARE, GIB, HALF_TOKENS, RATE_SPREAD, Setup, figure, needed
 
 
 def workload_of(cfg: DictConfig, ranks: int) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def show(s: Setup, gpu: str, console: Console) -> None:
         console.print("It does not fit. Each of these helps, the cheapest first; then plan again:")
     else:
         console.print(f"It fits: at most {max(totals[:2]):.1f} of {s.memory:.1f} GiB.")
-    for line in lines or better(s):
+    for line in lines:
         console.print(f"- {line}", markup=False)
 
 

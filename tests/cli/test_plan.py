@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 import tagrpo.configs
 from tagrpo.callbacks.throughput import PEAKS
 from tagrpo.cli import plan as command
-from tagrpo.cli.forecast import better, needed
+from tagrpo.cli.forecast import needed
 from tagrpo.cli.plan import engine_of, model_of, plan, show, workload_of
 from tests.helpers import forked
 
@@ -35,7 +35,7 @@ def test_the_demo_is_planned_from_its_settings_and_fits(tiny_policy):
     # Eight questions with three rephrasings and eight samples each, on one CPU; 48 iterations.
     assert (setup.ranks, setup.responses, setup.prompts, setup.iterations) == (1, 8 * 4 * 8, 8, 48)
     assert (setup.mean, setup.assumed, setup.memory) == (20, True, 44.4), "half of 40 tokens"
-    assert needed(setup) == better(setup) == []
+    assert needed(setup) == []
     text = printed(setup, "l40s")
     for said in (
         "1 × l40s, 44 GiB each",

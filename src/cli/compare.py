@@ -146,6 +146,8 @@ def compare(
         console.print(f"\n{run.log_tail()}", markup=False, soft_wrap=True)
     if len(failed) < len(runs):
         page = write_report(root, order=list(dict.fromkeys(run.method for run in runs)))
+        said = (root / "report.md").read_text().split("\n\n")[1]  # below the title: the answer
+        console.print(f"\n{said}", markup=False, soft_wrap=True)
         console.print(f"\nReport: {page}; beside it report.md and results.json", soft_wrap=True)
     if failed:
         names = ", ".join(f"{run.method} seed {run.seed}" for run in failed)

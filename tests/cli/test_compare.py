@@ -147,6 +147,7 @@ def test_what_ended_well_is_reported_and_what_failed_is_said(tmp_path, capsys):
     assert "no such model" in output
     assert "1 of 2 runs failed: bad seed 0" in output
     assert str(tmp_path / "report.html") in output
+    assert "- good solves " in output, "the answer comes with the report"
     assert [c["method"] for c in json.loads((tmp_path / "results.json").read_text())["runs"]] == ["good"]
 
 

@@ -59,27 +59,20 @@ class Trial:
     """One run in one directory, again and again, each attempt in a fork of this process."""
 
     def __init__(self, directory: Path, ranks: int) -> None:
-        from tagrpo.settings.config import compose_run
+        from tagrpo.settings.config import build, compose_run
 
         self.directory = directory
         self.ranks = ranks
         self.shim = ctypes.CDLL(None)
         self.cfg = compose_run(directory, [*OVERRIDES, *(TWO_RANKS if ranks == 2 else [])])
         # With several ranks a run is built by each: it looks at the environment.
-        self.run = self.built() if ranks == 1 else None
-
-    def built(self) -> Any:
-        """The run of the configuration."""
-        from tagrpo.settings.config import build
-
-        return build(self.cfg)
+        self.run = build(self.cfg) if ranks == 1 else None
 
     def begin(self, point: int = 0, what: str = "kill", names: Path | None = None) -> list[int]:
         """Start an attempt, with something to happen at a point of the last rank; returns the process ids."""
         if self.ranks == 1:
             return [self._fork(point, what, names, {})]
-        with socket.socket() as server:
-            server.bind(("127.0.0.1", 0))
+        with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
         common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         common |= {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0"}
@@ -122,12 +115,13 @@ class Trial:
         from tagrpo.cli.train import train
         from tagrpo.runs.directory import begin, end, held
         from tagrpo.runs.secrets import save_resolved
+        from tagrpo.settings.config import build
 
         rank_zero_only.rank = rank
         cfg = self.cfg
         with held(self.directory):
             begin(cfg, self.directory)
-            run = self.run or self.built()
+            run = self.run or build(cfg)
             rank_zero_only(save_resolved)(cfg, self.directory)
             seed_everything(3, verbose=False)  # a fork seeds Python's generator anew
             train(run.module, run.datamodule, run.trainer, resume="auto", export=self.directory / "model")
@@ -218,8 +212,11 @@ def differences(whole: Path, other: Path) -> Iterator[str]:
 
 
 def judged(trial: Trial, whole: Path, first: list[int]) -> str:
-    """Judge how it ended: `same`, or a list of the differences."""
-    if any(first) and any(codes := wait(trial.begin())):
+    """Judge how it ended: `same`, or a list of the differences. A run that is only told to stop goes on, too."""
+    codes = wait(trial.begin()) if any(first) else first
+    if not any(codes) and not (trial.directory / "finished").exists():
+        codes = wait(trial.begin())
+    if any(codes):
         return f"did not end but with {codes}: {trial.directory.with_suffix('.log').read_text().splitlines()[-1]}"
     return "; ".join(sorted(differences(whole, trial.directory))) or "same"
 

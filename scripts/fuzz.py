@@ -22,32 +22,27 @@ sys.path.insert(0, str(ROOT / "tests"))
 from fuzz_targets import TARGETS, seeds  # noqa: E402
 
 
-def fuzz(target: str, runs: int) -> None:
-    """Does not return: libFuzzer ends the process."""
+def main() -> None:
+    """Console entry point. Does not return: libFuzzer ends the process."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("--runs", type=int, default=100_000, help="executions")
+    options = parser.parse_args()
     import atheris
 
     read_by = ["tagrpo.rewards", "tagrpo.rephrasing", "tagrpo.runs.checkpoints", "tagrpo.runs.files"]
     with atheris.instrument_imports(include=read_by):
         import tagrpo.rephrasing.calls
         import tagrpo.runs.checkpoints  # noqa: F401
-    if target == "replies":
+    if options.target == "replies":
         atheris.instrument_func(json.loads)
-    folder = RUNS / target
+    folder = RUNS / options.target
     folder.mkdir(parents=True, exist_ok=True)
-    for number, content in enumerate(seeds(target)):
+    for number, content in enumerate(seeds(options.target)):
         (folder / f"seed-{number}").write_bytes(content)
-    limits = [f"-runs={runs}", "-max_len=4096", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"]
-    atheris.Setup([sys.argv[0], str(folder), f"-artifact_prefix={RUNS}/", *limits], TARGETS[target])
+    limits = ["-max_len=4096", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1", f"-runs={options.runs}"]
+    atheris.Setup([sys.argv[0], str(folder), f"-artifact_prefix={RUNS}/", *limits], TARGETS[options.target])
     atheris.Fuzz()
-
-
-def main() -> None:
-    """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target", choices=TARGETS)
-    parser.add_argument("--runs", type=int, default=100_000, help="executions")
-    options = parser.parse_args()
-    fuzz(options.target, options.runs)
 
 
 if __name__ == "__main__":

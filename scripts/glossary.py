@@ -167,4 +167,3 @@ def section(title: str, rows: list[Setting]) -> list[str]:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
-    print(f"{PAGE}: {len(metrics())} bullets on metrics")

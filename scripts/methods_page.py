@@ -321,10 +321,7 @@ def section(name: str, paper: dict[str, Any]) -> Iterator[str]:
         for entry in paper.get("not_keys", [])
     ]
     yield from folded(f"What no setting expresses: {len(beside)}", beside)
-    yield from folded(
-        f"Settings that agree: {len(agreeing)}",
-        list(table("setting | value | from", agreeing)),
-    )
+    yield from folded(f"Settings that agree: {len(agreeing)}", list(table("setting | value | from", agreeing)))
     yield from folded("Notes on the paper", [f"- {note}" for note in paper.get("notes", [])])
 
 

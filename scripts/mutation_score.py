@@ -41,10 +41,7 @@ PARTS = {
         "packing/batch.py packing/layouts.py modules/policy/micro_batches.py",
         "packing/test_batch.py packing/test_attention.py modules/policy/test_micro_batches.py",
     ),
-    "head": (
-        "packing/head.py",
-        "packing/test_head.py packing/test_head_costs.py",
-    ),
+    "head": ("packing/head.py", "packing/test_head.py packing/test_head_costs.py"),
     "extraction": ("rewards/extraction.py", "rewards"),
     "statistics": ("analysis/statistics.py", "analysis/test_statistics.py"),
     "advantages": ("modules/advantages/*.py contrib/*/advantage.py", "modules/advantages contrib"),
@@ -98,7 +95,8 @@ def mutants(path: Path) -> Iterator[tuple[Mutant, int, str]]:
     from cosmic_ray.plugins import get_operator
 
     source = path.read_text()
-    annotated = [part for node in ast.walk(tree_of(source)) for part in annotations(node)]
+    parts = [getattr(node, name, None) for node in ast.walk(tree_of(source)) for name in ("annotation", "returns")]
+    annotated: list[Any] = [part for part in parts if part is not None]  # they are never evaluated
     seen: Counter[tuple[str, str, str]] = Counter()
     for name in OPERATORS:
         operator = get_operator(f"core/{name}")()
@@ -110,7 +108,11 @@ def mutants(path: Path) -> Iterator[tuple[Mutant, int, str]]:
             line = next(i for i, (a, b) in enumerate(zip([*before, ""], [*after, "end"], strict=False), 1) if a != b)
             pair = f"{before[line - 1]}\0", after[line - 1]
             column = next(i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b)
-            if not compiles(changed) or after[line - 1].strip() == "/,":  # the bare star of a signature
+            if after[line - 1].strip() == "/,":  # the bare star of a signature
+                continue
+            try:  # `{**a}` without a star is no program
+                compile(changed, "mutant", "exec")
+            except SyntaxError:
                 continue
             if any((n.lineno, n.col_offset) <= (line, column) < (n.end_lineno, n.end_col_offset) for n in annotated):
                 continue
@@ -118,20 +120,6 @@ def mutants(path: Path) -> Iterator[tuple[Mutant, int, str]]:
             identity = (where(source, line), before[line - 1].strip(), new)
             seen[identity] += 1
             yield Mutant(str(path.relative_to(ROOT)), *identity, seen[identity]), line, changed
-
-
-def compiles(source: str) -> bool:
-    """Whether a change left a program at all: `{**a}` without a star is none."""
-    try:
-        compile(source, "mutant", "exec")
-    except SyntaxError:
-        return False
-    return True
-
-
-def annotations(node: ast.AST) -> list[Any]:
-    """The annotations that belong to a node; `from __future__ import annotations` keeps them from being evaluated."""
-    return [part for name in ("annotation", "returns") if (part := getattr(node, name, None)) is not None]
 
 
 @lru_cache

@@ -43,8 +43,7 @@ from objective_plots import Setting, plot_pooling, plot_weights, pooling  # noqa
 
 DOCUMENT = ROOT / "docs" / "objectives.md"
 RATES = (0.01, 0.05, 0.2, 0.5, 0.8, 0.95)
-TOKENS, WORDS = all_responses(64), all_responses(4, 4)
-SHAPES = {"one token": TOKENS, "up to four tokens": WORDS}
+SHAPES = {"one token": all_responses(64), "up to four tokens": all_responses(4, 4)}
 OWN = UpdateOptions(anchor="own")
 DIVISORS = {"sequence_mean": "own length", "token_mean": "all tokens", "constant": "a constant"}
 
@@ -80,9 +79,6 @@ def experiments() -> dict[str, Experiment]:
                     None if sampling is None else sampling.pool,
                 )
     return found
-
-
-# ---------------------------------------------------------------------- weights
 
 
 def weights(methods: dict[str, Experiment]) -> str:
@@ -122,9 +118,6 @@ def pools(original: Sequence[float] = (0.01, 0.1, 0.5), rephrasings: Sequence[fl
         [f"{100 * row[c]:.0f} %" if c in percent else f"{round(row[c], 2) + 0.0:g}" for c in columns] for row in rows
     )
     return markdown(list(columns.values()), cells)
-
-
-# ---------------------------------------------------------------------- estimators
 
 
 def drawn(seed: int, prompts: int, responses: Responses, distance: float = 0.5, easier: float = 0.0) -> tuple:
@@ -265,9 +258,6 @@ def moved(step: float = 0.6, seeds: int = 8) -> str:
         head.append(f"{name}, moved by {sum(divergences) / seeds:.3f} nats")
         columns.append([share(value) for value in found.tolist()])
     return markdown(head, zip(named, *columns, strict=True))
-
-
-# ---------------------------------------------------------------------- the page
 
 
 def share(value: float) -> str:

@@ -5,8 +5,7 @@
     python scripts/same_bits.py compare before after     # exit code 1 at the first number that differs
 
 Compared are `metrics.csv` but for its wall times, `test.json`, the recorded rollouts and the trained weights. Names may
-be given to `record` to run only some of the experiments, and `--renamed old=new` to `compare` for columns and keys that
-have another name since.
+be given to `record` to run only some of the experiments.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ RUNS = {
 TIMES = ("seconds/", "throughput/")
 
 
-def record(folder: Path, names: list[str], workers: int) -> None:
+def record(folder: Path, names: list[str]) -> None:
     """Run the experiments `names` in `folder`, one directory each."""
 
     def run(name: str) -> None:
@@ -69,7 +68,7 @@ def record(folder: Path, names: list[str], workers: int) -> None:
             sys.exit(f"{name} ended with {code}:\n{log.read_text()[-3000:]}")
         print(name, flush=True)
 
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(2) as pool:
         list(pool.map(run, names))
 
 
@@ -89,13 +88,11 @@ def numbers_of(directory: Path) -> dict[str, Any]:
     return found
 
 
-def compare(before: Path, after: Path, renamed: dict[str, str]) -> list[str]:
+def compare(before: Path, after: Path) -> list[str]:
     """Lines that say what differs, at most one for each run."""
     lines = []
     for directory in sorted(path for path in before.iterdir() if path.is_dir()):
         old, new = numbers_of(directory), numbers_of(after / directory.name)
-        for then, now in renamed.items():
-            old = {place.replace(then, now): value for place, value in old.items()}
         places = [*old, *(place for place in new if place not in old)]
         different = [p for p in places if old.get(p) != new.get(p)]
         if different:
@@ -111,16 +108,14 @@ def main() -> None:
     recording = commands.add_parser("record")
     recording.add_argument("folder", type=Path)
     recording.add_argument("names", nargs="*", default=list(RUNS))
-    recording.add_argument("--workers", type=int, default=2)
     comparing = commands.add_parser("compare")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
-    comparing.add_argument("--renamed", nargs="*", default=[], metavar="OLD=NEW")
     arguments = parser.parse_args()
     if arguments.command == "record":
-        record(arguments.folder, arguments.names, arguments.workers)
+        record(arguments.folder, arguments.names)
         return
-    lines = compare(arguments.before, arguments.after, dict(pair.split("=", 1) for pair in arguments.renamed))
+    lines = compare(arguments.before, arguments.after)
     print("\n".join(lines) or "The same to the bit.")
     sys.exit(1 if lines else 0)
 

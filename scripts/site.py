@@ -1,12 +1,10 @@
 """Build the documentation as a site in build/site: `make docs`, or `python scripts/site.py --serve` to read it locally.
 
-Pages are those of `docs/` and the README. Links to files that are no pages stay as text, or become links to the
-repository where `--repository https://…/blob/main` names it.
+Pages are those of `docs/` and the README. Links to files that are no pages stay as text.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -19,17 +17,17 @@ SOURCES = ROOT / "build" / "docs"
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
 
 
-def write_sources(folder: Path, repository: str | None = None) -> None:
+def write_sources(folder: Path) -> None:
     """Copy `docs/` and the README into `folder`, with links that hold there."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs", folder)
     shutil.copy(ROOT / "README.md", folder / "index.md")
     for page in folder.rglob("*.md"):
         source = ROOT / "README.md" if page.name == "index.md" else ROOT / "docs" / page.relative_to(folder)
-        page.write_text(LINK.sub(lambda match: link(match, source, repository), page.read_text()))  # noqa: B023
+        page.write_text(LINK.sub(lambda match: link(match, source), page.read_text()))  # noqa: B023
 
 
-def link(match: re.Match[str], source: Path, repository: str | None) -> str:
+def link(match: re.Match[str], source: Path) -> str:
     """A link of the page `source`, as it must be in the site."""
     image, text, target, anchor = match.groups()
     path = (source.parent / target).resolve()
@@ -37,14 +35,10 @@ def link(match: re.Match[str], source: Path, repository: str | None) -> str:
     if path.suffix and path.is_relative_to(docs):
         start = docs if source.name == "README.md" else source.parent
         return f"{image}[{text}]({os.path.relpath(path, start)}{anchor or ''})"
-    return f"[{text}]({repository}/{path.relative_to(ROOT)})" if repository else text
+    return text
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repository", help="where files that are no pages can be read, such as https://…/blob/main")
-    parser.add_argument("--serve", action="store_true", help="serve it on localhost, anew after each change")
-    arguments = parser.parse_args()
-    write_sources(SOURCES, arguments.repository)
-    command = ["serve"] if arguments.serve else ["build", "--strict"]
+    write_sources(SOURCES)
+    command = ["serve"] if "--serve" in sys.argv else ["build", "--strict"]
     sys.exit(subprocess.run([Path(sys.executable).with_name("zensical"), *command], cwd=ROOT, check=False).returncode)

@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "report"))
 from chromium import browser, ready  # noqa: E402
 
-COLUMNS = 104
+COLUMNS = 112
 COMMANDS = ["tagrpo-train iterations=0 name=untrained", "tagrpo-train experiment=ta_grpo", "tagrpo-report runs"]
 PAGE = """<meta charset="utf-8"><body style="margin: 0; background: #fff"><pre style="background: #16181d;
 color: #e6e8ec; font: 13px/1.45 monospace; margin: 0; padding: 1rem">{}</pre>
-<iframe src="{}" style="width: 100%; height: 540px; border: 0"></iframe>"""
+<iframe src="{}" style="width: 100%; height: 590px; border: 0"></iframe>"""
 
 
 def said(command: str, folder: str) -> str:

@@ -160,7 +160,7 @@ class SuccessReplay:
         """The whole buffer, in plain containers and tensors."""
         records = []
         for record in self.records.values():
-            group = (*record.group[:-1], dict(record.group.metadata))
+            group = tuple(record.group._replace(metadata=dict(record.group.metadata)))
             successes = [([tuple(prompt) for prompt in s.prompts], *s[1:]) for s in record.successes]
             records.append((group, successes))
         return {"started": self.started, "records": records}

@@ -30,7 +30,7 @@ def counts() -> dict[str, tuple[int, int]]:
     commit that says what for.
     """
     return {
-        "lines of src": (lines("src"), 22_275),
+        "lines of src": (lines("src"), 22_580),
         "lines of src without contrib and lab": (lines("src") - lines("src/contrib", "src/lab"), 19_190),
         "files of configs": (len(list((ROOT / "configs").rglob("*.yaml"))), 130),
         "lines of scripts, benchmarks and studies": (lines("scripts", "benchmarks", "studies"), 5_500),

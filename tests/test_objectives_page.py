@@ -39,8 +39,8 @@ def cells(name):
 def test_the_weights_are_those_of_the_experiments(methods):
     assert objectives.weights(methods) == table("weights")
     missing = set(options_of("experiment")) - set(methods)
-    by_token = {"clip_cov", "kl_cov", "high_entropy_tokens", "rl_zvp"}
-    assert missing == {"entropy_adaptive", "unlikeliness", "outcome_exploration", *by_token}
+    by_token = {"clip_cov", "kl_cov", "high_entropy_tokens", "rl_zvp", "entropy_shaped"}
+    assert missing == {"entropy_adaptive", "unlikeliness", "ucpo", "outcome_exploration", *by_token}
     assert all(f"`{name}`" in PAGE for name in missing)
 
 

@@ -13,6 +13,7 @@ ROOMS_OF_LIGHTNING = ("callbacks", "cli", "settings")
 LEAVES = ["distributed", "seeds", "runs.secrets"]
 """Pure files beside the pure rooms."""
 SHELLS = [
+    "contrib.skywork_or1.callback",
     "datamodules.questions",
     "lab.exact_pass_at_k",
     "lab.exact_zero_gradient",

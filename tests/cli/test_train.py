@@ -20,7 +20,16 @@ from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.config import build, compose_run
 from tagrpo.settings.methods import options_of
 
-RESUMED = ("ta_grpo_adaptive", "exgrpo", "clip_cov", "outcome_exploration", "greso")
+RESUMED = (
+    "ta_grpo_adaptive",
+    "exgrpo",
+    "clip_cov",
+    "outcome_exploration",
+    "greso",
+    "cog_drift",
+    "luffy",
+    "skywork_or1",
+)
 """Experiments that the tests of resume train for longer."""
 EXPERIMENTS = [name for name in options_of("experiment") if name not in RESUMED]
 SMALL = [
@@ -136,6 +145,19 @@ def test_replay_goes_on_from_the_successes_of_the_checkpoint(tmp_path):
     assert expected["budget/rollouts"].diff().iloc[3] < expected["budget/rollouts"].iloc[0], "something is replayed"
 
 
+def test_demonstrations_go_on_from_a_checkpoint(tmp_path):
+    expected = whole_and_resumed(tmp_path, "experiment=luffy")
+    assert expected["demonstrations/correct"].dropna().tolist() == [4.0] * 5, "one to each question"
+    assert expected["budget/rollouts"].dropna().tolist() == [12.0 * n for n in range(1, 6)]
+
+
+def test_an_adaptive_entropy_bonus_goes_on_with_its_coefficient(tmp_path):
+    settings = [f"callbacks.adaptive_entropy.{name}" for name in ("target=9.0", "step=0.01", "most=0.035")]
+    expected = whole_and_resumed(tmp_path, "experiment=skywork_or1", *settings)
+    found = expected["adaptive_entropy/coef"].dropna().tolist()
+    assert found == pytest.approx([0.01, 0.02, 0.03, 0.035, 0.035], abs=1e-6)
+
+
 def test_credit_by_lot_and_a_correction_go_on_from_a_checkpoint(tmp_path):
     """Other credit by token has no state and draws nothing."""
     overrides = ["experiment=clip_cov", "credit.share=0.3", "credit.low=-1", "mismatch=token_tis"]
@@ -148,6 +170,7 @@ def test_credit_by_lot_and_a_correction_go_on_from_a_checkpoint(tmp_path):
     [
         ("experiment=outcome_exploration",),
         ("experiment=greso", "data.curriculum.step=0.1"),
+        ("experiment=cog_drift", "data.curriculum.threshold=0.2"),
     ],
     ids=lambda overrides: overrides[0].split("=")[1],
 )

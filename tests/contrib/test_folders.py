@@ -43,7 +43,7 @@ def options_without(folders, tmp_path, monkeypatch):
 
 
 def test_every_folder_is_a_method_and_names_no_option_twice():
-    assert len(FOLDERS) == 19
+    assert len(FOLDERS) == 26
     folders = {path.name for path in methods.CONTRIB.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders == set(FOLDERS)
     tree = methods.configs()

@@ -12,7 +12,19 @@ from tests.helpers import in_fork
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ["grpo", "outcome_exploration", "greso"]
-EXPERIMENTS += ["max_rl", "psr", "nsr", "w_reinforce", "pkpo", "rs_grpo", "ngrpo"]
+EXPERIMENTS += [
+    "max_rl",
+    "psr",
+    "nsr",
+    "w_reinforce",
+    "pkpo",
+    "rs_grpo",
+    "ngrpo",
+    "dgpo",
+    "mathforge",
+    "ucpo",
+    "entropy_shaped",
+]
 SCRIPT = '''
 """python script.py <policy folder> <output folder>"""
 import os
@@ -74,6 +86,7 @@ for name in {experiments!r}:
     update = PolicyUpdate(
         Scorer(policy, reference, token_budget=10**6, device=torch.device("cpu")), instantiate(cfg.advantage),
         instantiate(cfg.loss), torch.optim.SGD(parameters, lr=1.0), options,
+        credit=instantiate(cfg.get("credit")),
         gradient_sync=lambda last, parameters=parameters: averaged(last, parameters),
     )
     memory = QuestionMemory()

@@ -1,0 +1,1 @@
+"""Entropy-shaped advantages (arXiv 2506.14758): uncertain tokens count a little more."""

@@ -1,0 +1,55 @@
+"""Advantages of equal magnitude for every question, weighted by how hard it is within the batch (DGPO)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...modules.advantages import pools
+from ...types import AdvantageStrategy, RewardGroups
+
+
+@dataclass(eq=False)
+class DifficultyAwareAdvantage(AdvantageStrategy):
+    """A_i = ν λ (R_i − r̄) / MAD over the pool of response i (arXiv 2601.20614, Eq. 4 to 6).
+
+    MAD is the mean of |R_i − r̄|, so that the |A_i / ν λ| of a pool have the mean 1 however hard it is. The weights are
+    λ = V exp(D/T) / Σ exp(D/T) over the batch's V pools whose rewards differ, D = −(share of correct responses), or −1
+    where none is (Eq. 25). ν is the batch's number of tokens over that of these V pools: with `token_mean` and one
+    mini-batch the loss is then a mean over their tokens alone. Without `lengths` a response counts as one token.
+
+    Of 0/1 rewards and G responses to one question, the expected gradient is (1 − p^G − (1−p)^G) / (2p (1−p)) · ∇p:
+    for many responses half that of the log-odds of p.
+
+    Degenerate pools are exactly 0: rewards that are all equal, or a single response.
+
+    Args:
+        temperature: T, above 0; ∞ gives every pool the weight 1. The paper's is 2.
+        group_by: The pool: `question` | `prompt` | `batch`.
+        epsilon: Added to the sum of the |R_i − r̄|; the authors' code has 1e-4, the paper none.
+    """
+
+    temperature: float = 2.0
+    group_by: pools.Pool = "question"
+    epsilon: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"Expected advantage.temperature to be greater than 0, but got {self.temperature}.")
+        pools.check_choice("group_by", self.group_by, pools.POOLS)
+        pools.check_epsilon(self.epsilon)
+
+    def __call__(self, groups: RewardGroups) -> Tensor:
+        """[R] advantages, in the precision of the rewards."""
+        index, num_pools = pools.pool_index(groups, self.group_by)
+        deviation = groups.rewards.double() - pools.pool_mean(groups.rewards, index, num_pools)[index]
+        valid = ~pools.uniform_pools(groups.rewards, index, num_pools)
+        accuracy = pools.pool_mean(groups.correct, index, num_pools)
+        difficulty = -torch.where(accuracy > 0, accuracy, 1.0) / self.temperature
+        weight = valid.sum() * difficulty.masked_fill(~valid, -torch.inf).softmax(0)
+        lengths = (torch.ones_like(index) if groups.lengths is None else groups.lengths).double()
+        weight = weight * lengths.sum() / lengths[valid[index]].sum()
+        extent = (pools.pool_sum(deviation.abs(), index, num_pools) + self.epsilon) / pools.pool_size(index, num_pools)
+        return pools.as_rewards(((weight / extent)[index] * deviation).masked_fill(~valid[index], 0.0), groups)

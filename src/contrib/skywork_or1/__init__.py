@@ -1,0 +1,1 @@
+"""Skywork-OR1 (arXiv 2505.22312): an entropy bonus whose coefficient follows the entropy."""

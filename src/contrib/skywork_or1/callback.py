@@ -1,0 +1,56 @@
+"""An entropy bonus that is switched on where the policy's entropy falls below a target (Skywork-OR1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+
+from ...distributed import sum_over_ranks
+from ...runs.scalars import log_scalars
+
+
+class AdaptiveEntropy(Callback):
+    """Sets `entropy_coef` of the loss for the next batch: γ where the entropy of this one is below the target, else 0.
+
+    After every batch γ grows by `step` where the entropy is below the target, and shrinks by it elsewhere, within its
+    bounds; it begins at 0. Read in the authors' code (SkyworkAI/Skywork-OR1, core_algos.py, EntController); the report,
+    arXiv 2505.22312, is known at second hand. The entropy is estimated as there, by the log-probs of what was sampled.
+
+    - `adaptive_entropy/entropy`: −mean log-prob of the sampled tokens of all ranks, nats.
+    - `adaptive_entropy/coef`: the coefficient for the next batch.
+
+    Args:
+        target: Nats per token.
+        step: Of γ, above 0.
+        most: Largest γ.
+        least: Smallest γ, at least 0.
+    """
+
+    def __init__(self, target: float = 0.2, step: float = 1e-4, most: float = 5e-3, least: float = 0.0) -> None:
+        if not 0 <= least <= most or step <= 0:
+            raise ValueError(f"Expected 0 ≤ least ≤ most and step > 0, but got {least}, {most} and {step}.")
+        self.target, self.step, self.most, self.least = target, step, most, least
+        self.gamma, self.coef = 0.0, 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Go on with the coefficient of the checkpoint."""
+        pl_module.loss.entropy_coef = self.coef
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+        """Measure, set, log. Collective."""
+        sums = {"logprobs": float(sum(part.double().sum() for part in batch.rollouts.logprobs))}
+        sums = sum_over_ranks({**sums, "tokens": float(batch.rollouts.lengths.sum())})
+        entropy = -sums["logprobs"] / sums["tokens"]
+        low = entropy < self.target
+        self.gamma = min(max(self.gamma + (self.step if low else -self.step), self.least), self.most)
+        self.coef = pl_module.loss.entropy_coef = self.gamma if low else 0.0
+        log_scalars(pl_module, {"adaptive_entropy/entropy": entropy, "adaptive_entropy/coef": self.coef})
+
+    def state_dict(self) -> dict[str, Any]:
+        """γ, and the coefficient that was set last."""
+        return {"gamma": self.gamma, "coef": self.coef}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore both."""
+        self.gamma, self.coef = state_dict["gamma"], state_dict["coef"]

@@ -1,0 +1,59 @@
+"""Positive advantage moves from the correct responses that the policy finds likely to those that it finds unlikely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...modules.advantages.based import BasedAdvantage
+from ...modules.advantages.pools import POOLS, Pool, check_choice, pool_index
+from ...types import RewardGroups
+
+LEAST = 1e-6
+"""Smallest q that is inverted."""
+
+
+@dataclass(eq=False)
+class UniformCorrectAdvantage(BasedAdvantage):
+    """The advantages of another strategy, those of correct responses times 1 − τ + τ (1/q) / mean(1/q).
+
+    q is the softmax of the mean log-prob per token over the correct responses of the pool, so that the weights have the
+    mean 1 and the pool keeps its positive advantage. Read in the authors' code (arXiv 2605.00365; AnamikaLochab/UCPO,
+    core_algos.py); the paper is known at second hand. There all correct responses share the advantage of the first,
+    which is the same unless rewards are shaped.
+
+    A pool with one correct response, or without, keeps its advantages.
+
+    Args:
+        base: Strategy whose advantages are changed; `GroupAdvantage` in the authors' code.
+        tau: τ, 0..1: 0 changes nothing, 1 makes the weights inverse to q. The authors run 0.2.
+        group_by: The pool: `question` | `prompt` | `batch`.
+    """
+
+    needs_logprobs = True
+    tau: float = 0.2
+    group_by: Pool = "question"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("group_by", self.group_by, POOLS)
+        if not 0 <= self.tau <= 1:
+            raise ValueError(f"Expected advantage.tau to lie between 0 and 1, but got {self.tau}.")
+
+    def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
+        """[R] advantages, moved within the correct responses of each pool."""
+        if groups.logprob is None or groups.lengths is None:
+            raise ValueError(
+                "Expected the policy's log-prob of every response in RewardGroups.logprob, and lengths, but got None. "
+                "Score all responses before the advantages."
+            )
+        index, num_pools = pool_index(groups, self.group_by)
+        by_token = groups.logprob.double() / groups.lengths
+        weights = torch.ones_like(by_token)
+        for pool in range(num_pools):
+            rows = ((index == pool) & groups.correct).nonzero()[:, 0]
+            inverse = 1 / by_token[rows].softmax(0).clamp(min=LEAST)
+            weights[rows] = 1 - self.tau + self.tau * len(rows) * inverse / inverse.sum()
+        return advantages * weights

@@ -155,7 +155,9 @@ def page() -> str:
         known = {row.key: row.meaning for rows in files.values() for row in rows if row.meaning}
         for name, rows in files.items():
             if rows:  # what a file overrides is described where it comes from
-                lines += section(f"{group}={name}", [row._replace(meaning=known.get(row.key, "")) for row in rows])
+                lines += section(
+                    f"{group}={name}", [row._replace(meaning=row.meaning or known.get(row.key, "")) for row in rows]
+                )
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -52,3 +52,12 @@ def test_every_setting_has_a_meaning(glossary):
     rows = [line for line in (ROOT / "docs" / "glossary.md").read_text().splitlines() if line.startswith("| `")]
     assert len(rows) > 200
     assert [row for row in rows if row.endswith("|  |")] == []
+
+
+def test_a_setting_of_several_parts_has_the_meaning_of_each(glossary):
+    sections = (ROOT / "docs" / "glossary.md").read_text().split("### ")
+    (alpha, other) = (
+        next(s for s in sections if s.startswith(f"credit={name}\n")) for name in ("entropy_shaped", "zero_variance")
+    )
+    assert "the paper's is 0.4 with GRPO" in alpha
+    assert "the paper tries 0.05 to 0.3" in other

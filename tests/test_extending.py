@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from tagrpo.datamodules.memory import Record
-from tagrpo.types import CreditInputs, LossInputs, QuestionGroup, Request, RewardGroups, SamplingConfig
+from tagrpo.starter import starter_path
+from tagrpo.types import CreditInputs, LossInputs, QuestionGroup, Request, RewardGroups, SamplingConfig, Step
 from tests.helpers import forked
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
@@ -39,9 +42,13 @@ def parts():
 
 
 def test_no_example_is_longer_than_twenty_lines():
-    assert len(BLOCKS) == 21
+    assert len(BLOCKS) == 25
     for _, name, content in BLOCKS:
         assert len(content.splitlines()) <= 20, name
+
+
+def decoded(token_ids):
+    return AutoTokenizer.from_pretrained(starter_path()).decode(token_ids)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +97,23 @@ def test_a_solved_reformulation_gives_way_to_its_question(parts):
     assert [(g.question, g.rephrasings, g.kinds) for g in asked] == [("7 + 8: 15 or 16?", (), ()), ("7 + 8", (), ())]
 
 
+def test_steps_that_a_verifier_rewards_reach_the_advantages_of_tokens_and_the_files(run):
+    responses = pd.read_parquet(run(3) / "rollouts")
+    stepped = 0
+    for _, row in responses.iterrows():
+        for step in row["steps"]:
+            tokens = row["token_ids"][step["start"] : step["end"]]
+            assert re.fullmatch(r"\W*\d+ [+-] \d+ = -?\d+", decoded(tokens)), decoded(tokens)
+            stepped += 1
+    assert stepped > len(responses) / 2
+    pools = responses.groupby(["iteration", "question"])
+    uniform = pools["correct"].transform("nunique") == 1
+    earned = responses["steps"].map(len) > 0
+    # Without steps these would have no gradient: all responses to their question have one verdict.
+    assert (uniform & earned).any()
+    assert (responses.loc[uniform & earned, "advantage"] != 0).mean() > 0.5
+
+
 def test_the_strategy_divides_by_the_mean(parts):
     rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     question = torch.tensor([0, 0, 0, 0, 1, 1])
@@ -117,13 +141,31 @@ def test_the_engine_draws_by_its_seed(parts):
     assert float(first[0][0].logprobs[0]) == pytest.approx(-4.1588830)  # ln 64
 
 
-def test_credit_stops_after_the_first_tokens(parts):
-    response = torch.tensor([0, 0, 0, 1])
-    inputs = CreditInputs(
-        groups=None, advantages=torch.tensor([2.0, -1.0]), prompts=[], responses=[], response=response,
-        logprobs=torch.zeros(4), entropy=torch.zeros(4),
+@pytest.fixture
+def inputs():
+    """Two responses of three tokens and one; the first has two steps, the second one."""
+    return CreditInputs(
+        groups=None, advantages=torch.tensor([2.0, -1.0]), prompts=[], responses=[],
+        response=torch.tensor([0, 0, 0, 1]), logprobs=torch.zeros(4), entropy=torch.tensor([0.0, 1.0, 9.0, 9.0]),
+        steps=[[Step(0, 1, 1.0), Step(1, 3, -0.5)], [Step(0, 1, 4.0)]],
     )  # fmt: skip
-    assert parts["FirstTokens"](count=2)(inputs).advantages.tolist() == [2.0, 2.0, 0.0, -1.0]
+
+
+def test_credit_adds_entropy_up_to_a_share_of_the_advantage(parts, inputs):
+    credit = parts["EntropyShaped"](alpha=0.4, kappa=2.0)(inputs)
+    torch.testing.assert_close(credit.advantages, torch.tensor([2.0, 2.4, 3.0, -0.5]))  # at most 2 / 2 and 1 / 2
+
+
+def test_credit_adds_what_the_steps_earn_from_each_token_on(parts, inputs):
+    credit = parts["StepReturns"](weight=0.1)(inputs)
+    torch.testing.assert_close(credit.advantages, torch.tensor([2.05, 1.95, 1.95, -0.6]))
+    nobody = replace(inputs, **{name: getattr(inputs, name)[:0] for name in ("advantages", "response", "logprobs")})
+    assert parts["StepReturns"](weight=0.1)(replace(nobody, steps=[])).advantages.tolist() == []
+
+
+def test_each_equation_is_a_step(parts):
+    score = parts["Equations"]()("3 + 4 = 7, 9 - 4 = 6 #### 7", "7")
+    assert (score.correct, score.answer, list(score.steps)) == (True, "7", [(0, 9, 1.0), (11, 20, -1.0)])
 
 
 def test_the_term_costs_correct_responses_their_length(parts):

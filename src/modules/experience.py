@@ -42,15 +42,17 @@ class TokenColumns:
     `MismatchCorrection`."""
     advantages: Tensor | None = None
     """[T] float32; None without token credit."""
-    penalty: Tensor | None = None
-    """[T] float32, see `LossInputs.penalty`; None where there is none."""
+    terms: dict[str, Tensor] = field(default_factory=dict)
+    """name → [T] float32, see `LossInputs.token_terms`."""
     reference_logprobs: Tensor | None = None
     """[T] float32 under the reference policy; None without one, and for tokens that are in no micro-batch yet."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> TokenColumns:
         """Other columns, made by `change` from each of these."""
-        columns: dict[str, Any] = {name: x if x is None else change(x) for name, x in vars(self).items()}
-        return TokenColumns(**columns)
+        columns: dict[str, Any] = {
+            name: x if x is None else change(x) for name, x in vars(self).items() if name != "terms"
+        }
+        return TokenColumns(**columns, terms={name: change(x) for name, x in self.terms.items()})
 
     def old(self, logprobs: Tensor) -> Tensor:
         """[T] log-probs before the batch's first update, given the current ones."""
@@ -135,8 +137,9 @@ class Experience(PromptedResponses):
         return torch.zeros(len(self.lengths)).index_add(0, self.response, flags.float()) > 0
 
     def learns(self) -> Tensor:
-        """[R] bool, responses of which a token has an advantage or a penalty."""
-        columns = [column for column in (self.columns.advantages, self.columns.penalty) if column is not None]
+        """[R] bool, responses of which a token has an advantage or a coefficient of a term."""
+        own = [] if self.columns.advantages is None else [self.columns.advantages]
+        columns = [*own, *self.columns.terms.values()]
         return torch.stack([self.advantages != 0, *(self.any_token(column != 0) for column in columns)]).any(0)
 
     def take_old_logprobs(self, scorer: Scorer, mini_batches: Sequence[Tensor]) -> None:

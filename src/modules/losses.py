@@ -47,6 +47,17 @@ def token_kl(inputs: LossInputs, estimator: str) -> Tensor:
     return KL_ESTIMATORS[estimator](difference.clamp(max=MAX_LOG_RATIO) if estimator == "k3" else difference)
 
 
+TOKEN_TERMS: dict[str, Callable[[LossInputs], Tensor]] = {
+    "log_ratio": lambda inputs: (inputs.logprobs - inputs.old_logprobs).abs(),
+    "nll": lambda inputs: -inputs.logprobs,
+}
+"""[T] what the coefficients of `LossInputs.token_terms` multiply, by name; the products are added to the loss.
+
+`log_ratio`: |log π_θ − log π_old|, without gradient where the ratio is exactly 1 (KL-Cov); `nll`: −log π_θ, to learn a
+token whatever its ratio.
+"""
+
+
 AGGREGATIONS: dict[str, Callable[[LossInputs, int | None], Tensor]] = {
     "sequence_mean": lambda inputs, _: 1 / (inputs.lengths.to(inputs.logprobs.dtype) * inputs.num_responses),
     "token_mean": lambda inputs, _: inputs.logprobs.new_full((len(inputs.lengths),), 1 / inputs.num_tokens),
@@ -65,7 +76,7 @@ AGGREGATIONS: dict[str, Callable[[LossInputs, int | None], Tensor]] = {
 class PolicyLoss(Loss):
     """Policy term, divergence from the reference and entropy, aggregated; minimised.
 
-    L = Σ_t w_t · ( −v_t · surrogate_t + β · KL_t − γ · H_t + c_t · |log π_θ − log π_old| )
+    L = Σ_t w_t · ( −v_t · surrogate_t + β · KL_t − γ · H_t + Σ_n c_nt · term_nt )
 
     | method | ratio | objective | aggregation | clip_low, clip_high | source |
     |---|---|---|---|---|---|
@@ -80,8 +91,8 @@ class PolicyLoss(Loss):
     Tokens of replayed responses (ExGRPO, arXiv 2510.02245) have A ρ/(ρ + δ) instead, ρ being the token's ratio to the
     policy that sampled it and δ `replay_shaping`: bounded without a clip.
 
-    w_t: `AGGREGATIONS`; v_t: `LossInputs.weights`, of the policy term alone (a response's term takes their mean); c_t:
-    `LossInputs.penalty`, without gradient where the ratio is exactly 1 (KL-Cov).
+    w_t: `AGGREGATIONS`; v_t: `LossInputs.weights`, of the policy term alone (a response's term takes their mean); c_nt:
+    `LossInputs.token_terms`, of the terms in `TOKEN_TERMS`.
 
     `sums` and `response_sums` of the outputs, over tokens: `tokens`; `ratio`; `clip_low` and `clip_high` (see
     `Surrogate`); `clip_dual` with `dual_clip`; `clipped`, tokens whose gradient the bounds removed, of either kind;
@@ -179,7 +190,8 @@ class PolicyLoss(Loss):
         """Loss of one micro-batch, and the sums of its metrics.
 
         Raises:
-            ValueError: `kl_coef` needs reference log-probs, or `entropy_coef` an entropy, that the inputs lack.
+            ValueError: `kl_coef` needs reference log-probs, or `entropy_coef` an entropy, that the inputs lack; or a
+                term of tokens is unknown.
         """
         advantages = inputs.token_advantages
         if advantages is None:
@@ -204,8 +216,9 @@ class PolicyLoss(Loss):
             value = torch.maximum(value, floor)
         tokens["clipped"] = clipped
         terms = -value if inputs.weights is None else -value * inputs.weights
-        if inputs.penalty is not None:
-            terms = terms + inputs.penalty * (inputs.logprobs - inputs.old_logprobs).abs()
+        for name, coefficients in inputs.token_terms.items():
+            check_choice("terms", name, tuple(TOKEN_TERMS), "credit")
+            terms = terms + coefficients * TOKEN_TERMS[name](inputs)
         weights = AGGREGATIONS[self.aggregation](inputs, self.max_length)
         if self.kl_coef or inputs.reference_logprobs is not None:
             kl = token_kl(inputs, self.kl_estimator)

@@ -58,7 +58,7 @@ class MicroBatch:
             weights=tokens.weights(old, self.staleness_log_cap),
             replayed=self.replayed,
             token_advantages=tokens.advantages,
-            penalty=tokens.penalty,
+            token_terms=tokens.terms,
         )
         self.outputs.append(self.loss(inputs))
         return self.outputs[-1].loss

@@ -80,7 +80,7 @@ class PolicyModule(LightningModule):
 
     Raises:
         FileNotFoundError: `model_path` leads nowhere.
-        TypeError: `advantage` or `loss` lacks something that the update needs.
+        TypeError: `advantage`, `loss` or `credit` lacks something that the update needs.
     """
 
     def __init__(
@@ -98,6 +98,8 @@ class PolicyModule(LightningModule):
         super().__init__()
         require(advantage, AdvantageStrategy, "advantage")
         require(loss, Loss, "loss")
+        if credit is not None:
+            require(credit, TokenCredit, "credit")
         self.model_path = resolve_model_path(model_path)
         self.automatic_optimization = False
         self.load_model, self.make_optimizer = load_model, optimizer
@@ -130,8 +132,8 @@ class PolicyModule(LightningModule):
 
     @property
     def needs_history(self) -> bool:
-        """Whether the advantage strategy reads earlier results on the questions."""
-        return self.advantage.needs_history
+        """Whether the advantage strategy or the credit reads earlier results on the questions."""
+        return self.advantage.needs_history or (self.credit is not None and self.credit.needs_history)
 
     @property
     def _sharded(self) -> bool:

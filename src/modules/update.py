@@ -166,7 +166,7 @@ class PolicyUpdate:
         if self.credit is not None:
             if experience.scores is None:
                 experience.scores = self.scorer.score(experience, experience.in_loss.nonzero()[:, 0])
-            assign_credit(self.credit, experience, reward_groups(rollouts, None, progress), mini_batches)
+            assign_credit(self.credit, experience, rollouts, progress, mini_batches)
         every_response = bool(self.loss.kl_coef or self.loss.entropy_coef)
         experience.has_gradient = experience.in_loss & (experience.learns() | every_response)
         if self.mismatch is not None:

@@ -18,7 +18,8 @@ class FinalAnswerReward(Verifier):
 
     >>> reward = FinalAnswerReward()
     >>> reward("12 + 15 = 27 #### 27", "27"), reward("I do not know", "27")
-    (Score(correct=True, answer='27', failure=None), Score(correct=False, answer=None, failure=None))
+    (Score(correct=True, answer='27', failure=None, steps=()),
+     Score(correct=False, answer=None, failure=None, steps=()))
     """
 
     def __init__(self, marker: str = "####") -> None:

@@ -38,7 +38,8 @@ class MathReward(BackgroundVerifier):
 
     >>> with MathReward(workers=1) as reward:
     ...     reward.score_batch([r"\boxed{x+1}", r"so $\boxed{\frac{1}{2}}$"], [("1+x", "2"), "0.2"])
-    [Score(correct=True, answer='x+1', failure=None), Score(correct=False, answer='\\frac{1}{2}', failure=None)]
+    [Score(correct=True, answer='x+1', failure=None, steps=()),
+     Score(correct=False, answer='\\frac{1}{2}', failure=None, steps=())]
     """
 
     def __init__(

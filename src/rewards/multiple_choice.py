@@ -22,7 +22,7 @@ class MultipleChoiceReward(Verifier):
     choice, nor is a list of the options.
 
     >>> MultipleChoiceReward()(r"A tempting choice is (A), but $\boxed{\text{B}}$.", "B")
-    Score(correct=True, answer='B', failure=None)
+    Score(correct=True, answer='B', failure=None, steps=())
     """
 
     def __init__(self, choices: str = "ABCD") -> None:

@@ -86,7 +86,7 @@ class PlainAnswerReward(Verifier):
         ValueError: an unknown form.
 
     >>> PlainAnswerReward("number")("3 dozen are 36.", "36")
-    Score(correct=True, answer='36', failure=None)
+    Score(correct=True, answer='36', failure=None, steps=())
     """
 
     def __init__(self, form: str = "number", digits: int | None = None, pattern: str = _WORD) -> None:

@@ -19,7 +19,7 @@ from ..distributed import max_over_ranks, rank
 from ..metrics.functional import uniform_groups
 from ..types import History, QuestionBatch, Rollouts, Seconds
 
-_OTHERS = ("prompts", "prompt", "question", "reward_terms", "history", "seconds")
+_OTHERS = ("prompts", "prompt", "question", "reward_terms", "history", "steps", "seconds")
 COLUMNS = [field.name for field in fields(Rollouts) if field.name not in _OTHERS]
 """Fields of `Rollouts` with one entry per response that stays as it is when responses move to another batch."""
 
@@ -136,6 +136,7 @@ def take_questions(batch: QuestionBatch, rows: Tensor) -> QuestionBatch:
         question=torch.searchsorted(rows, rollouts.question[kept]),
         reward_terms={name: term[kept] for name, term in rollouts.reward_terms.items()},
         history=rollouts.history and History(*(column[kept] for column in rollouts.history)),
+        steps=rollouts.steps and [rollouts.steps[row] for row in kept.tolist()],
         **values,
     )
     return QuestionBatch([batch.groups[row] for row in rows.tolist()], prompts, batch.split, taken)
@@ -163,6 +164,7 @@ def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
         question=torch.cat([r.question + g for r, g in zip(every, groups, strict=False)]),
         reward_terms={name: torch.cat([r.reward_terms[name] for r in every]) for name in every[0].reward_terms},
         history=History.joined(rollouts.history for rollouts in every),
+        steps=list(chain(*(r.steps or [()] * len(r) for r in every))) if any(r.steps for r in every) else None,
         seconds=seconds,
         **values,
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from functools import cache
+from itertools import accumulate, chain, islice
+from math import isfinite
 
 import torch
 from torch import Tensor
 
-from ..types import Completion, Prompt, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Verifier
+from ..types import Completion, Prompt, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Step, Verifier
 
 Decode = Callable[[list[Tensor]], list[str]]
 """[n] of [T] long → [n] texts without special tokens."""
@@ -31,9 +34,12 @@ class Scoring:
             self._early[prompt] = text, self.verifier.score_async(text, [self.references[prompt]] * len(text))
 
     def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
-        """Texts [R] and scores [R] of all responses, given as [P][G] by prompt.
+        """Texts [R] and scores [R] of all responses, given as [P][G] by prompt, with steps counted in tokens.
 
         Workers have those that were delivered early; the others are scored now.
+
+        Raises:
+            ValueError: the verifier has returned a step that is no part of its response.
         """
         early = [self._early.get(prompt, ([], list)) for prompt in range(len(completions))]
         late = [
@@ -46,7 +52,49 @@ class Scoring:
         pairs: list[tuple[str, Score]] = []
         for samples, (delivered, wait) in zip(completions, early, strict=True):
             pairs += [*zip(delivered, wait(), strict=True), *islice(others, len(samples) - len(delivered))]
+        for row, (sample, (text, score)) in enumerate(zip(chain.from_iterable(completions), pairs, strict=True)):
+            if score.steps:
+                steps = in_tokens(score.steps, text, sample.token_ids, self.decode)
+                pairs[row] = text, score._replace(steps=steps)
         return [text for text, _ in pairs], [score for _, score in pairs]
+
+
+def in_tokens(steps: Sequence[Step], text: str, token_ids: Tensor, decode: Decode) -> list[Step]:
+    """Steps of a response, given in characters of its `text`, in its tokens `token_ids` [T].
+
+    A token belongs to the step of its last character. A step within a token has that token.
+
+    Raises:
+        ValueError: a step has no character of the text, or its value is not finite.
+    """
+    pieces, counts = decode(list(token_ids.split(1))), range(1, len(token_ids) + 1)
+    lengths = list(accumulate(map(len, pieces))) if "".join(pieces) == text else None
+
+    @cache
+    def characters(count: int) -> int:
+        """How many the first tokens complete. Single tokens tell, unless they depend on others or end within one."""
+        if lengths is not None or count == len(token_ids):
+            return len(text) if lengths is None else lengths[count - 1]
+        return len(decode([token_ids[:count]])[0].rstrip("\ufffd"))
+
+    def tokens(position: int) -> int:
+        """How many there are up to the last that ends at or before a position; special ones behind it do not count."""
+        reached = bisect_right(counts, position, key=characters) if position else 0
+        return 1 + bisect_left(counts, characters(reached), key=characters) if reached else 0
+
+    found = []
+    for start, end, value in steps:
+        if not (0 <= start < end <= len(text) and isfinite(value)):
+            raise ValueError(
+                f"Expected steps within the {len(text)} characters of a response and finite values, but the verifier "
+                f"returned {Step(start, end, value)}. Correct its `Score.steps`."
+            )
+        first, last = tokens(start), tokens(end)
+        if last <= first:
+            first = bisect_left(counts, end, key=characters)
+            last = first + 1
+        found.append(Step(first, last, float(value)))
+    return found
 
 
 def with_past(prompts: Sequence[Prompt], sampled: Sequence[Sequence[Completion]]) -> list[list[Completion]]:
@@ -87,6 +135,7 @@ def assemble(
         rewards=correct.float(),
         replayed=torch.tensor(past, dtype=torch.bool),
         staleness=torch.full((len(flat),), staleness),
+        steps=[score.steps for score in scores] if any(score.steps for score in scores) else None,
         seconds=seconds,
     )
 

@@ -12,6 +12,7 @@ from .data import (
     SamplingConfig,
     Score,
     Seconds,
+    Step,
 )
 from .fields import Fields
 from .learning import Credit, CreditInputs, LossInputs, LossOutputs
@@ -33,6 +34,6 @@ from .protocols import (
 __all__ = [
     "AdvantageStrategy", "Completion", "Credit", "CreditInputs", "Deliver", "Engine", "EnumeratingVerifier", "Fields",
     "Finish", "History", "Loss", "LossInputs", "LossOutputs", "Prompt", "QuestionBatch", "QuestionGroup", "Request",
-    "RewardGroups", "RewardTerm", "Rollouts", "SampledPolicy", "SamplingConfig", "Score", "Seconds", "TokenCredit",
-    "Verifier", "ignore", "require",
+    "RewardGroups", "RewardTerm", "Rollouts", "SampledPolicy", "SamplingConfig", "Score", "Seconds", "Step",
+    "TokenCredit", "Verifier", "ignore", "require",
 ]  # fmt: skip

@@ -65,6 +65,17 @@ class Prompt(NamedTuple):
     """A response of an earlier policy that joins those that are drawn; for replay."""
 
 
+class Step(NamedTuple):
+    """A part of a response, and what it earns. Steps of one response may overlap, and need not cover it."""
+
+    start: int
+    """Where it begins: in a `Score` a character of the response's text, elsewhere one of its tokens."""
+    end: int
+    """Where it has ended, greater than `start`, in the same unit."""
+    value: float
+    """Its reward. Finite; in no unit: the credit that reads it weighs it."""
+
+
 @dataclass
 class QuestionBatch:
     """A batch of the data module. Mutable, because Lightning rebuilds the dataclasses that it moves between devices."""
@@ -187,6 +198,8 @@ class Rollouts:
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
     history: History | None = None
     """Records of the questions before this batch; None where nobody reads them, and in evaluation."""
+    steps: Sequence[Sequence[Step]] | None = None
+    """[R] of any number of steps each, counted in tokens of the response; None where the verifier has given none."""
     seconds: Seconds = field(default_factory=Seconds)
     """Wall seconds of the phases `sync`, `generate` and `score`; later phases of the iteration add theirs."""
 
@@ -232,3 +245,5 @@ class Score(NamedTuple):
     """The normalised final answer; None where none was found."""
     failure: str | None = None
     """Why no verdict was reached (`timeout`, `memory`, `crash`); None when there was one. Never correct then."""
+    steps: Sequence[Step] = ()
+    """Rewards for parts of the response, counted in characters of its text; they change neither verdict nor reward."""

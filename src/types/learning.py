@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from .data import RewardGroups
+from .data import RewardGroups, Step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,19 +40,21 @@ class LossInputs:
     """[R] bool, responses of an earlier policy, whose log-probs `old_logprobs` are; None means none."""
     token_advantages: Tensor | None = None
     """[T] float32, advantages per token, which take the place of `advantages` (`TokenCredit`)."""
-    penalty: Tensor | None = None
-    """[T] float32, coefficients of |log π_θ − log π_old|, which is added to the loss of a token; None means zeros."""
+    token_terms: Mapping[str, Tensor] = field(default_factory=dict)
+    """name → [T] float32, coefficients of terms that are added to the loss of a token (`losses.TOKEN_TERMS`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CreditInputs:
-    """Input of token credit: the R responses of one mini-batch on this rank, and the T tokens that count in the loss.
+    """Input of token credit: R responses of this rank, and the T tokens of those that count in the loss.
 
-    A rank may have none. All tensors are on the CPU.
+    The responses are those of one mini-batch, or of the whole batch where the credit has `whole_batch`. A rank may have
+    none. All tensors are on the CPU.
     """
 
     groups: RewardGroups
-    """Rewards of the R responses; ids of questions and prompts are those of this rank."""
+    """Rewards of the R responses; ids of questions and prompts are those of this rank. `history` is there where the
+    credit or the strategy has `needs_history`."""
     advantages: Tensor
     """[R] float32, what the advantage strategy made of the rewards of all ranks."""
     prompts: Sequence[Tensor]
@@ -64,6 +67,22 @@ class CreditInputs:
     """[T] float32, log π of each token under the score prompt before the batch's first update, nats."""
     entropy: Tensor
     """[T] float32, entropy of the same policy at each token, nats."""
+    texts: Sequence[str] = ()
+    """[R] decoded responses."""
+    steps: Sequence[Sequence[Step]] = ()
+    """[R] of the steps that the verifier has rewarded, counted in tokens of the response."""
+    reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
+    """name → [R] float32, the shaped terms that `groups.rewards` hold beside the verdict."""
+
+    @property
+    def step_rewards(self) -> Tensor:
+        """[T] float32: at the last token of each step what it earns, 0 at all others."""
+        rewards = torch.zeros(len(self.response))
+        first = torch.searchsorted(self.response, torch.arange(len(self.steps))).tolist()
+        for row in self.response.unique().tolist():
+            for step in self.steps[row]:
+                rewards[first[row] + step.end - 1] += step.value
+        return rewards
 
 
 class Credit(NamedTuple):
@@ -71,8 +90,8 @@ class Credit(NamedTuple):
 
     advantages: Tensor
     """[T] float32, finite; 0 where a token has no policy gradient."""
-    penalty: Tensor | None = None
-    """[T] float32, see `LossInputs.penalty`."""
+    terms: Mapping[str, Tensor] = {}
+    """name → [T] float32, see `LossInputs.token_terms`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,8 +37,13 @@ class AdvantageStrategy(Protocol):
 class TokenCredit(Protocol):
     """Turns the advantages of responses into those of their tokens. Costs a forward, which gives old log-probs too."""
 
+    whole_batch: bool = False
+    """Whether it is called once with all responses of a batch, instead of once for each mini-batch."""
+    needs_history: bool = False
+    """Whether `CreditInputs.groups.history` is read, for which the run remembers every question."""
+
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """[T] advantages for one mini-batch of this rank. All ranks call it together, also those without responses."""
+        """[T] advantages, and terms of the loss. All ranks call it together, also those without responses."""
         ...
 
 
@@ -53,7 +58,7 @@ class Loss(Protocol):
     entropy_coef: float = 0.0
     """Where it is not zero, `LossInputs.entropy` carries gradient."""
     takes_credit: bool = False
-    """Whether `LossInputs.token_advantages` and `penalty` are read; other losses are refused with token credit."""
+    """Whether `LossInputs.token_advantages` and `token_terms` are read; other losses are refused with token credit."""
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
         """The loss, normalised by the global counts of `inputs`, and the sums of its metrics."""

@@ -80,7 +80,7 @@ def test_a_micro_batch_has_the_columns_of_its_tokens_and_its_parts(make_batch):
     expected = torch.cat([places.split(experience.lengths.tolist())[row] for row in packed.rows.tolist()])
     assert torch.equal(experience.tokens(packed.rows), expected)
     assert batch.columns.prompt_weights.tolist() == batch.columns.mismatch_weights.tolist() == expected.tolist()
-    assert (batch.columns.penalty, batch.columns.reference_logprobs) == (None, None)
+    assert (batch.columns.terms, batch.columns.reference_logprobs) == ({}, None)
     first = int(packed.lengths[0])
     current = torch.full((len(expected) - first,), -2.0)
     assert float(batch(slice(first, None), current, None)) == float(current.sum())

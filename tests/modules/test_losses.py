@@ -93,21 +93,25 @@ def test_the_gradient_is_the_numerical_one():
         assert float(gradient[t]) == pytest.approx((values[0] - values[1]) / 2e-6, abs=1e-6)
 
 
-def test_credit_per_token_stands_for_the_advantage_and_its_penalty_is_paid_for_every_nat():
+def test_credit_per_token_stands_for_the_advantage_and_its_terms_are_added():
     inputs = make_inputs()
     credit = torch.linspace(-1.0, 1.0, 11, dtype=torch.float64)
     penalty = torch.tensor([0.0, 0.7, 0.3] * 3 + [0.0, 1.1], dtype=torch.float64)
+    share = penalty.flip(0)
     weights = torch.linspace(0.5, 1.5, 11, dtype=torch.float64)
     found = PolicyLoss(0.2, 0.28, kl_coef=0.0)(
-        replace(inputs, token_advantages=credit, penalty=penalty, weights=weights)
+        replace(inputs, token_advantages=credit, token_terms={"log_ratio": penalty, "nll": share}, weights=weights)
     ).loss
     expected = 0.0
     for t, response in enumerate(inputs.response.tolist()):
         d = float(inputs.logprobs[t].detach() - inputs.old_logprobs[t])
         bound = min(max(math.exp(d), 0.8), 1.28)
         term = -float(weights[t]) * min(math.exp(d) * float(credit[t]), bound * float(credit[t]))
-        expected += (term + float(penalty[t]) * abs(d)) / (4 * int(inputs.lengths[response]))
+        term += float(penalty[t]) * abs(d) - float(share[t]) * float(inputs.logprobs[t].detach())
+        expected += term / (4 * int(inputs.lengths[response]))
     assert float(found.detach()) == pytest.approx(expected, abs=1e-10)
+    with pytest.raises(ValueError, match=r"Expected credit\.terms to be one of log_ratio, nll, but got 'hope'"):
+        PolicyLoss(kl_coef=0.0)(replace(inputs, token_terms={"hope": share}))
 
 
 def padded(values, lengths):

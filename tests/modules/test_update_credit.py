@@ -146,11 +146,11 @@ def test_a_response_learns_if_any_of_its_tokens_does_even_where_they_cancel(tiny
     class Cancels(TokenCredit):
         def __call__(self, inputs):
             place = torch.cat([torch.arange(n) - (n - 1) / 2 for n in torch.bincount(inputs.response).tolist() if n])
-            return Credit(place, None)
+            return Credit(place)
 
     class Penalises(TokenCredit):
         def __call__(self, inputs):
-            return Credit(torch.zeros_like(inputs.logprobs), torch.ones_like(inputs.logprobs))
+            return Credit(torch.zeros_like(inputs.logprobs), {"log_ratio": torch.ones_like(inputs.logprobs)})
 
     batch = make_batch(REWARDS)
     alone = sum(len(ids) == 1 for ids in batch.rollouts.token_ids)
@@ -170,6 +170,32 @@ def test_a_credit_is_told_the_verdicts_of_its_mini_batch(tiny_policy, make_batch
     learned(make_update(tiny_policy, Asks(0.3)), batch)
     question, correct = batch.rollouts.question, batch.rollouts.correct
     assert seen == [correct[question == q].tolist() for q in range(4)]
+
+
+@pytest.mark.parametrize("mini_batches", [1, 4])
+def test_likelihood_alone_is_plain_supervised_learning(tiny_policy, make_batch, mini_batches):
+    """A gradient of the log-probs at each token, which the first mini-batch has too."""
+
+    class Imitates(TokenCredit):
+        def __call__(self, inputs):
+            return Credit(torch.zeros_like(inputs.logprobs), {"nll": inputs.groups.correct[inputs.response].float()})
+
+    batch = make_batch(REWARDS)
+    rollouts = batch.rollouts
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    for questions in torch.arange(4).tensor_split(mini_batches):
+        rows = torch.isin(rollouts.question, questions)
+        logprobs, _, mask = (table[rows] for table in padded(model, rollouts))
+        model.zero_grad()
+        (-(logprobs * mask).sum(1) / mask.sum(1) * rollouts.correct[rows]).mean().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.5 * (0 if parameter.grad is None else parameter.grad)
+    expected = torch.cat([p.detach().flatten() for p in model.parameters()])
+    start = torch.cat([p.detach().flatten() for p in load_causal_lm(tiny_policy).parameters()])
+    found, result = learned(make_update(tiny_policy, Imitates(), mini_batches=mini_batches), batch)
+    assert float((found - expected).norm()) < 1e-4 * float((expected - start).norm())
+    assert result.stats.dropped == int((~rollouts.correct).sum())
 
 
 def scored_by(update, batch, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import replace
 
@@ -10,9 +11,10 @@ import torch
 
 from tagrpo import types
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig
-from tagrpo.rollouts.scoring import Scoring, with_past, with_terms
+from tagrpo.rollouts.cache import RolloutCache
+from tagrpo.rollouts.scoring import Scoring, in_tokens, with_past, with_terms
 from tagrpo.rollouts.summary import means_of, totals_of
-from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
+from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score, Step
 
 IDS = torch.tensor([7, 8])
 GROUPS = [QuestionGroup("a", "q", (), ("0 1",)), QuestionGroup("b", "q", ("r",), ("2 0", "2 2", "9 9"))]
@@ -123,6 +125,102 @@ def test_what_was_not_delivered_and_past_successes_are_scored_at_the_end(deliver
     assert [score.correct for score in scores] == [False, True, False, False, False, True, True, False, True]
     late = [text for text in texts if text == "9 9" or int(text[0]) not in delivered]
     assert verifier.at_the_end == late
+
+
+def by_bytes(token_ids):
+    """A tokenizer whose tokens are bytes, 256 being special, and 257 to 259 the bytes of a euro sign one by one."""
+    euro = "€".encode()
+    known = {**{byte: bytes([byte]) for byte in range(256)}, 256: b""}
+    known |= {257 + place: euro[place : place + 1] for place in range(3)}
+    return [b"".join(known[token] for token in row.tolist()).decode(errors="replace") for row in token_ids]
+
+
+def by_words(token_ids):
+    """A tokenizer of words: what a token stands for depends on whether it is the first."""
+    return [" ".join("abcdefgh"[token] * (token + 1) for token in row.tolist()) for row in token_ids]
+
+
+@pytest.mark.parametrize(
+    ("decode", "tokens", "owners"),
+    [
+        (by_bytes, [*b"1+2", 256, *b"=3", 256], [0, 1, 2, 4, 5]),
+        (by_bytes, [*b"5", 257, 258, 259, *b"+", 257, 258, 259, 256, *b"."], [0, 3, 4, 7, 9]),
+        (by_bytes, [*b"cut", 257, 258], [0, 1, 2, 4]),
+        (by_words, [2, 0, 1], [0, 0, 0, 1, 1, 2, 2, 2]),
+    ],
+)
+def test_a_token_belongs_to_the_step_of_its_last_character(decode, tokens, owners):
+    """`owners`: the token with which each character of the text is complete."""
+    (text,) = decode([torch.tensor(tokens)])
+    assert len(text) == len(owners)
+    ends = {token: place for place, token in enumerate(owners)}  # where the last character of each token is
+    for start in range(len(text)):
+        for end in range(start + 1, len(text) + 1):
+            (found,) = in_tokens([Step(start, end, 0.5)], text, torch.tensor(tokens), decode)
+            inside = {token for token, place in ends.items() if start <= place < end} or {owners[end - 1]}
+            before = {token for token, place in ends.items() if place < start} or {-1}
+            whole = any(start <= place < end for place in ends.values())
+            expected = (max(before) + 1 if whole else min(inside), max(inside) + 1)
+            assert found == (*expected, 0.5), (start, end)
+
+
+def test_steps_that_follow_one_another_share_no_token():
+    ids = torch.tensor([2, 0, 3, 1, 7])
+    (text,) = by_words([ids])
+    cuts = [0, 4, 9, 13, len(text)]  # of "ccc a dddd bb hhhhhhhh"
+    found = in_tokens([(a, b, 1.0) for a, b in itertools.pairwise(cuts)], text, ids, by_words)
+    assert [(step.start, step.end) for step in found] == [(0, 1), (1, 2), (2, 4), (4, 5)]
+
+
+@pytest.mark.parametrize("step", [(0, 0, 1.0), (-1, 2, 1.0), (0, 9, 1.0), (3, 2, 1.0), (0, 2, float("nan"))])
+def test_a_step_outside_its_response_is_refused(step):
+    with pytest.raises(ValueError, match=r"within the 3 characters of a response and finite values.*Score\.steps"):
+        in_tokens([step], "0 1", torch.tensor([0, 1]), decode)
+
+
+class Stepwise(Early):
+    """A step for each number of a response but zeros: what it earns is the number."""
+
+    def __call__(self, text, references):
+        steps = [Step(2 * place, 2 * place + 1, float(n)) for place, n in enumerate(text.split()) if n != "0"]
+        return Score(text in references, text, steps=steps)
+
+    def score_async(self, texts, references):
+        scores = [self(*pair) for pair in zip(texts, references, strict=True)]
+        return lambda: scores
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_steps_come_with_delivered_late_past_and_cached_responses(background, tmp_path):
+    verifier = Stepwise()
+    verifier.in_background = background
+
+    def rolled_out():
+        engine = Engine(None)
+        engine.generate = engine.generate if not sampled else None  # the second time all is found on disk
+        pipeline = RolloutPipeline(
+            lambda: engine, verifier, decode, SamplingConfig(max_new_tokens=4), cache=RolloutCache(tmp_path)
+        )
+        batch = two_questions()
+        batch.prompts = [*PROMPTS[:1], PROMPTS[1]._replace(past=PAST), *PROMPTS[2:]]
+        torch.manual_seed(0)
+        return pipeline.roll_out(batch, torch.nn.Linear(1, 1), 0).rollouts
+
+    sampled = False
+    first = rolled_out()
+    sampled = True
+    again = rolled_out()
+    assert first.text == ["0 0", "0 1", "0 2", "1 0", "1 1", "9 9", "2 0", "2 1", "2 2"]
+    one, two = Step(1, 2, 1.0), Step(1, 2, 2.0)
+    expected = [[], [one], [two], [Step(0, 1, 1.0)], [Step(0, 1, 1.0), one], [Step(0, 1, 9.0), Step(1, 2, 9.0)]]
+    expected += [[Step(0, 1, 2.0)], [Step(0, 1, 2.0), one], [Step(0, 1, 2.0), two]]
+    assert [list(steps) for steps in first.steps] == [list(steps) for steps in again.steps] == expected
+    assert first.rewards.tolist() == first.correct.float().tolist(), "a step changes no reward"
+
+
+def test_a_verifier_without_steps_costs_nothing(monkeypatch):
+    monkeypatch.setattr("tagrpo.rollouts.scoring.in_tokens", None)
+    assert rolled_out(Late()).steps is None
 
 
 def test_a_batch_without_prompts_is_neither_decoded_nor_scored():

@@ -103,8 +103,8 @@ class KLCovCredit(TokenCredit):
             raise ValueError(f"Expected credit.coef to be greater than 0, but got {self.coef}.")
 
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """[T] advantages as they were, and the penalty."""
+        """[T] advantages as they were, and the coefficients of the term."""
         covariances, tokens = token_covariances(inputs)
         bound = largest_over_ranks(covariances, max(int(self.share * tokens), 1))
         largest = (covariances >= bound) & (covariances > 0)
-        return Credit(inputs.advantages[inputs.response], self.coef * largest)
+        return Credit(inputs.advantages[inputs.response], {"log_ratio": self.coef * largest})

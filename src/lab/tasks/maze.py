@@ -88,7 +88,7 @@ class MazeReward(Verifier):
 
     >>> reward, maze = MazeReward(), "*****\n*S.E*\n*****"
     >>> reward("It is to the right: <answer> RR </answer>", maze)
-    Score(correct=True, answer='RR', failure=None)
+    Score(correct=True, answer='RR', failure=None, steps=())
     >>> reward(r"\boxed{R}", maze).correct, reward("RR", maze).answer
     (False, None)
     """

@@ -9,54 +9,57 @@ import torch
 from torch import Tensor
 
 from ...distributed import gather_objects
-from ...types import Credit, CreditInputs, RewardGroups, TokenCredit
-from ..experience import Experience
+from ...types import Credit, CreditInputs, History, RewardGroups, Rollouts, TokenCredit
+from ..experience import Experience, reward_groups
 
 
 def assign_credit(
-    credit: TokenCredit, experience: Experience, groups: RewardGroups, mini_batches: Sequence[Tensor]
+    credit: TokenCredit, experience: Experience, rollouts: Rollouts, progress: float, mini_batches: Sequence[Tensor]
 ) -> None:
-    """Set advantages and penalties of tokens, and `experience.advantages` to their means per response. Collective.
+    """Set advantages and terms of tokens, and `experience.advantages` to their means per response. Collective.
 
-    `groups` are those of this rank, `mini_batches` rows; `experience.scores` has the responses that count in the loss.
+    `rollouts` are those of this rank, `mini_batches` rows; `experience.scores` has the responses that count in the
+    loss. A credit with `whole_batch` gets all of them at once.
 
     Raises:
         FloatingPointError: the credit is not finite.
     """
-    columns = experience.columns
+    columns, groups = experience.columns, reward_groups(rollouts, None, progress)
     columns.advantages = torch.zeros(int(experience.lengths.sum()))
-    for rows in mini_batches:
+    for rows in [torch.arange(len(rollouts))] if credit.whole_batch else mini_batches:
         learned = rows[experience.in_loss[rows]]
-        given, tokens = credit(_inputs(experience, groups, rows)), experience.tokens(learned)
+        given, tokens = credit(_inputs(experience, rollouts, groups, rows)), experience.tokens(learned)
         _check(credit, given)
         columns.advantages[tokens] = given.advantages.float()
         parts = columns.advantages[tokens].split(experience.lengths[learned].tolist())
         experience.advantages[learned] = torch.tensor([float(values.mean()) for values in parts])
-        if given.penalty is not None:
-            columns.penalty = torch.zeros_like(columns.advantages) if columns.penalty is None else columns.penalty
-            columns.penalty[tokens] = given.penalty.float()
+        for name, coefficients in given.terms.items():
+            columns.terms.setdefault(name, torch.zeros_like(columns.advantages))[tokens] = coefficients.float()
 
 
-def _inputs(experience: Experience, groups: RewardGroups, rows: Tensor) -> CreditInputs:
+def _inputs(experience: Experience, rollouts: Rollouts, groups: RewardGroups, rows: Tensor) -> CreditInputs:
     assert experience.scores is not None
     in_loss = experience.in_loss[rows]
     learned = rows[in_loss]
     tokens = experience.tokens(learned)
     columns = {name: getattr(groups, name)[rows] for name in ("rewards", "correct", "question", "prompt", "lengths")}
     return CreditInputs(
-        groups=replace(groups, **columns, history=None),
+        groups=replace(groups, **columns, history=groups.history and History(*(c[rows] for c in groups.history))),
         advantages=experience.advantages[rows],
         prompts=[experience.prompts[row] for row in experience.prompt[rows].tolist()],
         responses=[experience.responses[row] for row in rows.tolist()],
         response=in_loss.nonzero()[:, 0].repeat_interleave(experience.lengths[learned]),
         logprobs=experience.scores.logprobs[tokens],
         entropy=experience.scores.entropies[tokens],
+        texts=[rollouts.text[row] for row in rows.tolist()],
+        steps=[() if rollouts.steps is None else rollouts.steps[row] for row in rows.tolist()],
+        reward_terms={name: term[rows] for name, term in rollouts.reward_terms.items()},
     )
 
 
 def _check(credit: TokenCredit, given: Credit) -> None:
-    for name, values in given._asdict().items():
-        if values is not None and not torch.isfinite(values).all():
+    for name, values in {"advantages": given.advantages, **given.terms}.items():
+        if not torch.isfinite(values).all():
             raise FloatingPointError(
                 f"Expected finite {name} of tokens, but {type(credit).__name__} returned "
                 f"{int((~torch.isfinite(values)).sum())} others. Check the rewards of this batch."

@@ -26,7 +26,7 @@ def test_kl_cov_penalises_as_many_tokens_as_its_share_those_of_the_largest_covar
     count = max(1, int(len(covariances) * share))
     expected = np.zeros(len(covariances))
     expected[np.argsort(-covariances)[:count]] = 0.7
-    np.testing.assert_allclose(credit.penalty.numpy(), expected, rtol=1e-6)
+    np.testing.assert_allclose(credit.terms["log_ratio"].numpy(), expected, rtol=1e-6)
     assert torch.equal(credit.advantages, inputs.advantages[inputs.response])
 
 
@@ -42,7 +42,7 @@ def test_clip_cov_silences_tokens_of_its_range_alone_as_many_as_its_share(make_i
     assert silenced <= candidates
     assert len(silenced) == (len(candidates) if count is None else count)
     assert not credit.advantages[list(silenced)].any()
-    assert credit.penalty is None
+    assert credit.terms == {}
 
 
 def test_the_lots_of_clip_cov_depend_on_seed_and_progress_and_not_on_the_order_of_responses(make_inputs):
@@ -99,7 +99,7 @@ def test_the_ends_of_the_range_and_a_covariance_of_zero_are_left_alone(make_inpu
         assert torch.equal(ClipCovCredit(1.0, low, high)(inputs).advantages, inputs.advantages)
     assert not ClipCovCredit(1.0, 0.5, 1.5)(inputs).advantages.any()
     single = replace(inputs, response=torch.ones(1, dtype=torch.long), logprobs=torch.tensor([-1.0]))
-    assert KLCovCredit(1.0)(single).penalty.tolist() == [0.0], "a token is its own mean"
+    assert KLCovCredit(1.0)(single).terms["log_ratio"].tolist() == [0.0], "a token is its own mean"
 
 
 def test_unset_options_are_those_of_the_authors_code():

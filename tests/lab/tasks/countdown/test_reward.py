@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tagrpo.lab.tasks.countdown import CountdownReward
 from tagrpo.lab.tasks.countdown.reward import solutions, value_of
-from tagrpo.types import EnumeratingVerifier
+from tagrpo.types import EnumeratingVerifier, Score
 from tests.lab.tasks.hostile import COUNTDOWN as HOSTILE
 
 REFERENCE = "( 9 - 3 ) * 4"
@@ -94,7 +94,7 @@ def test_what_is_written_otherwise_is_wrong(text):
 
 
 def test_an_expression_with_another_value_is_an_answer_but_wrong():
-    assert reward("( 9 - 4 ) * 3", REFERENCE) == (False, "( 9 - 4 ) * 3", None)
+    assert reward("( 9 - 4 ) * 3", REFERENCE) == Score(False, "( 9 - 4 ) * 3")
     assert reward("9 / ( 4 + 3 )", REFERENCE).answer is None  # does not come out even: against the rules
 
 
@@ -122,7 +122,7 @@ def test_hostile_answers_are_wrong_after_little_work_and_nothing_is_evaluated(na
     limit = sys.getrecursionlimit()
     score, lines = lines_run(reward, HOSTILE[name], REFERENCE)
     assert lines < 200
-    assert score == (False, None, None)
+    assert score == Score(False, None)
     assert list(tmp_path.iterdir()) == []
     assert sys.getrecursionlimit() == limit
 
@@ -171,7 +171,7 @@ def test_all_solutions_are_correct_for_each_other(numbers, target):
 )
 def test_only_the_four_operators_are_operators(response):
     for reference in ("( 8 / 2 ) / 4", "( 8 / 2 ) - 4", "( 8 * 2 ) / 4"):
-        assert reward(response, reference) == (False, None, None)
+        assert reward(response, reference) == Score(False, None)
 
 
 def test_a_zero_is_an_operand_that_divides_nothing():

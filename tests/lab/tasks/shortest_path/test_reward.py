@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tagrpo.lab.tasks.shortest_path import ShortestPathReward
 from tagrpo.lab.tasks.shortest_path.reward import DIRECTIONS, move
 from tagrpo.lab.tasks.shortest_path.source import sample_grid
-from tagrpo.types import EnumeratingVerifier
+from tagrpo.types import EnumeratingVerifier, Score
 from tests.lab.tasks.hostile import SHORTEST_PATH as HOSTILE
 
 reward = ShortestPathReward()
@@ -62,7 +62,7 @@ def test_what_is_written_otherwise_or_too_long_is_wrong(text):
 
 
 def test_a_walk_of_the_right_length_is_an_answer():
-    assert reward("left down", "right down") == (False, "left down", None)
+    assert reward("left down", "right down") == Score(False, "left down")
     assert reward("left", "right down").answer is None
 
 
@@ -76,7 +76,7 @@ def test_hostile_answers_are_wrong_after_little_work(name, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     score, lines = lines_run(reward, HOSTILE[name], ("right down", "down right"))
     assert lines < 200
-    assert score == (False, None, None)
+    assert score == Score(False, None)
     assert list(tmp_path.iterdir()) == []
 
 

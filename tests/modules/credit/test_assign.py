@@ -1,0 +1,127 @@
+"""What credit is told of its responses, and what becomes of what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tagrpo.modules.credit.assign import assign_credit
+from tagrpo.modules.experience import Experience, split_by_question
+from tagrpo.modules.policy.logprobs import ResponseScores
+from tagrpo.types import Credit, CreditInputs, History, Step, TokenCredit
+
+REWARDS = [[[0.0, 1.0]], [[1.0, 0.0], [1.0]], [[0.0, 1.0, 1.0]]]
+
+
+class Told(TokenCredit):
+    """Keeps its inputs; the advantage of each response for its tokens."""
+
+    def __init__(self, whole_batch=False):
+        self.whole_batch, self.inputs = whole_batch, []
+
+    def __call__(self, inputs):
+        self.inputs.append(inputs)
+        return Credit(inputs.advantages[inputs.response])
+
+
+def described(rollouts):
+    """The same rollouts with a step over the last token of every other response, and what else credit may read."""
+    count, lengths = len(rollouts), rollouts.lengths.tolist()
+    return replace(
+        rollouts,
+        text=[f"text {row}" for row in range(count)],
+        steps=[[Step(length - 1, length, 1.0 + row)] if row % 2 else [] for row, length in enumerate(lengths)],
+        reward_terms={"short": torch.arange(count) / 8},
+        history=History(*(torch.arange(count) + shift for shift in (100, 200, 300))),
+    )
+
+
+def assigned(credit, rollouts, out_of_loss=()):
+    experience = Experience.from_rollouts(rollouts, "own")
+    experience.in_loss = torch.tensor([row not in out_of_loss for row in range(len(rollouts))])
+    experience.advantages = torch.arange(len(rollouts)) - 3.0
+    columns = -torch.arange(int(experience.lengths.sum())).float()
+    experience.scores = ResponseScores(logprobs=columns, entropies=-columns, entropy=torch.zeros(len(rollouts)))
+    assign_credit(credit, experience, rollouts, 0.25, split_by_question(rollouts.question, 3, 3))
+    return experience
+
+
+def test_credit_is_told_texts_steps_terms_and_history_of_its_mini_batch(make_batch):
+    rollouts, credit = described(make_batch(REWARDS).rollouts), Told()
+    experience = assigned(credit, rollouts, out_of_loss=[3])
+    assert [inputs.texts for inputs in credit.inputs] == [
+        ["text 0", "text 1"], ["text 2", "text 3", "text 4"], ["text 5", "text 6", "text 7"],
+    ]  # fmt: skip
+    second = credit.inputs[1]
+    assert [list(steps) for steps in second.steps] == [rollouts.steps[row] for row in (2, 3, 4)]
+    assert second.reward_terms["short"].tolist() == [0.25, 0.375, 0.5]
+    assert [column.tolist() for column in second.groups.history] == [[102, 103, 104], [202, 203, 204], [302, 303, 304]]
+    assert second.groups.progress == 0.25
+    # The third response is not in the loss, so that its step has no token here.
+    assert sorted(set(second.response.tolist())) == [0, 2]
+    assert float(second.step_rewards.sum()) == 0.0
+    rows = [inputs.step_rewards.nonzero()[:, 0].tolist() for inputs in credit.inputs]
+    first, third = rollouts.lengths[:2], rollouts.lengths[5:]
+    assert rows == [[int(first.sum()) - 1], [], [int(third[0]) - 1, int(third.sum()) - 1]]
+    assert credit.inputs[2].step_rewards[rows[2]].tolist() == [6.0, 8.0]
+    assert experience.columns.terms == {}
+
+
+def test_what_the_verifier_does_not_give_is_empty(make_batch):
+    credit = Told()
+    assigned(credit, make_batch(REWARDS).rollouts)
+    (first, *_) = credit.inputs
+    assert [list(steps) for steps in first.steps] == [[], []]
+    assert first.step_rewards.tolist() == [0.0] * len(first.response)
+    assert (first.groups.history, dict(first.reward_terms)) == (None, {})
+
+
+def test_a_credit_for_the_whole_batch_is_called_once_with_the_tokens_of_all_mini_batches(make_batch):
+    rollouts = described(make_batch(REWARDS).rollouts)
+    parts, whole = Told(), Told(whole_batch=True)
+    by_parts, at_once = assigned(parts, rollouts), assigned(whole, rollouts)
+    (inputs,) = whole.inputs
+    assert len(parts.inputs) == 3
+    for name in ("logprobs", "entropy", "advantages", "step_rewards"):
+        joined = torch.cat([getattr(part, name) for part in parts.inputs])
+        assert torch.equal(getattr(inputs, name), joined), name
+    assert inputs.groups.question.tolist() == rollouts.question.tolist()
+    assert torch.equal(by_parts.columns.advantages, at_once.columns.advantages)
+    assert torch.equal(by_parts.advantages, at_once.advantages)
+
+
+def test_steps_of_one_response_may_overlap_and_end_together():
+    response = torch.tensor([0, 0, 0, 2, 2])
+    inputs = CreditInputs(
+        groups=None, advantages=torch.zeros(3), prompts=[], responses=[], response=response,
+        logprobs=torch.zeros(5), entropy=torch.zeros(5),
+        steps=[[Step(0, 2, 1.0), Step(1, 2, 0.5), Step(0, 3, -1.0)], [Step(0, 1, 9.0)], [Step(1, 2, 2.0)]],
+    )  # fmt: skip
+    assert inputs.step_rewards.tolist() == [0.0, 1.5, -1.0, 0.0, 2.0]
+
+
+def test_terms_of_a_few_mini_batches_are_zero_in_the_others(make_batch):
+    class Sometimes(Told):
+        def __call__(self, inputs):
+            credit = super().__call__(inputs)
+            return credit._replace(terms={"nll": torch.ones(len(inputs.response))}) if len(self.inputs) == 2 else credit
+
+    rollouts = make_batch(REWARDS).rollouts
+    experience = assigned(Sometimes(), rollouts)
+    (nll,) = experience.columns.terms.values()
+    expected = [float(2 <= row < 5) for row in torch.repeat_interleave(rollouts.lengths).tolist()]
+    assert nll.tolist() == expected
+    experience.advantages[:] = 0.0
+    experience.columns.advantages[:] = 0.0
+    assert experience.learns().tolist() == [2 <= row < 5 for row in range(8)]
+
+
+def test_a_term_that_is_not_finite_is_refused_by_its_name(make_batch):
+    class Broken(Told):
+        def __call__(self, inputs):
+            return super().__call__(inputs)._replace(terms={"nll": torch.full((len(inputs.response),), torch.inf)})
+
+    with pytest.raises(FloatingPointError, match="finite nll of tokens, but Broken returned"):
+        assigned(Broken(), make_batch(REWARDS).rollouts)

@@ -16,7 +16,8 @@ from .shared import BatchDiagnostic, advantages_of, batch_means
 class ZeroGradientMonitor(BatchDiagnostic):
     """Logs percentages of the questions of each training batch, over all ranks.
 
-    - `zero_gradient/percentage`: all advantages of the question are zero.
+    - `zero_gradient/percentage`: all advantages of the question are zero. With one pool per prompt it is the advantage
+      collapse rate (arXiv 2605.21125, second-hand), which predicts how a run ends from how it begins.
     - `zero_gradient/without_gradient`: the question contributes nothing to the policy term, for one of the reasons of
       the next row:
     - `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`: by their first reason, see

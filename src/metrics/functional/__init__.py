@@ -16,11 +16,11 @@ from .groups import (
     zero_gradient_probability,
 )
 from .intervals import Interval, t_intervals
-from .pass_at_k import exact_pass_at_k, pass_at_k, support_change
+from .pass_at_k import cover_at_tau, exact_pass_at_k, pass_at_k, support_change
 from .texts import mean_pairwise_distance
 
 __all__ = [
-    "CAUSES", "DifficultyTest", "Interval", "answer_diversity", "answer_entropy",
+    "CAUSES", "DifficultyTest", "Interval", "answer_diversity", "answer_entropy", "cover_at_tau",
     "difficulty_test", "difficulty_variance",
     "exact_pass_at_k", "group_index", "majority_vote", "mean_pairwise_distance", "pass_at_k",
     "support_change", "t_intervals", "uniform_groups", "uniform_reward_percentage", "uniform_subset_probability",

@@ -62,6 +62,31 @@ def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
     return -torch.expm1(torch.log1p(-p)[:, None] * torch.tensor(ks, dtype=torch.float64, device=p.device))
 
 
+def cover_at_tau(success: Tensor, taus: Sequence[float]) -> Tensor:
+    """Whether a question is solved at least as often as a share τ of the responses: 1[p ≥ τ].
+
+    Its mean over questions is Cover@τ (arXiv 2510.08325): breadth at a required reliability, of which pass@k is a mean,
+    k ∫ (1 − τ)^(k−1) Cover@τ dτ, with most of its weight at small τ.
+
+    Args:
+        success: [Q] float, p of each question, 0..1. From counts, correct / samples: the share of the responses that
+            were drawn, as the paper has it, and no unbiased estimate of what holds for p.
+        taus: Thresholds, 0..1; at 0 every question is covered.
+
+    Returns:
+        [Q, len(taus)] float64; a ValueError where p or τ is outside its range.
+
+    >>> cover_at_tau(torch.tensor([3, 8]) / 10, [0.1, 0.3, 0.5]).mean(0)
+    tensor([1.0000, 1.0000, 0.5000], dtype=torch.float64)
+    """
+    thresholds = success.new_tensor(taus)  # in the precision of p, so that 7 / 10 reaches 0.7
+    if (odd := ~((success >= 0) & (success <= 1))).any():
+        raise ValueError(f"Expected success probabilities between 0 and 1, but got {success[odd][:3]}.")
+    if not ((thresholds >= 0) & (thresholds <= 1)).all():
+        raise ValueError(f"Expected taus between 0 and 1, but got {list(taus)}.")
+    return (success[:, None] >= thresholds).double()
+
+
 def support_change(before: Tensor, after: Tensor, level: float = 0.5) -> tuple[Tensor, Tensor]:
     """[K] float64 twice: shares of questions that training has brought within reach of k samples, and has lost.
 

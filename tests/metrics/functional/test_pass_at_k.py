@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 from itertools import combinations, product
@@ -9,7 +10,7 @@ from itertools import combinations, product
 import pytest
 import torch
 
-from tagrpo.metrics.functional import exact_pass_at_k, pass_at_k, support_change
+from tagrpo.metrics.functional import cover_at_tau, exact_pass_at_k, pass_at_k, support_change
 
 
 @pytest.mark.parametrize("n", range(1, 13))
@@ -76,6 +77,31 @@ def test_what_is_no_probability_or_no_k_is_refused():
     for ks in ([], [0]):
         with pytest.raises(ValueError, match="at least 1"):
             exact_pass_at_k(torch.tensor([0.5]), ks)
+
+
+def test_cover_is_the_share_of_questions_at_or_above_each_threshold():
+    correct, samples = torch.tensor([0, 1, 3, 7, 10]), 10
+    taus = [n / 10 for n in range(1, 11)]
+    expected = [sum(10 * c >= 10 * n for c in correct.tolist()) / 5 for n in range(1, 11)]
+    for kind in (torch.float32, torch.float64):
+        assert cover_at_tau(correct.to(kind) / samples, taus).mean(0).tolist() == pytest.approx(expected)
+    assert cover_at_tau(torch.tensor([0.3, math.nextafter(0.3, 0)], dtype=torch.float64), [0.3]).tolist() == [[1], [0]]
+
+
+def test_pass_at_k_is_a_mean_of_cover_over_thresholds():
+    p, k = torch.tensor([0.02, 0.3, 0.3, 0.85], dtype=torch.float64), 4
+    places = (torch.arange(100_000, dtype=torch.float64) + 0.5) / 100_000
+    cover = cover_at_tau(p, places.tolist()).mean(0)
+    integral = (k * (1 - places) ** (k - 1) * cover).mean()
+    assert float(integral) == pytest.approx(float(exact_pass_at_k(p, [k]).mean()), abs=1e-5)
+
+
+def test_what_is_no_probability_or_no_threshold_is_refused():
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        cover_at_tau(torch.tensor([0.5, float("nan")]), [0.5])
+    for taus in ([-0.1], [0.5, 1.1]):
+        with pytest.raises(ValueError, match="taus between 0 and 1"):
+            cover_at_tau(torch.tensor([0.5]), taus)
 
 
 def test_support_is_gained_and_lost_at_each_budget():

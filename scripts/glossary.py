@@ -36,6 +36,7 @@ GROUPS = (
 )  # fmt: skip
 FORWARDED = {
     "tagrpo.lab.tasks.reasoning_gym.question_data": "tagrpo.datamodules.questions.QuestionDataModule",
+    "tagrpo.lab.tasks.verifiers.question_data": "tagrpo.datamodules.questions.QuestionDataModule",
 }
 """Classes that hand their other options on, and to whom."""
 

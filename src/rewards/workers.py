@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -72,16 +72,29 @@ class WorkerPool:
         workers: Processes.
         cpu_seconds: CPU time that one job may use.
         memory_bytes: Memory of its own that a fork may take (RLIMIT_DATA; elsewhere than on Linux it may bound less).
+        python: Interpreter of the workers; None is this one.
+        variables: Environment variables that they have besides.
     """
 
-    def __init__(self, compare: Path, workers: int, cpu_seconds: float, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        compare: Path,
+        workers: int,
+        cpu_seconds: float,
+        memory_bytes: int,
+        *,
+        python: str | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         if workers < 1 or cpu_seconds <= 0 or memory_bytes <= 0:
             raise ValueError(
                 "Expected at least one worker and positive limits, but got "
                 f"workers={workers}, cpu_seconds={cpu_seconds}, memory_bytes={memory_bytes}."
             )
         self.workers = workers
-        self._command = [sys.executable, "-P", str(_SANDBOX), str(compare), str(cpu_seconds), str(memory_bytes)]
+        limits = [str(cpu_seconds), str(memory_bytes)]
+        self._command = [python or sys.executable, "-P", str(_SANDBOX), str(compare), *limits]
+        self._variables = dict(variables or {})
         self._lock = threading.Lock()  # guards what follows
         self._pid = 0  # of the process that owns the threads
         self._threads: ThreadPoolExecutor | None = None  # each has a worker and waits for its replies
@@ -131,7 +144,8 @@ class WorkerPool:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     start_new_session=True,  # Ctrl-C is for this process; its forks are killed with it
-                    env={**os.environ, "PYTHONHASHSEED": "0"},  # sympy's search order, hence outcomes at the limit
+                    # The seed is for sympy's search order, hence outcomes at the limit.
+                    env={**os.environ, **self._variables, "PYTHONHASHSEED": "0"},
                 )
                 self._workers.add(process)
             return process

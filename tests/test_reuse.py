@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,6 +18,7 @@ from lightning.pytorch import LightningModule
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo import callbacks
+from tagrpo.modules.advantages import PassAtKAdvantage
 from tagrpo.types import Fields
 from tests.helpers import in_fork
 
@@ -156,6 +159,38 @@ def test_fields_of_objects_and_mappings_are_the_same():
         assert fields.rollouts.text == ["a"]
         with pytest.raises(AttributeError, match=r"Expected batch\.groups\[0\] to have `answer`, but it has id, meta"):
             fields.groups[0].answer  # noqa: B018
+
+
+def test_a_strategy_registers_with_verl_and_is_called_as_there(monkeypatch):
+    """The registry and the call of `compute_advantage` are those of verl at commit b178a3c."""
+    registry = {}
+
+    def register_adv_est(name):
+        def decorator(function):
+            registry[name] = function
+            return function
+
+        return decorator
+
+    for name in ("verl", "verl.trainer", "verl.trainer.ppo", "verl.trainer.ppo.core_algos"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["verl.trainer.ppo.core_algos"].register_adv_est = register_adv_est
+    namespace = {}
+    exec(BLOCKS["verl"], namespace)
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 0, 0]])
+    verdicts = torch.tensor([1.0, 0, 0, 0, 1, 1])
+    rewards = torch.zeros(6, 3).scatter(1, mask.sum(1, keepdim=True) - 1, verdicts[:, None])
+    uid = np.array(["b", "a", "b", "a", "b", "a"], dtype=object)
+    namespace["STRATEGY"] = PassAtKAdvantage(k=2)
+    given = {"token_level_rewards": rewards, "response_mask": mask, "config": None}
+    advantages, returns = registry["pass_at_k"](**given, index=uid)
+    # Each pair of b's responses (two of three right) has a right one, two of a's three pairs (one right) have. Of the
+    # pairs with a given wrong response of a, one of two has.
+    mean, spread = 2 / 3, math.sqrt(2 / 9)
+    right, wrong = (1 - mean) / (spread + 1e-6), (1 - mean - 1 / 2) / (spread + 1e-6)
+    expected = torch.tensor([0.0, wrong, 0.0, wrong, 0.0, right])[:, None] * mask
+    torch.testing.assert_close(advantages, expected, atol=1e-4, rtol=0)
+    assert torch.equal(advantages, returns)
 
 
 TRL = """

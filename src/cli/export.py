@@ -10,6 +10,29 @@ from typing import Any
 from ..runs.directory import existing, flat, read_config
 from .console import entry_point, explained
 
+UPLOADED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "README.md")
+"""Files of a folder that are pushed, so that others which lie there are not."""
+
+
+def push(folder: str | Path, repository: str, public: bool = False) -> str:
+    """Upload an exported folder to a model repository of the Hugging Face hub, which is made if it is missing.
+
+    The token is that of `hf auth login` or of the variable `HF_TOKEN`; it is neither taken nor shown here.
+
+    Returns:
+        The address of the repository.
+
+    Raises:
+        huggingface_hub.errors.HfHubHTTPError: the hub refuses, for want of a token say.
+        huggingface_hub.errors.HFValidationError: `repository` is no `owner/name`.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    address = api.create_repo(repository, private=not public, exist_ok=True)
+    api.upload_folder(repo_id=repository, folder_path=folder, allow_patterns=list(UPLOADED))
+    return str(address)
+
 
 def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any] | None = None) -> Path:
     """Write the policy of a checkpoint so that `AutoModelForCausalLM.from_pretrained` loads it.
@@ -68,9 +91,12 @@ def main() -> None:
     parser.add_argument("checkpoint", help="a checkpoint, or the directory of a run (its newest complete checkpoint)")
     parser.add_argument("folder", help="where to write the Hugging Face folder")
     parser.add_argument("--config", help="config.yaml of the run; found beside the checkpoint's folder by default")
+    parser.add_argument("--push", metavar="OWNER/NAME", help="upload the folder to this repository of the hub, too")
+    parser.add_argument("--public", action="store_true", help="make the repository public, if it is made now")
     arguments = parser.parse_args()
     with explained():
         existing(arguments.checkpoint, "`checkpoint`")
         config = read_config(Path(arguments.config)) if arguments.config else None
         path = export(arguments.checkpoint, arguments.folder, config)
-    print(f"{path} -> {arguments.folder}")
+        address = push(arguments.folder, arguments.push, arguments.public) if arguments.push else ""
+    print(" -> ".join(filter(None, (str(path), arguments.folder, address))))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import ClassVar
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 import yaml
+from huggingface_hub.utils import filter_repo_objects
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -186,3 +188,38 @@ def test_a_strangers_configuration_reads_no_variable(checkpoint, monkeypatch):
     assert "value-of-the-secret" not in str(refused.value)
     with pytest.raises(ValueError, match="'data.tokenizer' among the settings"):
         export(checkpoint, checkpoint.parent / "out", {"model": {"load": {"path": "x"}}})
+
+
+class Hub:
+    """Stands for the hub's client: notes what it is asked."""
+
+    asked: ClassVar[list] = []
+
+    def create_repo(self, repo_id, *, private, exist_ok):
+        self.asked.append(("create", repo_id, private, exist_ok))
+        return f"https://huggingface.co/{repo_id}"
+
+    def upload_folder(self, *, repo_id, folder_path, allow_patterns):
+        names = filter_repo_objects([path.name for path in Path(folder_path).iterdir()], allow_patterns=allow_patterns)
+        self.asked.append(("upload", repo_id, sorted(names)))
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_a_policy_is_pushed_without_what_else_lies_in_its_folder(tmp_path, monkeypatch, capsys, public):
+    run_with_checkpoint(tmp_path / "run", trained_weights(), sharded=False)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.md").write_text("not for others")
+    monkeypatch.setenv("HF_TOKEN", "hf_" + "s" * 34)
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    monkeypatch.setattr(Hub, "asked", [])
+    arguments = [str(tmp_path / "run"), str(tmp_path / "out"), "--push", "me/policy", *["--public"] * public]
+    with mock.patch.object(sys, "argv", ["tagrpo-export", *arguments]):
+        main()
+    (created, uploaded) = Hub.asked
+    assert created == ("create", "me/policy", not public, True)
+    names = {path.name for path in (tmp_path / "out").iterdir()} - {"notes.md"}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert uploaded == ("upload", "me/policy", sorted(names))
+    out, err = capsys.readouterr()
+    assert out.endswith("-> https://huggingface.co/me/policy\n")
+    assert "s" * 34 not in out + err

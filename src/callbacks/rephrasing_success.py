@@ -35,7 +35,7 @@ class RephrasingSuccessMonitor(BatchDiagnostic):
     """
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
-        means = batch_means(values_by_prompt(batch, outputs if isinstance(outputs, Mapping) else {}))
+        means = batch_means(values_by_prompt(batch.rollouts, outputs if isinstance(outputs, Mapping) else {}))
         for part in ("rephrasing", "template", "kind"):
             # Where all ranks have but one, the means over all responses say it already.
             if len({name.split("/")[1] for name in means if name.count("/") > 1 and name.startswith(part)}) == 1:
@@ -43,9 +43,8 @@ class RephrasingSuccessMonitor(BatchDiagnostic):
         return means
 
 
-def values_by_prompt(batch: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
+def values_by_prompt(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
     """Name of `RephrasingSuccessMonitor` → values of the responses, prompts or questions that it is the mean of."""
-    rollouts = batch.rollouts
     columns = {
         "correct": rollouts.correct.double(),
         "length": rollouts.lengths.double(),
@@ -55,8 +54,7 @@ def values_by_prompt(batch: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor
     }
     templates = [prompt.template for prompt in rollouts.prompts]
     rephrasings = rollouts.rephrasing.new_full((len(templates),), -1).scatter(0, rollouts.prompt, rollouts.rephrasing)
-    named = [(prompt.rephrasing, batch.groups[prompt.question].kinds) for prompt in rollouts.prompts]
-    kinds = [("original", *names)[number] if names else "" for number, names in named]
+    kinds = [getattr(prompt, "kind", "") for prompt in rollouts.prompts]
     members = {
         **{f"rephrasing/{n}": rephrasings == n for n in rollouts.rephrasing.unique().tolist()},
         **{f"template/{name}": torch.tensor([t == name for t in templates]) for name in sorted(set(templates))},

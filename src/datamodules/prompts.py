@@ -47,11 +47,12 @@ class PromptRenderer:
             questions = (group.question, *group.rephrasings)
             shares = self.templates.assign(group.id, epoch, len(questions), num_samples)
             anchors = {name: self._encode(self._render(name, group.question)) for name in dict.fromkeys(chain(*shares))}
+            kinds = ("original", *group.kinds) if group.kinds else ("",) * len(questions)
             for number, (question, share) in enumerate(zip(questions, shares, strict=True)):
                 for name, count in share.items():
                     text = self._render(name, question)
                     ids = self._encode(text) if number else anchors[name]
-                    prompts.append(Prompt(row, number, name, text, ids, anchors[name], count))
+                    prompts.append(Prompt(row, number, name, text, ids, anchors[name], count, kind=kinds[number]))
         return prompts
 
     def cautions(self) -> Iterator[str]:

@@ -63,6 +63,8 @@ class Prompt(NamedTuple):
     """G: responses to draw."""
     past: Completion | None = None
     """A response of an earlier policy that joins those that are drawn; for replay."""
+    kind: str = ""
+    """`original`, or the kind of its rephrasing; empty where the question names none."""
 
 
 class Step(NamedTuple):

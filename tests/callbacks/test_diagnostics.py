@@ -168,11 +168,10 @@ def test_templates_are_told_apart_where_there_are_several(tmp_path, make_batch):
 
 def test_kinds_are_told_apart_where_questions_name_them(tmp_path, make_batch):
     batch = make_batch([[[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 0.0], [1.0, 0.0]]])
-    groups = [
-        group._replace(kinds=kinds)
-        for group, kinds in zip(batch.groups, (("hint", "harder"), ("harder", "hint")), strict=True)
-    ]
-    (found,) = fit(tmp_path, [replace(batch, groups=groups)], RephrasingSuccessMonitor()).to_dict("records")
+    kinds = ("original", "hint", "harder", "original", "harder", "hint")
+    prompts = [prompt._replace(kind=kind) for prompt, kind in zip(batch.prompts, kinds, strict=True)]
+    named = replace(batch, rollouts=replace(batch.rollouts, prompts=prompts))
+    (found,) = fit(tmp_path, [named], RephrasingSuccessMonitor()).to_dict("records")
     rates = {kind: found[f"kind/{kind}/correct"] for kind in ("original", "hint", "harder")}
     assert rates == {"original": 0.5, "hint": 3 / 4, "harder": 0}
     assert not [

@@ -40,6 +40,12 @@ def test_every_prompt_knows_the_original_in_its_own_template(tokenizer):
                 assert p.token_ids.dtype == torch.long
 
 
+def test_prompts_have_the_kinds_of_their_questions(tokenizer):
+    groups = [GROUP._replace(kinds=("hint", "harder")), GROUP]
+    prompts = renderer(tokenizer, "{question}").prompts(groups, 0, 1)
+    assert [prompt.kind for prompt in prompts] == ["original", "hint", "harder", "", "", ""]
+
+
 def test_the_longest_template_decides_what_fits(tokenizer):
     lengths = [len(tokenizer.tokenize(q)) for q in (GROUP.question, *GROUP.rephrasings)]
     assert lengths[1] < lengths[0] < lengths[2]

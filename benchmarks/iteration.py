@@ -8,12 +8,12 @@
 Each cell is a process of its own that trains the embedded task as `make demo` does, or what the settings say. Phases
 are wall seconds: sync, generate, score, update; `encoder` is the sentence encoder's, `diagnostics` all other callbacks'
 but the rollout's; `overhead` is what these leave of the iteration: loading, logging, Lightning itself. `cpu` are the
-iteration's CPU seconds, of all threads; `tokens` are the response tokens sampled, and `mfu` is the share of the
-processor's peak rate that the update uses (`ThroughputMonitor`). The first two iterations, which start engines and
-workers, are left out. Shares are those of medians, so that one pause of the machine does not count.
+iteration's CPU seconds, of all threads. The first two iterations, which start engines and workers, are left out. Shares
+are those of medians, so that one pause of the machine does not count.
 
 TRL samples the same number of responses to the same prompts with the same policy through `model.generate`, scores them
 with the same verifier and makes the same optimizer steps; its `update` is what generation and scoring leave.
+`trl_shared` is TRL after `share_prefixes`. Of both, `reward_of_last_ten` is the mean over the last ten iterations.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import chain, islice, pairwise, repeat
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ from lightning.pytorch.profilers import SimpleProfiler
 from workload import grpo_trainer, report
 
 from tagrpo.modules.policy.model import load_causal_lm
+from tagrpo.packing.trl import share_prefixes
 from tagrpo.settings.config import build, compose_run
 
 CELLS = [
@@ -58,7 +59,6 @@ class Phases(Callback):
         self.cpu = 0.0
         self.before: dict[str, float] = {}
         self.named: dict[str, float] = {}
-        self.tokens = 0.0
 
     def callback_seconds(self) -> dict[str, float]:
         """Callback → seconds in its hooks around training batches so far."""
@@ -77,13 +77,11 @@ class Phases(Callback):
             row = {**self.named, "encoder": spent.get(ENCODER, 0.0), "diagnostics": diagnostics}
             total = now - self.start
             row |= {"overhead": total - sum(row.values()), "iteration": total, "cpu": time.process_time() - self.cpu}
-            used = trainer.callback_metrics.get("throughput/mfu")  # none where no response had a gradient
-            self.rows.append({**row, "tokens": self.tokens, **({} if used is None else {"mfu": float(used)})})
+            self.rows.append(row)
         self.start, self.before, self.cpu = now, seen, time.process_time()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.named = {**batch.rollouts.seconds, "update": outputs["seconds_update"]}
-        self.tokens = float(batch.rollouts.lengths.sum())
 
 
 def run_cell(method: str, iterations: int, overrides: Sequence[str], folder: str) -> list[dict[str, float]]:
@@ -102,8 +100,8 @@ def run_cell(method: str, iterations: int, overrides: Sequence[str], folder: str
     return phases.rows[WARM_UP:]
 
 
-def trl_cell(method: str, iterations: int, overrides: Sequence[str]) -> list[dict[str, float]]:
-    """[iterations] seconds per phase of TRL's trainer; methods that sample under the prompt that they score."""
+def trl_cell(method: str, iterations: int, overrides: Sequence[str], shared: bool) -> list[dict[str, float]]:
+    """[iterations] seconds per phase and rewards of TRL's trainer; methods that sample under the prompt they score."""
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", [f"experiment={method}", *overrides])
     datamodule, verifier = instantiate(cfg.data), instantiate(cfg.reward)
@@ -125,11 +123,13 @@ def trl_cell(method: str, iterations: int, overrides: Sequence[str]) -> list[dic
         use_cpu=True, per_device_train_batch_size=rows // updates, gradient_accumulation_steps=1,
         steps_per_generation=updates, num_generations=samples,
         max_completion_length=cfg.rollout.sampling.max_new_tokens, max_steps=(iterations + WARM_UP) * updates,
-        beta=cfg.loss.kl_coef, learning_rate=cfg.optimizer.lr, save_strategy="no", shuffle_dataset=False,
+        beta=cfg.loss.kl_coef, learning_rate=cfg.optimizer.lr, save_strategy="no", shuffle_dataset=False, seed=cfg.seed,
     )  # fmt: skip
+    if shared:
+        share_prefixes(trainer)
     spent = {"generate": 0.0, "score": 0.0}
     starts: list[tuple[float, float, dict[str, float]]] = []
-    tokens: list[float] = []
+    rewards: list[float] = []
 
     def timed(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -138,8 +138,8 @@ def trl_cell(method: str, iterations: int, overrides: Sequence[str]) -> list[dic
             start = time.perf_counter()
             found = function(*args, **kwargs)
             spent[phase] += time.perf_counter() - start
-            if phase == "generate":
-                tokens.append(float(sum(map(len, found[1]))))
+            if phase == "score":
+                rewards.append(float(found.mean()))
             return found
 
         return call
@@ -149,11 +149,10 @@ def trl_cell(method: str, iterations: int, overrides: Sequence[str]) -> list[dic
     trainer.train()
     starts.append((time.perf_counter(), time.process_time(), dict(spent)))
     rows_out = []
-    for ((start, cpu, before), (end, cpu_after, after)), sampled in zip(pairwise(starts), tokens, strict=True):
+    for ((start, cpu, before), (end, cpu_after, after)), mean in zip(pairwise(starts), rewards, strict=True):
         row = {phase: after[phase] - before[phase] for phase in spent}
         update = end - start - sum(row.values())
-        row |= {"update": update, "iteration": end - start, "cpu": cpu_after - cpu, "tokens": sampled}
-        rows_out.append(row)
+        rows_out.append(row | {"update": update, "iteration": end - start, "cpu": cpu_after - cpu, "reward": mean})
     return rows_out[WARM_UP:]
 
 
@@ -162,29 +161,23 @@ def summary(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
     if "encoder" in seconds:  # every eighth iteration: a median would hide it
         seconds["encoder"] = sum(row["encoder"] for row in rows) / len(rows)
     shares = {p: seconds[p] / seconds["iteration"] for p in ("sync", "diagnostics", "overhead") if p in seconds}
-    used = [row["mfu"] for row in rows if "mfu" in row]
-    rates = {
-        "tokens": median(row["tokens"] for row in rows),
-        "sampled_per_second": median(row["tokens"] / row["generate"] for row in rows),
-        "tokens_per_cpu_second": median(row["tokens"] / row["cpu"] for row in rows),
-        **({"mfu": median(used)} if used else {}),
-    }
-    return {"iterations": len(rows), "seconds": seconds, "share": shares, "rates": rates}
+    rewards = {"reward_of_last_ten": fmean(row["reward"] for row in rows[-10:])} if "reward" in rows[0] else {}
+    return {"iterations": len(rows), "seconds": seconds, "share": shares, **rewards}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Seconds of an iteration by phase: both engines, and TRL.")
     parser.add_argument("--iterations", type=int, default=15, help="measured, per cell")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
-    parser.add_argument("--cells", nargs="+", default=CELLS, help="method/engine; the engine may be trl")
+    parser.add_argument("--cells", nargs="+", default=CELLS, help="method/engine, or trl, trl_shared")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     parser.add_argument("overrides", nargs="*", help="of the configuration, for every cell")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.cell:
         method, engine = arguments.cell.split("/")
-        if engine == "trl":
-            rows = trl_cell(method, arguments.iterations, arguments.overrides)
+        if engine.startswith("trl"):
+            rows = trl_cell(method, arguments.iterations, arguments.overrides, shared=engine == "trl_shared")
         else:
             with tempfile.TemporaryDirectory() as folder:
                 overrides = [f"rollout={engine}", *arguments.overrides]

@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCUMENT = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
 NAMES = {"trl": "TRL 1.16 `GRPOTrainer`", "padded": "padded"}
 NAMES |= {"trl_shared": "TRL after `share_prefixes`", "padding_free": "padding-free", "prefix_shared": "prefix-shared"}
+NAMES |= {"liger": "padded, Liger's head", "prefix_grouper": "prefix-grouper, all logits"}
+NAMES |= {"prefix_grouper_our_head": "prefix-grouper, our head"}
 UPDATE = "update, seconds, response tokens/s, of matrix rate, peak MiB, times slower, gradient differs by"
 
 
@@ -81,6 +83,21 @@ def trl(figures: dict[str, Any]) -> str:
     return markdown(head.split(", "), rows) + origin(figures)
 
 
+def peers(figures: dict[str, Any]) -> str:
+    """One update by others and by ours, a row for each shape and way."""
+    rows = []
+    for name, found in figures["shapes"].items():
+        title = "{}: {questions} × {responses}, {prompt} + {mean} … {max}".format(name, **found["shape"])
+        for way in found["tokens_per_second"]:
+            seconds, memory = found["seconds"][way], found["peak_mib"][way]
+            slower = found["speedup"].get(f"prefix_shared over {way}", {"median": 1})["median"]
+            differs = f"{found['gradient_difference'][way]:.1e}" if way in found["gradient_difference"] else "reference"
+            rows.append([title, NAMES[way], f"{seconds:.2f}", f"{slower:.2f}", f"{memory:.0f}", differs])
+            title = ""
+    head = "shape, update, CPU seconds, times those of prefix-shared, peak MiB, gradient differs by"
+    return markdown(head.split(", "), rows) + origin(figures)
+
+
 def dropping(figures: dict[str, Any]) -> str:
     found = figures["dropping"]
     row = [
@@ -105,6 +122,8 @@ TABLES = {
     "ceiling": ("update_step.json", ceiling),
     "update": ("update_step.json", update),
     "trl": ("trl_shared_8.json", trl),
+    "smollm2-trl": ("iteration_smollm2_trl.json", iteration),
+    "peers": ("peers.json", peers),
     "dropping": ("dropping.json", dropping),
     "iteration": ("iteration.json", iteration),
     "gpu-update": ("gpu-update.json", update),

@@ -14,6 +14,7 @@ default, which would cost it another forward.
 
 import argparse
 from collections.abc import Sequence
+from itertools import combinations
 from statistics import median
 from typing import NamedTuple
 
@@ -76,12 +77,11 @@ def difference(gradients: dict[str, Tensor], way: str, reference: str) -> float:
     return float((a - b).norm(dtype=torch.float64) / b.norm(dtype=torch.float64))
 
 
-def measure(shape: argparse.Namespace) -> dict[str, object]:
-    """Everything but the dropping."""
-    device = shape.device
+def measure(shape: argparse.Namespace, kind: type[Updates] = Updates) -> dict[str, object]:
+    """Everything but the dropping; the first of the ways has the gradient that the others are compared with."""
+    device, ways = shape.device, shape.ways
     data = experience(shape)
-    ways = [way for way in WAYS if way in shape.ways]
-    updates = Updates(shape, data, ways)
+    updates = kind(shape, data, ways)
     times, gradients, peak = rounds(updates, ways, shape.rounds, device)
     if (device, shape.dtype) == ("cpu", "bfloat16"):
         exact = Updates(argparse.Namespace(**{**vars(shape), "dtype": "float32"}), data, ())
@@ -90,15 +90,13 @@ def measure(shape: argparse.Namespace) -> dict[str, object]:
         gradients["exact"] = exact.gradient()
     flop, rate = useful_flop(updates.model, data.tokens), MatrixRate(device, updates.model.dtype)
     unit = rate.flop / flop  # seconds of the update at the matrix rate, over those of one product
-    pairs = [("padded", "prefix_shared"), ("padding_free", "prefix_shared"), ("trl", "prefix_shared")]
-    pairs += [("padded", "padding_free"), ("trl", "padded"), ("trl", "trl_shared")]
     return {
         "parameters": sum(p.numel() for p in updates.model.parameters()),
         "tokens": data.tokens,
         "seconds": {name: median(t[0] for t in values) for name, values in times.items()},
         "tokens_per_second": {w: data.tokens["response"] / median(t[0] for t in times[w]) for w in ways},
         "peak_mib": {way: size / 2**20 for way, size in peak.items()},
-        "speedup": {f"{b} over {a}": ratio(times, a, b) for a, b in pairs if a in ways and b in ways},
+        "speedup": {f"{b} over {a}": ratio(times, a, b) for a, b in combinations(ways, 2)},
         "matrix_gflops": median(rate.flop / t[0] for t in times["product"]) / 1e9,
         "share_of_matrix_rate": {
             way: median(p[0] / t[0] / unit for p, t in zip(times["product"], times[way], strict=True)) for way in ways
@@ -130,7 +128,7 @@ def main() -> None:
     dropping.add_argument("--no-dropping", action="store_true", help="leave the measurement of dropping out")
     dropping.add_argument("--dropping-only", action="store_true", help="measure nothing else")
     shape = parser.parse_args()
-    torch.set_num_threads(shape.threads)
+    torch.set_num_threads(1)
     figures = {} if shape.dropping_only else measure(shape)
     if not shape.no_dropping:
         figures["dropping"] = measure_dropping(shape)

@@ -9,7 +9,7 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,6 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--rounds", type=int, default=5, help="all ways run in turn in each")
-    parser.add_argument("--threads", type=int, default=1, help="of torch, on a CPU")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="file to write the figures to")
 
@@ -168,20 +167,24 @@ class Updates:
         for _ in range(self.trainer.args.gradient_accumulation_steps):
             self.trainer.training_step(self.model, [{}], None)
 
-    def _padded(self) -> None:
+    def padded_rows(self) -> Iterator[tuple[Tensor, dict[str, Tensor], Tensor, Tensor]]:
+        """Micro-batches of r rows: which, the model's inputs [r, P + C], and their targets and mask [r, C]."""
         data, device = self.data, self.model.device
         rows_at_once = max(self.shape.token_budget // (self.shape.prompt + self.shape.max), 1)
         for rows in torch.arange(len(data.responses)).split(rows_at_once):
-            bodies = [data.responses[row] for row in rows.tolist()]
-            targets = pad_sequence(bodies, batch_first=True)
-            mask = torch.arange(targets.shape[1]) < torch.tensor([[len(body)] for body in bodies])
-            weight = data.advantages[rows, None] / mask.sum(1, keepdim=True) * mask
+            targets = pad_sequence([data.responses[row] for row in rows.tolist()], batch_first=True)
+            mask = torch.arange(targets.shape[1]) < data.lengths[rows, None]
             ids = torch.cat([torch.stack([data.prompts[p] for p in data.prompt[rows].tolist()]), targets], 1)
             whole = torch.cat([torch.ones(len(rows), self.shape.prompt, dtype=torch.bool), mask], 1)
-            ids, whole, targets, weight = (x.to(device) for x in (ids, whole, targets, weight))
-            out = self.model(input_ids=ids, attention_mask=whole, logits_to_keep=targets.shape[1] + 1, use_cache=False)
+            inputs = {"input_ids": ids.to(device), "attention_mask": whole.to(device)}
+            yield rows, inputs, targets.to(device), mask.to(device)
+
+    def _padded(self) -> None:
+        for rows, inputs, targets, mask in self.padded_rows():
+            weight = self.data.advantages[rows, None].to(mask.device) / mask.sum(1, keepdim=True) * mask
+            out = self.model(**inputs, logits_to_keep=targets.shape[1] + 1, use_cache=False)
             logprobs = token_scores(out.logits[:, :-1].flatten(0, 1), targets.flatten(), 1.0, "detached").logprobs
-            (-(logprobs * weight.flatten()).sum() / len(data.responses)).backward()
+            (-(logprobs * weight.flatten()).sum() / len(self.data.responses)).backward()
 
     def _packed(self, share_prefix: bool, drop: bool = False) -> None:
         data, lengths = self.data, self.data.lengths

@@ -182,11 +182,13 @@ def test_the_trainer_of_rloo_takes_its_log_probs_from_the_same_method(tmp_path):
     near(scores(trainer, batch()), expected)
 
 
-@pytest.mark.parametrize("float32_head", [False, True])
-def test_bfloat16_weights_are_served_no_less_exactly_than_by_trl(float32_head, tmp_path):
+@pytest.mark.parametrize(("dtype", "options"), [
+    ("bfloat16", {}), ("bfloat16", {"cast_lm_head_to_fp32": True}), ("float32", {"bf16": True}),
+], ids=["weights", "float32 head", "autocast"])  # fmt: skip
+def test_bfloat16_is_served_no_less_exactly_than_by_trl(dtype, options, tmp_path):
     inputs = batch()
     exact = scores(make_trainer(tmp_path, tiny_model()), inputs)
-    trainer = make_trainer(tmp_path, tiny_model().bfloat16(), cast_lm_head_to_fp32=float32_head)
+    trainer = make_trainer(tmp_path, tiny_model().to(getattr(torch, dtype)), **options)
     theirs = scores(trainer, inputs)
     share_prefixes(trainer)
     ours = scores(trainer, inputs)

@@ -12,7 +12,7 @@ import torch
 trl = pytest.importorskip("trl", reason="needs TRL, the extra `bench`")
 
 from datasets import Dataset  # noqa: E402
-from peft import LoraConfig  # noqa: E402
+from peft import LoraConfig, PromptTuningConfig, get_peft_model  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 from transformers import (  # noqa: E402
     GPT2Config,
@@ -412,8 +412,13 @@ def test_another_version_of_trl_is_served_with_a_warning(tmp_path, monkeypatch):
 
 def test_models_and_trainers_that_cannot_share_are_refused_and_unchanged(tmp_path):
     gpt2 = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=40, pad_token_id=0))
-    for model, reason in ((gpt2, "model type gpt2"), (tiny_model(attention_dropout=0.1), "attention has dropout")):
-        trainer = make_trainer(tmp_path, model)
+    for model, adapter, reason in (
+        (gpt2, None, "model type gpt2"),
+        (tiny_model(attention_dropout=0.1), None, "attention has dropout"),
+        (tiny_model(), LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"]), "head is .*ModulesToSave"),
+        (tiny_model(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2), "PROMPT_TUNING adapter puts"),
+    ):
+        trainer = make_trainer(tmp_path, get_peft_model(model, adapter) if adapter else model)
         with pytest.raises(ValueError, match=reason):
             share_prefixes(trainer)
         assert METHOD not in vars(trainer)

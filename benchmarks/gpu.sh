@@ -120,14 +120,14 @@ train resume whole iterations=8 resume=auto
 train lora lora iterations=4 lora=default
 train offload offload iterations=4 strategy.cpu_offload=true
 # Then speed: layers one operation at a time and compiled, the larger model.
-update update --token-budget "$BUDGET" --ways padding_free prefix_shared --no-dropping
-update compiled --token-budget "$BUDGET" --ways padding_free prefix_shared --no-dropping --compile
-update dropping --token-budget "$BUDGET" --ways prefix_shared --dropping-only
-update 4b --model "$LARGER" --token-budget "$BUDGET" --ways prefix_shared --no-dropping --compile
+update update --token-budget "$BUDGET" --ways padding_free prefix_shared
+update compiled --token-budget "$BUDGET" --ways padding_free prefix_shared --compile
+update dropping --token-budget "$BUDGET" --ways prefix_shared --dropping
+update 4b --model "$LARGER" --token-budget "$BUDGET" --ways prefix_shared --compile
 # The way back where FlexAttention fails: SDPA in blocks.
-TORCH_COMPILE_DISABLE=1 update sdpa --token-budget "$BUDGET" --ways prefix_shared --no-dropping
+TORCH_COMPILE_DISABLE=1 update sdpa --token-budget "$BUDGET" --ways prefix_shared
 # Peers last: TRL and the plain padded forward, with as many padded tokens per micro-batch as fit beside their logits.
-update peers --token-budget $((BUDGET / 2)) --ways trl padded prefix_shared --no-dropping
+update peers --token-budget $((BUDGET / 2)) --ways trl padded prefix_shared
 
 (cd "$RESULTS" && tar -czf gpu.tar.gz gpu.txt gpu-* 2>/dev/null) # without a GPU there is no gpu.txt
 echo "$FAILED steps failed; figures in $RESULTS, all of them in $RESULTS/gpu.tar.gz."

@@ -124,15 +124,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="One update, five ways: seconds, memory, share of the matrix rate.")
     add_shape(parser)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    dropping = parser.add_mutually_exclusive_group()
-    dropping.add_argument("--no-dropping", action="store_true", help="leave the measurement of dropping out")
-    dropping.add_argument("--dropping-only", action="store_true", help="measure nothing else")
+    parser.add_argument("--dropping", action="store_true", help="measure what dropping uniform questions gains instead")
     shape = parser.parse_args()
     torch.set_num_threads(1)
-    figures = {} if shape.dropping_only else measure(shape)
-    if not shape.no_dropping:
-        figures["dropping"] = measure_dropping(shape)
-    report(figures, shape)
+    report({"dropping": measure_dropping(shape)} if shape.dropping else measure(shape), shape)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
     python scripts/mutation_score.py                       all modules, whatever earlier runs have left undone
     python scripts/mutation_score.py --only packing        one of them
-    python scripts/mutation_score.py --table               the figures of what has been run
 
 cosmic-ray makes the changes. For every mutant this process forks, before it has imported the package; the child imports
 the changed source in the place of the file, and runs the tests of the module until one fails. No file is touched. A
@@ -240,12 +239,10 @@ def main() -> None:
     """Console entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="parts of the package")
-    parser.add_argument("--table", action="store_true", help="print the figures, run nothing")
     options = parser.parse_args()
     os.chdir(ROOT)
     for part in options.only:
-        if not options.table:
-            score(part)
+        score(part)
     print("| module | mutants | noticed | same program | unnoticed | score | command |", "|---" * 7 + "|", sep="\n")
     print(*map(row_of, options.only), sep="\n")
 

@@ -10,12 +10,17 @@ from typing import Any
 from ..runs.directory import existing, flat, read_config
 from .console import entry_point, explained
 
-UPLOADED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "README.md")
+UPLOADED = {
+    "model": ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "README.md"],
+    "dataset": ["*.parquet"],
+}
 """Files of a folder that are pushed, so that others which lie there are not."""
 
 
-def push(folder: str | Path, repository: str, public: bool = False) -> str:
-    """Upload an exported folder to a model repository of the Hugging Face hub, which is made if it is missing.
+def push(folder: str | Path, repository: str, public: bool = False, kind: str = "model") -> str:
+    """Upload an exported folder, or the `rollouts` of a run as a `dataset`, to the Hugging Face hub.
+
+    A repository that is missing is made.
 
     The token is that of `hf auth login` or of the variable `HF_TOKEN`; it is neither taken nor shown here.
 
@@ -29,8 +34,8 @@ def push(folder: str | Path, repository: str, public: bool = False) -> str:
     from huggingface_hub import HfApi
 
     api = HfApi()
-    address = api.create_repo(repository, private=not public, exist_ok=True)
-    api.upload_folder(repo_id=repository, folder_path=folder, allow_patterns=list(UPLOADED))
+    address = api.create_repo(repository, repo_type=kind, private=not public, exist_ok=True)
+    api.upload_folder(repo_id=repository, repo_type=kind, folder_path=folder, allow_patterns=UPLOADED[kind])
     return str(address)
 
 
@@ -92,11 +97,19 @@ def main() -> None:
     parser.add_argument("folder", help="where to write the Hugging Face folder")
     parser.add_argument("--config", help="config.yaml of the run; found beside the checkpoint's folder by default")
     parser.add_argument("--push", metavar="OWNER/NAME", help="upload the folder to this repository of the hub, too")
-    parser.add_argument("--public", action="store_true", help="make the repository public, if it is made now")
+    parser.add_argument("--push-responses", metavar="OWNER/NAME", help="upload the run's responses as a dataset")
+    parser.add_argument("--public", action="store_true", help="make repositories public that are made now")
     arguments = parser.parse_args()
     with explained():
         existing(arguments.checkpoint, "`checkpoint`")
         config = read_config(Path(arguments.config)) if arguments.config else None
         path = export(arguments.checkpoint, arguments.folder, config)
         address = push(arguments.folder, arguments.push, arguments.public) if arguments.push else ""
-    print(" -> ".join(filter(None, (str(path), arguments.folder, address))))
+        print(" -> ".join(filter(None, (str(path), arguments.folder, address))))
+        if arguments.push_responses:
+            responses = path.absolute().parent.parent / "rollouts"
+            if not any(responses.glob("*.parquet")):
+                raise FileNotFoundError(
+                    f"Expected responses in {responses}, but there are none. callbacks.recorder writes them."
+                )
+            print(f"{responses} -> {push(responses, arguments.push_responses, arguments.public, 'dataset')}")

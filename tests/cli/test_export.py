@@ -195,13 +195,13 @@ class Hub:
 
     asked: ClassVar[list] = []
 
-    def create_repo(self, repo_id, *, private, exist_ok):
-        self.asked.append(("create", repo_id, private, exist_ok))
+    def create_repo(self, repo_id, *, repo_type, private, exist_ok):
+        self.asked.append(("create", repo_type, repo_id, private, exist_ok))
         return f"https://huggingface.co/{repo_id}"
 
-    def upload_folder(self, *, repo_id, folder_path, allow_patterns):
+    def upload_folder(self, *, repo_id, repo_type, folder_path, allow_patterns):
         names = filter_repo_objects([path.name for path in Path(folder_path).iterdir()], allow_patterns=allow_patterns)
-        self.asked.append(("upload", repo_id, sorted(names)))
+        self.asked.append(("upload", repo_type, repo_id, sorted(names)))
 
 
 @pytest.mark.parametrize("public", [False, True])
@@ -216,10 +216,29 @@ def test_a_policy_is_pushed_without_what_else_lies_in_its_folder(tmp_path, monke
     with mock.patch.object(sys, "argv", ["tagrpo-export", *arguments]):
         main()
     (created, uploaded) = Hub.asked
-    assert created == ("create", "me/policy", not public, True)
+    assert created == ("create", "model", "me/policy", not public, True)
     names = {path.name for path in (tmp_path / "out").iterdir()} - {"notes.md"}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
-    assert uploaded == ("upload", "me/policy", sorted(names))
+    assert uploaded == ("upload", "model", "me/policy", sorted(names))
     out, err = capsys.readouterr()
     assert out.endswith("-> https://huggingface.co/me/policy\n")
     assert "s" * 34 not in out + err
+
+
+def test_the_responses_of_a_run_are_pushed_as_a_dataset(tmp_path, monkeypatch, capsys):
+    run_with_checkpoint(tmp_path / "run", trained_weights(), sharded=False)
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    monkeypatch.setattr(Hub, "asked", [])
+    arguments = [str(tmp_path / "run"), str(tmp_path / "out"), "--push-responses", "me/responses"]
+    monkeypatch.setattr(sys, "argv", ["tagrpo-export", *arguments])
+    with pytest.raises(SystemExit, match=r"Expected responses in .*callbacks.recorder writes them"):
+        main()
+    (tmp_path / "run" / "rollouts").mkdir()
+    for name in ("000001-0.parquet", "000002-0.parquet", "notes.txt"):
+        (tmp_path / "run" / "rollouts" / name).touch()
+    main()
+    files = ["000001-0.parquet", "000002-0.parquet"]
+    assert Hub.asked == [
+        ("create", "dataset", "me/responses", True, True), ("upload", "dataset", "me/responses", files),
+    ]  # fmt: skip
+    assert capsys.readouterr().out.endswith("rollouts -> https://huggingface.co/me/responses\n")

@@ -19,6 +19,7 @@ from tagrpo.modules.losses import PolicyLoss
 from tagrpo.settings.methods import options_of
 
 PAGE = objectives.DOCUMENT.read_text()
+TOKENS, WORDS = objectives.SHAPES.values()
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def test_the_pools_are_those_of_the_page():
 
 
 def test_under_its_own_prompt_every_experiment_is_exact_for_single_tokens(methods):
-    responses = objectives.TOKENS
+    responses = TOKENS
     for name, (setting, loss, options, _) in methods.items():
         logits, correct = objectives.drawn(3, setting.prompts, responses)
         ages = Policies(logits, logits, logits, objectives.drawn(4, setting.prompts, responses)[0])
@@ -75,7 +76,7 @@ def test_the_biases_are_those_of_the_experiments(methods):
 
 
 def test_anchoring_and_staleness_are_biased_as_the_page_says():
-    found = objectives.anchored(GroupAdvantage(), objectives.UpdateOptions(), objectives.TOKENS, easier=2.0, seeds=8)
+    found = objectives.anchored(GroupAdvantage(), objectives.UpdateOptions(), TOKENS, easier=2.0, seeds=8)
     share, length = cells("anchoring")["TA-GRPO: pooled, uncorrected"][1].split()[0], f"(×{found[1]:.2f})"
     assert (f"{100 * found[0]:.0f}", length) == (
         share,
@@ -85,22 +86,22 @@ def test_anchoring_and_staleness_are_biased_as_the_page_says():
 
 
 def test_easier_rephrasings_have_the_odds_that_were_asked_for():
-    (plain, correct), (tilted, _) = (objectives.drawn(0, 3, objectives.WORDS, easier=x) for x in (0.0, 2.0))
-    before, after = (objectives.success_rates(logits, objectives.WORDS, correct) for logits in (plain, tilted))
+    (plain, correct), (tilted, _) = (objectives.drawn(0, 3, WORDS, easier=x) for x in (0.0, 2.0))
+    before, after = (objectives.success_rates(logits, WORDS, correct) for logits in (plain, tilted))
     odds = (after / (1 - after)) / (before / (1 - before))
     torch.testing.assert_close(odds.log(), torch.tensor([0.0, 2.0, 2.0], dtype=torch.float64))
 
 
 def test_the_objective_is_what_a_policy_without_samples_would_ascend():
     # REINFORCE without a baseline ascends the mean success rate itself.
-    logits, correct = objectives.drawn(5, 2, objectives.WORDS)
+    logits, correct = objectives.drawn(5, 2, WORDS)
     logits.requires_grad_()
-    mean = objectives.success_rates(logits, objectives.WORDS, correct).mean()
+    mean = objectives.success_rates(logits, WORDS, correct).mean()
     (expected,) = torch.autograd.grad(mean, logits)
     setting = Setting(GroupAdvantage("prompt", baseline="none", scale="none"), 2, 3)
     loss = PolicyLoss(kl_coef=0.0, aggregation="constant", max_length=1)
     ages = Policies(*[logits.detach()] * 4)
-    found = objectives.objective(ages, objectives.WORDS, correct, setting, loss, objectives.OWN)
+    found = objectives.objective(ages, WORDS, correct, setting, loss, objectives.OWN)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
 
 

@@ -38,7 +38,8 @@ class Overrides(defaults_list.Overrides):
         others = [
             o for o in overrides_list if (key := (o.key_or_group, o.package)) not in none and o is last.get(key, o)
         ]
-        left = [_left_out(override) for override in none.values()]
+        made = {o.key_or_group.partition(".")[0] for o in overrides_list if o.is_add()}  # by hand, in the group's place
+        left = [o if o.key_or_group in made and o.is_delete() else _left_out(o) for o in none.values()]
         super().__init__(repo, [*others, *(override for override in left if override.is_delete())])
         self.config_overrides[:0] = [override for override in left if not override.is_delete()]
 

@@ -49,7 +49,7 @@ def test_a_row_is_stated_or_open_or_our_own(name):
 
 def test_papers_with_another_recipe_of_their_authors():
     theirs = {name for name, path in method_files().items() if "authors" in recipes_of(read(path))}
-    assert theirs == {"ta_grpo", "dapo", "prompt_augmentation", "grpo_lead", "unlikeliness"}
+    assert theirs == {"ta_grpo", "dapo", "prompt_augmentation", "grpo_lead", "unlikeliness", "mathforge", "luffy"}
 
 
 def test_a_file_of_ones_own_takes_the_place_of_an_option_of_that_name(tmp_path):

@@ -144,19 +144,24 @@ def test_the_output_is_read_by_the_sources_and_says_where_each_rephrasing_comes_
     assert all(body["seed"] == 7 and body["model"] == "m" for body in server.bodies)
 
 
-def test_the_first_version_asks_one_rephrasing_of_each_of_three_instructions(server, questions, tmp_path):
-    questions(1)
-    texts = {
-        "paraphrase": "Add 11 and 40.",
-        "rename": "Compute 11 + 40.",
-        "change the format": "Find the result of 11 + 40.",
-    }
+def reply_by_instruction(texts):
+    """A server's reply: the text of the words that stand in the instruction."""
 
     def reply(body):
         system = body["messages"][0]["content"]
-        return rephrasings([next(text for word, text in texts.items() if f"You {word}" in system)])
+        return rephrasings([next(text for words, text in texts.items() if words in system)])
 
-    server.reply = reply
+    return reply
+
+
+def test_the_first_version_asks_one_rephrasing_of_each_of_three_instructions(server, questions, tmp_path):
+    questions(1)
+    texts = {
+        "You paraphrase": "Add 11 and 40.",
+        "You rename": "Compute 11 + 40.",
+        "You change the format": "Find the result of 11 + 40.",
+    }
+    server.reply = reply_by_instruction(texts)
     run(tmp_path, server, "rephraser=first_version", "rephraser.model=m")
     (row,) = rows(tmp_path / "out.jsonl")
     assert [entry["instruction"] for entry in row["provenance"]] == ["paraphrase", "renaming", "format"]
@@ -169,12 +174,7 @@ def test_reformulations_have_their_kind_and_need_not_pass_the_checks_that_it_can
         "Invent": "Let the join of numbers be what they make together. What is the join of 11 and 40?",
         "small problem": "Add 40 to the least prime above 7.",
     }
-
-    def reply(body):
-        system = body["messages"][0]["content"]
-        return rephrasings([next(text for word, text in texts.items() if word in system)])
-
-    server.reply = reply
+    server.reply = reply_by_instruction(texts)
     run(tmp_path, server, "rephraser=harder", "rephraser.model=m", "judge.model=j")
     (row,) = rows(tmp_path / "out.jsonl")
     assert (row["rephrasings"], row["kinds"]) == (list(texts.values()), ["harder"] * 3)

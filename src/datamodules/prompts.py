@@ -89,7 +89,7 @@ class PromptRenderer:
             fit = [row for row, length in enumerate(others) if length <= limit]
             dropped += len(others) - len(fit)
             used += [original, *(others[row] for row in fit)]
-            kept.append(group.with_rephrasings(fit))
+            kept.append(group.select_rephrasings(fit))
         return Fitting(kept, too_long, dropped, used)
 
     def _longest(self, questions: Sequence[str]) -> list[int]:

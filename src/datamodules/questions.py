@@ -147,7 +147,7 @@ class QuestionDataModule(LightningDataModule):
         limit = self.max_prompt_tokens if training else self.max_evaluation_prompt_tokens
         used = self.num_rephrasings if training else 0
         read = source.load()
-        groups = [group.with_rephrasings(self._rows(group)[:used]) for group in read]
+        groups = [group.select_rephrasings(self._rows(group)[:used]) for group in read]
         found = self._renderer(training).fitting(groups, limit)
         if not found.kept:
             option = f"data.max_{'' if training else 'evaluation_'}prompt_tokens"

@@ -32,11 +32,11 @@ class QuestionGroup(NamedTuple):
     kinds: tuple[str, ...] = ()
     """[N] how each rephrasing changes the question (`wording`, `harder`, `hint`, …); empty where all are wordings."""
 
-    def with_rephrasings(self, rows: Iterable[int]) -> QuestionGroup:
+    def select_rephrasings(self, rows: Iterable[int]) -> QuestionGroup:
         """The question with the rephrasings in `rows` alone, 0 being the first.
 
         >>> group = QuestionGroup("a", "1 + 1", ("add 1 to 1", "1 + 1: 2 or 3?"), ("2",), kinds=("wording", "format"))
-        >>> group.with_rephrasings([1])[2:]
+        >>> group.select_rephrasings([1])[2:]
         (('1 + 1: 2 or 3?',), ('2',), {}, ('format',))
         """
         rows = list(rows)

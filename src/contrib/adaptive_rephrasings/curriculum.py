@@ -56,4 +56,4 @@ class AdaptiveRephrasings(Curriculum):
 
     def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:
         """The question with the first `count` of its rephrasings."""
-        return group.with_rephrasings(range(self.count(record, len(group.rephrasings))))
+        return group.select_rephrasings(range(self.count(record, len(group.rephrasings))))

@@ -40,7 +40,7 @@ def test_rephrasings_have_the_kinds_that_their_row_names(tmp_path):
     path = write(tmp_path / "q.jsonl", {**row, "kinds": ["wording", "format"]})
     (group,) = JsonLinesSource(path).load()
     assert (group.kinds, group.metadata) == (("wording", "format"), {})
-    joined, _ = with_rephrasings([group.with_rephrasings([])], read_rephrasings(path))
+    joined, _ = with_rephrasings([group.select_rephrasings([])], read_rephrasings(path))
     assert joined == [group]
     for kinds, message in ((["wording"], "a kind for each of its 2"), ("format", "a list of names"), ([1, 2], "names")):
         write(path, {**row, "kinds": kinds})

@@ -16,6 +16,8 @@ BUDGET_NAMES = {
     "iterations": "iterations", "updates": "optimizer steps", "prompts": "prompts",
     "rollouts": "sampled responses", "tokens": "response tokens",
 }  # fmt: skip
+EARLY = 5
+"""The rate of questions without gradient is told of one part in so many, the first, too."""
 MARKS = {"higher": "▲ ", "lower": "▼ ", "undecided": ""}
 """Arrow before a difference that is beyond noise."""
 
@@ -150,17 +152,19 @@ def _responses(methods: Methods) -> Section:
 def _budgets(methods: Methods) -> Section:
     rows = []
     for method, used in methods.budgets[[*BUDGET_NAMES, "seconds"]].iterrows():
-        zero = methods.zero_gradient[str(method)]
-        share = f"{zero.to_numpy().mean():.1f}" if zero.size else "–"
-        rows.append([str(method), str(len(methods.runs[str(method)])), *(f"{number:,.0f}" for number in used), share])
-    header = ["method", "seeds", *BUDGET_NAMES.values(), "seconds", "% without gradient"]
+        zero = methods.zero_gradient[str(method)].to_numpy()  # [seeds, iterations]
+        parts = zero, zero[:, : max(1, zero.shape[1] // EARLY)]
+        shares = [f"{part.mean():.1f}" if part.size else "–" for part in parts]
+        rows.append([str(method), str(len(methods.runs[str(method)])), *(f"{number:,.0f}" for number in used), *shares])
+    header = ["method", "seeds", *BUDGET_NAMES.values(), "seconds", "% without gradient", "at first"]
     return Section("Budgets", header, rows if methods.trained else [], list(_budget_notes(methods)))
 
 
 def _budget_notes(methods: Methods) -> Iterator[str]:
     yield (
         "Means per seed. Seconds are those of training, on a machine that other runs may have shared. The last "
-        "column is the percentage of questions whose advantages are all zero, over all of training."
+        "columns are the percentage of questions whose advantages are all zero, over all of training and over its "
+        "first fifth: the advantage collapse rate (ACR, arXiv 2605.21125), said to predict how GRPO ends."
     )
     trained = [run for seeds in methods.trained.values() for run in seeds]
     if len(methods.trained) > 1:

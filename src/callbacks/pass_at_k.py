@@ -1,4 +1,4 @@
-"""Pass@k, majority vote and answer diversity of each evaluation split, with intervals over questions."""
+"""Pass@k, Cover@τ, majority vote and answer diversity of each evaluation split, with intervals over questions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..distributed import gather_objects, rank
 from ..metrics.evaluation import QuestionCounts, Record, Splits, averages, count_batch, merge_counts, summarise
+from ..metrics.functional import cover_at_tau
 from ..runs.scalars import log_scalars
 from ..types import Fields
 from .counts import CountStore
@@ -25,6 +27,9 @@ class PassAtKEvaluator(Callback):
 
     Logs for each split, as means over its questions,
     - `pass@k/<split>/<k>`: unbiased estimate of pass@k; at k = 1 it is the accuracy.
+    - `cover@tau/<split>/<tau>`: Cover@τ, the share of the questions to which at least a share τ of the n responses is
+      correct (arXiv 2510.08325). As an estimate of the share with a success probability of at least τ it has a bias,
+      most where many questions are near τ, which goes as n grows; no estimate from n responses has none.
     - `majority/<split>`: accuracy of the majority among all responses to a question (`majority_vote`).
     - `wrong_answers/<split>`: distinct wrong answers of a question; `length/<split>`: tokens per response;
       `truncated/<split>`: share of truncated responses.
@@ -44,9 +49,10 @@ class PassAtKEvaluator(Callback):
         ks: The k of interest; those above the smallest number of samples are left out.
         averages: Name of a group → the splits over which it is averaged; left out where one of them is not evaluated.
         store: Folder for the counts of an interrupted test; None keeps none. It is for one evaluation of one model.
+        taus: The τ of interest, 0..1.
 
     Raises:
-        ValueError: a k is less than 1, or none is given; a group has no splits.
+        ValueError: a k is less than 1, or none is given; a τ is outside its range; a group has no splits.
     """
 
     def __init__(
@@ -54,6 +60,7 @@ class PassAtKEvaluator(Callback):
         ks: Sequence[int] = (1, 2, 4, 8, 16, 32),
         averages: Mapping[str, Sequence[str]] | None = None,
         store: str | Path | None = None,
+        taus: Sequence[float] = (),
     ) -> None:
         if not ks or min(ks) < 1:
             raise ValueError(
@@ -61,15 +68,14 @@ class PassAtKEvaluator(Callback):
             )
         if empty := [name for name, splits in (averages or {}).items() if not splits]:
             raise ValueError(f"Expected averages.{empty[0]} to name test splits, but it names none. Add some.")
-        self.ks = tuple(ks)
+        cover_at_tau(torch.zeros(0), taus)  # refuses what is no threshold, before anything is sampled
+        self.ks, self.taus = tuple(ks), tuple(taus)
         self.averages = {name: list(splits) for name, splits in (averages or {}).items()}
         self.store = None if store is None else CountStore(store)
         self._records: list[Record] = []
         self._known: Splits = {}
         # Other projects log through Lightning, which would advise, once for each scalar, to reduce all ranks' counts.
-        warnings.filterwarnings(
-            "ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@k|pass@k_\w+)/"
-        )
+        warnings.filterwarnings("ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@\w+)/")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Delete evaluations of later iterations, and the test of the run that is continued."""
@@ -109,9 +115,10 @@ class PassAtKEvaluator(Callback):
 
     def _report(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         counts = merge_counts(chain(*gather_objects(self._records)))
-        report = {name: summarise(questions, self.ks) for name, questions in counts.items()}
+        report = {name: summarise(questions, self.ks, self.taus) for name, questions in counts.items()}
         found = averages(report, self.averages)
         metrics = _by_k(report, {"pass@k": "pass_at_k"})
+        metrics |= _by_k(report, {"cover@tau": "cover_at_tau"} if self.taus else {})
         metrics |= {f"{scalar}/{name}": summary[scalar] for name, summary in report.items() for scalar in SCALARS}
         metrics |= _by_k(found, {"pass@k_average": "pass_at_k", "pass@k_by_question": "by_question"})
         log_scalars(pl_module, metrics)

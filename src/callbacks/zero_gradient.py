@@ -16,8 +16,10 @@ from .shared import BatchDiagnostic, advantages_of, batch_means
 class ZeroGradientMonitor(BatchDiagnostic):
     """Logs percentages of the questions of each training batch, over all ranks.
 
-    - `zero_gradient/percentage`: all advantages of the question are zero. With one pool per prompt it is the advantage
-      collapse rate (arXiv 2605.21125, second-hand), which predicts how a run ends from how it begins.
+    - `zero_gradient/percentage`: all advantages of the question are zero. With one pool per question it is the
+      advantage collapse rate (ACR, arXiv 2605.21125, abstract) in percent, whose mean over the first iterations
+      predicted the final accuracy of 245 runs of GRPO (R² = 0.617); reports have it as `at first`. Dynamic
+      sampling replaces such questions before they are counted.
     - `zero_gradient/without_gradient`: the question contributes nothing to the policy term, for one of the reasons of
       the next row:
     - `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`: by their first reason, see

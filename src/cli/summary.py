@@ -17,22 +17,24 @@ CARRIED = (
     "averages",
 )  # fmt: skip
 """Groups and settings of a training that its evaluation needs too."""
+SHOWN = {"pass@k": ("pass@k", "exact_pass@k", "pass@k_average"), "Cover@τ": ("cover@tau", "exact_cover@tau")}
+"""Title of a table → the metrics in it."""
 
 
 def show(metrics: Mapping[str, float]) -> None:
-    """Print pass@k by split."""
-    curves: dict[str, dict[int, float]] = defaultdict(dict)
-    for name, value in metrics.items():
-        if name.startswith(("pass@k/", "exact_pass@k/", "pass@k_average/")):
-            what, split, k = name.split("/")
-            curves[f"{split} (average)" if what == "pass@k_average" else split][int(k)] = value
-    if not curves:
-        return
-    ks = sorted({k for points in curves.values() for k in points})
-    table = Table("split", *(f"@{k}" for k in ks), title="pass@k, in percent")
-    for split, points in curves.items():
-        table.add_row(split, *(f"{100 * points[k]:.1f}" if k in points else "" for k in ks))
-    Console().print(table)
+    """Print pass@k, and Cover@τ where it was asked for, by split."""
+    for title, shown in SHOWN.items():
+        curves: dict[str, dict[str, float]] = defaultdict(dict)
+        for name, value in metrics.items():
+            if name.startswith(tuple(f"{what}/" for what in shown)):
+                what, split, place = name.split("/")
+                curves[f"{split} (average)" if what == "pass@k_average" else split][place] = value
+        places = sorted({place for points in curves.values() for place in points}, key=float)
+        table = Table("split", *(f"@{place}" for place in places), title=f"{title}, in percent")
+        for split, points in curves.items():
+            table.add_row(split, *(f"{100 * points[place]:.1f}" if place in points else "" for place in places))
+        if curves:
+            Console().print(table)
 
 
 def conclude(

@@ -1,4 +1,4 @@
-"""Exact pass@k of each evaluation split, for tasks whose correct responses can be listed. Nothing is sampled."""
+"""Exact pass@k and Cover@τ of each evaluation split, where correct responses can be listed. Nothing is sampled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..callbacks.shared import write_evaluation
 from ..distributed import gather_objects
-from ..metrics.functional import exact_pass_at_k, support_change, t_intervals
+from ..metrics.functional import cover_at_tau, exact_pass_at_k, support_change, t_intervals
 from ..modules.policy_module import PolicyModule
 from ..rollouts.engines.base import stop_token_ids
 from ..runs.scalars import log_scalars
@@ -57,23 +57,26 @@ class ExactPassAtK(ExactCallback):
 
     Logs for each split, as means over its questions,
     - `exact_pass@k/<split>/<k>`: 1 − (1 − p)^k;
+    - `exact_cover@tau/<split>/<tau>`: Cover@τ, the share of the questions with p ≥ τ (arXiv 2510.08325);
     - `support_gained/<split>/<k>`: share of the questions whose pass@k is above one half, and was not with the
       untrained policy;
     - `support_lost/<split>/<k>`: share of the questions whose pass@k was above one half with the untrained policy, and
       is not now.
 
     Writes `exact.json` into the run directory, and the same to `evaluations/exact-<iterations trained>.json`: p of
-    every question, and pass@k with 95 % t-intervals over questions.
+    every question, and pass@k and Cover@τ with 95 % t-intervals over questions.
 
     The untrained policy is the one that training starts from: it is evaluated before the first batch, and its p are
     part of checkpoints.
 
     Args:
         ks: The k of interest.
+        taus: The τ of interest, 0..1.
 
     Raises:
         TypeError: the verifier can't list correct responses.
-        ValueError: sampling leaves tokens out, so that probabilities are not those of the policy.
+        ValueError: sampling leaves tokens out, so that probabilities are not those of the policy; a τ is outside its
+            range.
     """
 
     def __init__(
@@ -81,9 +84,11 @@ class ExactPassAtK(ExactCallback):
         verifier: EnumeratingVerifier,
         sampling: SamplingConfig,
         ks: Sequence[int] = (1, 10, 100, 1000, 10_000, 100_000, 1_000_000),
+        taus: Sequence[float] = (),
     ) -> None:
         super().__init__(verifier, sampling)
-        self.ks = tuple(ks)
+        cover_at_tau(torch.zeros(0), taus)  # refuses what is no threshold, before anything is computed
+        self.ks, self.taus = tuple(ks), tuple(taus)
         self.untrained: Success = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -128,12 +133,16 @@ class ExactPassAtK(ExactCallback):
                 changes = support_change(self._curve(before[id] for id in questions), curve)
                 for change, by_k in zip(("support_gained", "support_lost"), changes, strict=True):
                     shares[change] = dict(zip(self.ks, by_k.tolist(), strict=True))
+            cover = cover_at_tau(torch.tensor(list(questions.values()), dtype=torch.float64), self.taus)
+            covered = dict(zip(self.taus, t_intervals(cover), strict=True))
             metrics = {f"exact_pass@k/{name}/{k}": interval.value for k, interval in intervals.items()}
+            metrics |= {f"exact_cover@tau/{name}/{tau}": interval.value for tau, interval in covered.items()}
             metrics |= {f"{change}/{name}/{k}": x for change, by_k in shares.items() for k, x in by_k.items()}
             log_scalars(pl_module, metrics)
             splits[name] = {
                 "num_questions": len(questions),
                 "pass_at_k": {k: interval._asdict() for k, interval in intervals.items()},
+                **({"cover_at_tau": {tau: x._asdict() for tau, x in covered.items()}} if covered else {}),
                 **shares,
                 "questions": [{"id": id, "success": p} for id, p in questions.items()],
             }

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..types import Fields
-from .functional import majority_vote, pass_at_k, t_intervals
+from .functional import cover_at_tau, majority_vote, pass_at_k, t_intervals
 
 Record = dict[str, Any]
 """JSON of one question of one batch: `split`, `id`, and the fields of `QuestionCounts` as `counts`."""
@@ -56,6 +56,8 @@ class QuestionCounts:
         }
 
 
+Place = TypeVar("Place", int, float)
+"""A k or a τ."""
 Splits = dict[str, dict[str, QuestionCounts]]
 """Split → question id → counts."""
 
@@ -93,20 +95,23 @@ def merge_counts(records: Iterable[Record]) -> Splits:
     return splits
 
 
-def summarise(questions: Mapping[str, QuestionCounts], ks: Sequence[int]) -> dict[str, Any]:
-    """Pass@k with intervals, means over questions, and a row for each question; at least one is needed.
+def summarise(questions: Mapping[str, QuestionCounts], ks: Sequence[int], taus: Sequence[float] = ()) -> dict[str, Any]:
+    """Pass@k and Cover@τ with intervals, means over questions, and a row for each question; at least one is needed.
 
-    Of `ks`, those above the smallest n are left out.
+    Of `ks`, those above the smallest n are left out; without `taus` there is no `cover_at_tau`.
     """
     # In order of the ids, so that sums do not depend on which rank had which question.
     ids = sorted(questions)
     counts = [questions[id] for id in ids]
     ks = [k for k in ks if k <= min(question.n for question in counts)]
     rows = [question.row(id) for id, question in zip(ids, counts, strict=True)]
+    shares = torch.tensor([question.correct / question.n for question in counts], dtype=torch.float64)
+    cover = {"cover_at_tau": _intervals(taus, cover_at_tau(shares, taus))} if taus else {}
     return {
         "num_questions": len(rows),
         "samples": sum(row["n"] for row in rows),
         "pass_at_k": _intervals(ks, _curve(rows, ks)),
+        **cover,
         "majority": sum(row["majority"] for row in rows) / len(rows),
         "wrong_answers": sum(row["distinct_wrong"] for row in rows) / len(rows),
         "length": sum(row["mean_length"] for row in rows) / len(rows),
@@ -147,5 +152,5 @@ def _curve(rows: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> Tensor:
     return torch.stack([pass_at_k(n, correct, k) for k in ks], -1)
 
 
-def _intervals(ks: Sequence[int], *curves: Tensor) -> dict[int, dict[str, float]]:
-    return {k: interval._asdict() for k, interval in zip(ks, t_intervals(*curves), strict=True)}
+def _intervals(places: Sequence[Place], *curves: Tensor) -> dict[Place, dict[str, float]]:
+    return {place: interval._asdict() for place, interval in zip(places, t_intervals(*curves), strict=True)}

@@ -42,9 +42,9 @@ class Sample(Callback):
         self.sampled += ids
 
 
-def evaluate(folder, batches, *, fail_at=None, ks=(1, 2, 4, 8), averages=None, store=None, identify=None):
+def evaluate(folder, batches, *, fail_at=None, ks=(1, 2, 4, 8), averages=None, store=None, identify=None, taus=()):
     sample = Sample(batches, fail_at)
-    evaluator = PassAtKEvaluator(ks, averages, store)
+    evaluator = PassAtKEvaluator(ks, averages, store, taus)
     if evaluator.store is not None:
         evaluator.store.identify = identify
     trainer = Trainer(
@@ -81,6 +81,23 @@ def test_pass_at_k_is_reported_with_its_counts(tmp_path, batches):
     assert [(q["id"], q["n"], q["correct"]) for q in report["easy"]["questions"]] == [("0-0", 4, 1), ("0-1", 4, 0)]
     assert trainer.callback_metrics["pass@k/hard/2"] == pytest.approx((5 / 6 + 1 + 0.5) / 3)
     assert (tmp_path / "evaluations" / "test-000000.json").read_text() == (tmp_path / "test.json").read_text()
+
+
+def test_cover_is_the_share_of_questions_that_reach_each_threshold_and_only_where_it_is_asked_for(tmp_path, batches):
+    _, trainer = evaluate(tmp_path, batches, taus=[0.25, 0.5, 1])
+    report = json.loads((tmp_path / "test.json").read_text())["splits"]
+    found = {split: {tau: x["value"] for tau, x in s["cover_at_tau"].items()} for split, s in report.items()}
+    # Correct of four: 1 and 0 in the one split; 2, 4 and 1 in the other.
+    assert found["easy"] == {"0.25": 0.5, "0.5": 0.0, "1": 0.0}
+    assert found["hard"] == pytest.approx({"0.25": 1.0, "0.5": 2 / 3, "1": 1 / 3})
+    bounds = report["hard"]["cover_at_tau"]["0.5"]
+    assert 0 == bounds["low"] < bounds["value"] < bounds["high"] == 1
+    assert trainer.callback_metrics["cover@tau/hard/0.5"] == pytest.approx(2 / 3)
+    _, trainer = evaluate(tmp_path / "none", batches)
+    assert not any(name.startswith("cover") for name in trainer.callback_metrics)
+    assert "cover" not in (tmp_path / "none" / "test.json").read_text()
+    with pytest.raises(ValueError, match=r"taus between 0 and 1, but got \[0.5, 50\]"):
+        PassAtKEvaluator(taus=[0.5, 50])
 
 
 def test_groups_of_splits_are_averaged_where_all_of_them_were_evaluated(tmp_path, batches):

@@ -28,6 +28,7 @@ def test_results_places_and_next_commands_are_printed(tmp_path, capsys):
     said = capsys.readouterr().out
     rows = [line.split() for line in said.splitlines() if line.startswith("│")]
     assert rows == [["│", "easy", "│", "25.0", "│", "50.0", "│"], ["│", "hard", "│", "12.5", "│", "│"]]
+    assert "Cover@τ" not in said, "none was asked for"
     assert "metrics.csv" in said
     assert "checkpoints" not in said, "there are none"
     assert f"tagrpo-eval name=a-seed0 data=math model=pretrained model.path={tmp_path / 'model'}" in said

@@ -79,13 +79,21 @@ def test_a_resumed_run_compares_with_the_policy_that_the_first_started_from(trai
 def test_evaluation_without_sampling(trained, small_run, tmp_path, monkeypatch, capsys):
     arguments = [*small_run.overrides, f"model.path={trained / 'model'}", "exact=true"]
     arguments = [argument for argument in arguments if "callbacks" not in argument and "progress" not in argument]
+    success = sorted(read_success(trained)["test_id"].values())
+    between = (success[3] + success[4]) / 2
+    arguments.append(f"exact_evaluator.taus=[{between},1]")
     monkeypatch.setattr("sys.argv", ["tagrpo-eval", *arguments, f"hydra.run.dir={tmp_path}"])
     main()
     assert read_success(tmp_path)["test_id"] == pytest.approx(read_success(trained)["test_id"], rel=1e-4)
     split = json.loads((tmp_path / "exact.json").read_text())["splits"]["test_id"]
     assert "support_gained" not in split, "there is no untrained policy"
-    assert "test_id" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "test_id" in said
     assert not (tmp_path / "test.json").exists()
+    assert [x["value"] for x in split["cover_at_tau"].values()] == pytest.approx([2 / 6, 0])
+    rows = [line.split("│")[1:-1] for line in said.split("Cover@τ, in percent")[1].splitlines() if "test_id" in line]
+    assert [[cell.strip() for cell in row] for row in rows] == [["test_id", "33.3", "0.0"]]
+    assert "cover_at_tau" not in (trained / "exact.json").read_text()
 
 
 def test_what_makes_it_inexact_is_refused_when_the_run_is_built():
@@ -93,3 +101,5 @@ def test_what_makes_it_inexact_is_refused_when_the_run_is_built():
         ExactPassAtK(FinalAnswerReward(), SamplingConfig())
     with pytest.raises(ValueError, match="top_p=1"):
         ExactPassAtK(ShortestPathReward(), SamplingConfig(top_p=0.9))
+    with pytest.raises(ValueError, match="taus between 0 and 1"):
+        ExactPassAtK(ShortestPathReward(), SamplingConfig(), taus=[-0.5])

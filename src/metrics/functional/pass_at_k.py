@@ -65,12 +65,14 @@ def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
 def cover_at_tau(success: Tensor, taus: Sequence[float]) -> Tensor:
     """Whether a question is solved at least as often as a share τ of the responses: 1[p ≥ τ].
 
-    Its mean over questions is Cover@τ (arXiv 2510.08325): breadth at a required reliability, of which pass@k is a mean,
-    k ∫ (1 − τ)^(k−1) Cover@τ dτ, with most of its weight at small τ.
+    Its mean over questions is Cover@τ (arXiv 2510.08325, abstract): breadth at a required reliability, of which pass@k
+    is a mean, k ∫ (1 − τ)^(k−1) Cover@τ dτ, with most of its weight at small τ.
 
     Args:
-        success: [Q] float, p of each question, 0..1. From counts, correct / samples: the share of the responses that
-            were drawn, as the paper has it, and no unbiased estimate of what holds for p.
+        success: [Q] float, p of each question, 0..1. From counts, correct / samples: then it is the share of questions
+            to which at least a share τ of the completions is correct, as the abstract defines it. That is no unbiased
+            estimate of what holds for p, and there is none: the mean of what n draws give is a polynomial of p, and
+            1[p ≥ τ] is none.
         taus: Thresholds, 0..1; at 0 every question is covered.
 
     Returns:

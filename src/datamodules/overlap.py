@@ -6,7 +6,7 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..types import QuestionGroup
@@ -48,29 +48,30 @@ def words(question: str) -> tuple[str, ...]:
     return tuple(_TOKEN.findall(text))
 
 
-def digests(groups: Iterable[QuestionGroup]) -> str:
-    """`DIGITS` hexadecimal digits for the words of each question and rephrasing, in one string."""
-    return "".join(sorted({_digest(text) for group in groups for text in (group.question, *group.rephrasings)}))
+def digest(text: Sequence[str]) -> str:
+    """`DIGITS` hexadecimal digits for the words of a text."""
+    return hashlib.blake2b(" ".join(text).encode(), digest_size=DIGITS // 2).hexdigest()
 
 
 def seen(groups: Iterable[QuestionGroup], noted: str) -> list[QuestionGroup]:
-    """The groups whose question has the same words as one in `noted`, of `digests`."""
+    """The groups whose question has the same words as one in `noted`, a string of digests."""
     known = {noted[start : start + DIGITS] for start in range(0, len(noted), DIGITS)}
-    return [group for group in groups if _digest(group.question) in known]
-
-
-def _digest(question: str) -> str:
-    return hashlib.blake2b(" ".join(words(question)).encode(), digest_size=DIGITS // 2).hexdigest()
+    return [group for group in groups if digest(words(group.question)) in known]
 
 
 def find_overlaps(
-    train: Sequence[QuestionGroup], tests: Mapping[str, Sequence[QuestionGroup]], n: int = 6, threshold: float = 0.5
+    train: Sequence[QuestionGroup],
+    tests: Mapping[str, Sequence[QuestionGroup]],
+    n: int = 6,
+    threshold: float = 0.5,
+    note: Callable[[Sequence[str]], object] | None = None,
 ) -> dict[str, list[Overlap]]:
     """Split → for each test question that overlaps with training, its most similar training question, in order.
 
     An overlap has at least `threshold` (0 … 1) of the question's distinct n-grams in one training question or
     rephrasing. A question of fewer than n words overlaps only with exactly the same words. An n-gram in more than 64
-    training texts and more than a tenth of them is part of a common layout and does not count.
+    training texts and more than a tenth of them is part of a common layout and does not count. `note` is called with
+    the words of each training text.
     """
     if n < 1 or not 0 < threshold <= 1:
         raise ValueError(f"Expected n ≥ 1 and a threshold above 0 and up to 1, but got {n} and {threshold}.")
@@ -79,7 +80,10 @@ def find_overlaps(
     texts = [(group.id, text) for group in train for text in (group.question, *group.rephrasings)]
     holders: dict[Gram, list[int]] = defaultdict(list)
     for row, (_, text) in enumerate(texts):
-        for gram in _ngrams(words(text), n) & wanted:
+        found = words(text)
+        if note is not None:
+            note(found)
+        for gram in _ngrams(found, n) & wanted:
             holders[gram].append(row)
     usual = {gram for gram, rows in holders.items() if len(rows) > max(len(texts) / 10, 64)}
     overlaps: dict[str, list[Overlap]] = {split: [] for split in tests}

@@ -20,7 +20,6 @@ from ..types import QuestionBatch, QuestionGroup, Verifier, require
 from .curricula import Curriculum
 from .loader import QuestionLoader
 from .memory import QuestionMemory, Visit
-from .overlap import digests
 from .prompts import PromptRenderer
 from .report import add_overlaps, cautions, of_seen, split_report, summary
 from .sources.base import Source
@@ -134,9 +133,8 @@ class QuestionDataModule(LightningDataModule):
         for name, source in [*training, *self.evaluation_sources.items()]:
             if name not in self._splits:
                 self._read(name, source)
-        renderers = [self._renderer(training=part) for part in ([True, False] if training else [False])]
-        forms = dict.fromkeys(caution for renderer in renderers for caution in renderer.cautions())
-        self._warn(next(iter(self.report)), forms)
+        for split in self._splits:
+            self._warn(split, self._renderer(training=split == "train").cautions())
         for split, caution in add_overlaps(self.report, self._splits):
             self._warn(split, [caution])
         if self.trainer is not None and self.trainer.is_global_zero:
@@ -164,8 +162,6 @@ class QuestionDataModule(LightningDataModule):
             )
         self._splits[split] = found.kept
         self.report[split] = split_report(source, len(groups), found)
-        if training:
-            self.report[split]["digests"] = digests(found.kept)
         rank_zero_info(summary(split, self.report[split]))
         self._warn(split, cautions(split, self.report[split], limit))
 
@@ -174,10 +170,10 @@ class QuestionDataModule(LightningDataModule):
         return [row for row, kind in enumerate(_kinds(group)) if self.kinds is None or kind in self.kinds]
 
     def _warn(self, split: str, cautions: Iterable[str]) -> None:
-        """Say each caution once, and note it among the facts of a split."""
+        """Say each caution once, and note it among the facts of the first split that it is about."""
         noted = self.report[split].setdefault("cautions", [])
         for caution in cautions:
-            if caution not in noted:
+            if not any(caution in facts.get("cautions", ()) for facts in self.report.values()):
                 noted.append(caution)
                 rank_zero_warn(caution)
 

@@ -11,7 +11,7 @@
 | `rephrasings_too_long` | rephrasings left out for their length |
 | `prompt_tokens` | tokens of the shortest and the longest prompt, and their mean |
 | `train_overlap` | of a test split: `overlap.Overlap`s with the training questions; missing where none were loaded |
-| `digests` | of the split `train`: of the words of all questions and rephrasings (`overlap.digests`) |
+| `digests` | of the split `train`: of the words of all questions and rephrasings (`overlap.digest`), in one string |
 | `cautions` | what has been warned of |
 """
 
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..types import QuestionGroup
-from .overlap import find_overlaps, seen
+from .overlap import digest, find_overlaps, seen
 from .prompts import Fitting
 from .sources.base import Source, SourceReport, fingerprint
 
@@ -76,12 +76,17 @@ def cautions(split: str, report: Mapping[str, Any], max_prompt_tokens: int) -> I
 def add_overlaps(
     reports: Mapping[str, dict[str, Any]], splits: Mapping[str, Sequence[QuestionGroup]]
 ) -> Iterator[tuple[str, str]]:
-    """Add the overlaps of test splits with the training questions to the reports; each split is compared once.
+    """Add the digests of training questions, and their overlaps with test splits, to the reports, each once.
 
     Yields each split with copies, which are overlaps with the same numbers, and a text on them.
     """
     tests = {name: g for name, g in splits.items() if name != "train" and "train_overlap" not in reports[name]}
-    for split, overlaps in find_overlaps(splits["train"], tests).items() if "train" in splits and tests else ():
+    if "train" not in splits or (not tests and "digests" in reports["train"]):
+        return
+    noted: set[str] = set()
+    found = find_overlaps(splits["train"], tests, note=lambda text: noted.add(digest(text)))
+    reports["train"]["digests"] = "".join(sorted(noted))
+    for split, overlaps in found.items():
         reports[split]["train_overlap"] = [overlap._asdict() for overlap in overlaps]
         copies = [overlap for overlap in overlaps if overlap.same_numbers]
         if copies:

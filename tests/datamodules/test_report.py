@@ -7,10 +7,9 @@ import json
 import pytest
 from lightning.pytorch import LightningModule, Trainer
 
-from tagrpo.datamodules.overlap import digests
 from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.sources.base import Source, SourceReport, fingerprint
-from tagrpo.datamodules.templates import PlainTemplate
+from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
 from tagrpo.starter import starter_path
 from tagrpo.types import QuestionGroup
 
@@ -91,6 +90,19 @@ def test_copies_of_test_questions_in_the_training_set_are_warned_of_and_patterns
     ]
 
 
+def test_a_caution_about_a_template_is_noted_once_where_it_is_used():
+    datamodule = make_datamodule(Fixed(("t", COPY)), a=Fixed(("x", "1 + 1 = ?")), b=Fixed(("y", "1 + 2 = ?")))
+    datamodule.evaluation_templates = PromptAugmentation({"other": PlainTemplate("{question} <|end|>")})
+    with pytest.warns(UserWarning, match=r"Template other has <\|end\|>, which .* reads as \d+ tokens") as caught:
+        datamodule.setup("fit")
+    (said,) = [str(warning.message) for warning in caught]
+    assert {split: facts["cautions"] for split, facts in datamodule.report.items()} == {
+        "train": [],
+        "a": [said],
+        "b": [],
+    }
+
+
 def test_without_training_questions_nothing_is_said_of_overlap():
     datamodule = make_datamodule(None, test=Fixed(("a", COPY)))
     datamodule.setup("test")
@@ -101,10 +113,10 @@ def test_without_training_questions_nothing_is_said_of_overlap():
 
 def test_questions_that_the_run_of_a_policy_was_trained_on_are_warned_of_once(tmp_path):
     trained = make_datamodule(Fixed(("a", COPY), *((str(i), f"{i} + {i} = ?") for i in range(4))))
+    source = trained.train_source
+    source.groups = [group._replace(rephrasings=(f"Add {group.id}",)) for group in source.groups]
+    trained.num_rephrasings = 1
     trained.setup("fit")
-    trained.report["train"]["digests"] = digests(
-        [group._replace(rephrasings=(f"Add {group.id}",)) for group in trained.train_source.load()]
-    )
     (tmp_path / "data.json").write_text(json.dumps(trained.report))
     tests = Fixed(
         ("x", COPY.replace(".", " ;")), ("y", "3  + 3 = ?"), ("z", "1 + 2 = ?"), ("w", "add 2"), ("v", "2 + 2 =")

@@ -57,19 +57,6 @@ def verifier(task: str) -> PlainAnswerReward:
     return PlainAnswerReward(**{name: value for name, value in known.items() if name != "note"})  # type: ignore[abstract]
 
 
-def question_data(task: str, options: Mapping[str, Any], **settings: Any) -> Any:  # noqa: ARG001
-    """A data module of these settings.
-
-    Args:
-        task: A generator of reasoning-gym, see docs/reasoning_gym.md; the sources and the verifier refer to it.
-        options: Settings of the generator, such as `{max_terms: 3}` for `chain_sum`; the sources refer to them.
-        settings: Of `QuestionDataModule`.
-    """
-    from ...datamodules.questions import QuestionDataModule
-
-    return QuestionDataModule(**settings)
-
-
 class ReasoningGymSource(Source):
     """Questions of one task. A smaller `size` gives the first questions of a larger one.
 

@@ -23,20 +23,6 @@ from ...types import QuestionGroup, Score
 PROGRAM = Path(__file__).with_name("verifiers_program.py")
 
 
-def question_data(environment: str, options: Mapping[str, Any], python: str | None, **settings: Any) -> Any:  # noqa: ARG001
-    """A data module of these settings.
-
-    Args:
-        environment: A taskset that is installed, such as `gsm8k-v1`; the sources and the verifier refer to it.
-        options: Settings of the taskset, such as `{split: test}`; the sources and the verifier refer to them.
-        python: The interpreter in which `verifiers` and the taskset are installed; null: this one.
-        settings: Of `QuestionDataModule`.
-    """
-    from ...datamodules.questions import QuestionDataModule
-
-    return QuestionDataModule(**settings)
-
-
 def interpreter(python: str | None) -> str:
     """The path of `python`; of None, that of this process."""
     return str(Path(python).expanduser()) if python else sys.executable

@@ -71,8 +71,10 @@ def _write(file: Path, folder: Path) -> None:
 
     print(f"Writing SmolLM2-135M-Instruct to {folder}, once: 540 MB.", flush=True)
     with folder_written_whole(folder) as partial:
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
+        read = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, trust_remote_code=False
+        )
         del read.config.quantization_config
         model = type(read)(read.config)  # transformers refuses to save what it has read from GGUF
         model.load_state_dict(read.state_dict())

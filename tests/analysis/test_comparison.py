@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pandas as pd
 import pytest
 import yaml
 
 from tagrpo.analysis.comparison import Methods
 from tagrpo.analysis.runs import by_method, find_runs
+from tagrpo.analysis.sections import sections
 
 # Correct of 8 responses to three questions, by seed.
 CORRECT = {"base": {0: [1, 2, 3]}, "grpo": {0: [2, 2, 4], 1: [4, 4, 4]}, "ta_grpo": {0: [4, 4, 4], 7: [8, 8, 8]}}
@@ -109,6 +111,22 @@ def test_pass_at_k_is_a_mean_over_questions_and_seeds(methods):
     assert list(methods.at(1)["test_id"]) == list(CORRECT)
     # (2 + 2 + 4 + 4 + 4 + 4) / 6 / 8
     assert methods.at(1)["test_id"]["grpo"].value == pytest.approx(20 / 48)
+
+
+def test_the_rate_of_questions_without_gradient_is_told_of_the_first_fifth_too(tmp_path, write_run):
+    for seed, first in ((0, 10.0), (1, 30.0)):
+        path = write_run(tmp_path, "grpo", seed, [1, 2])
+        rates = [first, first + 10, *[60.0] * 8]
+        rows = {"step": range(10), "rollout/reward": [0.5] * 10, "zero_gradient/percentage": rates}
+        pd.DataFrame(rows).to_csv(path / "metrics.csv", index=False)
+    write_run(tmp_path, "untold", 0, [1, 2])
+    pd.DataFrame({"step": [0], "rollout/reward": [0.5]}).to_csv(
+        tmp_path / "untold" / "seed0" / "metrics.csv", index=False
+    )
+    (budgets,) = [s for s in sections(Methods(by_method(find_runs(tmp_path)))) if s.title == "Budgets"]
+    assert budgets.header[-2:] == ["% without gradient", "at first"]
+    # (10 + 20 + 30 + 40) / 4, and with sixteen times 60 the mean of twenty.
+    assert {row[0]: row[-2:] for row in budgets.rows} == {"grpo": ["53.0", "25.0"], "untold": ["–", "–"]}
 
 
 def test_methods_that_differ_in_their_questions_alone_are_a_series(tmp_path, write_run):

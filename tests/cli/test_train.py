@@ -31,7 +31,9 @@ RESUMED = (
     "skywork_or1",
 )
 """Experiments that the tests of resume train for longer."""
-EXPERIMENTS = [name for name in options_of("experiment") if name not in RESUMED]
+STATELESS = ("dgpo", "mathforge", "ucpo", "entropy_shaped", "prorl")
+"""Of contrib, without anything that a checkpoint must keep; they are resumed after the first of two iterations."""
+EXPERIMENTS = [name for name in options_of("experiment") if name not in (*RESUMED, *STATELESS)]
 SMALL = [
     "iterations=4", "threads=1", "logger=csv", "callbacks=[zero_gradient,pass_at_k,checkpoint]", "data.train.size=24",
     "data.batch_size=4", "data.samples_per_prompt=4", "data.evaluation_samples=4", "data.evaluation.test_id.size=6",
@@ -118,16 +120,21 @@ def test_resuming_in_the_middle_of_an_epoch_changes_nothing(undisturbed, tmp_pat
     assert (tmp_path / "ledger.json").read_text() == (directory / "ledger.json").read_text()
 
 
-def whole_and_resumed(tmp_path, *overrides):
-    """Metrics of five iterations; checks that a run which goes on after the third logs the same, bit for bit."""
-    options = [*overrides, "iterations=5", "callbacks.checkpoint.every=3", "trainer.limit_val_batches=0"]
+def whole_and_resumed(tmp_path, *overrides, iterations=5, at=3):
+    """Metrics of a run; checks that one which goes on after `at` of its iterations logs the same, bit for bit."""
+    options = [
+        f"iterations={iterations}",
+        f"callbacks.checkpoint.every={at}",
+        "trainer.limit_val_batches=0",
+        *overrides,
+    ]
     trained(tmp_path / "whole", *options, test=False)
-    (checkpoint,) = (tmp_path / "whole" / "checkpoints").glob("*3.ckpt")
+    (checkpoint,) = (tmp_path / "whole" / "checkpoints").glob(f"*{at}.ckpt")
     trained(tmp_path / "resumed", *options, resume=str(checkpoint), test=False)
     whole = metrics_of(tmp_path / "whole")
-    assert whole["train/grad_norm"].dropna().size == 5
-    assert whole["train/skipped_updates"].dropna().tolist() == [0] * 5
-    rest = whole[whole["step"] >= 3].reset_index(drop=True)
+    assert whole["train/grad_norm"].dropna().size == iterations
+    assert whole["train/skipped_updates"].dropna().tolist() == [0] * iterations
+    rest = whole[whole["step"] >= at].reset_index(drop=True)
     pd.testing.assert_frame_equal(metrics_of(tmp_path / "resumed")[rest.columns], rest, check_exact=True)
     return whole
 
@@ -234,6 +241,12 @@ def test_evaluating_a_model_folder_gives_what_the_run_reported(undisturbed, tmp_
     assert {k: metrics[f"pass@k/test_id/{k}"] for k in reported} == pytest.approx(
         {k: v["value"] for k, v in reported.items()}
     )
+
+
+@pytest.mark.parametrize("experiment", STATELESS)
+def test_an_experiment_without_a_state_goes_on_from_a_checkpoint(experiment, tmp_path):
+    small = ("data.samples_per_prompt=5", "rollout.sampling.max_new_tokens=12")
+    whole_and_resumed(tmp_path, f"experiment={experiment}", *small, iterations=2, at=1)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)

@@ -11,8 +11,10 @@ from tagrpo.modules.policy.model import load_causal_lm
 from tests.helpers import in_fork
 
 ROOT = Path(__file__).parents[2]
-EXPERIMENTS = ["grpo", "outcome_exploration", "greso"]
-EXPERIMENTS += [
+EXPERIMENTS = [
+    "grpo",
+    "outcome_exploration",
+    "greso",
     "max_rl",
     "psr",
     "nsr",
@@ -20,18 +22,17 @@ EXPERIMENTS += [
     "pkpo",
     "rs_grpo",
     "ngrpo",
-    "dgpo",
-    "mathforge",
-    "ucpo",
-    "entropy_shaped",
 ]
+EXPERIMENTS += ["dgpo", "mathforge", "ucpo", "entropy_shaped", "luffy", "skywork_or1", "prorl", "cog_drift"]
 SCRIPT = '''
 """python script.py <policy folder> <output folder>"""
 import os
 import sys
 import warnings
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -50,6 +51,10 @@ from tagrpo.rollouts.dynamic_sampling import join_batches, take_questions
 
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
+SETTINGS = {{
+    "luffy": ["loss.max_length=2"],  # a large step: differences are those of rounding
+    "skywork_or1": [f"callbacks.adaptive_entropy.{{part}}" for part in ("target=1.05", "step=0.3", "most=1.0")],
+}}
 folder, output, world = sys.argv[1], Path(sys.argv[2]), in_forks({{1: 1, 2: 2}})
 rank = int(os.environ.get("RANK", "0"))
 if world > 1:
@@ -76,24 +81,39 @@ def averaged(last, parameters):
         parameter.grad /= world
 
 
+def with_demonstrations(batch):
+    """The first response to each question has been written by somebody else."""
+    rollouts = batch.rollouts
+    replayed = torch.tensor([int(row) not in rollouts.question[:n].tolist() for n, row in enumerate(rollouts.question)])
+    logprobs = [0 * part if given else part for part, given in zip(rollouts.logprobs, replayed, strict=True)]
+    return replace(batch, rollouts=replace(rollouts, replayed=replayed, logprobs=logprobs))
+
+
 for name in {experiments!r}:
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("train", [f"experiment={{name}}"])
+        cfg = compose("train", [f"experiment={{name}}", *SETTINGS.get(name, ())])
     torch.manual_seed(0)
     policy, reference = (CausalPolicy(load_causal_lm(folder)) for _ in range(2))
     parameters = list(policy.parameters())
-    options = instantiate(cfg.policy, mini_batches=1, max_grad_norm=1e9)
+    options, loss = instantiate(cfg.policy, mini_batches=1, max_grad_norm=1e9), instantiate(cfg.loss)
     update = PolicyUpdate(
         Scorer(policy, reference, token_budget=10**6, device=torch.device("cpu")), instantiate(cfg.advantage),
-        instantiate(cfg.loss), torch.optim.SGD(parameters, lr=1.0), options,
+        loss, torch.optim.SGD(parameters, lr=1.0), options,
         credit=instantiate(cfg.get("credit")),
         gradient_sync=lambda last, parameters=parameters: averaged(last, parameters),
     )
-    memory = QuestionMemory()
+    memory, asked = QuestionMemory(), []
+    curriculum, adaptive = instantiate(cfg.data.get("curriculum")), instantiate(cfg.callbacks.get("adaptive_entropy"))
+    module = SimpleNamespace(loss=loss, log_dict=lambda values: None, trainer=SimpleNamespace(callbacks=[]))
     for seed in (1, 2):  # the second time something is known of every question
-        batch = batch_of(seed)
+        batch = with_demonstrations(batch_of(seed)) if cfg.rollout.get("replay") else batch_of(seed)
         memory.remember(batch)
         update(batch.rollouts, len(batch.groups), progress=0.5)
+        if adaptive:
+            adaptive.on_train_batch_end(None, module, None, batch, 0)
+        for group in batch.groups if curriculum else ():
+            asked.append((seed, group.id, curriculum.asked(group, memory[group.id])))
+    (output / f"{{name}}-{{world}}-{{rank}}.txt").write_text("\\n".join(map(repr, asked)))
     torch.save(torch.cat([p.detach().flatten() for p in parameters]), output / f"{{name}}-{{world}}-{{rank}}.pt")
 '''
 
@@ -110,3 +130,5 @@ def test_two_ranks_move_the_policy_as_one_process_does_with_what_they_remember(t
         assert moved > 0, name
         assert torch.equal(first, second), name
         assert (first - one).norm() < 1e-6 * moved, (name, float((first - one).norm() / moved))
+        one, *ranks = ((tmp_path / f"{name}-{key}.txt").read_text().splitlines() for key in ("1-0", "2-0", "2-1"))
+        assert sorted(one) == sorted(ranks[0] + ranks[1]), name
